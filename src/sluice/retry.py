@@ -1,0 +1,82 @@
+"""The one retry mechanism: bounded attempts with full jitter.
+
+The wait before attempt n+1 is ``random() * min(max, base * exponent**n)``, as FLIP-128 has it and
+https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/ explains.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import tenacity
+
+from sluice.errors import SluiceError
+
+__all__ = ["Backoff", "Retrying"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How often an operation is retried and how long the waits are (seconds)."""
+
+    max_retries: int
+    base: float
+    max: float
+    exponent: float
+
+    def ceiling(self, attempt: int) -> float:
+        """The longest wait after failed attempt number `attempt`, counted from 0."""
+        try:
+            return min(self.max, self.base * self.exponent**attempt)
+        except OverflowError:
+            return self.max
+
+
+@dataclass(frozen=True)
+class Retrying:
+    """Calls a function until it succeeds, its error is not retryable, or the retries are used up.
+
+    ``sleep`` and ``jitter`` (a number in [0, 1)) are injected, so that tests are tables. A sleep
+    that raises ends the retrying with what it raised: that is how a stopping task gets out.
+    """
+
+    sleep: Callable[[float], None] = time.sleep
+    jitter: Callable[[], float] = random.random
+
+    def call(self, backoff: Backoff, function: Callable[[], T]) -> T:
+        """Returns what `function` returns.
+
+        Raises:
+            SluiceError: the last one, unchanged, when it is not retryable or no retry is left.
+        """
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            return self.jitter() * backoff.ceiling(state.attempt_number - 1)
+
+        def log(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            pause = state.next_action.sleep if state.next_action else 0.0
+            _log.info("retry %d of %d in %.3f s: %s", state.attempt_number, backoff.max_retries, pause, error)
+
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(backoff.max_retries + 1),
+            wait=wait,
+            retry=tenacity.retry_if_exception(_is_retryable),
+            sleep=self.sleep,
+            before_sleep=log,
+            reraise=True,
+        )
+        return retrying(function)
+
+
+def _is_retryable(error: BaseException) -> bool:
+    return isinstance(error, SluiceError) and error.retryable
