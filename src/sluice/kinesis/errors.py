@@ -1,0 +1,238 @@
+"""What went wrong in a call to AWS, said in the library's own terms.
+
+No secret gets into a message: services echo what they were sent (a refused signature comes back with
+the canonical request, session token included), and so do the HTTP libraries underneath.
+
+Raise what `translate` returns ``from None``: tracebacks reach users, and the original says more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import urllib3.exceptions as http
+from botocore import exceptions as sdk
+from botocore.eventstream import ParserError as EventStreamParserError
+from botocore.parsers import ResponseParserError
+
+from sluice.errors import ServiceError
+
+__all__ = ["DamagedAnswerError", "is_unanswered", "redact", "translate"]
+
+_THROTTLING: Final = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "KMSThrottlingException",
+        "LimitExceededException",
+        "PriorRequestNotComplete",
+        "ProvisionedThroughputExceeded",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+# Beyond these, every answer with a status of 500 or more.
+_TRANSIENT: Final = frozenset(
+    {
+        "ExpiredNextTokenException",
+        "InternalError",
+        "InternalFailure",
+        "InternalFailureException",
+        "InternalServerError",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ResourceInUseException",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+    }
+)
+_MISSING: Final = frozenset(
+    {"NoSuchBucket", "NonExistentQueue", "QueueDoesNotExist", "ResourceNotFoundException"}
+)
+_EXPIRED_ITERATOR: Final = "ExpiredIteratorException"
+_INVALID: Final = frozenset(
+    {
+        "InvalidArgument",
+        "InvalidArgumentException",
+        "InvalidParameterValue",
+        "MissingParameter",
+        "ParamValidationError",
+        "SerializationException",
+        "ValidationError",
+        "ValidationException",
+    }
+)
+_CREDENTIALS: Final = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "IncompleteSignatureException",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "NoCredentialsError",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
+
+# Transport errors that leave open whether anything listens at the endpoint.
+_UNANSWERED: Final = frozenset(
+    {
+        "ConnectTimeoutError",
+        "ConnectionClosedError",
+        "EndpointConnectionError",
+        "HTTPClientError",
+        "ProtocolError",
+        "ProxyConnectionError",
+        "ReadTimeoutError",
+        "SSLError",
+    }
+)
+
+_MAX_CAUSE: Final = 600
+_REDACTIONS: Final = (
+    # A refused signature: all that follows is the request as the service saw it.
+    (
+        re.compile(
+            r"\s*(The )?(Canonical String|String-to-Sign|StringToSign|CanonicalRequest)\b.*",
+            re.IGNORECASE | re.DOTALL,
+        ),
+        "",
+    ),
+    (re.compile(r"(Invalid header (?:value|name)).*", re.IGNORECASE | re.DOTALL), r"\1 ***"),
+    (re.compile(r"(x-amz-security-token['\"]?\s*[:=]\s*)\S+", re.IGNORECASE), r"\1***"),
+    (
+        re.compile(r"((?:Credential|Signature|SecurityToken|X-Amz-[A-Za-z-]+)=)[^\s,&;'\"]+", re.IGNORECASE),
+        r"\1***",
+    ),
+    (re.compile(r"(//)[^\s/@]+@"), r"\1***@"),
+    (re.compile(r"\b(?:AKIA|ASIA|AIDA|AROA)[A-Z0-9]{12,}\b"), "***"),
+    (re.compile(r"\b[0-9a-f]{64}\b"), "***"),
+    (re.compile(r"[A-Za-z0-9+/=_%-]{100,}"), "***"),
+)
+# How urllib3 opens its messages: the connection it was, by address in memory or by host and port.
+_CONNECTION_PREFIX = re.compile(r"^(?:<[^>]* object at 0x[0-9a-f]+>|\w+\(host=[^)]*\)): ")
+# Of TLS failures, those that another attempt will not change: a certificate, or a port that speaks
+# something else.
+_LASTING_TLS = re.compile(
+    r"CERTIFICATE|WRONG_VERSION|UNKNOWN_CA|UNSUPPORTED|HANDSHAKE_FAILURE|hostname", re.IGNORECASE
+)
+
+
+class DamagedAnswerError(Exception):
+    """An answer that came back whole for HTTP, but is cut short or is not what the service sends."""
+
+
+def is_unanswered(error: ServiceError) -> bool:
+    """Whether the call failed before any answer came: nothing may be listening at the endpoint.
+
+    What fails so again and again at first contact is a wrong or unreachable endpoint.
+    """
+    return error.code in _UNANSWERED
+
+
+def redact(text: str) -> str:
+    """`text` in one line of bounded length, without what looks like a credential or a signature."""
+    for pattern, replacement in _REDACTIONS:
+        text = pattern.sub(replacement, text)
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_CAUSE else text[:_MAX_CAUSE] + "..."
+
+
+def translate(error: Exception, *, operation: str, target: str, endpoint: str | None) -> ServiceError:
+    """The ServiceError that says what `error` of the SDK (or of the HTTP library below it) means.
+
+    Args:
+        error: what the call raised.
+        operation: the API operation that was called (``GetRecords``).
+        target: what it was about: ``stream``, ``stream/shard``, a table; ``""`` when nothing in particular.
+        endpoint: the URL it went to; None where it is not known.
+    """
+    if isinstance(error, sdk.ClientError):
+        return _from_answer(error, operation, target, endpoint)
+    code = type(error).__name__
+    return ServiceError(
+        _message(operation, target, endpoint, code, _transport_cause(error)),
+        operation=operation,
+        target=target,
+        code=code,
+        retryable=_is_transient(error),
+        invalid_argument=code in _INVALID,
+    )
+
+
+def _from_answer(error: sdk.ClientError, operation: str, target: str, endpoint: str | None) -> ServiceError:
+    response: Mapping[str, Any] = error.response
+    details = response.get("Error", {})
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code = str(details.get("Code") or status or "Unknown")
+    # Query-compatible services put a namespace before the code, JSON services before a '#'.
+    name = re.split(r"[.#]", code)[-1]
+    cause = str(details.get("Message") or "") or f"HTTP status {status}"
+    # Credentials of a role are fetched while another operation is being signed: say whose failure it is.
+    if error.operation_name != operation and error.operation_name == "AssumeRole":
+        cause = f"AssumeRole (options 'roleArn', 'stsEndpointUrl'): {cause}"
+    throttling = name in _THROTTLING or status == 429
+    return ServiceError(
+        _message(operation, target, endpoint, code, cause),
+        operation=operation,
+        target=target,
+        code=name,
+        retryable=throttling or name in _TRANSIENT or status >= 500,
+        throttling=throttling,
+        missing=name in _MISSING,
+        expired_iterator=name == _EXPIRED_ITERATOR,
+        invalid_argument=name in _INVALID,
+    )
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, sdk.SSLError | http.SSLError):
+        return _LASTING_TLS.search(str(error)) is None
+    return isinstance(
+        error,
+        sdk.HTTPClientError  # closed connections, read timeouts, whatever else the HTTP library raises
+        | sdk.ConnectionError  # refused, unknown host, timeout, proxy
+        | sdk.ResponseStreamingError
+        | sdk.IncompleteReadError
+        | sdk.ChecksumError
+        | sdk.CredentialRetrievalError
+        | sdk.MetadataRetrievalError
+        | http.HTTPError  # raised bare while an event stream is read
+        | ResponseParserError
+        | EventStreamParserError
+        | DamagedAnswerError
+        | UnicodeDecodeError  # an answer cut inside a character
+        | OSError,
+    )
+
+
+def _transport_cause(error: Exception) -> str:
+    if isinstance(error, sdk.NoCredentialsError | sdk.PartialCredentialsError):
+        return f"{error}"
+    inner = getattr(error, "kwargs", {}).get("error") if isinstance(error, sdk.BotoCoreError) else None
+    text = str(inner if inner is not None else error) or type(error).__name__
+    return _CONNECTION_PREFIX.sub("", text)
+
+
+def _message(operation: str, target: str, endpoint: str | None, code: str, cause: str) -> str:
+    about = f" of {target}" if target else ""
+    where = f" at {redact(endpoint)}" if endpoint else ""
+    hint = ""
+    if code in _CREDENTIALS:
+        hint = (
+            " (check the credentials: options 'awsAccessKeyId', 'profile', 'roleArn', or the SDK's own chain)"
+        )
+    return f"{operation}{about}{where} failed: {code}: {redact(cause)}{hint}"

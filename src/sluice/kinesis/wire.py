@@ -1,0 +1,78 @@
+"""What Sluice adds to the SDK's clients through the SDK's own hooks.
+
+This is the one place that touches requests and answers on their way. A faster decoder of
+``GetRecords`` belongs here too: a parser registered as the session's ``response_parser_factory``.
+
+- `keep_fractions`: older SDKs cut timestamps to whole seconds; an ``AT_TIMESTAMP`` iterator would
+  start up to a second early.
+- `refuse_damage`: the SDK reads an answer that is cut short as one without any fields, and a
+  ``GetRecords`` without ``NextShardIterator`` means "the shard has ended". Records would be lost.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+from datetime import datetime
+from typing import Any, Final
+
+from sluice.kinesis.errors import DamagedAnswerError
+
+__all__ = ["install"]
+
+_CONTEXT_KEY: Final = "sluice_timestamp"
+
+
+def install(client: Any) -> None:
+    """Registers the hooks with an SDK client."""
+    events = client.meta.events
+    service = client.meta.service_model.service_id.hyphenize()
+    events.register(f"after-call.{service}", refuse_damage, unique_id="sluice-damage")
+    if service == "kinesis":
+        events.register(
+            "before-parameter-build.kinesis.GetShardIterator",
+            remember_timestamp,
+            unique_id="sluice-timestamp",
+        )
+        events.register("before-call.kinesis.GetShardIterator", keep_fractions, unique_id="sluice-fractions")
+
+
+def remember_timestamp(*, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    """Keeps the exact instant for `keep_fractions`, which sees only the finished body."""
+    if isinstance(params.get("Timestamp"), datetime):
+        context[_CONTEXT_KEY] = params["Timestamp"]
+
+
+def keep_fractions(*, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    """Puts the timestamp into the body as epoch seconds with microseconds."""
+    instant: datetime | None = context.get(_CONTEXT_KEY)
+    if instant is None:
+        return
+    micros = calendar.timegm(instant.utctimetuple()) * 1_000_000 + instant.microsecond
+    body = json.loads(params["body"])
+    body["Timestamp"] = micros / 1_000_000
+    params["body"] = json.dumps(body).encode()
+
+
+def refuse_damage(*, http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+    """Raises DamagedAnswerError for a good status whose body is not whole."""
+    if http_response.status_code >= 300 or model.has_streaming_output or model.has_event_stream_output:
+        return
+    if model.http.get("method") == "HEAD":
+        return
+    body = http_response.content
+    announced = http_response.headers.get("content-length", "")
+    if (
+        announced.isdigit()
+        and int(announced) != len(body)
+        and "content-encoding" not in http_response.headers
+    ):
+        raise DamagedAnswerError(f"the answer has {len(body)} of {announced} bytes")
+    # A chunked answer announces no length. One that parsed to nothing is rare enough to look at twice.
+    if len(parsed) <= 1 and model.metadata.get("protocol") == "json" and model.output_shape is not None:
+        try:
+            whole = isinstance(json.loads(body), dict) if body else not model.output_shape.members
+        except ValueError:
+            whole = False
+        if not whole:
+            raise DamagedAnswerError(f"the answer of {len(body)} bytes is not a JSON object")
