@@ -1,0 +1,68 @@
+"""A transport in place of the network: answers what a test hands it, keeps what was sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from urllib3._collections import HTTPHeaderDict
+
+Answer = AWSResponse | Exception
+
+
+def as_text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def header(request: AWSPreparedRequest, name: str) -> str:
+    return as_text(request.headers.get(name, ""))
+
+
+class RawBody:
+    """What botocore reads an answer's body from."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self, **_: Any) -> Any:
+        yield self._body
+
+
+class Transport:
+    """Takes the place of the network under an SDK client, through botocore's before-send event."""
+
+    def __init__(self, answer: Callable[[str, dict[str, Any]], Answer]) -> None:
+        self._answer = answer
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[AWSPreparedRequest] = []
+
+    def install(self, client: Any) -> None:
+        service = client.meta.service_model.service_id.hyphenize()
+        client.meta.events.register(f"before-send.{service}", self.send, unique_id="transport")
+
+    def send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
+        operation = header(request, "X-Amz-Target").rpartition(".")[2]
+        body = as_text(request.body or b"")
+        params = json.loads(body) if operation else {"body": body}
+        self.calls.append((operation, params))
+        self.requests.append(request)
+        answer = self._answer(operation, params)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def answer(
+    body: Mapping[str, Any] | bytes, status: int = 200, headers: Mapping[str, str] | None = None
+) -> AWSResponse:
+    """An HTTP answer; a mapping becomes JSON."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    every: Any = HTTPHeaderDict({"content-length": str(len(raw))} | dict(headers or {}))
+    return AWSResponse("http://fake", status, every, RawBody(raw))
+
+
+def refusal(code: str, message: str = "no", status: int = 400) -> AWSResponse:
+    """An error answer of a JSON service."""
+    return answer({"__type": code, "message": message}, status)
