@@ -1,0 +1,71 @@
+"""Makes, or brings up to date, a virtual environment with this project in it.
+
+Runs on any Python 3.10+ with nothing installed. What is there already and fits is left alone: a stamp in
+the environment holds a digest of pyproject.toml and of what was asked for. Several runs at once wait for
+one another; the lock goes with the process that holds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LEVELS = ("demo", "test", "dev")  # the extras of pyproject.toml, each one holding those before it
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("environment", type=Path)
+    parser.add_argument("--extra", choices=LEVELS, default="dev")
+    parser.add_argument("--pyspark", default="pyspark", help="a requirement, to test on another PySpark")
+    arguments = parser.parse_args()
+    if sys.version_info < (3, 10):
+        sys.exit(f"needs Python 3.10 or newer, this is {sys.version.split()[0]}: make ... PYTHON=python3.12")
+    environment: Path = (ROOT / arguments.environment).resolve()
+    with Path(f"{environment}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        make(environment, arguments.extra, arguments.pyspark)
+
+
+def make(environment: Path, extra: str, pyspark: str) -> None:
+    stamp = environment / "sluice-stamp.json"
+    wanted = {
+        "python": sys.version,
+        "pyspark": pyspark,
+        "project": hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest(),
+    }
+    found = json.loads(stamp.read_text()) if stamp.exists() else {}
+    level = LEVELS.index(extra)
+    if {key: found.get(key) for key in wanted} == wanted and found.get("level", -1) >= level:
+        return
+    if found.get("python") != wanted["python"]:
+        say(f"making {environment.name} with Python {sys.version.split()[0]}")
+        run(sys.executable, "-m", "venv", "--clear", str(environment))
+    level = max(level, found.get("level", -1))
+    stamp.unlink(missing_ok=True)  # an install that is cut short must not pass for a whole one
+    what = f"the project with [{LEVELS[level]}] and {pyspark}"
+    say(f"installing {what} into {environment.name}; this takes some minutes at first")
+    python = str(environment / "bin" / "python")
+    quiet = ("--quiet", "--disable-pip-version-check")
+    run(python, "-m", "pip", "install", *quiet, "--editable", f"{ROOT}[{LEVELS[level]}]", pyspark)
+    stamp.write_text(json.dumps({**wanted, "level": level}))
+
+
+def say(what: str) -> None:
+    print(f"== {what}", flush=True)
+
+
+def run(*command: str) -> None:
+    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if status:
+        sys.exit(f"failed ({status}): {' '.join(command)}")
+
+
+if __name__ == "__main__":
+    main()

