@@ -48,7 +48,7 @@ class ServiceError(SluiceError):
         invalid_argument: the service refused the request as malformed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - attributes that each say one thing of the error
         self,
         message: str,
         *,

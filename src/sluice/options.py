@@ -270,9 +270,9 @@ def read_options(
         elif key.lower() not in passed:
             values.reject(key, _unknown(key, declared))
     for option in declared:
-        if option.required and option.supported and not values.given(option):
-            if not any(option.takes(key) for key in given):
-                values.reject(option.key, f"is required: {option.kind.allowed}")
+        is_given = any(option.takes(key) for key in given)
+        if option.required and option.supported and not is_given:
+            values.reject(option.key, f"is required: {option.kind.allowed}")
     return values
 
 

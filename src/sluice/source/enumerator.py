@@ -1,0 +1,289 @@
+"""Discovers splits, hands them out parents before children, and says where each batch ends (FLIP-27)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from sluice.errors import OptionError, ServiceError
+from sluice.source.front import Front
+from sluice.source.log import StreamInfo, StreamLog
+from sluice.source.loss import LossGuard
+from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
+from sluice.source.planner import Planner
+from sluice.source.probe import Probe
+from sluice.source.slices import NO_LIMITS, Limits
+from sluice.source.splits import Lineage, Split, SplitId
+
+__all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamEnumerator"]
+
+_log = logging.getLogger(__name__)
+
+SplitT_co = TypeVar("SplitT_co", covariant=True)
+PositionT = TypeVar("PositionT")
+
+InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
+"""Pins the start of every split, given all there are and the time (microseconds)."""
+
+
+class SplitEnumerator(Protocol[SplitT_co, PositionT]):
+    """FLIP-27's split enumerator: runs beside the driver, finds splits and decides what is read next.
+
+    `initial` comes first in a new query; `advance` and `ranges` follow in turn. After a restart
+    `ranges` may come first, with positions that an earlier enumerator gave out.
+    """
+
+    def discover(self) -> Sequence[SplitT_co]:
+        """All splits there are now, with or without records."""
+
+    def initial(self) -> PositionT:
+        """Where the first batch starts. The same at every call."""
+
+    def advance(self, start: PositionT, limits: Limits = NO_LIMITS) -> PositionT:
+        """Where a batch from `start` ends; `start` itself where there is nothing new."""
+
+    def ranges(self, start: PositionT, end: PositionT) -> Sequence[SplitRange]:
+        """What the batch reads, by split."""
+
+
+@dataclass(frozen=True)
+class EnumeratorSettings:
+    """What to enumerate.
+
+    Attributes:
+        streams: their names.
+        initial: pins starting positions.
+        discovery_interval: how often splits are listed anew (seconds).
+    """
+
+    streams: Sequence[str]
+    initial: InitialPositions
+    discovery_interval: float = 10.0
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What there was at the last discovery."""
+
+    lineage: Lineage
+    infos: Mapping[str, StreamInfo]
+    at: int  # microseconds
+
+
+class StreamEnumerator:
+    """The `SplitEnumerator` of shards, with `Offsets` as positions. Owned by one thread.
+
+    All it keeps is derived: a new one, given the offsets, goes on where the last one was.
+    """
+
+    def __init__(
+        self, log: StreamLog, settings: EnumeratorSettings, guard: LossGuard, probe: Probe, planner: Planner
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._guard = guard
+        self._probe = probe
+        self._planner = planner
+        self._initial: Offsets | None = None
+        self._listing: _Listing | None = None
+        self._is_listing_stale = False
+        self._fronts: dict[SplitId, Front] = {}
+        self._targets: Mapping[SplitId, After | Closed] | None = None
+        self._wants_targets = False
+        self._expected: dict[tuple[SplitId, After | Closed], int] = {}
+        self._lag: dict[SplitId, int] = {}
+
+    def close(self) -> None:
+        self._planner.close()
+
+    def discover(self) -> Sequence[Split]:
+        """Lists the splits of all streams now.
+
+        Raises:
+            ServiceError: a stream does not exist or the service can't be asked.
+        """
+        infos = {stream: self._log.describe(stream) for stream in self._settings.streams}
+        splits = [split for stream in self._settings.streams for split in self._log.list_splits(stream)]
+        self._listing = _Listing(Lineage(splits), infos, self._log.server_time())
+        self._is_listing_stale = False
+        for split in splits:
+            if split.id in self._fronts:
+                self._fronts[split.id].split = split
+        return splits
+
+    def initial(self) -> Offsets:
+        """Pins the starting positions, once.
+
+        Raises:
+            OptionError: a starting position for a split that does not exist.
+        """
+        if self._initial is None:
+            now = self._log.server_time()  # before listing: what comes between is not missed
+            splits = self.discover()
+            positions = self._settings.initial(splits, now)
+            self._initial = self._offsets(dict(positions))
+            _log.info("starting positions: %s", json.dumps(self._initial.to_json()))
+        return self._initial
+
+    def stop_at_available(self) -> None:
+        """From the next `advance` on, nothing that comes later than now is handed out."""
+        self._wants_targets = True
+
+    def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
+        """See `SplitEnumerator.advance`.
+
+        Raises:
+            DataLossError: what comes behind `start` is gone and data loss is to fail.
+            ServiceError: a call failed for good.
+            OptionError: `start` belongs to other streams.
+        """
+        self._check_streams(start)
+        listing = self._current_listing()
+        base = self._without_lost(start, listing)
+        fronts = self._readable_fronts(base, listing)
+        ends = self._planner.plan(fronts, limits)
+        if any(front.is_missing or (front.has_ended and not front.split.is_closed) for front in fronts):
+            self._is_listing_stale = True  # a split has gone, or its children are due
+        self._note(fronts, ends)
+        if not ends and base is start:
+            return start
+        positions = {**base.positions, **ends}
+        self._refresh_idle(positions, fronts)
+        listed = listing.lineage.splits
+        kept = {s: p for s, p in positions.items() if s in listed or not isinstance(p, Closed)}
+        return self._offsets(kept)
+
+    def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
+        """See `SplitEnumerator.ranges`; needs no call to the service."""
+        self._check_streams(end)
+        return [replace(r, expected=self._expected.get((r.split, r.end))) for r in start.ranges_to(end)]
+
+    def bounded(self, before: int | None = None) -> Sequence[SplitRange]:
+        """The ranges of a read that ends: from the starting positions to the tips of now.
+
+        Args:
+            before: only what arrived before this instant (microseconds).
+        """
+        start = self.initial()
+        splits = self._current_listing().lineage.splits
+        fronts = [self._probe.front(split, start.position(split_id)) for split_id, split in splits.items()]
+        ends = self._planner.targets(fronts) if before is None else self._planner.ends_before(fronts, before)
+        return start.ranges_to(start.with_positions(ends))
+
+    @property
+    def millis_behind_latest(self) -> Mapping[SplitId, int]:
+        """How far the last batch's end is from the tip (ms), for each split that is being read."""
+        return self._lag
+
+    def newest(self, start: Offsets) -> Offsets:
+        """The newest positions known, be they planned or not."""
+        positions = dict(start.positions)
+        for split_id, front in self._fronts.items():
+            if front.seen and split_id in positions:
+                positions[split_id] = After(front.seen[-1].sequence, arrival=front.seen[-1].arrival)
+        return start.with_positions(positions)
+
+    def _current_listing(self) -> _Listing:
+        listing = self._listing
+        interval = int(self._settings.discovery_interval * 1_000_000)
+        if listing is None:
+            self.discover()
+        elif self._is_listing_stale or self._log.server_time() - listing.at >= interval:
+            try:
+                self.discover()
+            except ServiceError as error:
+                # A listing that is a little old does no harm; one that can't be had at all does.
+                if not (error.retryable or (error.missing and not self._guard.fail)):
+                    raise
+                _log.warning("shards could not be listed, going on with those known: %s", error)
+                self._listing = replace(listing, at=self._log.server_time())
+        assert self._listing is not None  # noqa: S101 - set by discover
+        return self._listing
+
+    def _check_streams(self, offsets: Offsets) -> None:
+        others = sorted(offsets.streams - set(self._settings.streams))
+        if others:
+            raise OptionError(
+                f"the checkpoint belongs to other streams: it holds offsets of {', '.join(others)}, "
+                f"and option 'streamName' names {', '.join(self._settings.streams)}; use a checkpoint "
+                "of its own for each set of streams"
+            )
+
+    def _offsets(self, positions: dict[SplitId, Position]) -> Offsets:
+        assert self._listing is not None  # noqa: S101 - nothing is handed out before a discovery
+        created = {name: info.created for name, info in self._listing.infos.items()}
+        return Offsets(positions, created, frozenset(self._settings.streams))
+
+    def _without_lost(self, start: Offsets, listing: _Listing) -> Offsets:
+        """`start` as it is, or, after a loss that is tolerated, without what is gone."""
+        positions = dict(start.positions)
+        for stream, info in listing.infos.items():
+            known = start.created.get(stream)
+            if known is not None and known // 1000 != info.created // 1000:
+                self._guard.report(f"stream {stream} was deleted and created again since the last batch")
+                positions = {s: p for s, p in positions.items() if s.stream != stream}
+                self._fronts = {s: f for s, f in self._fronts.items() if s.stream != stream}
+        listed = listing.lineage.splits
+        lost = [s for s, p in positions.items() if s not in listed and not isinstance(p, Closed)]
+        if lost:
+            names = ", ".join(map(str, sorted(lost)))
+            self._guard.report(f"shards have vanished before they were read to their end: {names}")
+            positions = {s: p for s, p in positions.items() if s not in lost}
+        if len(positions) == len(start.positions):
+            return start
+        return start.with_positions(positions)
+
+    def _readable_fronts(self, base: Offsets, listing: _Listing) -> list[Front]:
+        readable = listing.lineage.readable(base.drained)
+        fronts = {split.id: self._front(split, base.position(split.id)) for split in readable}
+        self._fronts = fronts
+        if self._wants_targets:
+            self._wants_targets = False
+            scouts = [self._probe.front(s, base.position(s.id)) for s in listing.lineage.splits.values()]
+            scouts = [front for front in scouts if not isinstance(front.position, Closed)]
+            self._targets = self._planner.targets(scouts)
+        if self._targets is None:
+            return list(fronts.values())
+        for split_id, front in fronts.items():
+            if front.target is None and split_id in self._targets:
+                front.target = self._targets[split_id]
+        return [front for front in fronts.values() if front.target not in (None, front.position)]
+
+    def _front(self, split: Split, position: Position) -> Front:
+        front = self._fronts.get(split.id)
+        if front is None or not front.can_follow(position):
+            return self._probe.front(split, position)
+        front.follow(position)
+        return front
+
+    def _note(self, fronts: Iterable[Front], ends: Mapping[SplitId, After | Closed]) -> None:
+        """Keeps what reporting and reading want to know of the batch planned last."""
+        self._expected = {}
+        lag = {}
+        for front in fronts:
+            end = ends.get(front.split.id)
+            count = len(front.seen)
+            front.is_missing = False
+            if isinstance(end, After):
+                count = sum(1 for record in front.seen if record.sequence <= end.sequence)
+                if not front.has_gap:
+                    self._expected[front.split.id, end] = count
+            behind = front.lag(count)
+            lag[front.split.id] = 0 if isinstance(end, Closed) else behind
+        self._lag = {split: behind for split, behind in lag.items() if behind is not None}
+
+    def _refresh_idle(self, positions: dict[SplitId, Any], fronts: Iterable[Front]) -> None:
+        """Writes down, for splits without news, until when that is known to be so.
+
+        Not news by itself: it rides along with a batch, so that a later start can tell an idle
+        split from one whose records have expired.
+        """
+        for front in fronts:
+            here = front.cursor.position
+            position = positions.get(front.split.id)
+            is_current = isinstance(here, After) and here == position == front.position
+            if is_current and not front.seen and isinstance(here, After):
+                positions[front.split.id] = replace(here, next=None)

@@ -1,0 +1,134 @@
+"""What the planner knows of a split ahead of the last batch. All of it is an accelerator: a front
+that is thrown away is rebuilt from the position alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sluice.source.cursor import Cursor
+from sluice.source.offsets import After, Closed, Position
+from sluice.source.splits import Split
+
+__all__ = ["Front", "Seen"]
+
+
+class Seen(NamedTuple):
+    """A record that was looked at: what planning needs of it."""
+
+    sequence: int
+    arrival: int  # microseconds
+    size: int  # bytes, partition key included
+
+
+@dataclass
+class Front:
+    """A split, the position planned last, and what is known to lie behind it.
+
+    Attributes:
+        split: as listed last.
+        position: the end of the last batch.
+        cursor: reads on right behind ``seen``.
+        target: where a run that ends with what is available stops; ``seen`` never goes beyond.
+        seen: records behind ``position``, in order; between two of them others may lie unseen.
+        is_at_tip: nothing lay behind ``seen`` at the last look.
+        has_ended: the split is closed and ends behind ``seen``.
+        has_met_target: nothing between ``seen`` and the target needs a look.
+        millis_behind: how far the last look was from the tip.
+        has_gap: records lie unseen between those seen.
+        next_look: the earliest time (microseconds) to ask the service again.
+        failing_since: since when (microseconds) no look has succeeded.
+        is_missing: the service says that there is no such split.
+    """
+
+    split: Split
+    position: Position
+    cursor: Cursor
+    target: After | Closed | None = None
+    seen: list[Seen] = field(default_factory=list)
+    is_at_tip: bool = False
+    has_ended: bool = False
+    has_met_target: bool = False
+    millis_behind: int | None = None
+    has_gap: bool = False
+    next_look: int = 0
+    failing_since: int | None = None
+    is_missing: bool = False
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether there is nothing to look for behind ``seen``."""
+        return self.is_at_tip or self.has_ended or self.has_met_target
+
+    @property
+    def first_arrival(self) -> int | None:
+        return self.seen[0].arrival if self.seen else None
+
+    @property
+    def last_sequence(self) -> int:
+        """The number of the last record known, -1 where none is."""
+        if self.seen:
+            return self.seen[-1].sequence
+        return self.position.sequence if isinstance(self.position, After) else -1
+
+    def add(self, records: Iterable[Seen]) -> None:
+        """Notes records read behind ``seen``, up to the target."""
+        if not isinstance(self.target, After):
+            self.seen.extend(records)
+            return
+        for record in records:
+            if record.sequence <= self.target.sequence:
+                self.seen.append(record)
+            self.has_met_target = self.has_met_target or record.sequence >= self.target.sequence
+
+    def can_follow(self, position: Position) -> bool:
+        """Whether what is known still holds when the last batch ended at `position`."""
+        if position == self.position:
+            return True
+        is_ahead = not isinstance(self.position, After) or (
+            isinstance(position, After) and position.sequence > self.position.sequence
+        )
+        return isinstance(position, After) and is_ahead and position.sequence <= self.last_sequence
+
+    def follow(self, position: Position) -> None:
+        """Forgets what a batch that ended at `position` has taken."""
+        if isinstance(position, After) and position != self.position:
+            taken = sum(1 for record in self.seen if record.sequence <= position.sequence)
+            self.seen = self.seen[taken:]
+            self.has_gap = False
+            self.position = position
+
+    def count_before(self, instant: int | None) -> int:
+        """How many of ``seen`` come before the first that arrived at or after `instant`."""
+        if instant is None:
+            return len(self.seen)
+        for count, record in enumerate(self.seen):
+            if record.arrival >= instant:
+                return count
+        return len(self.seen)
+
+    def cut_at(self, count: int) -> After | Closed | None:
+        """The end of a batch that takes the first `count` of ``seen``; None for no progress."""
+        if count == len(self.seen):
+            if self.has_met_target:
+                return self.target
+            if self.has_ended:
+                return Closed()
+        if count == 0:
+            return None
+        record = self.seen[count - 1]
+        return After(record.sequence, arrival=record.arrival, idle=self._idle(count))
+
+    def lag(self, count: int) -> int | None:
+        """How far (ms) a batch that ends behind `count` records seen is from the tip."""
+        if self.millis_behind is None:
+            return None
+        if not self.seen or count >= len(self.seen):
+            return self.millis_behind
+        here = self.seen[max(0, count - 1)].arrival
+        return self.millis_behind + max(0, self.seen[-1].arrival - here) // 1000
+
+    def _idle(self, count: int) -> int | None:
+        here = self.cursor.position
+        return here.idle if count == len(self.seen) and isinstance(here, After) else None

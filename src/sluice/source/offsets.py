@@ -1,0 +1,232 @@
+"""Positions in splits and the offsets Spark logs: the only state a restart needs (design: the offset log).
+
+JSON, version 1::
+
+    {"version": 1, "streams": {"clicks": {"shardId-000000000000": {"after": "4958…"}}}}
+
+A position is one of ``{"after": seq}`` (with ``"sub"`` inside an aggregate), ``{"at": "TRIM_HORIZON"}``,
+``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. Beyond these, this version writes hints, which
+readers that do not know them ignore: ``next`` (the number of the first record behind the position,
+when it is known), ``arrival`` (when the record ``after`` arrived, ms), ``idle`` (when nothing lay
+behind the position, ms), ``pinned`` (when a time was made the start, ms), and beside ``streams`` the
+time each stream was ``created`` (ms), which tells a stream from its successor of the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from sluice.errors import SluiceError
+from sluice.source.splits import SplitId
+
+__all__ = [
+    "HORIZON",
+    "After",
+    "AtHorizon",
+    "AtTime",
+    "Closed",
+    "Offsets",
+    "Position",
+    "SplitRange",
+    "before",
+    "iso_instant",
+    "parse_instant",
+]
+
+VERSION = 1
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+_DIGITS = re.compile(r"[0-9]+\Z")
+
+
+def iso_instant(micros: int) -> str:
+    """Microseconds since the epoch as ISO-8601 in UTC."""
+    return (_EPOCH + micros * _MICROSECOND).isoformat().replace("+00:00", "Z")
+
+
+def parse_instant(text: str) -> int:
+    """ISO-8601 as microseconds since the epoch; a time without a zone is UTC. Raises ValueError."""
+    value = datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text.strip()))
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=timezone.utc)
+    return (value - _EPOCH) // _MICROSECOND
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Behind a sequence number: every record with a greater one is still to come.
+
+    Attributes:
+        sequence: compared as a number; usually, but not always, that of a record.
+        sub: only sub-records of that record up to this one (counted from 0) are done.
+        next: the number of the first record behind, when known.
+        arrival: arrival of the record `sequence` (microseconds), when known.
+        idle: an instant (microseconds) at which nothing lay behind this position.
+    """
+
+    sequence: int
+    sub: int | None = None
+    next: int | None = field(default=None, compare=False)
+    arrival: int | None = field(default=None, compare=False)
+    idle: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AtHorizon:
+    """The oldest record there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record that arrived at or after an instant (microseconds)."""
+
+    instant: int
+    pinned: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A closed split, read to its end."""
+
+
+Position = After | AtHorizon | AtTime | Closed
+
+HORIZON = AtHorizon()
+
+
+def before(sequence: int) -> After | AtHorizon:
+    """The position right before the record `sequence`, which is the first one still to come."""
+    return After(sequence - 1, next=sequence) if sequence > 0 else HORIZON
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRange:
+    """Everything of one split behind `start`, up to and including `end`.
+
+    Attributes:
+        expected: about how many records that is, where the planner knows; only tunes page sizes.
+    """
+
+    split: SplitId
+    start: Position
+    end: After | Closed
+    expected: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where a batch starts or ends, for every split of every stream.
+
+    Attributes:
+        positions: a split that is missing has not been started: it begins at the horizon.
+        created: stream to the time it was created (microseconds).
+        streams: all streams, also those without any position yet.
+    """
+
+    positions: Mapping[SplitId, Position]
+    created: Mapping[str, int] = field(default_factory=dict, compare=False)
+    streams: frozenset[str] = frozenset()
+
+    def position(self, split: SplitId) -> Position:
+        return self.positions.get(split, HORIZON)
+
+    @property
+    def drained(self) -> frozenset[SplitId]:
+        """Splits that were read to their end."""
+        return frozenset(split for split, position in self.positions.items() if isinstance(position, Closed))
+
+    def ranges_to(self, end: Offsets) -> list[SplitRange]:
+        """What lies between these offsets and `end`, by split. Pure: the same pair, the same ranges."""
+        ranges = []
+        for split, stop in sorted(end.positions.items(), key=lambda item: item[0]):
+            recreated = self.created.get(split.stream) != end.created.get(split.stream)
+            start = HORIZON if recreated and split.stream in self.created else self.position(split)
+            if isinstance(stop, After | Closed) and start != stop:
+                ranges.append(SplitRange(split, start, stop))
+        return ranges
+
+    def to_json(self) -> dict[str, Any]:
+        streams: dict[str, dict[str, Any]] = {name: {} for name in sorted(self.streams)}
+        for split, position in sorted(self.positions.items(), key=lambda item: item[0]):
+            streams.setdefault(split.stream, {})[split.shard] = _position_to_json(position)
+        created = {name: at // 1000 for name, at in sorted(self.created.items())}
+        return {"version": VERSION, "streams": streams, "created": created}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Offsets:
+        """Raises SluiceError for what no version of this library has written."""
+        try:
+            if value["version"] != VERSION:
+                raise SluiceError(
+                    f"the checkpoint's offsets have version {value['version']!r}; this release reads version "
+                    f"{VERSION}: use the release that wrote them, or a new checkpoint"
+                )
+            streams: Mapping[str, Any] = value["streams"]
+            positions = {
+                SplitId(stream, shard): _position_from_json(position)
+                for stream, shards in streams.items()
+                for shard, position in shards.items()
+            }
+            created = {name: int(at) * 1000 for name, at in value.get("created", {}).items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SluiceError(f"these are not offsets of this source: {value!r} ({error!r})") from error
+        return cls(positions, created, frozenset(streams))
+
+    def with_positions(self, positions: Mapping[SplitId, Position]) -> Offsets:
+        return replace(self, positions=positions)
+
+
+def _position_to_json(position: Position) -> dict[str, Any]:
+    match position:
+        case After():
+            value: dict[str, Any] = {"after": str(position.sequence)}
+            if position.sub is not None:
+                value["sub"] = position.sub
+            if position.next is not None:
+                value["next"] = str(position.next)
+            if position.arrival is not None:
+                value["arrival"] = position.arrival // 1000
+            if position.idle is not None:
+                value["idle"] = position.idle // 1000
+            return value
+        case AtTime():
+            at: dict[str, Any] = {"at": iso_instant(position.instant)}
+            if position.pinned is not None:
+                at["pinned"] = position.pinned // 1000
+            return at
+        case AtHorizon():
+            return {"at": "TRIM_HORIZON"}
+        case Closed():
+            return {"closed": True}
+
+
+def _position_from_json(value: Mapping[str, Any]) -> Position:
+    if value.get("closed") is True:
+        return Closed()
+    if "after" in value:
+        sub = value.get("sub")
+        return After(
+            _sequence(value["after"]),
+            None if sub is None else int(sub),
+            next=None if value.get("next") is None else _sequence(value["next"]),
+            arrival=_micros(value.get("arrival")),
+            idle=_micros(value.get("idle")),
+        )
+    if value["at"] == "TRIM_HORIZON":
+        return HORIZON
+    return AtTime(parse_instant(value["at"]), pinned=_micros(value.get("pinned")))
+
+
+def _sequence(text: object) -> int:
+    if not isinstance(text, str) or not _DIGITS.match(text):
+        raise ValueError(f"not a sequence number: {text!r}")
+    return int(text)
+
+
+def _micros(millis: Any) -> int | None:
+    return None if millis is None else int(millis) * 1000

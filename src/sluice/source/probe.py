@@ -1,0 +1,202 @@
+"""Looks at a split for the planner: a few records, or one record at a point in time.
+
+Kinesis has no call that names a shard's last record. So the end of a batch (a cut) is found by
+reading on from the last one where a shard is quiet, and where it is busy by asking for the first
+record at or after a time, with a limit of one: two calls and one record, whatever the rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sluice.source.cursor import Cursor
+from sluice.source.front import Front, Seen
+from sluice.source.log import IteratorStart, Record, StreamLog
+from sluice.source.loss import LossGuard
+from sluice.source.offsets import After, Position
+from sluice.source.splits import Split
+
+__all__ = ["GLANCE", "Probe", "ProbeSettings"]
+
+GLANCE = 100
+"""Records asked for where a split may be quiet."""
+SAMPLE = 1_000
+"""Records that show how dense a backlog is."""
+PAGE = 10_000
+"""The service's largest page."""
+
+_SECOND = 1_000_000
+_MAX_BISECTIONS = 24
+_MAX_EMPTY_PAGES = 20
+_WALK_PAGES = 2
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """How gently the planner asks.
+
+    Attributes:
+        pause: sleeps for so many seconds.
+        budget: seconds that one read of a split costs it; five reads a second is the service's
+            limit, and tasks need most of them.
+        burst: reads of one split in a row before each further one waits for ``spacing`` seconds.
+    """
+
+    pause: Callable[[float], None]
+    budget: float = 1.0
+    burst: int = 4
+    spacing: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Jump:
+    """The first record at or after an instant, and a cursor right behind it."""
+
+    record: Seen
+    cursor: Cursor
+    millis_behind: int
+    has_ended: bool
+
+
+class Probe:
+    """Asks the service about splits; what it learns goes into their fronts."""
+
+    def __init__(self, log: StreamLog, guard: LossGuard, settings: ProbeSettings) -> None:
+        self._log = log
+        self._guard = guard
+        self._settings = settings
+
+    def front(self, split: Split, position: Position) -> Front:
+        return Front(split, position, Cursor(self._log, self._guard, split.id, position))
+
+    def visit(self, front: Front) -> Visit:
+        """A series of looks at one split in one trigger, with its own budget."""
+        return Visit(self._log, self._guard, self._settings, front)
+
+
+class Visit:
+    """Looks at one split, paced, and remembers what they cost."""
+
+    def __init__(self, log: StreamLog, guard: LossGuard, settings: ProbeSettings, front: Front) -> None:
+        self._log = log
+        self._guard = guard
+        self._settings = settings
+        self._front = front
+        self._reads = 0
+
+    def end(self) -> None:
+        """Sets when the split may be asked again."""
+        cost = min(self._reads, self._settings.burst) * self._settings.budget
+        if self._reads:
+            self._front.next_look = self._log.server_time() + int(cost * _SECOND)
+
+    def look(self, limit: int) -> None:
+        """Reads on behind what has been seen: one page, past empty ones in mid-split."""
+        front = self._front
+        for _ in range(_MAX_EMPTY_PAGES):
+            self._pace()
+            page = front.cursor.next_page(limit)
+            front.millis_behind = page.millis_behind
+            front.has_ended = page.next_iterator is None
+            front.is_at_tip = not front.has_ended and page.millis_behind == 0 and len(page.records) < limit
+            front.add(map(_seen, page.records))
+            if page.records or front.is_at_tip or front.has_ended:
+                return
+
+    def find_tip(self, until: int, *, exact: bool) -> None:
+        """Makes the last of what is seen a record near the tip, or (`exact`) the tip at `until`.
+
+        To be called behind a full page: the split is not quiet.
+        """
+        if self.find_time(until, exact=exact) and exact:
+            self._walk(until, exact=True)
+
+    def find_time(self, until: int, *, exact: bool = False) -> bool:
+        """Makes the last of what is seen the first record at or after `until`.
+
+        False where there is none: then the last that is seen is a record near the tip, or (`exact`)
+        the tip.
+        """
+        jump = self._jump(until)
+        if jump is not None:
+            self._leap(jump)
+            return True
+        # No record so late, but a backlog. It often is small: look further before searching.
+        self.look(SAMPLE)
+        front = self._front
+        if front.seen and not front.is_exhausted:
+            best = self._bisect(front.seen[-1].arrival, until)
+            if best is not None:
+                self._leap(best)
+            self._walk(until, exact=exact)
+        return False
+
+    def _walk(self, until: int, *, exact: bool) -> None:
+        pages = 0
+        front = self._front
+        while not front.is_exhausted and (exact or pages < _WALK_PAGES):
+            self.look(PAGE)
+            pages += 1
+            if front.seen and front.seen[-1].arrival > until:
+                return
+
+    def _leap(self, jump: _Jump) -> None:
+        front = self._front
+        if jump.record.sequence <= front.last_sequence:
+            return  # time and order do not always agree
+        front.add([jump.record])
+        front.has_gap = True
+        front.cursor = jump.cursor
+        front.millis_behind = jump.millis_behind
+        front.has_ended = jump.has_ended
+        front.is_at_tip = False
+
+    def _bisect(self, low: int, high: int) -> _Jump | None:
+        """The latest jump found between `low` and `high`, where nothing is at or after `high`."""
+        best: _Jump | None = None
+        for _ in range(_MAX_BISECTIONS):
+            if high - low <= _SECOND:
+                break
+            middle = (low + high) // 2
+            jump = self._jump(middle)
+            if jump is None:
+                high = middle
+            else:
+                best = jump
+                low = max(middle, min(jump.record.arrival, high))
+        return best
+
+    def _jump(self, instant: int) -> _Jump | None:
+        """The first record at or after `instant`; None where there is none yet."""
+        split = self._front.split.id
+        iterator = self._log.get_iterator(split, IteratorStart("AT_TIMESTAMP", timestamp=instant))
+        for _ in range(_MAX_EMPTY_PAGES):
+            if iterator is None:
+                return None
+            self._pace()
+            page = self._log.get_records(split, iterator, 1)
+            if page.records:
+                record = _seen(page.records[0])
+                cursor = Cursor(
+                    self._log,
+                    self._guard,
+                    split,
+                    After(record.sequence, arrival=record.arrival),
+                    page.next_iterator,
+                )
+                return _Jump(record, cursor, page.millis_behind, page.next_iterator is None)
+            if page.millis_behind == 0:
+                return None
+            iterator = page.next_iterator
+        return None
+
+    def _pace(self) -> None:
+        if self._reads >= self._settings.burst:
+            self._settings.pause(self._settings.spacing)
+        self._reads += 1
+
+
+def _seen(record: Record) -> Seen:
+    size = len(record.data) + len(record.partition_key.encode())
+    return Seen(int(record.sequence_number), record.arrival, size)

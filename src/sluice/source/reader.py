@@ -1,0 +1,146 @@
+"""Reads one exact range of a split by polling, page by page.
+
+The same range gives the same records, whoever reads it and whenever: what is not in the range is
+cut away, and a record that should be there and is not is a data loss, never a shorter batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from sluice.source.cursor import Cursor
+from sluice.source.log import Page, Record, StreamLog
+from sluice.source.loss import LossGuard
+from sluice.source.offsets import After, Closed, SplitRange
+
+__all__ = ["RangeReader", "ReadSettings", "SplitReader"]
+
+SplitT_contra = TypeVar("SplitT_contra", contravariant=True)
+
+
+class SplitReader(Protocol[SplitT_contra]):
+    """FLIP-27's split reader: gives the records of one assigned split, in order, then ends."""
+
+    def read(self, split: SplitT_contra) -> Iterator[Sequence[Record]]:
+        """Yields the records in pages, none of them empty.
+
+        A reader keeps no position between calls: the split says where it starts and ends.
+        """
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """How a range is read.
+
+    Attributes:
+        page_limit: records asked for at a time.
+        interval: pause between two reads of one split (seconds).
+        pause: sleeps for so many seconds; may raise to end the reading.
+    """
+
+    page_limit: int
+    interval: float
+    pause: Callable[[float], None]
+
+
+class RangeReader:
+    """The `SplitReader` of exact ranges over a `StreamLog`."""
+
+    def __init__(self, log: StreamLog, guard: LossGuard, settings: ReadSettings) -> None:
+        self._log = log
+        self._guard = guard
+        self._settings = settings
+
+    def read(self, split: SplitRange) -> Iterator[Sequence[Record]]:
+        """Yields the records of the range; aggregates at its edges come whole.
+
+        Raises:
+            DataLossError: records of the range are gone and data loss is to fail.
+            ServiceError: a call failed for good.
+        """
+        self._guard.expired_start(split.split, split.start)
+        cursor = Cursor(self._log, self._guard, split.split, split.start)
+        limit = self._first_limit(split)
+        while True:
+            page = cursor.next_page(limit)
+            records = _until(page.records, split.end)
+            if records:
+                yield records
+            if self._is_complete(split, cursor, page):
+                return
+            limit = self._settings.page_limit
+            self._settings.pause(self._settings.interval)
+
+    def _first_limit(self, split: SplitRange) -> int:
+        """Asks for little more than the range holds: what lies behind its end is thrown away."""
+        limit, expected = self._settings.page_limit, split.expected
+        return limit if expected is None else min(limit, expected + expected // 4 + 100)
+
+    def _is_complete(self, split: SplitRange, cursor: Cursor, page: Page) -> bool:
+        """Whether the range's end has been reached, or (a data loss) can never be reached."""
+        end = split.end
+        if isinstance(end, Closed):
+            return page.next_iterator is None
+        last = int(page.records[-1].sequence_number) if page.records else None
+        if last is not None and last >= end.sequence:
+            self._check_end_was_met(split, end, page.records)
+            return True
+        if page.next_iterator is None:
+            return self._lost_end(split, end, "the shard ends before it")
+        if last is None and page.millis_behind == 0:
+            return self._is_end_gone(split, end, cursor)
+        return False
+
+    def _check_end_was_met(self, split: SplitRange, end: After, records: Sequence[Record]) -> None:
+        """Behind the end without having met it, its record has been trimmed.
+
+        An end that was set right before a record is met by that record.
+        """
+        expected = end.sequence if end.next is None else end.next
+        met = next(number for r in records if (number := int(r.sequence_number)) >= end.sequence)
+        if met > expected:
+            self._lost_end(split, end, f"the next record is {met}")
+
+    def _is_end_gone(self, split: SplitRange, end: After, cursor: Cursor) -> bool:
+        """At the tip without having met the end: is it late, or gone?"""
+        target = end.sequence if end.next is None else end.next
+        here = cursor.position
+        if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
+            return True
+        start = After(target - 1, next=target)
+        probe = Cursor(self._log, _Silent(self._guard), split.split, start).next_page(1)
+        if probe.records and int(probe.records[0].sequence_number) == target:
+            cursor.reopen()  # it is there, so this iterator has gone astray
+            return False
+        if not probe.records and probe.next_iterator is not None and probe.millis_behind > 0:
+            return False  # an empty page in mid-shard says nothing yet
+        return self._lost_end(split, end, "the shard's tip comes before it")
+
+    def _lost_end(self, split: SplitRange, end: After, why: str) -> bool:
+        known = end.sequence if end.next is None else end.next
+        self._guard.report(
+            f"{split.split}: record {known}, where the batch ends, is gone, and others with it: {why}"
+        )
+        return True
+
+
+class _Silent(LossGuard):
+    """For a look whose very question is whether a record is still there."""
+
+    def __init__(self, guard: LossGuard) -> None:
+        super().__init__(guard.log, fail=False, now=guard.now)
+
+    def report(self, what: str) -> None:
+        del what
+
+
+def _until(records: Sequence[Record], end: After | Closed) -> Sequence[Record]:
+    """The records of a page that lie before the range's end."""
+    if isinstance(end, Closed):
+        return records
+    count = len(records)
+    while count and int(records[count - 1].sequence_number) > end.sequence:
+        count -= 1
+    return records[:count]
