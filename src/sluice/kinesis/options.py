@@ -1,0 +1,389 @@
+"""The options of the source, each declared once, and what they make: a `SourceConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sluice.errors import OptionError
+from sluice.kinesis.connection import (
+    CONNECTION_OPTIONS,
+    REGION,
+    ConnectionConfig,
+    connection_from_options,
+)
+from sluice.kinesis.starting import (
+    ENDING_POSITION,
+    LATEST,
+    STARTING_POSITION,
+    TIMESTAMP,
+    TRIM_HORIZON,
+    AtTimestamp,
+    EndingPosition,
+    PerShard,
+    ShardTable,
+    StartingPosition,
+    Word,
+)
+from sluice.kinesis.streams import STREAM_ARN, STREAM_NAME, StreamRef, streams_from_options
+from sluice.options import (
+    BOOLEAN,
+    TEXT,
+    Option,
+    OptionValues,
+    choice,
+    duration,
+    integer,
+    number,
+    read_options,
+    size,
+)
+from sluice.retry import Backoff
+
+__all__ = [
+    "BACKOFF_DEFAULTS",
+    "SOURCE_OPTIONS",
+    "Limits",
+    "Polling",
+    "SourceConfig",
+    "source_config_from_options",
+]
+
+FORMAT: Final = "kinesis-efo"
+_MILLISECOND: Final = 0.001
+
+RECORD_PUBLISHER = Option(
+    "recordPublisher",
+    choice("efo", "polling"),
+    None,
+    "How records are fetched: `efo` (enhanced fan-out) or `polling`.",
+    shown_default="`efo` when a consumer is named, else `polling`",
+)
+CONSUMER_NAME = Option(
+    "consumerName",
+    TEXT,
+    None,
+    "Fan-out consumer, registered with Kinesis Data Streams.",
+    shown_default="required for `efo` unless ARNs are given",
+    supported=False,
+)
+CONSUMER_REGISTRATION = Option(
+    "consumerRegistration",
+    choice("lazy", "eager", "none"),
+    "lazy",
+    "When the consumer is registered: `lazy` when the query starts, `eager` at `.load()`, "
+    "`none` by the user, who gives `consumerArn`.",
+    supported=False,
+)
+CONSUMER_DEREGISTRATION = Option(
+    "consumerDeregistration",
+    choice("auto", "never"),
+    "auto",
+    "`auto`: on stop, a consumer that this query registered is deregistered. `never`: it stays.",
+    supported=False,
+)
+CONSUMER_ARN = Option(
+    "consumerArn", TEXT, None, "A consumer registered by the user, with one stream.", supported=False
+)
+CONSUMER_ARNS = Option(
+    "consumerArn.*",
+    TEXT,
+    None,
+    "The same for one of several streams: `consumerArn.<stream>`.",
+    supported=False,
+)
+STARTING = Option(
+    "startingPosition",
+    STARTING_POSITION,
+    None,
+    "Where a new query starts: `LATEST`, `TRIM_HORIZON`, `AT_TIMESTAMP`, or JSON "
+    '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`; with several streams '
+    '`{"<stream>": {"<shardId>": ...}}`; shards not listed start at `TRIM_HORIZON`).',
+    shown_default="LATEST",
+)
+STARTING_TIMESTAMP = Option(
+    "startingTimestamp",
+    TIMESTAMP,
+    None,
+    "With `AT_TIMESTAMP`: ISO-8601 (UTC where it has no offset) or seconds since the epoch.",
+)
+ENDING = Option(
+    "endingPosition",
+    ENDING_POSITION,
+    None,
+    "Batch reads only: `LATEST` (what was there when the read was planned) or `AT_TIMESTAMP`.",
+    shown_default="LATEST",
+)
+ENDING_TIMESTAMP = Option(
+    "endingTimestamp", TIMESTAMP, None, "With `endingPosition` `AT_TIMESTAMP`: as `startingTimestamp`."
+)
+MAX_RECORDS = Option(
+    "maxRecordsPerTrigger",
+    integer(1),
+    None,
+    "Records a batch aims at, counted before deaggregation; passed by at most one page a shard.",
+)
+MAX_BYTES = Option(
+    "maxBytesPerTrigger", size(1), None, "Bytes a batch aims at; passed by at most one page a shard."
+)
+MAX_TIME_SPAN = Option(
+    "maxTimeSpanPerTrigger",
+    duration(_MILLISECOND),
+    None,
+    "A batch covers at most this much arrival time on every shard.",
+)
+DISCOVERY_INTERVAL = Option(
+    "shardDiscoveryInterval",
+    duration(_MILLISECOND),
+    10.0,
+    "How often shards are listed again.",
+    shown_default="10s",
+)
+SHARDS_PER_TASK = Option("shardsPerTask", integer(1), 16, "Shards that one Spark task reads side by side.")
+DEAGGREGATE = Option(
+    "deaggregate",
+    BOOLEAN,
+    True,
+    "Unpack aggregated records of the Kinesis Producer Library; `subSequenceNumber` counts inside one.",
+    shown_default="true",
+)
+FAIL_ON_DATA_LOSS = Option(
+    "failOnDataLoss",
+    BOOLEAN,
+    True,
+    "Fail when records between two batches have expired or a shard has vanished; `false`: log it, go on.",
+    shown_default="true",
+)
+RECORDS_LIMIT = Option(
+    "getRecordsLimit", integer(1, 10_000), 10_000, "Polling: records of one page, at most."
+)
+RECORDS_INTERVAL = Option(
+    "getRecordsInterval",
+    duration(),
+    0.2,
+    "Polling: pause between two reads of one shard.",
+    shown_default="200ms",
+)
+
+# Operation, as in FLIP-128, to its defaults: retries, base, max (seconds), exponent.
+BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
+    "SubscribeToShard": Backoff(10, 1.0, 2.0, 1.5),
+    "RegisterStreamConsumer": Backoff(10, 0.5, 2.0, 1.5),
+    "DeregisterStreamConsumer": Backoff(10, 0.5, 2.0, 1.5),
+    "ListStreamConsumers": Backoff(10, 0.2, 1.0, 1.5),
+    "DescribeStreamConsumer": Backoff(50, 2.0, 5.0, 1.5),
+    "GetRecords": Backoff(3, 0.3, 1.0, 1.5),
+    "GetShardIterator": Backoff(3, 0.3, 1.0, 1.5),
+    "ListShards": Backoff(10, 1.0, 5.0, 1.5),
+}
+_POLLING_OPERATIONS: Final = frozenset({"GetRecords", "GetShardIterator", "ListShards"})
+
+
+def _shown_duration(seconds: float) -> str:
+    return f"{seconds:g}s" if seconds >= 1 else f"{seconds * 1000:g}ms"
+
+
+@dataclass(frozen=True, slots=True)
+class _BackoffOptions:
+    """The four options of one operation."""
+
+    retries: Option[int]
+    base: Option[float]
+    max: Option[float]
+    exponent: Option[float]
+
+    @property
+    def all(self) -> tuple[Option[Any], ...]:
+        return (self.retries, self.base, self.max, self.exponent)
+
+    def read(self, values: OptionValues) -> Backoff:
+        return Backoff(
+            values.require(self.retries),
+            values.require(self.base),
+            values.require(self.max),
+            values.require(self.exponent),
+        )
+
+
+def _declare_backoff(operation: str, default: Backoff) -> _BackoffOptions:
+    prefix = operation[0].lower() + operation[1:]
+    supported = operation in _POLLING_OPERATIONS
+
+    def time(name: str, seconds: float, text: str) -> Option[float]:
+        shown = _shown_duration(seconds)
+        return Option(f"{prefix}{name}", duration(), seconds, text, shown_default=shown, supported=supported)
+
+    return _BackoffOptions(
+        Option(
+            f"{prefix}MaxRetries",
+            integer(0),
+            default.max_retries,
+            f"How often a failed `{operation}` is retried.",
+            supported=supported,
+        ),
+        time("BackoffBase", default.base, f"Longest wait before the first retry of `{operation}`."),
+        time("BackoffMax", default.max, f"Longest wait before any retry of `{operation}`."),
+        Option(
+            f"{prefix}BackoffExponent",
+            number(1.0),
+            default.exponent,
+            f"How the wait grows from retry to retry of `{operation}`.",
+            supported=supported,
+        ),
+    )
+
+
+_BACKOFFS: Final = {name: _declare_backoff(name, default) for name, default in BACKOFF_DEFAULTS.items()}
+
+SOURCE_OPTIONS: tuple[Option[Any], ...] = (
+    STREAM_NAME,
+    STREAM_ARN,
+    RECORD_PUBLISHER,
+    CONSUMER_NAME,
+    CONSUMER_REGISTRATION,
+    CONSUMER_DEREGISTRATION,
+    CONSUMER_ARN,
+    CONSUMER_ARNS,
+    STARTING,
+    STARTING_TIMESTAMP,
+    ENDING,
+    ENDING_TIMESTAMP,
+    MAX_RECORDS,
+    MAX_BYTES,
+    MAX_TIME_SPAN,
+    DISCOVERY_INTERVAL,
+    SHARDS_PER_TASK,
+    DEAGGREGATE,
+    FAIL_ON_DATA_LOSS,
+    RECORDS_LIMIT,
+    RECORDS_INTERVAL,
+    *(option for backoff in _BACKOFFS.values() for option in backoff.all),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a batch aims at; None where there is no limit. The time span is seconds."""
+
+    max_records: int | None = None
+    max_bytes: int | None = None
+    max_time_span: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """Page size (records) and the pause between two reads of a shard (seconds)."""
+
+    records_limit: int = 10_000
+    interval: float = 0.2
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """The options of the source as plain data, which Spark may pickle. Spans are seconds.
+
+    Attributes:
+        streams: in the order given, no name twice.
+        backoffs: by the operation's name in the API (``GetRecords``).
+    """
+
+    connection: ConnectionConfig
+    streams: tuple[StreamRef, ...]
+    backoffs: Mapping[str, Backoff]
+    start: StartingPosition = LATEST
+    end: EndingPosition = LATEST
+    limits: Limits = Limits()
+    polling: Polling = Polling()
+    shard_discovery_interval: float = 10.0
+    shards_per_task: int = 16
+    deaggregate: bool = True
+    fail_on_data_loss: bool = True
+
+
+def source_config_from_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceConfig:
+    """Reads the options of a source.
+
+    Args:
+        options: as Spark passes them: keys in any case, values as text.
+        streaming: refuse what only a batch read has.
+
+    Raises:
+        OptionError: all that is wrong, in one message.
+    """
+    values = read_options(FORMAT, (*SOURCE_OPTIONS, *CONNECTION_OPTIONS), options)
+    streams = streams_from_options(
+        values, mentioned=any(option.takes(key) for option in (STREAM_NAME, STREAM_ARN) for key in options)
+    )
+    connection = _in_region(values, connection_from_options(values), streams)
+    if values.get(RECORD_PUBLISHER) == "efo":
+        values.reject(RECORD_PUBLISHER.key, "('efo' given) is not supported yet: allowed is polling")
+    start = _read_start(values, streams)
+    end = _read_end(values, start, streaming=streaming)
+    values.check()
+    return SourceConfig(
+        connection=connection,
+        streams=streams,
+        backoffs={name: backoff.read(values) for name, backoff in _BACKOFFS.items()},
+        start=start,
+        end=end,
+        limits=Limits(values.get(MAX_RECORDS), values.get(MAX_BYTES), values.get(MAX_TIME_SPAN)),
+        polling=Polling(values.require(RECORDS_LIMIT), values.require(RECORDS_INTERVAL)),
+        shard_discovery_interval=values.require(DISCOVERY_INTERVAL),
+        shards_per_task=values.require(SHARDS_PER_TASK),
+        deaggregate=values.require(DEAGGREGATE),
+        fail_on_data_loss=values.require(FAIL_ON_DATA_LOSS),
+    )
+
+
+def _in_region(
+    values: OptionValues, connection: ConnectionConfig, streams: tuple[StreamRef, ...]
+) -> ConnectionConfig:
+    # An ARN says where its stream is; the SDK's chain must not send the calls elsewhere.
+    region = streams[0].region if streams else None
+    if region is None:
+        return connection
+    if connection.region not in (None, region):
+        values.refuse(REGION, f"the streams of '{STREAM_ARN.key}' are in {region}")
+    return replace(connection, region=region)
+
+
+def _read_start(values: OptionValues, streams: tuple[StreamRef, ...]) -> StartingPosition:
+    position = values.get(STARTING)
+    timed = position == Word("AT_TIMESTAMP")
+    instant = _read_instant(values, STARTING, STARTING_TIMESTAMP, timed=timed)
+    if isinstance(position, ShardTable):
+        try:
+            return position.resolve([stream.name for stream in streams]) if streams else PerShard()
+        except OptionError as error:
+            values.reject(STARTING.key, str(error))
+    if position == Word("TRIM_HORIZON"):
+        return TRIM_HORIZON
+    return LATEST if instant is None else AtTimestamp(instant)
+
+
+def _read_end(values: OptionValues, start: StartingPosition, *, streaming: bool) -> EndingPosition:
+    if streaming:
+        for option in (ENDING, ENDING_TIMESTAMP):
+            if values.given(option):
+                values.reject(option.key, "is for batch reads only: a stream has no end")
+        return LATEST
+    timed = values.get(ENDING) == Word("AT_TIMESTAMP")
+    instant = _read_instant(values, ENDING, ENDING_TIMESTAMP, timed=timed)
+    if instant is None:
+        return LATEST
+    if isinstance(start, AtTimestamp) and instant < start.instant:
+        values.refuse(ENDING_TIMESTAMP, f"is before '{STARTING_TIMESTAMP.key}'")
+    return AtTimestamp(instant)
+
+
+def _read_instant(
+    values: OptionValues, position: Option[Any], timestamp: Option[int], *, timed: bool
+) -> int | None:
+    if values.given(timestamp) and not timed:
+        values.reject(timestamp.key, f"needs '{position.key}' AT_TIMESTAMP")
+    elif timed and not values.given(timestamp):
+        values.reject(
+            timestamp.key, f"is required with '{position.key}' AT_TIMESTAMP: {timestamp.kind.allowed}"
+        )
+    return values.get(timestamp) if timed else None
