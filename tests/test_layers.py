@@ -1,0 +1,179 @@
+"""Who may import whom. Every import counts: inside functions, under TYPE_CHECKING, by import_module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+
+SDK = ("boto3", "botocore", "s3transfer", "urllib3")
+SPARK = ("pyspark", "py4j")
+
+
+class Layer(NamedTuple):
+    """A layer: its modules, what it may import of the project, and of the guarded packages."""
+
+    modules: tuple[str, ...]
+    project: tuple[str, ...] = ()
+    guarded: tuple[str, ...] = ()
+
+
+BASE = ("sluice.errors", "sluice.options", "sluice.retry")
+
+# The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
+LAYERS = (
+    Layer(("sluice.errors",)),
+    Layer(("sluice.options",), ("sluice.errors",)),
+    Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
+    Layer(("sluice.source",), (*BASE, "sluice.source")),
+    Layer(("sluice.sink",), (*BASE, "sluice.sink")),
+    Layer(("sluice.kinesis",), (*BASE, "sluice.kinesis", "sluice.source"), SDK),
+    # A destination may not import another one: see `of_its_own`.
+    Layer(("sluice.destinations",), (*BASE, "sluice.kinesis", "sluice.sink"), SDK),
+    Layer(
+        ("sluice.spark",),
+        (*BASE, "sluice.destinations", "sluice.kinesis", "sluice.sink", "sluice.source", "sluice.spark"),
+        SPARK,
+    ),
+    Layer(("pyspark_kinesis_efo", "pyspark_async_sink"), ("sluice.spark",), SPARK),
+    Layer(("sluice",), ("sluice.errors", "sluice.spark"), SPARK),
+)
+GUARDED = (*SDK, *SPARK, "tenacity")
+PROJECT = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink")
+
+# Imported at their top, these would load Spark or an SDK into every process that only wants a name.
+LIGHT = ("sluice",)
+
+
+def under(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def of_its_own(module: str, imported: str) -> bool:
+    """Whether `imported` is `module`'s own destination, or the package of them all."""
+    parts = module.split(".")
+    return imported == "sluice.destinations" or under(imported, (".".join(parts[:3]),))
+
+
+def imports(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that `module` imports; ``from a import b`` gives ``a.b``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = module.split(".")
+            above = parts[: len(parts) - node.level + is_package] if node.level else []
+            start = ".".join([*above, *filter(None, [node.module])])
+            yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in {"import_module", "__import__"} and isinstance(node.args[0].value, str):
+                yield node.lineno, node.args[0].value
+
+
+def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    """What `module` imports and may not, as ``line: name``."""
+    layer = next(layer for layer in LAYERS if under(module, layer.modules))
+    tree = ast.parse(source)
+    found = []
+    for line, name in imports(tree, module, is_package=is_package):
+        if under(name, GUARDED):
+            allowed = under(name, layer.guarded)
+        elif under(name, PROJECT):
+            # `from sluice.sink import x` reads as sluice.sink.x; `import sluice` gives away everything.
+            allowed = under(name, layer.project)
+            if under(module, ("sluice.destinations",)) and under(name, ("sluice.destinations",)):
+                allowed = of_its_own(module, name)
+        else:
+            allowed = True
+        if not allowed:
+            found.append(f"{line}: {name}")
+    if module in LIGHT:
+        top = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+        found += [
+            f"{line}: {name} at the top"
+            for line, name in imports(top, module, is_package=is_package)
+            if under(name, ("sluice.spark", *GUARDED))
+        ]
+    return found
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(SRC.rglob("*.py")):
+        parts = path.relative_to(SRC).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+@pytest.mark.parametrize(("module", "path"), [pytest.param(*each, id=each[0]) for each in modules()])
+def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> None:
+    """No module of the library reaches into a layer above or beside its own, nor to a foreign SDK."""
+    assert violations(module, path.read_text(), is_package=path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("sluice.errors", "import sluice.options"),
+        ("sluice.options", "from sluice import retry"),
+        ("sluice.options", "from . import source"),
+        ("sluice.retry", "import boto3"),
+        ("sluice.source.planner", "from sluice.sink import AsyncSinkWriter"),
+        ("sluice.source.planner", "from ..sink import AsyncSinkWriter"),
+        ("sluice.source.planner", "from ..kinesis.client import Client"),
+        ("sluice.source.planner", "import sluice"),
+        ("sluice.source.planner", "import tenacity"),
+        ("sluice.source.planner", "def late():\n    from pyspark.sql import Row"),
+        (
+            "sluice.sink.writer",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyspark.sql.types",
+        ),
+        ("sluice.sink.writer", "from botocore.exceptions import ClientError"),
+        ("sluice.sink.writer", "import urllib3.exceptions as http"),
+        ("sluice.sink.writer", "import importlib\nimportlib.import_module('sluice.destinations.kinesis')"),
+        ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),
+        ("sluice.kinesis.client", "import sluice.spark.source"),
+        ("sluice.kinesis.client", "from pyspark import TaskContext"),
+        ("sluice.destinations.sqs", "from sluice.destinations.kinesis import KinesisDestination"),
+        ("sluice.destinations.sqs", "from .kinesis import KinesisDestination"),
+        ("sluice.destinations.sqs", "from sluice.source.splits import Split"),
+        ("sluice.spark.source", "import boto3"),
+        ("sluice.spark.sink", "from botocore import session"),
+        ("pyspark_async_sink", "from sluice.sink import AsyncSinkWriter"),
+        ("sluice", "from sluice.spark import register"),
+        ("sluice", "import pyspark"),
+    ],
+)
+def test_a_violation_is_found(module: str, source: str) -> None:
+    """The rules see an import wherever it stands and however it is written."""
+    assert violations(module, source, is_package=module == "sluice")
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("sluice.source.planner", "from sluice.errors import ServiceError\nfrom .splits import Split"),
+        ("sluice.source.planner", "import pyarrow, json, sourcery, boto3_like, sluicegate"),
+        ("sluice.kinesis.client", "import botocore.session\nfrom ..source.log import StreamLog"),
+        (
+            "sluice.destinations.sqs",
+            "from sluice.sink import SubmitResult\nfrom sluice.kinesis import client",
+        ),
+        ("sluice.spark.sink", "import pyspark\nfrom sluice.destinations import kinesis"),
+        ("sluice", "def register(spark):\n    from sluice.spark.source import KinesisEfoDataSource"),
+    ],
+)
+def test_what_is_allowed_passes(module: str, source: str) -> None:
+    """The rules do not mistake a neighbour, a standard module or a similar name for a violation."""
+    assert violations(module, source, is_package=module == "sluice") == []
+
+
+def test_every_module_is_seen() -> None:
+    """The walk finds the library; a moved source tree would otherwise pass by being empty."""
+    names = {module for module, _ in modules()}
+
+    assert {"sluice", "sluice.options", "sluice.source.splits"} <= names
