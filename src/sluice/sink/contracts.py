@@ -1,0 +1,185 @@
+"""What a sink is made of: converters, destinations, rate limiting, committers (FLIP-171, -242, -143).
+
+Only contracts: no Spark, no SDK, no thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "Committer",
+    "DataType",
+    "Destination",
+    "ElementConverter",
+    "GlobalCommitter",
+    "RateLimitingStrategy",
+    "RequestInfo",
+    "ResultInfo",
+    "StructField",
+    "StructType",
+    "SubmitResult",
+]
+
+EntryT = TypeVar("EntryT")
+EntryT_co = TypeVar("EntryT_co", covariant=True)
+CommT = TypeVar("CommT")
+CommT_contra = TypeVar("CommT_contra", contravariant=True)
+GlobalCommT = TypeVar("GlobalCommT")
+
+
+class DataType(Protocol):
+    """What is asked of the type of a column. PySpark's `DataType` fulfils it."""
+
+    def simpleString(self) -> str:  # noqa: N802 - PySpark's name
+        """The type as SQL spells it: ``binary``, ``map<string,int>``."""
+
+
+class StructField(Protocol):
+    """What is asked of a column. PySpark's `StructField` fulfils it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dataType(self) -> Any: ...  # noqa: N802 - PySpark's name; a `DataType`
+
+
+class StructType(Protocol):
+    """What is asked of a schema. PySpark's `StructType` fulfils it; this layer does not know PySpark."""
+
+    @property
+    def fields(self) -> Sequence[Any]: ...  # of `StructField`
+
+
+class ElementConverter(Protocol[EntryT_co]):
+    """Turns rows into what a destination takes.
+
+    `open` is called first, once where the query starts and once in every task. It refuses a schema
+    that cannot work with `sluice.errors.OptionError`, so that the query fails before any row.
+    """
+
+    def open(self, schema: StructType) -> None:
+        """Learns, and checks, the schema of the rows to come."""
+
+    def convert(self, batch: pa.RecordBatch) -> Iterable[EntryT_co]:
+        """The entries of a batch, in the order of its rows.
+
+        Best lazy: the writer takes from it only what it has room for.
+
+        Raises:
+            InvalidRecordError: a row can never be delivered. The message holds none of its data.
+        """
+
+
+@dataclass(frozen=True)
+class SubmitResult(Generic[EntryT]):
+    """What became of a request that was answered.
+
+    Attributes:
+        failed: the entries that were refused, in the order they had: the objects that were
+            submitted, not copies. They are sent again.
+        codes: for messages and figures, how many entries were refused with which code.
+    """
+
+    failed: Sequence[EntryT] = ()
+    codes: Mapping[str, int] = field(default_factory=dict)
+
+
+class Destination(Protocol[EntryT]):
+    """A batch API to write to. It says how; when, how much and what again is the writer's business.
+
+    A destination may have an attribute ``name``, by which errors name it (``kinesis stream 'x'``).
+    """
+
+    def create_converter(self) -> ElementConverter[EntryT]:
+        """A converter of its own for every writer."""
+
+    def size_in_bytes(self, entry: EntryT) -> int:
+        """The size of an entry as the service counts it."""
+
+    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT]:
+        """Sends one request and waits for its answer. Runs on a thread of its own, several at a time.
+
+        Does not retry. An exception means that nothing is known to have been accepted.
+        """
+
+    def is_fatal(self, error: Exception) -> bool:
+        """Of an exception that `submit` raised: True to stop, False to send the whole batch again."""
+
+    def close(self) -> None:
+        """Lets go of what this instance holds. Requests that were given up may still be running."""
+
+
+@dataclass(frozen=True)
+class RequestInfo:
+    """A request about to be sent.
+
+    Attributes:
+        batch_size: how many entries it really has, not how many it might have had.
+    """
+
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class ResultInfo:
+    """What became of a request: ``failed_messages`` of its ``batch_size`` entries were not accepted."""
+
+    failed_messages: int
+    batch_size: int
+
+
+class RateLimitingStrategy(Protocol):
+    """Says what, when and how much to slow down (FLIP-242). Called by one thread at a time.
+
+    It outlives an epoch: what it learnt holds in the next one of the same Python worker. A strategy
+    may have a method ``forget_in_flight()``, called when requests were given up and their outcome
+    will never be known; one without it starts afresh after a failed epoch.
+    """
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        """A request was sent."""
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        """A request came back, or timed out (then all of it counts as failed)."""
+
+    def should_block(self, request: RequestInfo) -> bool:
+        """Whether this request must wait. Has no side effects."""
+
+    @property
+    def max_batch_size(self) -> int:
+        """The most entries that the next request may have."""
+
+
+class Committer(Protocol[CommT]):
+    """Makes visible what the tasks of an epoch left behind (FLIP-143).
+
+    Both methods may be called again for the same epoch after a restart: both are idempotent.
+    """
+
+    def commit(self, committables: Sequence[CommT]) -> Sequence[CommT]:
+        """Commits; returns those to try again."""
+
+    def abort(self, committables: Sequence[CommT]) -> None:
+        """Undoes what was prepared."""
+
+
+class GlobalCommitter(Protocol[CommT_contra, GlobalCommT]):
+    """Commits an epoch as one (FLIP-143). Idempotent, like `Committer`."""
+
+    def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
+        """After a restart: those that are not committed yet."""
+
+    def combine(self, committables: Sequence[CommT_contra]) -> GlobalCommT:
+        """One committable out of those of all tasks."""
+
+    def commit(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
+        """Commits; returns those to try again."""
+
+    def end_of_input(self) -> None:
+        """There will be no more epochs."""

@@ -1,0 +1,103 @@
+"""Who may touch the machine, and the mailbox where everybody else leaves word.
+
+A sink's state is owned by one thread at a time, so it needs no locks. That is the task's thread while
+it writes or flushes. While it is away, blocked in whatever brings its rows, a caretaker sits in for it,
+so that what is due (a batch that has waited long enough, a retry, a timeout) happens all the same.
+Request threads never sit at the desk: they only post.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+__all__ = ["Desk"]
+
+MessageT = TypeVar("MessageT")
+
+# A clock other than the real one moves by its own rules: look at it this often (seconds).
+_FOREIGN_CLOCK_SLICE: Final = 0.01
+_LONGEST_WAIT: Final = 3600.0
+
+
+class Desk(Generic[MessageT]):
+    """A seat for one, and a mailbox for all.
+
+    Args:
+        clock: monotonic seconds, by which `wake_at` is meant.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._messages: deque[MessageT] = deque()
+        self._taken = False
+        self._closed = False
+        self._wake_at = math.inf
+
+    def post(self, message: MessageT) -> None:
+        """Leaves a message. From any thread; never blocks for long."""
+        with self._changed:
+            self._messages.append(message)
+            self._changed.notify_all()
+
+    def enter(self) -> None:
+        """Takes the seat; waits for whoever has it, which is never long."""
+        with self._changed:
+            while self._taken:
+                self._changed.wait()
+            self._taken = True
+
+    def leave(self, wake_at: float) -> None:
+        """Gives the seat up. At `wake_at`, or when a message comes, somebody has to look again."""
+        with self._changed:
+            self._taken = False
+            self._wake_at = wake_at
+            self._changed.notify_all()
+
+    def collect(self) -> list[MessageT]:
+        """All messages so far. For whoever has the seat."""
+        with self._changed:
+            messages = list(self._messages)
+            self._messages.clear()
+            return messages
+
+    def wait(self, wake_at: float) -> None:
+        """Waits for a message or until `wake_at`. For whoever has the seat; may return early."""
+        with self._changed:
+            if not self._messages:
+                self._sleep(wake_at)
+
+    def watch(self) -> bool:
+        """Waits until nobody is at the desk though there is something to do, and takes the seat.
+
+        Returns:
+            False, without the seat, when the desk is closed.
+        """
+        with self._changed:
+            while not self._closed:
+                if self._taken:
+                    self._changed.wait()
+                elif self._messages or self._clock() >= self._wake_at:
+                    self._taken = True
+                    return True
+                else:
+                    self._sleep(self._wake_at)
+            return False
+
+    def close(self) -> None:
+        """Ends every `watch`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _sleep(self, wake_at: float) -> None:
+        timeout = min(wake_at - self._clock(), _LONGEST_WAIT)
+        if self._clock is not time.monotonic:
+            timeout = min(timeout, _FOREIGN_CLOCK_SLICE)
+        if timeout > 0:
+            self._changed.wait(timeout)

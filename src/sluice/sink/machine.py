@@ -1,0 +1,356 @@
+"""The decisions of the async sink: what to send, when to wait, what to send again, when to give up.
+
+No thread, no clock, no I/O: every method is told what time it is. `sluice.sink.writer` is the shell
+around it. One thread at a time may call it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from sluice.errors import ServiceError, SluiceError
+from sluice.retry import Backoff
+from sluice.sink.buffer import Buffered, RequestBuffer
+from sluice.sink.config import AsyncSinkConfig
+from sluice.sink.contracts import RateLimitingStrategy, RequestInfo, ResultInfo, SubmitResult
+
+__all__ = ["Request", "SinkFigures", "SinkMachine"]
+
+EntryT = TypeVar("EntryT")
+
+# The pause after a refusal; the number of attempts is bounded by maxRetryDuration, not here.
+_PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
+# A strategy that says no without anything in flight knows why; it is asked again this often (seconds).
+_ASK_AGAIN: Final = 0.05
+
+
+@dataclass(slots=True)
+class SinkFigures:
+    """What a writer has done so far; plain numbers, fit for a log line or a message.
+
+    Attributes:
+        records, bytes: acknowledged.
+        requests: sent, whatever became of them.
+        retries: records that were sent again.
+        refused: how often a record was not accepted, by a refusal, a failed request or a timeout.
+        timeouts: requests that were not answered in time.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    requests: int = 0
+    retries: int = 0
+    refused: int = 0
+    timeouts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[EntryT]):
+    """One request on its way."""
+
+    number: int
+    items: Sequence[Buffered]
+    size: int  # bytes
+    sent_at: float
+
+    @property
+    def entries(self) -> list[EntryT]:
+        return [item.entry for item in self.items]
+
+
+class _Cause(NamedTuple):
+    """Why something was not accepted: the service's code, and for people."""
+
+    code: str
+    text: str
+
+
+class SinkMachine(Generic[EntryT]):
+    """The state of one writer. Instants and durations are seconds by one monotonic clock.
+
+    Drive it so: `add` while there is `room`; pass answers to `complete` or `fail`; then `advance`, which
+    hands out the requests to send now; then wait for an answer or until `wake_at`. Once `failure` is
+    set nothing more is sent.
+
+    Args:
+        config: bounds and durations.
+        strategy: the rate limiter; its answers are obeyed, its state is not looked at.
+        name: the destination, for messages.
+        jitter: a random number in [0, 1).
+    """
+
+    def __init__(
+        self,
+        config: AsyncSinkConfig,
+        strategy: RateLimitingStrategy,
+        *,
+        name: str,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._config = config
+        self._strategy = strategy
+        self._name = name
+        self._jitter = jitter
+        self._buffer: RequestBuffer[EntryT] = RequestBuffer()
+        self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
+        self._given_up: set[int] = set()  # timed out, but their threads are still at it
+        self._pause_until = -math.inf
+        self._paused_at = -math.inf
+        self._fruitless = 0  # rounds in a row in which nothing was accepted
+        self._next_try = math.inf
+        self._last_cause = _Cause("", "")
+        self.failure: BaseException | None = None
+        self.figures = SinkFigures()
+
+    # --- what the shell asks --------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many entries may be added now; 0 means that a write must wait."""
+        if self._buffer.size_in_bytes >= self._config.max_buffered_bytes:
+            return 0
+        return max(0, self._config.max_buffered_requests - len(self._buffer))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is buffered, nothing is in flight: all that was added has been acknowledged."""
+        return not self._buffer and not self._in_flight
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are waited for."""
+        return len(self._in_flight)
+
+    @property
+    def buffered(self) -> int:
+        """Entries that wait to be sent, those to be sent again included."""
+        return len(self._buffer)
+
+    @property
+    def wake_at(self) -> float:
+        """When `advance` is due again if no answer comes before; infinity for never."""
+        if self.failure is not None:
+            return math.inf
+        times = [self._next_try]
+        if self._in_flight:
+            oldest = next(iter(self._in_flight.values()))
+            times.append(oldest.sent_at + self._config.request_timeout)
+        head = self._buffer.head()
+        if head is not None and head.refused_since is not None:
+            times.append(head.refused_since + self._config.max_retry_duration)
+        return min(times)
+
+    # --- what the shell tells -------------------------------------------------------------------------
+
+    def add(self, entries: Sequence[EntryT], sizes: Sequence[int], now: float) -> None:
+        """Queues entries, no more than there is `room` for."""
+        self._buffer.add(entries, sizes, now)
+
+    def complete(self, number: int, result: SubmitResult[EntryT], now: float) -> None:
+        """A request was answered, its entries accepted or some of them refused."""
+        request = self._settle(number)
+        if request is None:
+            return
+        try:
+            failed = _matching(request.items, result.failed)
+        except SluiceError as error:
+            self.stop(error)
+            return
+        self.figures.records += len(request.items) - len(failed)
+        self.figures.bytes += request.size - sum(item.size for item in failed)
+        self._strategy.register_completed_request(ResultInfo(len(failed), len(request.items)))
+        if failed:
+            cause = ", ".join(f"{code} ({count})" for code, count in sorted(result.codes.items()))
+            self._take_back(request, failed, _Cause(next(iter(result.codes), ""), cause or "refused"), now)
+        else:
+            self._fruitless = 0
+
+    def fail(self, number: int, error: BaseException, *, fatal: bool, now: float) -> None:
+        """A request failed as a whole: nothing of it is known to have been accepted."""
+        request = self._settle(number)
+        if request is None:
+            return
+        size = len(request.items)
+        self._strategy.register_completed_request(ResultInfo(size, size))
+        if fatal or self._config.fail_on_error:
+            self.figures.refused += size
+            self.stop(error)
+        else:
+            code = str(getattr(error, "code", "") or type(error).__name__)
+            self._take_back(request, request.items, _Cause(code, str(error) or code), now)
+
+    def stop(self, failure: BaseException) -> None:
+        """Nothing more is sent. The first failure is the one that counts."""
+        if self.failure is None:
+            self.failure = failure
+
+    def advance(self, now: float, *, draining: bool = False) -> list[Request[EntryT]]:
+        """The requests to send now. They are in flight from here on.
+
+        Args:
+            now: the time.
+            draining: batches need not fill.
+        """
+        requests: list[Request[EntryT]] = []
+        self._give_up_overdue(now)
+        while self.failure is None and (count := self._sendable(now, draining=draining)):
+            requests.append(self._send(count, now))
+        head = self._buffer.head()
+        if self.failure is None and head is not None and self._out_of_patience(head, now):
+            self.stop(self._exhausted([head], now))
+        return requests
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    def _sendable(self, now: float, *, draining: bool) -> int:
+        """How many entries the next request takes; 0 for none now, with `_next_try` set to when."""
+        self._next_try = math.inf
+        head = self._buffer.head()
+        if head is None:
+            return 0
+        config = self._config
+        most = max(1, min(config.max_batch_size, self._strategy.max_batch_size))
+        if not draining and not self._due(head, most, now):
+            self._next_try = head.arrived + config.max_time_in_buffer
+            return 0
+        # A request that timed out but still runs holds its thread and its entries. As many of them
+        # may exist as requests in flight, or a destination that hangs would take all memory.
+        if max(len(self._in_flight), len(self._given_up)) >= config.max_in_flight_requests:
+            return 0  # an answer will wake us
+        if now < self._pause_until:
+            self._next_try = self._pause_until
+            return 0
+        count, _ = self._buffer.measure(most, config.max_batch_size_in_bytes)
+        if self._strategy.should_block(RequestInfo(count)):
+            self._next_try = now + _ASK_AGAIN
+            return 0
+        return count
+
+    def _due(self, head: Buffered, most: int, now: float) -> bool:
+        return (
+            len(self._buffer) >= most
+            or self._buffer.size_in_bytes >= self._config.max_batch_size_in_bytes
+            or now >= head.arrived + self._config.max_time_in_buffer
+            or head.refused_since is not None  # it has waited before; now the pause alone holds it back
+        )
+
+    def _send(self, count: int, now: float) -> Request[EntryT]:
+        items = self._buffer.take(count)
+        request: Request[EntryT] = Request(
+            self.figures.requests, items, sum(item.size for item in items), now
+        )
+        self._in_flight[request.number] = request
+        self._strategy.register_in_flight_request(RequestInfo(count))
+        self.figures.requests += 1
+        self.figures.retries += sum(1 for item in items if item.refused_since is not None)
+        return request
+
+    # --- what comes back ------------------------------------------------------------------------------
+
+    def _settle(self, number: int) -> Request[EntryT] | None:
+        request = self._in_flight.pop(number, None)
+        if request is None:
+            # Late: it counted as failed when it timed out, and its entries are on their way again.
+            self._given_up.discard(number)
+        return request
+
+    def _give_up_overdue(self, now: float) -> None:
+        timeout = self._config.request_timeout
+        while self._in_flight:
+            request = next(iter(self._in_flight.values()))
+            if now < request.sent_at + timeout:
+                return
+            del self._in_flight[request.number]
+            self._given_up.add(request.number)
+            self.figures.timeouts += 1
+            size = len(request.items)
+            self._strategy.register_completed_request(ResultInfo(size, size))
+            cause = _Cause("RequestTimeout", f"no answer within {timeout:g} s")
+            if self._config.fail_on_timeout:
+                self.figures.refused += size
+                text = f"a request of {size} records got {cause.text} (failOnTimeout is true)"
+                self.stop(ServiceError(f"{self._name}: {text}", target=self._name, code=cause.code))
+            else:
+                self._take_back(request, request.items, cause, now)
+
+    def _take_back(
+        self, request: Request[EntryT], failed: Sequence[Buffered], cause: _Cause, now: float
+    ) -> None:
+        self.figures.refused += len(failed)
+        self._last_cause = cause
+        if self._config.fail_on_error:
+            text = f"{len(failed)} of {len(request.items)} records were not accepted (failOnError is true)"
+            self.stop(ServiceError(f"{self._name}: {text}: {cause.text}", target=self._name, code=cause.code))
+        failed = [
+            item if item.refused_since is not None else item._replace(refused_since=now) for item in failed
+        ]
+        self._buffer.give_back(failed)
+        worn_out = [item for item in failed if self._out_of_patience(item, now)]
+        if worn_out:
+            self.stop(self._exhausted(worn_out, now))
+        self._pause(request, anything_accepted=len(failed) < len(request.items), now=now)
+
+    def _pause(self, request: Request[EntryT], *, anything_accepted: bool, now: float) -> None:
+        """Holds back all sending for a moment, so that refusals do not spin and order is kept.
+
+        Many answers of one wave make one pause: a request that was sent before the last pause was
+        decided says nothing new. The pause grows only while nothing at all is accepted.
+        """
+        if anything_accepted:
+            self._fruitless = 0
+        if request.sent_at < self._paused_at:
+            return
+        self._paused_at = now
+        self._pause_until = now + self._jitter() * _PAUSES.ceiling(self._fruitless)
+        if not anything_accepted:
+            self._fruitless += 1
+
+    # --- giving up ------------------------------------------------------------------------------------
+
+    def _out_of_patience(self, item: Buffered, now: float) -> bool:
+        since = item.refused_since
+        return since is not None and now >= since + self._config.max_retry_duration
+
+    def _exhausted(self, items: Sequence[Buffered], now: float) -> ServiceError:
+        longest = max(now - item.refused_since for item in items if item.refused_since is not None)
+        many = "1 record is" if len(items) == 1 else f"{len(items)} records are"
+        return ServiceError(
+            f"{self._name}: {many} still not accepted after {longest:.1f} s (maxRetryDuration is "
+            f"{self._config.max_retry_duration:g} s): {self._last_cause.text}",
+            target=self._name,
+            code=self._last_cause.code,
+        )
+
+    def snapshot(self) -> SinkFigures:
+        """The figures as they are now."""
+        return replace(self.figures)
+
+
+def _matching(items: Sequence[Buffered], failed: Sequence[EntryT]) -> Sequence[Buffered]:
+    """The items whose entries `failed` names: by identity, or by equality where copies came back."""
+    if not failed:
+        return ()
+    wanted: dict[int, int] = {}
+    for entry in failed:
+        wanted[id(entry)] = wanted.get(id(entry), 0) + 1
+    matched: list[Buffered] = []
+    others: list[Buffered] = []
+    for item in items:
+        left = wanted.get(id(item.entry), 0)
+        if left:
+            wanted[id(item.entry)] = left - 1
+        (matched if left else others).append(item)
+    if len(matched) == len(failed):
+        return matched
+    for entry in failed:
+        if wanted[id(entry)]:
+            wanted[id(entry)] -= 1
+            position = next((n for n, item in enumerate(others) if item.entry == entry), None)
+            if position is None:
+                raise SluiceError("the destination reported an entry as refused that it had not been given")
+            matched.append(others.pop(position))
+    return matched

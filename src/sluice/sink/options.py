@@ -1,0 +1,224 @@
+"""The options every destination has, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sluice.options import BOOLEAN, TEXT, Option, OptionValues, choice, duration, integer, number, size
+from sluice.sink.config import AsyncSinkConfig, SinkLimits
+from sluice.sink.contracts import RateLimitingStrategy
+from sluice.sink.rate_limiting import (
+    AIMDScalingStrategy,
+    CongestionControlRateLimitingStrategy,
+    NoRateLimitingStrategy,
+)
+
+__all__ = ["DESTINATION", "SINK_OPTIONS", "config_from_options", "strategy_from_options"]
+
+_PER_DESTINATION: Final = "per destination"
+
+DESTINATION = Option(
+    "destination",
+    TEXT,
+    None,
+    "Where to write to: `kinesis`, `firehose`, `dynamodb`, `sqs`, `s3`, a name registered under the "
+    "entry-point group `sluice.destinations`, or `package.module:Name`.",
+    required=True,
+)
+MAX_BATCH_SIZE = Option(
+    "maxBatchSize", integer(1), None, "Records in one request.", shown_default=_PER_DESTINATION
+)
+MAX_BATCH_SIZE_IN_BYTES = Option(
+    "maxBatchSizeInBytes", size(), None, "Bytes in one request.", shown_default=_PER_DESTINATION
+)
+MAX_RECORD_SIZE_IN_BYTES = Option(
+    "maxRecordSizeInBytes",
+    size(),
+    None,
+    "Bytes of one record; what is done with a larger one, `oversizedRecords` says.",
+    shown_default=_PER_DESTINATION,
+)
+MAX_IN_FLIGHT_REQUESTS = Option(
+    "maxInFlightRequests",
+    integer(1, 1000),
+    None,
+    "Requests that one task waits for at a time.",
+    shown_default=_PER_DESTINATION,
+)
+MAX_BUFFERED_REQUESTS = Option(
+    "maxBufferedRequests",
+    integer(1),
+    None,
+    "Records that may wait in one task; then reading waits.",
+    shown_default=_PER_DESTINATION,
+)
+MAX_TIME_IN_BUFFER = Option(
+    "maxTimeInBuffer",
+    duration(),
+    5.0,
+    "A record waits at most this long for its batch to fill.",
+    shown_default="5s",
+)
+REQUEST_TIMEOUT = Option(
+    "requestTimeout",
+    duration(0.001),
+    600.0,
+    "A request that takes longer is retried (or fatal).",
+    shown_default="10m",
+)
+FAIL_ON_TIMEOUT = Option(
+    "failOnTimeout", BOOLEAN, False, "Whether a request that takes too long is fatal.", shown_default="false"
+)
+FAIL_ON_ERROR = Option(
+    "failOnError",
+    BOOLEAN,
+    False,
+    "Whether the first record that the destination does not accept is fatal.",
+    shown_default="false",
+)
+MAX_RETRY_DURATION = Option(
+    "maxRetryDuration",
+    duration(),
+    900.0,
+    "A record still refused after this long fails the task.",
+    shown_default="15m",
+)
+OVERSIZED_RECORDS = Option(
+    "oversizedRecords",
+    choice("fail", "deadLetter"),
+    "fail",
+    "What is done with a record that is too large.",
+    shown_default="`fail`",
+)
+DEAD_LETTER_PATH = Option(
+    "deadLetterPath",
+    TEXT,
+    None,
+    "A directory or `s3://` prefix that takes records that can never be delivered, as JSON lines with the "
+    "reason; required by `oversizedRecords=deadLetter`.",
+    supported=False,
+)
+RATE_LIMITING = Option(
+    "rateLimiting",
+    TEXT,
+    "aimd",
+    "How much may be in flight: `aimd`, `token-bucket`, `none`, or `package.module:Name`.",
+    shown_default="`aimd`",
+)
+AIMD_INCREASE = Option(
+    "aimdIncrease", integer(1), 10, "Records in flight that a success adds.", shown_default="10"
+)
+AIMD_DECREASE_FACTOR = Option(
+    "aimdDecreaseFactor",
+    number(0.0, 0.999999, above=True),
+    None,
+    "By which a refusal multiplies the records in flight.",
+    shown_default="0.5 (kinesis: 0.99)",
+)
+TOKEN_BUCKET_RATE = Option(
+    "tokenBucketRate",
+    number(0.0, above=True),
+    None,
+    "Records a second for one task; required for `token-bucket`.",
+    supported=False,
+)
+TOKEN_BUCKET_BURST = Option(
+    "tokenBucketBurst",
+    integer(1),
+    None,
+    "Records at once for one task; required for `token-bucket`.",
+    supported=False,
+)
+
+SINK_OPTIONS: tuple[Option[Any], ...] = (
+    DESTINATION,
+    MAX_BATCH_SIZE,
+    MAX_BATCH_SIZE_IN_BYTES,
+    MAX_RECORD_SIZE_IN_BYTES,
+    MAX_IN_FLIGHT_REQUESTS,
+    MAX_BUFFERED_REQUESTS,
+    MAX_TIME_IN_BUFFER,
+    REQUEST_TIMEOUT,
+    FAIL_ON_TIMEOUT,
+    FAIL_ON_ERROR,
+    MAX_RETRY_DURATION,
+    OVERSIZED_RECORDS,
+    DEAD_LETTER_PATH,
+    RATE_LIMITING,
+    AIMD_INCREASE,
+    AIMD_DECREASE_FACTOR,
+    TOKEN_BUCKET_RATE,
+    TOKEN_BUCKET_BURST,
+)
+
+
+def config_from_options(values: OptionValues, limits: SinkLimits) -> AsyncSinkConfig | None:
+    """The writer's settings. What cannot be is noted for `values.check()`, and None is given back."""
+    batch = _within(values, MAX_BATCH_SIZE, limits.max_batch_size)
+    batch_bytes = _within(values, MAX_BATCH_SIZE_IN_BYTES, limits.max_batch_size_in_bytes)
+    # Of two settings that belong together a user may give one: the default of the other follows.
+    record_bytes = _within(values, MAX_RECORD_SIZE_IN_BYTES, limits.max_record_size_in_bytes)
+    if not values.given(MAX_RECORD_SIZE_IN_BYTES):
+        record_bytes = min(record_bytes, batch_bytes)
+    buffered = values.get(MAX_BUFFERED_REQUESTS) or max(limits.max_buffered_requests, batch)
+    if not values.given(MAX_BATCH_SIZE):
+        batch = min(batch, buffered)
+    if record_bytes > batch_bytes:
+        values.refuse(MAX_RECORD_SIZE_IN_BYTES, f"at most '{MAX_BATCH_SIZE_IN_BYTES.key}', {batch_bytes}")
+    if buffered < batch:
+        values.refuse(MAX_BUFFERED_REQUESTS, f"at least '{MAX_BATCH_SIZE.key}', {batch}")
+    if values.get(OVERSIZED_RECORDS) == "deadLetter":
+        values.reject(OVERSIZED_RECORDS.key, "('deadLetter' given) is not supported yet")
+    if record_bytes > batch_bytes or buffered < batch:
+        return None
+    return AsyncSinkConfig(
+        max_batch_size=batch,
+        max_batch_size_in_bytes=batch_bytes,
+        max_record_size_in_bytes=record_bytes,
+        max_in_flight_requests=values.get(MAX_IN_FLIGHT_REQUESTS) or limits.max_in_flight_requests,
+        max_buffered_requests=buffered,
+        max_time_in_buffer=values.require(MAX_TIME_IN_BUFFER),
+        request_timeout=values.require(REQUEST_TIMEOUT),
+        max_retry_duration=values.require(MAX_RETRY_DURATION),
+        fail_on_timeout=values.require(FAIL_ON_TIMEOUT),
+        fail_on_error=values.require(FAIL_ON_ERROR),
+    )
+
+
+def strategy_from_options(
+    values: OptionValues, limits: SinkLimits
+) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
+    """What makes the rate limiter. What cannot be is noted for `values.check()`."""
+    name = values.require(RATE_LIMITING)
+    if name.lower() == "none":
+        return lambda _: NoRateLimitingStrategy()
+    if name.lower() == "token-bucket" or ":" in name:
+        values.reject(RATE_LIMITING.key, f"({name!r} given) is not supported yet")
+    elif name.lower() != "aimd":
+        values.refuse(RATE_LIMITING, "allowed are aimd, token-bucket, none, or package.module:Name")
+    increase = values.require(AIMD_INCREASE)
+    factor = values.get(AIMD_DECREASE_FACTOR) or limits.aimd_decrease_factor
+
+    def aimd(config: AsyncSinkConfig) -> RateLimitingStrategy:
+        most = config.max_batch_size * config.max_in_flight_requests
+        return CongestionControlRateLimitingStrategy(
+            max_in_flight_requests=config.max_in_flight_requests,
+            initial_max_in_flight_messages=most,
+            scaling_strategy=AIMDScalingStrategy(
+                increase_rate=min(increase, most), decrease_factor=factor, rate_threshold=most
+            ),
+        )
+
+    return aimd
+
+
+def _within(values: OptionValues, option: Option[int], most: int) -> int:
+    """The value of an option whose default is also the most that the destination takes."""
+    value = values.get(option)
+    if value is None:
+        return most
+    if value > most:
+        values.refuse(option, f"the destination takes at most {most}")
+        return most
+    return value

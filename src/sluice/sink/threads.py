@@ -1,0 +1,71 @@
+"""The threads on which requests run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+__all__ = ["RequestThreads"]
+
+JobT = TypeVar("JobT")
+ResultT = TypeVar("ResultT")
+
+
+class RequestThreads(Generic[JobT, ResultT]):
+    """Runs every job at once, on a thread that is free or on a new one.
+
+    How many may run is for the caller to bound. The threads are daemons, unlike those of
+    `concurrent.futures`, so that a request which hangs cannot keep a process from ending.
+
+    Args:
+        work: does a job; must not raise.
+        report: told what `work` returned, on the same thread, which then counts as free.
+    """
+
+    def __init__(self, work: Callable[[JobT], ResultT], report: Callable[[ResultT], None]) -> None:
+        self._work = work
+        self._report = report
+        self._jobs: SimpleQueue[JobT | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._threads: list[threading.Thread] = []
+
+    def run(self, job: JobT) -> None:
+        """Hands a job over. By one thread at a time.
+
+        Raises:
+            RuntimeError: no more threads can be started.
+        """
+        with self._lock:
+            self._busy += 1
+            missing = self._busy > len(self._threads)
+        if missing:
+            thread = threading.Thread(
+                target=self._serve, name=f"sluice-sink-request-{len(self._threads)}", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """Ends the threads; waits for those that are free. A busy one ends when its request does."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        with self._lock:
+            busy = self._busy
+        if not busy:
+            for thread in self._threads:
+                thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            result = self._work(job)
+            with self._lock:
+                self._busy -= 1
+            self._report(result)
+            del job, result  # or a free thread would keep a whole batch alive

@@ -1,0 +1,221 @@
+"""The async sink's writer (FLIP-171): the thin shell of threads and time around `SinkMachine`.
+
+Every request thread leaves its answer in the mailbox; the thread that has the seat at the desk (see
+`sluice.sink.desk`) takes it from there. Nothing else crosses a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sluice.errors import InvalidRecordError, SluiceError
+from sluice.sink.config import AsyncSinkConfig
+from sluice.sink.contracts import Destination, RateLimitingStrategy, StructType, SubmitResult
+from sluice.sink.desk import Desk
+from sluice.sink.machine import Request, SinkFigures, SinkMachine
+from sluice.sink.threads import RequestThreads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["AsyncSinkWriter"]
+
+EntryT = TypeVar("EntryT")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[EntryT]):
+    """What a request thread reports: a result, or what `submit` raised."""
+
+    request: int
+    result: SubmitResult[EntryT] | None = None
+    error: BaseException | None = None
+
+
+class AsyncSinkWriter(Generic[EntryT]):
+    """Batches entries and sends them side by side until every one has been acknowledged.
+
+    `write` as often as there are rows, `flush` at the end of an epoch, `close` in any case. One thread
+    at a time may call it. What goes wrong in the background is raised by the next `write` or `flush`,
+    as it was raised by the destination; every later call raises it again.
+
+    Memory holds at most ``max_buffered_requests`` entries (and no more than
+    ``max_batch_size_in_bytes * max_in_flight_requests`` bytes of them) that wait, and
+    ``max_in_flight_requests`` requests that are on their way. Entries that come back may exceed the
+    first by as much as they left the second. Requests that timed out but still run are bounded likewise.
+
+    Attributes:
+        name: the destination's, as messages have it.
+
+    Args:
+        destination: where to write to. The writer closes it.
+        config: bounds and durations.
+        rate_limiting: the strategy to obey; it may have a past, and may outlive the writer.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        destination: Destination[EntryT],
+        config: AsyncSinkConfig,
+        rate_limiting: RateLimitingStrategy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._destination = destination
+        self._config = config
+        self._strategy = rate_limiting
+        self._clock = clock
+        self.name = str(getattr(destination, "name", "") or type(destination).__name__)
+        self._converter = destination.create_converter()
+        self._machine: SinkMachine[EntryT] = SinkMachine(config, rate_limiting, name=self.name)
+        self._desk: Desk[_Answer[EntryT]] = Desk(clock)
+        self._threads = RequestThreads(self._submit, self._desk.post)
+        self._caretaker: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def figures(self) -> SinkFigures:
+        """What was done so far; exact after `flush`."""
+        return self._machine.snapshot()
+
+    def open(self, schema: StructType) -> None:
+        """Tells the converter the schema of the rows to come, before the first of them.
+
+        Raises:
+            OptionError: the destination cannot take such rows.
+        """
+        self._converter.open(schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Queues the rows of a batch and sends what is due. Blocks only for back-pressure.
+
+        Raises:
+            InvalidRecordError: a row that can never be delivered; those before it are queued.
+            Exception: what the destination calls fatal, or a `SluiceError` when patience ran out.
+        """
+        with self._seated():
+            entries = iter(self._converter.convert(batch))
+            while True:
+                self._await_room()
+                chunk = list(islice(entries, min(self._machine.room, self._config.max_batch_size)))
+                if not chunk:
+                    return
+                self._machine.add(chunk, self._sizes(chunk), self._clock())
+                self._step(draining=False)
+
+    def flush(self) -> None:
+        """Sends everything and returns when nothing is buffered or in flight.
+
+        Raises:
+            Exception: as `write` does.
+        """
+        with self._seated():
+            self._step(draining=True)
+            while not self._machine.idle:
+                self._desk.wait(self._machine.wake_at)
+                self._step(draining=True)
+
+    def close(self) -> None:
+        """Ends the writer, at once: what was not flushed is dropped, what is in flight is not waited for.
+
+        May be called again, and after any failure.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._desk.close()
+        if self._caretaker is not None:
+            self._caretaker.join()
+        self._threads.close()
+        if self._machine.in_flight:
+            forget = getattr(self._strategy, "forget_in_flight", None)
+            if forget is not None:
+                forget()
+        self._destination.close()
+
+    # --- at the desk ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _seated(self) -> Iterator[None]:
+        if self._closed:
+            raise SluiceError(f"{self.name}: the writer is closed")
+        self._desk.enter()
+        try:
+            self._check()
+            yield
+        finally:
+            if self._caretaker is None and not self._machine.idle and self._machine.failure is None:
+                self._caretaker = threading.Thread(
+                    target=self._take_care, name="sluice-sink-caretaker", daemon=True
+                )
+                self._caretaker.start()
+            self._desk.leave(self._machine.wake_at)
+
+    def _take_care(self) -> None:
+        while self._desk.watch():
+            try:
+                self._advance(draining=False)
+            except BaseException as error:  # noqa: BLE001, PERF203 - raised by the next write or flush
+                self._machine.stop(error)
+            finally:
+                self._desk.leave(self._machine.wake_at)
+
+    def _await_room(self) -> None:
+        self._check()
+        while not self._machine.room:
+            self._desk.wait(self._machine.wake_at)
+            self._step(draining=False)
+
+    def _step(self, *, draining: bool) -> None:
+        self._advance(draining=draining)
+        self._check()
+
+    def _advance(self, *, draining: bool) -> None:
+        now = self._clock()
+        for answer in self._desk.collect():
+            if answer.result is not None:
+                self._machine.complete(answer.request, answer.result, now)
+            else:
+                error = answer.error or TypeError(f"{self.name}: submit returned no SubmitResult")
+                self._machine.fail(answer.request, error, fatal=self._is_fatal(error), now=now)
+        try:
+            for request in self._machine.advance(now, draining=draining):
+                self._threads.run(request)
+        except RuntimeError as error:  # no more threads: what is in flight would never be answered
+            self._machine.stop(error)
+
+    def _check(self) -> None:
+        if self._machine.failure is not None:
+            raise self._machine.failure
+
+    def _is_fatal(self, error: BaseException) -> bool:
+        return (
+            not isinstance(error, Exception)
+            or isinstance(error, TypeError)  # a mistake in a program, and it will be there next time
+            or self._destination.is_fatal(error)
+        )
+
+    def _sizes(self, entries: list[EntryT]) -> list[int]:
+        sizes = list(map(self._destination.size_in_bytes, entries))
+        limit = self._config.max_record_size_in_bytes
+        if max(sizes) > limit:
+            raise InvalidRecordError(
+                f"{self.name}: a record of {max(sizes)} bytes is larger than the limit of {limit} bytes "
+                "(maxRecordSizeInBytes)"
+            )
+        return sizes
+
+    # --- on a request thread --------------------------------------------------------------------------
+
+    def _submit(self, request: Request[EntryT]) -> _Answer[EntryT]:
+        try:
+            return _Answer(request.number, result=self._destination.submit(request.entries))
+        except BaseException as error:  # noqa: BLE001 - travels to the owner, who judges it
+            return _Answer(request.number, error=error)
