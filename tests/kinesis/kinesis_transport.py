@@ -40,6 +40,8 @@ class Transport:
 
     def install(self, client: Any) -> None:
         service = client.meta.service_model.service_id.hyphenize()
+        # Clients are shared: the last transport that was installed answers.
+        client.meta.events.unregister(f"before-send.{service}", unique_id="transport")
         client.meta.events.register(f"before-send.{service}", self.send, unique_id="transport")
 
     def send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:

@@ -47,7 +47,7 @@ def flags(error: ServiceError) -> set[str]:
         ("SlowDown", 503, {"retryable", "throttling"}),
         ("TooMany", 429, {"retryable", "throttling"}),
         ("ResourceInUseException", 400, {"retryable"}),
-        ("ExpiredNextTokenException", 400, {"retryable"}),
+        ("ExpiredNextTokenException", 400, set()),
         ("InternalFailure", 500, {"retryable"}),
         ("InternalFailureException", 200, {"retryable"}),
         ("ServiceUnavailable", 503, {"retryable"}),
@@ -163,7 +163,7 @@ HASH = "a1" * 32
     "text",
     [
         (
-            f"The signature does not match.\n\nThe Canonical String for this request should have been\n'POST\n"
+            f"The signature does not match.\n\nThe Canonical String for this request should be\n'POST\n"
             f"/\n\nhost:h\nx-amz-security-token:{TOKEN}\n{HASH}'\n\nThe String-to-Sign should be\n'{HASH}'"
         ),
         (
@@ -197,7 +197,7 @@ def test_plain_words_survive_redaction() -> None:
     """What helps a reader stays: names of streams, shards, accounts and times."""
     text = (
         "Stream orders under account 123456789012 not found. Signature expired: 20260101T000000Z is"
-        " now earlier than 20260101T001000Z, shardId-000000000001, 49590338271490256608559692538361571095921575"
+        " earlier than 20260101T001000Z, shardId-000000000001, 49590338271490256608559692538361571095921575"
     )
     assert redact(text) == text
 

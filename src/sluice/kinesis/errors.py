@@ -42,7 +42,6 @@ _THROTTLING: Final = frozenset(
 # Beyond these, every answer with a status of 500 or more.
 _TRANSIENT: Final = frozenset(
     {
-        "ExpiredNextTokenException",
         "InternalError",
         "InternalFailure",
         "InternalFailureException",

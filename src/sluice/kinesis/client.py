@@ -1,0 +1,228 @@
+"""Kinesis as a `sluice.source.log.StreamLog`, through the SDK's client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, TypeVar
+
+from botocore import xform_name
+from botocore.exceptions import ClientError
+
+from sluice.errors import ServiceError, SluiceError
+from sluice.kinesis.connection import ConnectionConfig, client_for
+from sluice.kinesis.contact import Contact, contact_with
+from sluice.kinesis.errors import DamagedAnswerError, is_unanswered, translate
+from sluice.kinesis.options import SourceConfig
+from sluice.retry import Backoff, Retrying
+from sluice.source.log import IteratorStart, Page, Record, StreamInfo
+from sluice.source.splits import Split, SplitId
+
+__all__ = ["KinesisLog"]
+
+T = TypeVar("T")
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+# An endpoint that never answered is more likely mistyped than busy: say so within seconds.
+_FIRST_CONTACT_RETRIES: Final = 1
+_LISTING_RESTARTS: Final = 2
+
+# Interface.md has options for the operations of FLIP-128; the others share those of a close relative.
+_BACKOFF_OF: Final[Mapping[str, str]] = {"DescribeStreamSummary": "ListShards"}
+
+
+class KinesisLog:
+    """Reads streams of one account and region.
+
+    Plain data with methods: it may be pickled, and used from several threads. SDK clients and what is
+    known of the endpoint belong to the process.
+
+    Args:
+        connection: how to reach the service.
+        streams: the streams' names, each with its ARN where calls are to use that.
+        backoffs: by the operation's name in the API: ``GetRecords``, ``GetShardIterator``, ``ListShards``.
+        retrying: its sleep is where a stopping task gets out.
+        clock: local time in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        connection: ConnectionConfig,
+        streams: Mapping[str, str | None],
+        backoffs: Mapping[str, Backoff],
+        *,
+        retrying: Retrying | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._connection = connection
+        self._streams = dict(streams)
+        self._backoffs = dict(backoffs)
+        self._retrying = retrying or Retrying()
+        self._clock = clock
+
+    @classmethod
+    def of(cls, config: SourceConfig, *, retrying: Retrying | None = None) -> KinesisLog:
+        """The log of all streams of a source."""
+        streams = {stream.name: stream.arn for stream in config.streams}
+        return cls(config.connection, streams, config.backoffs, retrying=retrying)
+
+    def describe(self, stream: str) -> StreamInfo:
+        """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""
+        return self._call(
+            "DescribeStreamSummary", stream, self._address(stream), lambda answer: _info(stream, answer)
+        )
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        """See `StreamLog.list_splits`."""
+        restarts = 0
+        while True:
+            try:
+                return self._list_pages(stream)
+            except ServiceError as error:
+                # A token lives for five minutes; a listing that was held up for longer starts over.
+                if error.code != "ExpiredNextTokenException" or restarts == _LISTING_RESTARTS:
+                    raise
+            restarts += 1
+
+    def _list_pages(self, stream: str) -> Sequence[Split]:
+        splits: list[Split] = []
+        request = self._address(stream)
+        while True:
+            page, token = self._call(
+                "ListShards",
+                stream,
+                request,
+                lambda answer: (_splits(stream, answer), answer.get("NextToken")),
+            )
+            splits += page
+            if not token:
+                return splits
+            # The token says which stream it is; the service refuses both together.
+            request = {"NextToken": token}
+
+    def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
+        """See `StreamLog.get_iterator`."""
+        request = self._address(split.stream) | {"ShardId": split.shard, "ShardIteratorType": start.kind}
+        if start.sequence_number is not None:
+            request["StartingSequenceNumber"] = start.sequence_number
+        if start.timestamp is not None:
+            request["Timestamp"] = _EPOCH + start.timestamp * _MICROSECOND
+        return self._call(
+            "GetShardIterator", str(split), request, lambda answer: answer.get("ShardIterator") or None
+        )
+
+    def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
+        """See `StreamLog.get_records`."""
+        request: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
+        arn = self._streams.get(split.stream)
+        if arn is not None:
+            request["StreamARN"] = arn
+        return self._call("GetRecords", str(split), request, _page)
+
+    def server_time(self) -> int:
+        """See `StreamLog.server_time`: the local clock, unless answers showed that it is off."""
+        contact = self._contact(client_for(self._connection, "kinesis"))
+        return round((self._clock() + contact.skew) * 1_000_000)
+
+    def _address(self, stream: str) -> dict[str, Any]:
+        arn = self._streams.get(stream)
+        return {"StreamName": stream} if arn is None else {"StreamARN": arn}
+
+    @staticmethod
+    def _contact(client: Any) -> Contact:
+        return contact_with(client.meta.endpoint_url)
+
+    def _call(
+        self,
+        operation: str,
+        target: str,
+        request: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], T],
+    ) -> T:
+        """Calls the service until `read` has made sense of an answer, and returns what it made of it.
+
+        Raises:
+            ServiceError: the last one, when it is not worth a retry or none is left.
+        """
+        client = client_for(self._connection, "kinesis")
+        method = getattr(client, xform_name(operation))
+        contact = self._contact(client)
+        unanswered = 0
+
+        def attempt() -> T:
+            nonlocal unanswered
+            sent = self._clock()
+            try:
+                answer = method(**request)
+                contact.note(answer, sent, self._clock())
+                return _understood(answer, read)
+            except SluiceError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever the SDK raises must not get further
+                if isinstance(error, ClientError):
+                    contact.note(error.response, sent, self._clock())
+                problem = translate(
+                    error, operation=operation, target=target, endpoint=client.meta.endpoint_url
+                )
+                if is_unanswered(problem) and not contact.reached:
+                    unanswered += 1
+                    problem.retryable = problem.retryable and unanswered <= _FIRST_CONTACT_RETRIES
+            raise problem from None
+
+        return self._retrying.call(self._backoffs[_BACKOFF_OF.get(operation, operation)], attempt)
+
+
+def _understood(answer: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
+    # What is missing must not be taken for "nothing there": a page without NextShardIterator ends a shard.
+    try:
+        return read(answer)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedAnswerError(f"the answer is not what it should be: {error!r}") from None
+
+
+def _info(stream: str, answer: Mapping[str, Any]) -> StreamInfo:
+    summary = answer["StreamDescriptionSummary"]
+    return StreamInfo(
+        name=stream,
+        created=_micros(summary["StreamCreationTimestamp"]),
+        retention=summary["RetentionPeriodHours"] * 3600.0,
+    )
+
+
+def _page(answer: Mapping[str, Any]) -> Page:
+    return Page(
+        records=[
+            Record(
+                record["SequenceNumber"],
+                _micros(record["ApproximateArrivalTimestamp"]),
+                record["PartitionKey"],
+                record["Data"],
+            )
+            for record in answer["Records"]
+        ],
+        next_iterator=answer.get("NextShardIterator") or None,
+        millis_behind=answer["MillisBehindLatest"],
+    )
+
+
+def _splits(stream: str, answer: Mapping[str, Any]) -> list[Split]:
+    return [_split(stream, shard) for shard in answer["Shards"]]
+
+
+def _split(stream: str, shard: Mapping[str, Any]) -> Split:
+    parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+    keys, numbers = shard["HashKeyRange"], shard["SequenceNumberRange"]
+    return Split(
+        id=SplitId(stream, shard["ShardId"]),
+        parents=tuple(parent for parent in parents if parent),
+        starting_sequence=numbers["StartingSequenceNumber"],
+        ending_sequence=numbers.get("EndingSequenceNumber"),
+        hash_range=(int(keys["StartingHashKey"]), int(keys["EndingHashKey"])),
+    )
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND

@@ -1,0 +1,109 @@
+"""Puts the parts of the source together: what plans beside the driver, what reads inside a task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from sluice.errors import OptionError
+from sluice.kinesis.client import KinesisLog
+from sluice.kinesis.options import STARTING, SourceConfig
+from sluice.kinesis.rows import to_record_batches
+from sluice.kinesis.starting import AtTimestamp, Latest, PerShard, StartingPosition
+from sluice.retry import Retrying
+from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
+from sluice.source.fetcher import fetch_side_by_side
+from sluice.source.log import Record
+from sluice.source.loss import LossGuard
+from sluice.source.offsets import HORIZON, After, AtTime, Position, SplitRange, before
+from sluice.source.planner import Planner
+from sluice.source.probe import Probe, ProbeSettings
+from sluice.source.reader import RangeReader, ReadSettings
+from sluice.source.splits import Split, SplitId
+
+__all__ = ["initial_positions", "make_enumerator", "plan_bounded_read", "read_ranges"]
+
+
+def make_enumerator(config: SourceConfig) -> StreamEnumerator:
+    """What finds shards and plans batches, for the process beside the driver."""
+    log = KinesisLog.of(config)
+    guard = LossGuard(log, config.fail_on_data_loss, log.server_time)
+    probe = Probe(log, guard, ProbeSettings(pause=time.sleep))
+    settings = EnumeratorSettings(
+        [stream.name for stream in config.streams],
+        initial_positions(config.start),
+        config.shard_discovery_interval,
+    )
+    return StreamEnumerator(log, settings, guard, probe, Planner(probe, log.server_time))
+
+
+def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
+    """The ranges of a batch read: everything from the starting to the ending positions as of now.
+
+    Raises:
+        SluiceError: what `StreamEnumerator.bounded` raises.
+    """
+    enumerator = make_enumerator(config)
+    try:
+        return enumerator.bounded(config.end.instant if isinstance(config.end, AtTimestamp) else None)
+    finally:
+        enumerator.close()
+
+
+def read_ranges(config: SourceConfig, ranges: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
+    """Reads ranges side by side, as a task does; the rows of each range in order.
+
+    Raises:
+        DataLossError: records of a range are gone and data loss is to fail.
+        ServiceError: a call failed for good; the message names stream, shard, operation and cause.
+    """
+
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
+        log = KinesisLog.of(config, retrying=Retrying(sleep=pause))
+        guard = LossGuard(log, config.fail_on_data_loss, log.server_time)
+        settings = ReadSettings(config.polling.records_limit, config.polling.interval, pause)
+        return RangeReader(log, guard, settings).read(split_range)
+
+    for split_range, records in fetch_side_by_side(ranges, read):
+        yield from to_record_batches(split_range, records, unpack=config.deaggregate)
+
+
+def initial_positions(start: StartingPosition) -> InitialPositions:
+    """Pins starting positions to the splits there are."""
+
+    def pin(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
+        if isinstance(start, PerShard):
+            return _pin_shards(start, splits)
+        position: Position = HORIZON
+        if isinstance(start, Latest):
+            position = AtTime(now, pinned=now)
+        elif isinstance(start, AtTimestamp):
+            # The service refuses to look into the future, and nothing is there yet.
+            position = AtTime(min(start.instant, now), pinned=now)
+        return {split.id: position for split in splits}
+
+    return pin
+
+
+def _pin_shards(start: PerShard, splits: Iterable[Split]) -> Mapping[SplitId, Position]:
+    ids = [split.id for split in splits]
+    unknown = sorted(set(start.positions) - set(ids))
+    if unknown:
+        shown = ", ".join(sorted(split.shard for split in ids if split.stream == unknown[0].stream)[:20])
+        raise OptionError(
+            f"option '{STARTING.key}' names shard '{unknown[0].shard}', which stream '{unknown[0].stream}' "
+            f"does not have: its shards are {shown}"
+        )
+    positions: dict[SplitId, Position] = {}
+    for split in ids:
+        given = start.positions.get(split)
+        number = 0 if given is None else int(given.sequence_number or 0)
+        if given is None or number == 0:
+            positions[split] = HORIZON  # "0" is before all numbers there are
+        elif given.kind == "AFTER_SEQUENCE_NUMBER":
+            positions[split] = After(number)
+        else:
+            positions[split] = before(number)
+    return positions

@@ -1,0 +1,441 @@
+"""KinesisLog: what is asked, what is made of the answers, what is retried. No network, no waiting."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from botocore import exceptions as sdk
+from kinesis_transport import Answer, Transport, answer, refusal
+
+from sluice.errors import ServiceError
+from sluice.kinesis import connection, contact
+from sluice.kinesis.client import KinesisLog
+from sluice.kinesis.connection import ConnectionConfig, client_for
+from sluice.kinesis.options import source_config_from_options
+from sluice.retry import Backoff, Retrying
+from sluice.source.log import IteratorStart, Record, StreamInfo, StreamLog
+from sluice.source.splits import Split, SplitId
+
+URL = "http://127.0.0.1:9"
+CONFIG = ConnectionConfig(
+    region="eu-west-1", endpoint_url=URL, access_key_id="AKIDEXAMPLE", secret_access_key="hush"
+)
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+SHARD = SplitId("orders", "shardId-000000000000")
+NOW = 1_767_268_800.0
+BACKOFFS = {name: Backoff(3, 0.1, 1.0, 2.0) for name in ("GetRecords", "GetShardIterator", "ListShards")}
+EMPTY_PAGE: dict[str, Any] = {"Records": [], "NextShardIterator": "next", "MillisBehindLatest": 0}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process() -> Iterator[None]:
+    yield
+    connection._clients.clear()
+    connection._sessions.clear()
+    contact._contacts.clear()
+
+
+class Service:
+    """A log over a fake transport that plays a list of answers, the last one for ever."""
+
+    def __init__(
+        self, *answers: Answer | Mapping[str, Any], streams: Mapping[str, str | None] | None = None
+    ) -> None:
+        self.left = list(answers)
+        self.slept: list[float] = []
+        self.now = NOW
+        self.transport = Transport(self._next)
+        self.transport.install(client_for(CONFIG, "kinesis"))
+        self.log = KinesisLog(
+            CONFIG,
+            streams or {"orders": None},
+            BACKOFFS,
+            retrying=Retrying(sleep=self.slept.append, jitter=lambda: 1.0),
+            clock=lambda: self.now,
+        )
+
+    def _next(self, _operation: str, _params: dict[str, Any]) -> Answer:
+        found = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        return answer(found) if isinstance(found, Mapping) else found
+
+    @property
+    def calls(self) -> list[tuple[str, dict[str, Any]]]:
+        return self.transport.calls
+
+
+def refused_connection() -> Exception:
+    return sdk.EndpointConnectionError(endpoint_url=URL, error=OSError("Connection refused"))
+
+
+# --- what is asked and answered -----------------------------------------------------------------------
+
+
+def test_it_is_a_stream_log() -> None:
+    """The type checker holds it to the contract of the source layer."""
+    log: StreamLog = Service(EMPTY_PAGE).log
+    assert log.get_records(SHARD, "it", 1).records == []
+
+
+def test_describe_gives_identity_and_retention() -> None:
+    """Creation time in microseconds, retention in seconds."""
+    summary = {
+        "StreamName": "orders",
+        "StreamCreationTimestamp": 1_700_000_000.25,
+        "RetentionPeriodHours": 48,
+    }
+    service = Service({"StreamDescriptionSummary": summary})
+    assert service.log.describe("orders") == StreamInfo("orders", 1_700_000_000_250_000, 172_800.0)
+    assert service.calls == [("DescribeStreamSummary", {"StreamName": "orders"})]
+
+
+def shard(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "ShardId": f"shardId-{number}",
+        "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": str(2**128 - 1)},
+        "SequenceNumberRange": {
+            "StartingSequenceNumber": "49590338271490256608559692538361571095921575989136588898"
+        },
+        **more,
+    }
+
+
+def test_shards_are_listed_page_by_page() -> None:
+    """A page's token is sent alone: the service refuses it together with the stream."""
+    service = Service(
+        {"Shards": [shard(0), shard(1)], "NextToken": "more"},
+        {"Shards": [shard(2)], "NextToken": "last"},
+        {"Shards": [shard(3)]},
+    )
+    assert [split.id.shard for split in service.log.list_splits("orders")] == [
+        f"shardId-{n}" for n in range(4)
+    ]
+    assert [params for _, params in service.calls] == [
+        {"StreamName": "orders"},
+        {"NextToken": "more"},
+        {"NextToken": "last"},
+    ]
+
+
+def test_a_shard_keeps_its_lineage_and_ranges() -> None:
+    """Both parents of a merge, the end of a closed shard, and its hash keys."""
+    listed = shard(
+        2,
+        ParentShardId="shardId-0",
+        AdjacentParentShardId="shardId-1",
+        HashKeyRange={"StartingHashKey": "7", "EndingHashKey": "9"},
+        SequenceNumberRange={"StartingSequenceNumber": "10", "EndingSequenceNumber": "20"},
+    )
+    assert Service({"Shards": [listed]}).log.list_splits("orders") == [
+        Split(SplitId("orders", "shardId-2"), ("shardId-0", "shardId-1"), "10", "20", (7, 9))
+    ]
+    assert Service({"Shards": [shard(0, ParentShardId=None)]}).log.list_splits("orders")[0].parents == ()
+
+
+def test_a_listing_starts_over_when_its_token_expired() -> None:
+    """What came before the token expired is not listed twice."""
+    service = Service(
+        {"Shards": [shard(0)], "NextToken": "old"},
+        refusal("ExpiredNextTokenException"),
+        {"Shards": [shard(0)], "NextToken": "new"},
+        {"Shards": [shard(1)]},
+    )
+    assert [split.id.shard for split in service.log.list_splits("orders")] == ["shardId-0", "shardId-1"]
+
+
+def test_a_listing_does_not_start_over_for_ever() -> None:
+    """Tokens that always expire end in an error."""
+    service = Service(refusal("ExpiredNextTokenException"))
+    with pytest.raises(ServiceError, match="ExpiredNextTokenException"):
+        service.log.list_splits("orders")
+    assert len(service.calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (IteratorStart("TRIM_HORIZON"), {"ShardIteratorType": "TRIM_HORIZON"}),
+        (IteratorStart("LATEST"), {"ShardIteratorType": "LATEST"}),
+        (
+            IteratorStart("AT_SEQUENCE_NUMBER", "12"),
+            {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": "12"},
+        ),
+        (
+            IteratorStart("AFTER_SEQUENCE_NUMBER", "12"),
+            {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": "12"},
+        ),
+        (
+            IteratorStart("AT_TIMESTAMP", timestamp=1_767_268_800_123_456),
+            {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": 1_767_268_800.123456},
+        ),
+        (
+            IteratorStart("AT_TIMESTAMP", timestamp=1_767_268_800_000_000),
+            {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": 1_767_268_800},
+        ),
+    ],
+)
+def test_where_an_iterator_starts(start: IteratorStart, expected: dict[str, Any]) -> None:
+    """Each kind becomes its request; times go out with their microseconds, whatever the SDK does."""
+    service = Service({"ShardIterator": "it"})
+    assert service.log.get_iterator(SHARD, start) == "it"
+    assert service.calls == [
+        ("GetShardIterator", {"StreamName": "orders", "ShardId": SHARD.shard, **expected})
+    ]
+
+
+@pytest.mark.parametrize("body", [{}, {"ShardIterator": None}, {"ShardIterator": ""}])
+def test_no_iterator_means_that_the_shard_ends_before(body: dict[str, Any]) -> None:
+    """A whole answer without an iterator is how the service says that a closed shard has no more."""
+    assert Service(body).log.get_iterator(SHARD, IteratorStart("LATEST")) is None
+
+
+def test_a_page_of_records() -> None:
+    """Records with exact arrival times, the next iterator, and how far behind the tip it is."""
+    body = {
+        "Records": [
+            {
+                "SequenceNumber": "00000042",
+                "ApproximateArrivalTimestamp": 1_767_268_800.123,
+                "Data": base64.b64encode(b"\x00payload").decode(),
+                "PartitionKey": "k\u00e9y",
+                "EncryptionType": "NONE",
+            }
+        ],
+        "NextShardIterator": "next",
+        "MillisBehindLatest": 1500,
+    }
+    service = Service(body)
+    page = service.log.get_records(SHARD, "it", 100)
+    assert page.records == [Record("00000042", 1_767_268_800_123_000, "k\u00e9y", b"\x00payload")]
+    assert (page.next_iterator, page.millis_behind) == ("next", 1500)
+    assert service.calls == [("GetRecords", {"ShardIterator": "it", "Limit": 100})]
+
+
+def test_the_last_page_of_a_closed_shard() -> None:
+    """No next iterator: the shard has ended."""
+    service = Service({"Records": [], "MillisBehindLatest": 0, "ChildShards": []})
+    assert service.log.get_records(SHARD, "it", 1).next_iterator is None
+
+
+def test_a_stream_with_an_arn_is_addressed_by_it() -> None:
+    """Every call names the ARN, which may be one of another account."""
+    answers: tuple[Mapping[str, Any], ...] = ({"Shards": []}, {"ShardIterator": "it"}, EMPTY_PAGE)
+    service = Service(*answers, streams={"orders": ARN})
+    service.log.list_splits("orders")
+    service.log.get_iterator(SHARD, IteratorStart("LATEST"))
+    service.log.get_records(SHARD, "it", 1)
+    assert [params.get("StreamARN") for _, params in service.calls] == [ARN] * 3
+    assert not any("StreamName" in params for _, params in service.calls)
+
+
+def test_the_log_of_a_source_config_travels() -> None:
+    """It is made from the options and survives pickling: clients do not travel."""
+    options = {"streamArn": ARN, "endpointUrl": URL, "awsAccessKeyId": "a", "awsSecretAccessKey": "b"}
+    log = KinesisLog.of(source_config_from_options(options))
+    log.server_time()
+    again = pickle.loads(pickle.dumps(log))
+    assert again._streams == {"orders": ARN}
+    assert again._connection.region == "eu-west-1"
+
+
+# --- damaged answers ----------------------------------------------------------------------------------
+
+WHOLE = json.dumps({"Records": [], "NextShardIterator": "next", "MillisBehindLatest": 0}).encode()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(
+            answer(WHOLE[:-20], headers={"content-length": str(len(WHOLE))}), id="shorter than announced"
+        ),
+        pytest.param(answer(WHOLE[:-20], headers={"content-length": ""}), id="cut, chunked"),
+        pytest.param(answer(b"", headers={"content-length": ""}), id="empty"),
+        pytest.param(answer(b"<html>"), id="a proxy's page"),
+        pytest.param(answer(b'{"Records": []}'), id="lacks MillisBehindLatest"),
+        pytest.param(answer(b'{"MillisBehindLatest": 0}'), id="lacks Records"),
+        pytest.param(answer(b'{"k": "\xc3'), id="cut inside a character"),
+        pytest.param(answer(b'{"Records": [{"Data": "?"}], "MillisBehindLatest": 0}'), id="a bad record"),
+    ],
+)
+def test_a_damaged_page_does_not_end_a_shard(damaged: Answer) -> None:
+    """The SDK takes a cut answer for one without fields, which would mean the end: it is read again."""
+    service = Service(damaged, EMPTY_PAGE)
+    assert service.log.get_records(SHARD, "it", 1).next_iterator == "next"
+    assert len(service.calls) == 2
+
+
+@pytest.mark.parametrize("body", [b'{"ShardIter', b""])
+def test_a_damaged_iterator_answer_does_not_end_a_shard(body: bytes) -> None:
+    """Only a whole JSON object without an iterator says that there is none."""
+    service = Service(answer(body, headers={"content-length": ""}), {"ShardIterator": "it"})
+    assert service.log.get_iterator(SHARD, IteratorStart("LATEST")) == "it"
+
+
+def test_a_damaged_listing_does_not_lose_shards() -> None:
+    """A listing without shards is not taken for a stream without shards."""
+    service = Service({}, {"Shards": [shard(0)]})
+    assert len(service.log.list_splits("orders")) == 1
+
+
+# --- what is retried ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        lambda: refusal("ProvisionedThroughputExceededException"),
+        lambda: refusal("LimitExceededException"),
+        lambda: refusal("InternalFailure", status=500),
+        lambda: answer(b"<html>", 503),
+        lambda: sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late")),
+        lambda: sdk.ConnectionClosedError(endpoint_url=URL, error=OSError("reset")),
+    ],
+)
+def test_what_may_pass_is_retried_with_the_backoff(failure: Callable[[], Answer]) -> None:
+    """Throttling, 5xx and dropped connections: as often and as long as the operation's backoff says."""
+    service = Service(EMPTY_PAGE)
+    service.log.get_records(SHARD, "it", 1)
+    service.left = [failure(), failure(), failure(), answer(EMPTY_PAGE)]
+    assert service.log.get_records(SHARD, "it", 1).next_iterator == "next"
+    assert service.slept == [0.1, 0.2, 0.4]
+
+
+def test_after_the_last_retry_the_error_says_it_all() -> None:
+    """Stream, shard, operation, endpoint and cause; and no traceback of the SDK behind it."""
+    service = Service(refusal("ProvisionedThroughputExceededException", "Rate exceeded"))
+    with pytest.raises(ServiceError) as raised:
+        service.log.get_records(SHARD, "it", 1)
+    assert str(raised.value) == (
+        f"GetRecords of {SHARD} at {URL} failed: ProvisionedThroughputExceededException: Rate exceeded"
+    )
+    assert len(service.calls) == 4
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "botocore" not in shown
+
+
+@pytest.mark.parametrize(
+    ("code", "attribute"),
+    [
+        ("ExpiredIteratorException", "expired_iterator"),
+        ("ResourceNotFoundException", "missing"),
+        ("InvalidArgumentException", "invalid_argument"),
+    ],
+)
+def test_what_will_not_pass_is_raised_at_once(code: str, attribute: str) -> None:
+    """An expired iterator above all: the caller knows where it was."""
+    service = Service(refusal(code))
+    with pytest.raises(ServiceError) as raised:
+        service.log.get_records(SHARD, "it", 1)
+    assert getattr(raised.value, attribute)
+    assert len(service.calls) == 1
+
+
+def test_describe_shares_the_backoff_of_list_shards() -> None:
+    """It has no options of its own."""
+    service = Service(refusal("LimitExceededException"))
+    with pytest.raises(ServiceError):
+        service.log.describe("orders")
+    assert len(service.calls) == 1 + BACKOFFS["ListShards"].max_retries
+
+
+def test_a_stop_interrupts_the_waiting() -> None:
+    """A sleep that raises ends the retries with what it raised."""
+
+    class Stopped(Exception):  # noqa: N818
+        pass
+
+    def stop(_seconds: float) -> None:
+        raise Stopped
+
+    service = Service(refusal("ThrottlingException"))
+    log = KinesisLog(CONFIG, {"orders": None}, BACKOFFS, retrying=Retrying(sleep=stop))
+    with pytest.raises(Stopped):
+        log.get_records(SHARD, "it", 1)
+    assert len(service.calls) == 1
+
+
+# --- first contact ------------------------------------------------------------------------------------
+
+
+def test_an_endpoint_that_was_never_reached_fails_soon() -> None:
+    """One quick retry, then the endpoint's name: a mistyped URL is not worth a minute of backoff."""
+    service = Service(refused_connection())
+    with pytest.raises(ServiceError, match=f"ListShards of orders at {URL} failed: .*Connection refused"):
+        service.log.list_splits("orders")
+    assert len(service.calls) == 2
+
+
+def test_an_endpoint_that_was_reached_once_gets_all_retries() -> None:
+    """A connection lost in the middle is waited for, also by another log of the same process."""
+    service = Service(refusal("ResourceNotFoundException"))
+    with pytest.raises(ServiceError):
+        service.log.describe("orders")
+    again = Service(refused_connection())
+    with pytest.raises(ServiceError):
+        again.log.list_splits("orders")
+    assert len(again.calls) == 1 + BACKOFFS["ListShards"].max_retries
+
+
+# --- the service's clock ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ahead", "expected"),
+    [
+        (0.0, 0.0),
+        (0.9, 0.0),
+        (-1.5, 0.0),
+        (60.0, 60.0),
+        (-60.0, -60.0),
+        (5.5, 5.0),  # the header has whole seconds: never ahead of the service
+    ],
+)
+def test_the_clock_follows_the_service_when_it_is_off(ahead: float, expected: float) -> None:
+    """A difference of seconds is corrected, that of a header's resolution is not."""
+    dated = answer(EMPTY_PAGE, headers={"date": formatdate(NOW + ahead, usegmt=True)})
+    service = Service(dated)
+    assert service.log.server_time() == round(NOW * 1_000_000)
+    service.log.get_records(SHARD, "it", 1)
+    assert service.log.server_time() == round((NOW + expected) * 1_000_000)
+
+
+def test_refusals_carry_the_clock_too() -> None:
+    """What is learnt from an error answer counts."""
+    refused = answer(
+        {"__type": "InvalidArgumentException", "message": "Timestamp cannot be in the future"},
+        400,
+        {"date": formatdate(NOW - 30, usegmt=True)},
+    )
+    service = Service(refused)
+    with pytest.raises(ServiceError):
+        service.log.get_iterator(SHARD, IteratorStart("AT_TIMESTAMP", timestamp=0))
+    assert service.log.server_time() == round((NOW - 30) * 1_000_000)
+
+
+def test_a_slow_answer_does_not_move_the_clock() -> None:
+    """An answer that took a minute may have been dated anywhere within it."""
+    service = Service(EMPTY_PAGE)
+
+    def slow(_operation: str, _params: dict[str, Any]) -> Answer:
+        dated = answer(EMPTY_PAGE, headers={"date": formatdate(service.now, usegmt=True)})
+        service.now += 60
+        return dated
+
+    service.transport._answer = slow
+    service.log.get_records(SHARD, "it", 1)
+    assert service.log.server_time() == round(service.now * 1_000_000)
+
+
+@pytest.mark.parametrize("date", ["", "yesterday"])
+def test_a_bad_date_is_ignored(date: str) -> None:
+    """Not every emulator or proxy dates its answers."""
+    service = Service(answer(EMPTY_PAGE, headers={"date": date}))
+    service.log.get_records(SHARD, "it", 1)
+    assert service.log.server_time() == round(NOW * 1_000_000)
