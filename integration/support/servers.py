@@ -25,7 +25,7 @@ from typing import Any
 
 from integration.support.paths import BUILD, EMULATORS
 
-__all__ = ["FaultProxy", "Server", "fault_proxy", "kinesis_local", "ministack", "moto"]
+__all__ = ["FaultProxy", "Server", "fault_proxy", "kinesis_local", "leashed", "ministack", "moto"]
 
 LOOPBACK = "127.0.0.1"
 READY_TIMEOUT = 60.0
@@ -170,12 +170,12 @@ def free_port() -> int:
 def _running(
     name: str, command: Callable[[int, Path], tuple[Sequence[str], Mapping[str, str]]]
 ) -> Iterator[Server]:
-    with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"sluice-{name}-")))
+    with tempfile.TemporaryDirectory(prefix=f"sluice-{name}-") as made:
+        directory = Path(made)
         for _attempt in range(PORT_ATTEMPTS):
             server = Server(name, free_port(), directory)
             arguments, settings = command(server.port, directory)
-            with _leashed(arguments, settings, directory) as process:
+            with leashed(arguments, directory, settings=settings) as process:
                 if not _ready(process, server.port):
                     continue
                 yield server
@@ -184,17 +184,23 @@ def _running(
 
 
 @contextlib.contextmanager
-def _leashed(
-    arguments: Sequence[str], settings: Mapping[str, str], directory: Path
+def leashed(
+    arguments: Sequence[str], directory: Path, *, settings: Mapping[str, str] | None = None, log: str = "log"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    with (directory / "log").open("ab") as log:
+    """Runs a command that is gone, with all it started, when the block ends or this process does.
+
+    Args:
+        directory: where it runs, and where its output goes, to the file `log`.
+        settings: environment variables on top of our own.
+    """
+    with (directory / log).open("ab") as output:
         process = subprocess.Popen(
             (sys.executable, "-I", "-S", str(LEASH), *arguments),
             stdin=subprocess.PIPE,
-            stdout=log,
+            stdout=output,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            env={**os.environ, **settings},
+            env={**os.environ, **(settings or {})},
             start_new_session=True,
         )
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from integration.support.jvm import java_home
@@ -20,6 +22,7 @@ __all__ = [
     "configuration",
     "prepare_environment",
     "spark_session",
+    "stop_jvm",
     "stop_queries",
 ]
 
@@ -27,6 +30,8 @@ SPARK_VERSION: tuple[int, ...] = tuple(int(part) for part in pyspark.__version__
 
 # Hadoop's login, as 4.0 and 4.1 bring it, fails on Java 24 and newer ("getSubject is not supported").
 _NEWEST_JAVA_BEFORE_4_2 = 23
+
+_JVM_GRACE = 15.0
 
 # Java's limit on the path of a Unix socket is 104 on macOS; Spark adds a directory's dot and a UUID.
 _LONGEST_SOCKET_DIRECTORY = 60
@@ -141,6 +146,22 @@ class Sessions:
         return session.sparkContext._jsc is not None
 
 
+def stop_jvm() -> None:
+    """Ends the JVM of this process, and waits until it is gone with what it keeps in its directories."""
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    if gateway is None:
+        return
+    gateway.shutdown()
+    process: subprocess.Popen[bytes] = gateway.proc
+    if process.stdin:
+        process.stdin.close()  # what the JVM goes by
+    try:
+        process.wait(_JVM_GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def stop_queries(session: SparkSession) -> None:
     """Stops every streaming query of `session`, failed ones included."""
     for query in session.streams.active:
@@ -150,10 +171,11 @@ def stop_queries(session: SparkSession) -> None:
 
 @contextlib.contextmanager
 def spark_session(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """One session for the length of the ``with`` block."""
+    """One session, and its JVM, for the length of the ``with`` block."""
     prepare_environment()
     sessions = Sessions(directory)
     try:
         yield sessions.get(settings)
     finally:
         sessions.stop()
+        stop_jvm()

@@ -1,0 +1,197 @@
+"""Runs the demo from a clean machine to a clean machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from integration.demo.display import Display, Rate, Snapshot, make_display
+from integration.demo.pipeline import Pipeline
+from integration.demo.producer import Record
+from integration.demo.progress import Progress
+from integration.demo.proof import Comparison, checksum, compare_clicks, compare_totals
+from integration.support import servers
+from integration.support.kinesis import Streams
+from integration.support.spark import spark_session, stop_queries
+
+CLICKS, OUTPUT, TOTALS = "clicks", "clicks-out", "totals"
+PAUSE = 0.5
+DRAIN_TIMEOUT = 40.0  # for what is still on its way when the producer is done
+SETTLE = 1.5  # after the last record expected: one too many would come now
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of it."""
+
+    seconds: float
+    rate: float
+    shards: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m integration.demo", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30, help="how long clicks are put (default 30)")
+    parser.add_argument("--rate", type=float, default=500, help="clicks a second (default 500)")
+    parser.add_argument("--shards", type=int, default=4, help="of the input stream (default 4)")
+    arguments = parser.parse_args()
+    plan = Plan(arguments.seconds, arguments.rate, arguments.shards)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    display = make_display()
+    try:
+        with contextlib.closing(display):
+            comparisons = run(plan, display)
+    except KeyboardInterrupt:
+        display.say("stopped; the pipeline, the servers and their files are gone")
+        return INTERRUPTED
+    except StreamingQueryException as error:
+        display.say(f"the pipeline failed: {error}")
+        return 1
+    return summary(comparisons, display)
+
+
+def run(plan: Plan, display: Display) -> Sequence[Comparison]:
+    """From nothing to the output read back; whatever it started is gone when it returns or raises."""
+    with contextlib.ExitStack() as stack:
+        try:
+            return _run(plan, display, stack)
+        finally:
+            # A second Ctrl-C must not cut the cleaning short; all of it is bounded.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[Comparison]:
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-demo-")))
+    display.say("starting an embedded Kinesis (ministack) on a free loopback port")
+    server = stack.enter_context(servers.ministack())
+    streams = Streams(server.endpoint)
+    for name, shards in ((CLICKS, plan.shards), (OUTPUT, 2), (TOTALS, 1)):
+        streams.create(shards, name=name)
+    display.say(f"{server.endpoint}: streams {CLICKS} ({plan.shards} shards), {OUTPUT} (2), {TOTALS} (1)")
+
+    display.say(f"starting Spark {pyspark.__version__}")
+    spark = stack.enter_context(quiet_spark(directory))
+    display.say(f"on Java {java_version(spark)}, {os.environ['JAVA_HOME']}")
+    pipeline = Pipeline(spark, server.endpoint, directory / "checkpoints")
+    stack.callback(stop_queries, spark)
+    queries = pipeline.start(clicks=CLICKS, output=OUTPUT, totals=TOTALS)
+    display.say("two queries read kinesis-efo and write async-sink: each click, and totals by window")
+
+    display.say(f"putting {plan.rate:g} clicks a second for {plan.seconds:g} s, from another process")
+    record = Record(directory / "clicks.jsonl")
+    producer = stack.enter_context(start_producer(plan, server.endpoint, directory))
+    progress = follow(producer, record, queries, display)
+    stop_queries(spark)
+    for name, figures in progress.figures.items():
+        rows = f"{figures.rows:,} records in {figures.batches} batches"
+        display.say(f"query {name}: {rows}, {figures.late_rows} too late for their window")
+    display.say("reading the output streams back, and working out again what they should hold")
+    return [
+        compare_clicks(record.clicks, streams.read(OUTPUT)),
+        compare_totals(record.clicks, streams.read(TOTALS)),
+    ]
+
+
+def follow(
+    producer: subprocess.Popen[bytes], record: Record, queries: Sequence[StreamingQuery], display: Display
+) -> Progress:
+    """Shows how things go until every click put has come through, or too long has passed."""
+    progress = Progress(queries)
+    rates = {name: Rate() for name in ("put", *progress.figures)}
+    start = time.monotonic()
+    end: float | None = None
+    while end is None or time.monotonic() < end:
+        done = producer.poll()
+        record.refresh()
+        progress.refresh()
+        put = len(record.clicks)
+        snapshot = Snapshot(
+            time.monotonic() - start,
+            put,
+            rates["put"].update(put),
+            progress.figures,
+            {name: rates[name].update(figures.rows) for name, figures in progress.figures.items()},
+        )
+        display.show(snapshot)
+        if done is not None and end is None:
+            if done:
+                raise RuntimeError(f"the producer failed with status {done}")
+            display.say(f"the producer is done: {put:,} clicks; waiting for the last of them to come through")
+            end = time.monotonic() + DRAIN_TIMEOUT
+        if done is not None and all(figures.rows >= put for figures in progress.figures.values()):
+            end = min(end or 0.0, time.monotonic() + SETTLE)
+        time.sleep(PAUSE)
+    progress.refresh()
+    return progress
+
+
+def summary(comparisons: Sequence[Comparison], display: Display) -> int:
+    """Says whether what came out is what went in; 0 if so."""
+    for each in comparisons:
+        verdict = "equal" if each.is_equal else f"NOT equal: {each.missing} missing, {each.surplus} too many"
+        display.say(f"{each.what}: {verdict}")
+        display.say(f"   expected {each.expected.total():>7,}   checksum {checksum(each.expected)}")
+        display.say(f"   found    {each.found.total():>7,}   checksum {checksum(each.found)}")
+    proved = all(each.is_equal and each.expected for each in comparisons)
+    display.say("what came out is what went in" if proved else "what came out is NOT what went in")
+    return 0 if proved else 1
+
+
+@contextlib.contextmanager
+def quiet_spark(directory: Path) -> Iterator[SparkSession]:
+    """Spark, with what its JVM and its workers say in a file."""
+    with contextlib.ExitStack() as stack:
+        with (directory / "spark.log").open("wb") as log, _stderr_to(log.fileno()):
+            spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
+        yield spark
+
+
+@contextlib.contextmanager
+def start_producer(plan: Plan, endpoint: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = (sys.executable, "-m", "integration.demo.producer", endpoint, CLICKS)
+    figures = (str(directory / "clicks.jsonl"), str(plan.seconds), str(plan.rate))
+    with servers.leashed((*command, *figures), directory, log="producer.log") as process:
+        yield process
+
+
+def java_version(spark: SparkSession) -> str:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    return str(jvm.System.getProperty("java.version"))
+
+
+@contextlib.contextmanager
+def _stderr_to(descriptor: int) -> Iterator[None]:
+    """Processes started in the block write their errors there, for good."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _as_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

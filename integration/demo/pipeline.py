@@ -1,0 +1,86 @@
+"""The pipeline: a Kinesis stream in, each click with what is known of it out, and totals by window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from integration.demo.events import WINDOW_SECONDS
+from integration.support.kinesis import REGION
+
+__all__ = ["Pipeline"]
+
+SCHEMA = "id string, user string, page string, action string, price long, at long"
+WATERMARK = "30 seconds"
+TRIGGER = "500 milliseconds"
+
+
+class Pipeline:
+    """Two queries over one input stream, each with an output stream of its own."""
+
+    def __init__(self, spark: SparkSession, endpoint: str, checkpoints: Path) -> None:
+        self._spark = spark
+        self._endpoint = endpoint
+        self._checkpoints = checkpoints
+
+    def start(self, *, clicks: str, output: str, totals: str) -> list[StreamingQuery]:
+        """Starts both; the arguments are names of streams."""
+        source = (
+            self._spark.readStream.format("kinesis-efo")
+            .option("streamName", clicks)
+            .option("startingPosition", "TRIM_HORIZON")
+            .option("region", REGION)
+            .option("endpointUrl", self._endpoint)
+            .load()
+        )
+        parsed = with_section(source)
+        return [
+            self._write(each_click(parsed), output, "append", "clicks"),
+            self._write(by_window(parsed), totals, "update", "totals"),
+        ]
+
+    def _write(self, rows: DataFrame, stream: str, mode: str, name: str) -> StreamingQuery:
+        return (
+            rows.writeStream.format("async-sink")
+            .option("destination", "kinesis")
+            .option("streamName", stream)
+            .option("region", REGION)
+            .option("endpointUrl", self._endpoint)
+            .option("checkpointLocation", str(self._checkpoints / name))
+            .outputMode(mode)
+            .queryName(name)
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+
+
+def with_section(source: DataFrame) -> DataFrame:
+    """The clicks in columns, with the section of the shop and what was earned."""
+    click = f.from_json(f.col("data").cast("string"), SCHEMA)
+    return (
+        source.select(click.alias("click"))
+        .select("click.*")
+        .withColumn("section", f.split("page", "/")[1])
+        .withColumn("revenue", f.when(f.col("action") == "buy", f.col("price")).otherwise(f.lit(0)))
+    )
+
+
+def each_click(parsed: DataFrame) -> DataFrame:
+    """As the sink takes it: ``data`` and ``partitionKey``."""
+    return parsed.select(f.to_json(f.struct("*")).alias("data"), f.col("user").alias("partitionKey"))
+
+
+def by_window(parsed: DataFrame) -> DataFrame:
+    """Clicks and revenue of each section in each window; one key for each, so that the last one stands."""
+    totals = (
+        parsed.withColumn("time", f.timestamp_millis("at"))
+        .withWatermark("time", WATERMARK)
+        .groupBy(f.window("time", f"{WINDOW_SECONDS} seconds"), "section")
+        .agg(f.count("*").alias("clicks"), f.sum("revenue").alias("revenue"))
+        .select(f.unix_seconds("window.start").alias("start"), "section", "clicks", "revenue")
+    )
+    key = f.concat_ws("/", f.col("start").cast("string"), "section")
+    return totals.select(f.to_json(f.struct("*")).alias("data"), key.alias("partitionKey"))

@@ -1,0 +1,80 @@
+"""How far the pipeline is, from Spark's own progress reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Progress"]
+
+
+@dataclass
+class Figures:
+    """What one query has done."""
+
+    batches: int = 0
+    rows: int = 0
+    late_rows: int = 0
+    lag: dict[str, int] = field(default_factory=dict)  # ms behind the tip, by shard
+
+
+class Progress:
+    """Adds up the reports of some queries."""
+
+    def __init__(self, queries: Sequence[StreamingQuery]) -> None:
+        self._queries = queries
+        self._seen: set[tuple[str, int]] = set()
+        self.figures: dict[str, Figures] = {query.name or "": Figures() for query in queries}
+
+    def refresh(self) -> None:
+        """Takes the reports that are new; raises what a query has failed with."""
+        for query in self._queries:
+            if error := query.exception():
+                raise error
+            for report in query.recentProgress:
+                self._add(query.name or "", json.loads(report.json))
+
+    def _add(self, name: str, report: dict[str, Any]) -> None:
+        figures = self.figures[name]
+        source = report["sources"][0]
+        figures.lag.update(lags(source.get("latestOffset")))
+        batch = (name, report["batchId"])
+        if batch in self._seen or not report["numInputRows"]:
+            return  # Spark reports an idle query again and again under the batch that is to come
+        self._seen.add(batch)
+        figures.batches += 1
+        figures.rows += report["numInputRows"]
+        figures.late_rows += sum(
+            operator.get("numRowsDroppedByWatermark", 0) for operator in report["stateOperators"]
+        )
+
+
+def lags(offset: object) -> Iterator[tuple[str, int]]:
+    """Shard and ms behind the tip, wherever the newest offset has ``millisBehindLatest``.
+
+    Spark before 4.2 does not ask the source for its newest offset: there is nothing then.
+    """
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return
+    if not isinstance(offset, dict):
+        return
+    for key, value in offset.items():
+        if key == "millisBehindLatest" and isinstance(value, dict):
+            yield from leaves(value)
+        else:
+            yield from lags(value)
+
+
+def leaves(tree: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value)
+        elif isinstance(value, int | float):
+            yield key, int(value)

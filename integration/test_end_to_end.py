@@ -1,0 +1,223 @@
+"""The main job: rows from one Kinesis stream through Spark into another one, compared record by record."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from integration.support.kinesis import REGION, Streams
+
+SHARDS = 3
+COUNT = 2000  # four puts' worth
+ARRIVAL = 60.0
+
+
+def rows(count: int, start: int = 0) -> list[tuple[str, bytes]]:
+    """(partition key, JSON) as a producer puts them."""
+    return [
+        (f"user-{number % 97}", json.dumps({"id": number, "amount": number * 7}).encode())
+        for number in range(start, start + count)
+    ]
+
+
+def expected(put: Iterable[tuple[str, bytes]]) -> Counter[tuple[str, int, int]]:
+    """What `doubled` makes of rows put: key, id and twice the amount."""
+    values = [(key, json.loads(data)) for key, data in put]
+    return Counter((key, value["id"], 2 * value["amount"]) for key, value in values)
+
+
+def found(streams: Streams, stream: str) -> Counter[tuple[str, int, int]]:
+    """The same of what is in `stream`."""
+    values = [(record.partition_key, json.loads(record.data)) for record in streams.read(stream)]
+    return Counter((key, value["id"], value["double"]) for key, value in values)
+
+
+def doubled(source: DataFrame) -> DataFrame:
+    """The transformation of these tests, in the sink's columns."""
+    value = f.from_json(f.col("data").cast("string"), "id long, amount long")
+    parsed = source.select("partitionKey", value.alias("value")).select("partitionKey", "value.*")
+    out = f.struct("id", (f.col("amount") * 2).alias("double"))
+    return parsed.select(f.to_json(out).alias("data"), "partitionKey")
+
+
+def connection(streams: Streams) -> dict[str, str]:
+    return {"endpointUrl": streams.endpoint, "region": REGION}
+
+
+def read_stream(spark: SparkSession, streams: Streams, stream: str, **options: str) -> DataFrame:
+    return (
+        spark.readStream.format("kinesis-efo")
+        .options(streamName=stream, startingPosition="TRIM_HORIZON", **connection(streams), **options)
+        .load()
+    )
+
+
+def run_available(frame: DataFrame, streams: Streams, stream: str, checkpoint: str) -> StreamingQuery:
+    """Writes what there is, and ends."""
+    query = (
+        frame.writeStream.format("async-sink")
+        .options(destination="kinesis", streamName=stream, **connection(streams))
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def test_what_is_in_the_stream_comes_out_once(spark: SparkSession, streams: Streams, checkpoint: str) -> None:
+    """Available records go through, each once; a second run from the checkpoint takes only what is new."""
+    source, target = streams.create(SHARDS), streams.create(2)
+    first = rows(COUNT)
+    streams.put(source, first)
+    frame = doubled(read_stream(spark, streams, source))
+
+    run_available(frame, streams, target, checkpoint)
+    assert found(streams, target) == expected(first)
+
+    second = rows(COUNT // 2, start=COUNT)
+    streams.put(source, second)
+    run_available(frame, streams, target, checkpoint)
+    assert found(streams, target) == expected(first + second)
+
+
+def test_what_arrives_while_it_runs_comes_out_once(
+    spark: SparkSession, streams: Streams, checkpoint: str
+) -> None:
+    """A query with a trigger passes on what is put while it runs, over several batches."""
+    source, target = streams.create(SHARDS), streams.create(2)
+    query = (
+        doubled(read_stream(spark, streams, source))
+        .writeStream.format("async-sink")
+        .options(destination="kinesis", streamName=target, **connection(streams))
+        .option("checkpointLocation", checkpoint)
+        .trigger(processingTime="200 milliseconds")
+        .start()
+    )
+    put: list[tuple[str, bytes]] = []
+    for number in range(5):
+        put += (part := rows(200, start=200 * number))
+        streams.put(source, part)
+        time.sleep(1)
+
+    wait_for_rows(query, len(put))
+    query.stop()
+
+    assert found(streams, target) == expected(put)
+
+
+def test_a_batch_read_and_a_batch_write(spark: SparkSession, streams: Streams) -> None:
+    """The same formats serve ``spark.read`` and ``df.write``."""
+    source, target = streams.create(SHARDS), streams.create(2)
+    put = rows(COUNT)
+    streams.put(source, put)
+
+    frame = (
+        spark.read.format("kinesis-efo")
+        .options(streamName=source, startingPosition="TRIM_HORIZON", **connection(streams))
+        .load()
+    )
+    (
+        doubled(frame)
+        .write.format("async-sink")
+        .mode("append")
+        .options(destination="kinesis", streamName=target, **connection(streams))
+        .save()
+    )
+
+    assert found(streams, target) == expected(put)
+
+
+def test_the_columns_of_the_source(spark: SparkSession, streams: Streams) -> None:
+    """Every column holds what the service says of the record."""
+    source = streams.create(SHARDS)
+    put = rows(100)
+    streams.put(source, put)
+    before = time.time()
+
+    frame = (
+        spark.read.format("kinesis-efo")
+        .options(streamName=source, startingPosition="TRIM_HORIZON", **connection(streams))
+        .load()
+    )
+    read: list[Row] = frame.collect()
+
+    assert frame.schema.simpleString() == (
+        "struct<data:binary,partitionKey:string,sequenceNumber:string,subSequenceNumber:bigint,"
+        "approximateArrivalTimestamp:timestamp,streamName:string,shardId:string>"
+    )
+    stored = streams.read(source)
+    assert sorted(
+        (row.shardId, int(row.sequenceNumber), row.partitionKey, bytes(row.data)) for row in read
+    ) == sorted(stored)
+    assert {(row.streamName, row.subSequenceNumber) for row in read} == {(source, 0)}
+    assert all(abs(row.approximateArrivalTimestamp.timestamp() - before) < ARRIVAL for row in read)
+
+
+def test_records_of_a_shard_come_in_order(spark: SparkSession, streams: Streams) -> None:
+    """Within a shard, rows have rising sequence numbers, as the stream has them."""
+    source = streams.create(2)
+    streams.put(source, rows(COUNT))
+
+    frame = (
+        spark.read.format("kinesis-efo")
+        .options(streamName=source, startingPosition="TRIM_HORIZON", **connection(streams))
+        .load()
+    )
+    by_shard: dict[str, list[int]] = {}
+    for row in frame.select("shardId", "sequenceNumber").collect():
+        by_shard.setdefault(row.shardId, []).append(int(row.sequenceNumber))
+
+    assert len(by_shard) == 2
+    assert all(numbers == sorted(numbers) for numbers in by_shard.values())
+
+
+@pytest.mark.parametrize("shards_per_task", ["1", "8"])
+def test_an_aggregation_over_windows(
+    spark: SparkSession, streams: Streams, checkpoint: str, shards_per_task: str
+) -> None:
+    """Windowed totals by arrival time add up to what was put, however shards are shared among tasks."""
+    source, target = streams.create(SHARDS), streams.create(1)
+    put = rows(COUNT)
+    streams.put(source, put)
+    frame = read_stream(spark, streams, source, shardsPerTask=shards_per_task)
+    totals = (
+        frame.withWatermark("approximateArrivalTimestamp", "1 minute")
+        .groupBy(f.window("approximateArrivalTimestamp", "1 hour"), "partitionKey")
+        .agg(f.count("*").alias("n"), f.sum(f.length("data")).alias("bytes"))
+        .select(f.to_json(f.struct("n", "bytes")).alias("data"), "partitionKey")
+    )
+    query = (
+        totals.writeStream.format("async-sink")
+        .options(destination="kinesis", streamName=target, **connection(streams))
+        .option("checkpointLocation", checkpoint)
+        .outputMode("update")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    last = {record.partition_key: json.loads(record.data) for record in streams.read(target)}
+    assert sum(total["n"] for total in last.values()) == len(put)
+    assert sum(total["bytes"] for total in last.values()) == sum(len(data) for _, data in put)
+
+
+def wait_for_rows(query: StreamingQuery, count: int) -> None:
+    """Returns when the query has read `count` rows; raises what it has failed with."""
+    batches: dict[int, int] = {}
+    end = time.monotonic() + ARRIVAL
+    while sum(batches.values()) < count:
+        if error := query.exception():
+            raise error
+        for report in query.recentProgress:
+            batches[report.batchId] = max(report.numInputRows, batches.get(report.batchId, 0))
+        if time.monotonic() > end:
+            raise TimeoutError(f"{sum(batches.values())} of {count} rows after {ARRIVAL:g} s")
+        time.sleep(0.1)
