@@ -1,22 +1,77 @@
-"""From the sink's options to all that a writer needs. Checks everything, reports it in one error."""
+"""From the sink's options to all that a writer needs: which destination, and how it is set.
+
+A destination is built in, registered as an entry point, or named as ``package.module:Name``.
+"""
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from importlib import metadata
+from typing import Any, ClassVar, Final, Protocol, cast
 
-from sluice.destinations.registry import PLANNED, destination_class
 from sluice.errors import OptionError
-from sluice.kinesis.connection import CONNECTION_OPTIONS, connection_from_options
-from sluice.options import Option, read_options
-from sluice.sink.config import AsyncSinkConfig
+from sluice.kinesis.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
+from sluice.options import TEXT, Option, OptionValues, choice, read_options
+from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import Destination, RateLimitingStrategy
 from sluice.sink.options import DESTINATION, SINK_OPTIONS, config_from_options, strategy_from_options
 
-__all__ = ["FORMAT", "SinkSetup", "read_sink"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "FORMAT",
+    "PLANNED",
+    "DestinationClass",
+    "SinkSetup",
+    "destination_class",
+    "read_sink",
+]
 
 FORMAT: Final = "async-sink"
+ENTRY_POINT_GROUP: Final = "sluice.destinations"
+
+_BUILT_IN: Final[Mapping[str, str]] = {
+    "kinesis": "sluice.destinations.kinesis:KinesisStreamsDestination",
+}
+
+# Destinations that are not built yet, with their options: each is refused by name.
+PLANNED: Final[Mapping[str, tuple[Option[Any], ...]]] = {
+    "firehose": (Option("deliveryStream", TEXT, None, "Name of the delivery stream.", supported=False),),
+    "dynamodb": (
+        Option("tableName", TEXT, None, "Name of the table.", supported=False),
+        Option("operationColumn", TEXT, None, "Column that holds `PUT` or `DELETE`.", supported=False),
+        Option("keyColumns", TEXT, None, "Columns of the table's key.", supported=False),
+    ),
+    "sqs": (Option("queueUrl", TEXT, None, "URL of the queue.", supported=False),),
+    "s3": (
+        Option("path", TEXT, None, "`s3://bucket/prefix`.", supported=False),
+        Option("fileFormat", choice("parquet", "jsonl"), None, "Format of the files.", supported=False),
+    ),
+}
+
+_MODULE_AND_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
+
+
+class DestinationClass(Protocol):
+    """What the sink asks of the class of a destination, beside the `Destination` it makes.
+
+    Attributes:
+        OPTIONS: the options of its own; those every destination has, and those of the connection, are
+            not repeated.
+        LIMITS: what the service takes: the defaults of batching and back-pressure.
+    """
+
+    OPTIONS: ClassVar[Sequence[Option[Any]]]
+    LIMITS: ClassVar[SinkLimits]
+
+    @classmethod
+    def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> Destination[Any] | None:
+        """Makes the destination. Called on the driver, to check, and in every task, to write.
+
+        Touches no network. What cannot be is noted with ``values.reject`` (then None may be returned).
+        """
 
 
 @dataclass(frozen=True)
@@ -61,6 +116,46 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
     if config is None or destination is None:
         raise OptionError(f"{FORMAT}: destination {name!r} cannot be made, and does not say why")
     return SinkSetup(destination, config, lambda: strategy(config), key=frozenset(options.items()))
+
+
+def destination_class(name: str, values: OptionValues) -> type[DestinationClass] | None:
+    """The class of the destination called `name`. If there is none, `values` is told why.
+
+    Args:
+        name: as given for the option ``destination``.
+        values: where problems are noted.
+    """
+    key = name.lower()
+    if key in _BUILT_IN:
+        return cast("type[DestinationClass]", _load(_BUILT_IN[key]))
+    if key in PLANNED:
+        values.reject(DESTINATION.key, f"({name!r} given) is not supported yet")
+        return None
+    found = metadata.entry_points(group=ENTRY_POINT_GROUP)
+    where = next((point.value for point in found if point.name.lower() == key), name)
+    if _MODULE_AND_NAME.match(where) is None:
+        known = sorted({*_BUILT_IN, *PLANNED, *(point.name for point in found)})
+        allowed = ", ".join(known)
+        values.reject(DESTINATION.key, f"is {name!r}: allowed are {allowed}, or package.module:Name")
+        return None
+    try:
+        loaded = _load(where)
+    except (ImportError, AttributeError) as error:
+        values.reject(DESTINATION.key, f"is {name!r}: {where} cannot be loaded: {error}")
+        return None
+    missing = [part for part in ("OPTIONS", "LIMITS", "from_options") if not hasattr(loaded, part)]
+    if missing:
+        values.reject(DESTINATION.key, f"is {name!r}: {where} has no {', '.join(missing)}")
+        return None
+    return cast("type[DestinationClass]", loaded)
+
+
+def _load(where: str) -> Any:
+    module, _, names = where.partition(":")
+    loaded: Any = importlib.import_module(module)
+    for name in names.split("."):
+        loaded = getattr(loaded, name)
+    return loaded
 
 
 def _all_options(own: Sequence[Option[Any]]) -> list[Option[Any]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from sluice.destinations.kinesis_rows import KinesisEntry, KinesisRowConverter
+from sluice.destinations.kinesis.rows import KinesisEntry, KinesisRowConverter
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.connection import ConnectionConfig, client_for, endpoint_for
 from sluice.kinesis.errors import is_unanswered, translate
