@@ -67,7 +67,7 @@ def test_a_server_goes_with_the_process_that_started_it(number: signal.Signals) 
         "import time\n"
         "from integration.support import servers\n"
         "with servers.ministack() as server:\n"
-        "    print(server.port, flush=True)\n"
+        "    print(server.port, server.directory, flush=True)\n"
         "    time.sleep(60)\n"
     )
     with subprocess.Popen(
@@ -79,12 +79,12 @@ def test_a_server_goes_with_the_process_that_started_it(number: signal.Signals) 
         text=True,
     ) as parent:
         assert parent.stdout is not None
-        port = int(parent.stdout.readline())
-        assert listens(port)
+        port, directory = parent.stdout.readline().split()
+        assert listens(int(port))
 
         parent.send_signal(number)
 
-        assert gone_within(10, port)
+        assert gone_within(10, int(port), Path(directory))
 
 
 def test_an_error_in_the_block_ends_the_server_too() -> None:

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.demo.display import Display, Rate, Snapshot, make_display
 from integration.demo.pipeline import Pipeline
 from integration.demo.producer import Record
-from integration.demo.progress import Progress
+from integration.demo.progress import PipelineError, Progress
 from integration.demo.proof import Comparison, checksum, compare_clicks, compare_totals
 from integration.support import servers
 from integration.support.kinesis import Streams
@@ -59,7 +58,7 @@ def main() -> int:
     except KeyboardInterrupt:
         display.say("stopped; the pipeline, the servers and their files are gone")
         return INTERRUPTED
-    except StreamingQueryException as error:
+    except PipelineError as error:
         display.say(f"the pipeline failed: {error}")
         return 1
     return summary(comparisons, display)
@@ -131,7 +130,7 @@ def follow(
         display.show(snapshot)
         if done is not None and end is None:
             if done:
-                raise RuntimeError(f"the producer failed with status {done}")
+                raise PipelineError(f"the producer failed with status {done}")
             display.say(f"the producer is done: {put:,} clicks; waiting for the last of them to come through")
             end = time.monotonic() + DRAIN_TIMEOUT
         if done is not None and all(figures.rows >= put for figures in progress.figures.values()):

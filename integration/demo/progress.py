@@ -9,7 +9,11 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Progress"]
+__all__ = ["Figures", "PipelineError", "Progress"]
+
+
+class PipelineError(Exception):
+    """A query has failed."""
 
 
 @dataclass
@@ -34,7 +38,7 @@ class Progress:
         """Takes the reports that are new; raises what a query has failed with."""
         for query in self._queries:
             if error := query.exception():
-                raise error
+                raise PipelineError(str(error))  # Spark's own cannot be shown once its JVM is gone
             for report in query.recentProgress:
                 self._add(query.name or "", json.loads(report.json))
 

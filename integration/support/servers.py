@@ -190,12 +190,13 @@ def leashed(
     """Runs a command that is gone, with all it started, when the block ends or this process does.
 
     Args:
-        directory: where it runs, and where its output goes, to the file `log`.
+        directory: where it runs, and where its output goes, to the file `log`. It is removed when this
+            process is killed.
         settings: environment variables on top of our own.
     """
     with (directory / log).open("ab") as output:
         process = subprocess.Popen(
-            (sys.executable, "-I", "-S", str(LEASH), *arguments),
+            (sys.executable, "-I", "-S", str(LEASH), str(directory), *arguments),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -207,7 +208,9 @@ def leashed(
         yield process
     finally:
         assert process.stdin is not None
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+            process.stdin.write(b".")  # we clean up behind it
+            process.stdin.close()
         process.wait()  # bounded: the leash kills what does not go
 
 
