@@ -10,7 +10,6 @@ from sluice.errors import OptionError
 from sluice.kinesis.connection import CONNECTION_OPTIONS, ConnectionConfig
 from sluice.kinesis.options import (
     SOURCE_OPTIONS,
-    Limits,
     Polling,
     SourceConfig,
     source_config_from_options,
@@ -18,6 +17,7 @@ from sluice.kinesis.options import (
 from sluice.kinesis.starting import LATEST
 from sluice.kinesis.streams import StreamRef
 from sluice.retry import Backoff
+from sluice.source.slices import Limits
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/"
 
@@ -81,7 +81,7 @@ def test_every_option_reaches_the_config() -> None:
         listShardsMaxRetries="7",
     )
     assert config.connection.region == "eu-west-1"
-    assert config.limits == Limits(5000, 5 * 1024 * 1024, 120.0)
+    assert config.limits == Limits(5000, 5 * 1024 * 1024, 120_000_000)
     assert config.polling == Polling(100, 0.0)
     assert (config.shard_discovery_interval, config.shards_per_task) == (0.5, 4)
     assert (config.deaggregate, config.fail_on_data_loss) == (False, False)
