@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from integration.support.kinesis import REGION, Streams
+from integration.support.kinesis import REGION, Stored, Streams
 
 SHARDS = 3
 COUNT = 2000  # four puts' worth
@@ -183,30 +183,37 @@ def test_records_of_a_shard_come_in_order(spark: SparkSession, streams: Streams)
 def test_an_aggregation_over_windows(
     spark: SparkSession, streams: Streams, checkpoint: str, shards_per_task: str
 ) -> None:
-    """Windowed totals by arrival time add up to what was put, however shards are shared among tasks."""
+    """Totals of windows that the watermark has passed are written once, and right."""
     source, target = streams.create(SHARDS), streams.create(1)
-    put = rows(COUNT)
+    put = [(key, window_row(number)) for number, (key, _) in enumerate(rows(COUNT))]
     streams.put(source, put)
+    value = f.from_json(f.col("data").cast("string"), "at long")
     frame = read_stream(spark, streams, source, shardsPerTask=shards_per_task)
     totals = (
-        frame.withWatermark("approximateArrivalTimestamp", "1 minute")
-        .groupBy(f.window("approximateArrivalTimestamp", "1 hour"), "partitionKey")
-        .agg(f.count("*").alias("n"), f.sum(f.length("data")).alias("bytes"))
-        .select(f.to_json(f.struct("n", "bytes")).alias("data"), "partitionKey")
+        frame.select(f.timestamp_seconds(value["at"]).alias("at"))
+        .withWatermark("at", "10 seconds")
+        .groupBy(f.window("at", "1 minute"))
+        .agg(f.count("*").alias("n"))
+        .select(f.unix_seconds("window.start").alias("start"), "n")
+        .select(f.to_json(f.struct("start", "n")).alias("data"))
     )
-    query = (
-        totals.writeStream.format("async-sink")
-        .options(destination="kinesis", streamName=target, **connection(streams))
-        .option("checkpointLocation", checkpoint)
-        .outputMode("update")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    run_available(totals, streams, target, checkpoint)
+    streams.put(source, [("mark", window_row(1_000_000))])
+    run_available(totals, streams, target, checkpoint)
 
-    last = {record.partition_key: json.loads(record.data) for record in streams.read(target)}
-    assert sum(total["n"] for total in last.values()) == len(put)
-    assert sum(total["bytes"] for total in last.values()) == sum(len(data) for _, data in put)
+    written = Counter((total["start"], total["n"]) for total in map(json_of, streams.read(target)))
+    starts = Counter(json.loads(data)["at"] // 60 * 60 for _, data in put)
+    assert written == Counter(starts.items())
+
+
+def window_row(number: int) -> bytes:
+    """Four rows a second from 2026-01-01 on."""
+    return json.dumps({"at": 1_767_225_600 + number // 4}).encode()
+
+
+def json_of(record: Stored) -> dict[str, int]:
+    value: dict[str, int] = json.loads(record.data)
+    return value
 
 
 def wait_for_rows(query: StreamingQuery, count: int) -> None:

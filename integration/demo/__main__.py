@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.demo.display import Display, Rate, Snapshot, make_display
+from integration.demo.events import closing_mark
 from integration.demo.pipeline import Pipeline
 from integration.demo.producer import Record
 from integration.demo.progress import PipelineError, Progress
 from integration.demo.proof import Comparison, checksum, compare_clicks, compare_totals
 from integration.support import servers
-from integration.support.kinesis import Streams
+from integration.support.kinesis import Stored, Streams
 from integration.support.spark import spark_session, stop_queries
 
 CLICKS, OUTPUT, TOTALS = "clicks", "clicks-out", "totals"
@@ -95,9 +96,20 @@ def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[
     display.say(f"putting {plan.rate:g} clicks a second for {plan.seconds:g} s, from another process")
     record = Record(directory / "clicks.jsonl")
     producer = stack.enter_context(start_producer(plan, server.endpoint, directory))
-    progress = follow(producer, record, queries, display)
+    show = Screen(display, record, Progress(queries))
+    show_until(show, lambda: producer.poll() is not None, plan.seconds + DRAIN_TIMEOUT)
+    if producer.returncode != 0:
+        raise PipelineError("the producer failed: " + (directory / "producer.log").read_text())
+    put = len(record.clicks)
+    display.say(f"the producer is done: {put:,} clicks; waiting for the last of them to come through")
+    show_until(show, lambda: all(each.rows >= put for each in show.progress.figures.values()), DRAIN_TIMEOUT)
+    mark = closing_mark()
+    display.say("putting a mark an hour ahead, so that the watermark passes the last windows")
+    streams.put(CLICKS, [(mark.user, mark.to_json())])
+    show_until(show, lambda: counted(streams.read(TOTALS)) >= put, DRAIN_TIMEOUT)
+    show_until(show, lambda: False, SETTLE)
     stop_queries(spark)
-    for name, figures in progress.figures.items():
+    for name, figures in show.progress.figures.items():
         rows = f"{figures.rows:,} records in {figures.batches} batches"
         display.say(f"query {name}: {rows}, {figures.late_rows} too late for their window")
     display.say("reading the output streams back, and working out again what they should hold")
@@ -107,37 +119,39 @@ def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[
     ]
 
 
-def follow(
-    producer: subprocess.Popen[bytes], record: Record, queries: Sequence[StreamingQuery], display: Display
-) -> Progress:
-    """Shows how things go until every click put has come through, or too long has passed."""
-    progress = Progress(queries)
-    rates = {name: Rate() for name in ("put", *progress.figures)}
-    start = time.monotonic()
-    end: float | None = None
-    while end is None or time.monotonic() < end:
-        done = producer.poll()
-        record.refresh()
-        progress.refresh()
-        put = len(record.clicks)
-        snapshot = Snapshot(
-            time.monotonic() - start,
-            put,
-            rates["put"].update(put),
-            progress.figures,
-            {name: rates[name].update(figures.rows) for name, figures in progress.figures.items()},
-        )
-        display.show(snapshot)
-        if done is not None and end is None:
-            if done:
-                raise PipelineError(f"the producer failed with status {done}")
-            display.say(f"the producer is done: {put:,} clicks; waiting for the last of them to come through")
-            end = time.monotonic() + DRAIN_TIMEOUT
-        if done is not None and all(figures.rows >= put for figures in progress.figures.values()):
-            end = min(end or 0.0, time.monotonic() + SETTLE)
+class Screen:
+    """Shows where things stand, each time it is told to."""
+
+    def __init__(self, display: Display, record: Record, progress: Progress) -> None:
+        self._display = display
+        self._record = record
+        self.progress = progress
+        self._rates = {name: Rate() for name in ("put", *progress.figures)}
+        self._start = time.monotonic()
+
+    def refresh(self) -> None:
+        self._record.refresh()
+        self.progress.refresh()
+        put, figures = len(self._record.clicks), self.progress.figures
+        rates = {name: self._rates[name].update(each.rows) for name, each in figures.items()}
+        elapsed = time.monotonic() - self._start
+        self._display.show(Snapshot(elapsed, put, self._rates["put"].update(put), figures, rates))
+
+
+def show_until(screen: Screen, done: Callable[[], bool], seconds: float) -> None:
+    """Returns when `done` says so, or after `seconds`: the comparison at the end tells what is missing."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        finished = done()
+        screen.refresh()
+        if finished:
+            return
         time.sleep(PAUSE)
-    progress.refresh()
-    return progress
+
+
+def counted(totals: Iterable[Stored]) -> int:
+    """How many clicks the totals written so far have counted."""
+    return sum(json.loads(record.data)["clicks"] for record in totals)
 
 
 def summary(comparisons: Sequence[Comparison], display: Display) -> int:

@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-__all__ = ["WINDOW_SECONDS", "Click", "clicks", "expected_output", "expected_totals"]
+__all__ = ["MARK", "WINDOW_SECONDS", "Click", "clicks", "closing_mark", "expected_output", "expected_totals"]
 
 WINDOW_SECONDS = 10
+MARK = "mark"  # the action of an event that only moves the watermark
+MARK_AHEAD = 3_600_000  # ms
 USERS = 400
 LATEST = 1500  # a click comes up to this many ms after it happened
 PAGES = {
@@ -68,6 +70,11 @@ def clicks(seed: int) -> Iterator[Click]:
             price=499 + 100 * pages.index(page),
             at=int(time.time() * 1000) - chance.randrange(LATEST),
         )
+
+
+def closing_mark() -> Click:
+    """Put last: an hour ahead, so that the watermark passes every window with a click in it."""
+    return Click("mark", "nobody", "/mark", MARK, 0, int(time.time() * 1000) + MARK_AHEAD)
 
 
 def expected_output(made: Iterable[Click]) -> Iterator[str]:

@@ -8,13 +8,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from integration.demo.events import WINDOW_SECONDS
+from integration.demo.events import MARK, WINDOW_SECONDS
 from integration.support.kinesis import REGION
 
 __all__ = ["Pipeline"]
 
 SCHEMA = "id string, user string, page string, action string, price long, at long"
-WATERMARK = "30 seconds"
+WATERMARK = "10 seconds"
 TRIGGER = "500 milliseconds"
 
 
@@ -38,11 +38,11 @@ class Pipeline:
         )
         parsed = with_section(source)
         return [
-            self._write(each_click(parsed), output, "append", "clicks"),
-            self._write(by_window(parsed), totals, "update", "totals"),
+            self._write(each_click(parsed), output, "clicks"),
+            self._write(by_window(parsed), totals, "totals"),
         ]
 
-    def _write(self, rows: DataFrame, stream: str, mode: str, name: str) -> StreamingQuery:
+    def _write(self, rows: DataFrame, stream: str, name: str) -> StreamingQuery:
         return (
             rows.writeStream.format("async-sink")
             .option("destination", "kinesis")
@@ -50,7 +50,6 @@ class Pipeline:
             .option("region", REGION)
             .option("endpointUrl", self._endpoint)
             .option("checkpointLocation", str(self._checkpoints / name))
-            .outputMode(mode)
             .queryName(name)
             .trigger(processingTime=TRIGGER)
             .start()
@@ -70,11 +69,12 @@ def with_section(source: DataFrame) -> DataFrame:
 
 def each_click(parsed: DataFrame) -> DataFrame:
     """As the sink takes it: ``data`` and ``partitionKey``."""
-    return parsed.select(f.to_json(f.struct("*")).alias("data"), f.col("user").alias("partitionKey"))
+    clicks = parsed.where(f.col("action") != MARK)
+    return clicks.select(f.to_json(f.struct("*")).alias("data"), f.col("user").alias("partitionKey"))
 
 
 def by_window(parsed: DataFrame) -> DataFrame:
-    """Clicks and revenue of each section in each window; one key for each, so that the last one stands."""
+    """Clicks and revenue of each section in each window, once the watermark has passed it."""
     totals = (
         parsed.withColumn("time", f.timestamp_millis("at"))
         .withWatermark("time", WATERMARK)
