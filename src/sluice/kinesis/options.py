@@ -40,11 +40,11 @@ from sluice.options import (
     size,
 )
 from sluice.retry import Backoff
+from sluice.source.slices import NO_LIMITS, Limits
 
 __all__ = [
     "BACKOFF_DEFAULTS",
     "SOURCE_OPTIONS",
-    "Limits",
     "Polling",
     "SourceConfig",
     "source_config_from_options",
@@ -263,15 +263,6 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a batch aims at; None where there is no limit. The time span is seconds."""
-
-    max_records: int | None = None
-    max_bytes: int | None = None
-    max_time_span: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Polling:
     """Page size (records) and the pause between two reads of a shard (seconds)."""
 
@@ -293,7 +284,7 @@ class SourceConfig:
     backoffs: Mapping[str, Backoff]
     start: StartingPosition = LATEST
     end: EndingPosition = LATEST
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
     polling: Polling = Polling()
     shard_discovery_interval: float = 10.0
     shards_per_task: int = 16
@@ -327,13 +318,19 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool = 
         backoffs={name: backoff.read(values) for name, backoff in _BACKOFFS.items()},
         start=start,
         end=end,
-        limits=Limits(values.get(MAX_RECORDS), values.get(MAX_BYTES), values.get(MAX_TIME_SPAN)),
+        limits=_read_limits(values),
         polling=Polling(values.require(RECORDS_LIMIT), values.require(RECORDS_INTERVAL)),
         shard_discovery_interval=values.require(DISCOVERY_INTERVAL),
         shards_per_task=values.require(SHARDS_PER_TASK),
         deaggregate=values.require(DEAGGREGATE),
         fail_on_data_loss=values.require(FAIL_ON_DATA_LOSS),
     )
+
+
+def _read_limits(values: OptionValues) -> Limits:
+    span = values.get(MAX_TIME_SPAN)
+    micros = None if span is None else int(span * 1_000_000)
+    return Limits(values.get(MAX_RECORDS), values.get(MAX_BYTES), micros)
 
 
 def _in_region(

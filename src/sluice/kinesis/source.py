@@ -99,8 +99,8 @@ def _pin_shards(start: PerShard, splits: Iterable[Split]) -> Mapping[SplitId, Po
     positions: dict[SplitId, Position] = {}
     for split in ids:
         given = start.positions.get(split)
-        number = 0 if given is None else int(given.sequence_number or 0)
-        if given is None or number == 0:
+        number = "0" if given is None else given.sequence_number or "0"
+        if given is None or int(number) == 0:
             positions[split] = HORIZON  # "0" is before all numbers there are
         elif given.kind == "AFTER_SEQUENCE_NUMBER":
             positions[split] = After(number)

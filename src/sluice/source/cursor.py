@@ -25,8 +25,7 @@ def iterator_start(position: Position) -> IteratorStart:
     """Where to open an iterator so that the record a position names comes first, if it still exists."""
     match position:
         case After():
-            known = position.sequence if position.next is None else position.next
-            return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=str(known))
+            return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=position.landmark)
         case AtTime():
             return IteratorStart("AT_TIMESTAMP", timestamp=position.instant)
         case AtHorizon() | Closed():
@@ -77,8 +76,9 @@ class Cursor:
         records = self._fresh(page.records)
         if records:
             last = records[-1]
-            self.position = After(int(last.sequence_number), arrival=last.arrival)
-        if page.millis_behind == 0 and isinstance(self.position, After):
+            self.position = After(last.sequence_number, arrival=last.arrival)
+        is_tip = page.millis_behind == 0 and len(page.records) < limit and page.next_iterator is not None
+        if is_tip and isinstance(self.position, After):
             self.position = replace(self.position, idle=self._log.server_time())
         return Page(records, page.next_iterator, page.millis_behind)
 
@@ -121,7 +121,7 @@ class Cursor:
         if oldest is None and page.next_iterator is not None and page.millis_behind > 0:
             return  # an empty page in mid-shard says nothing yet
         self._is_verified = True
-        if oldest is None or oldest > (position.sequence if position.next is None else position.next):
+        if oldest is None or oldest > int(position.landmark):
             self._guard.missing_anchor(self.split, position, oldest)
 
     def _fresh(self, records: Sequence[Record]) -> Sequence[Record]:

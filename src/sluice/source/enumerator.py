@@ -22,6 +22,9 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamE
 
 _log = logging.getLogger(__name__)
 
+_QUIET_WORTH_LOGGING = 600 * 1_000_000
+_LAG_LINE_INTERVAL = 10 * 1_000_000
+
 SplitT_co = TypeVar("SplitT_co", covariant=True)
 PositionT = TypeVar("PositionT")
 
@@ -95,6 +98,7 @@ class StreamEnumerator:
         self._wants_targets = False
         self._expected: dict[tuple[SplitId, After | Closed], int] = {}
         self._lag: dict[SplitId, int] = {}
+        self._next_lag_line = 0
 
     def close(self) -> None:
         self._planner.close()
@@ -150,16 +154,16 @@ class StreamEnumerator:
         self._note(fronts, ends)
         if not ends and base is start:
             return start
-        positions = {**base.positions, **ends}
+        positions = {**base.positions, **{s: self._with_quiet(s, end) for s, end in ends.items()}}
         self._refresh_idle(positions, fronts)
         listed = listing.lineage.splits
         kept = {s: p for s, p in positions.items() if s in listed or not isinstance(p, Closed)}
         return self._offsets(kept)
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
-        """See `SplitEnumerator.ranges`; needs no call to the service."""
+        """See `SplitEnumerator.ranges`."""
         self._check_streams(end)
-        return [replace(r, expected=self._expected.get((r.split, r.end))) for r in start.ranges_to(end)]
+        return self._known(start.ranges_to(end))
 
     def bounded(self, before: int | None = None) -> Sequence[SplitRange]:
         """The ranges of a read that ends: from the starting positions to the tips of now.
@@ -171,7 +175,7 @@ class StreamEnumerator:
         splits = self._current_listing().lineage.splits
         fronts = [self._probe.front(split, start.position(split_id)) for split_id, split in splits.items()]
         ends = self._planner.targets(fronts) if before is None else self._planner.ends_before(fronts, before)
-        return start.ranges_to(start.with_positions(ends))
+        return self._known(start.ranges_to(start.with_positions(ends)))
 
     @property
     def millis_behind_latest(self) -> Mapping[SplitId, int]:
@@ -183,7 +187,7 @@ class StreamEnumerator:
         positions = dict(start.positions)
         for split_id, front in self._fronts.items():
             if front.seen and split_id in positions:
-                positions[split_id] = After(front.seen[-1].sequence, arrival=front.seen[-1].arrival)
+                positions[split_id] = After(front.seen[-1].number, arrival=front.seen[-1].arrival)
         return start.with_positions(positions)
 
     def _current_listing(self) -> _Listing:
@@ -259,6 +263,28 @@ class StreamEnumerator:
         front.follow(position)
         return front
 
+    def _known(self, ranges: Sequence[SplitRange]) -> Sequence[SplitRange]:
+        """The ranges with what is known of them that only helps to read them."""
+        if not ranges:
+            return ranges
+        splits = self._current_listing().lineage.splits
+        return [
+            replace(
+                r,
+                expected=self._expected.get((r.split, r.end)),
+                hash_range=splits[r.split].hash_range if r.split in splits else None,
+            )
+            for r in ranges
+        ]
+
+    def _with_quiet(self, split: SplitId, end: After | Closed) -> After | Closed:
+        """Logs how long nothing came, where that is much longer than the last batch's end tells."""
+        front = self._fronts[split]
+        logged = front.position.idle if isinstance(front.position, After) else None
+        if front.quiet is None or logged is None or front.quiet - logged < _QUIET_WORTH_LOGGING:
+            return end
+        return replace(end, quiet=front.quiet)
+
     def _note(self, fronts: Iterable[Front], ends: Mapping[SplitId, After | Closed]) -> None:
         """Keeps what reporting and reading want to know of the batch planned last."""
         self._expected = {}
@@ -274,6 +300,15 @@ class StreamEnumerator:
             behind = front.lag(count)
             lag[front.split.id] = 0 if isinstance(end, Closed) else behind
         self._lag = {split: behind for split, behind in lag.items() if behind is not None}
+        if ends:
+            self._log_lag()
+
+    def _log_lag(self) -> None:
+        now = self._log.server_time()
+        if self._lag and now >= self._next_lag_line:
+            self._next_lag_line = now + _LAG_LINE_INTERVAL
+            lag = {str(split): behind for split, behind in sorted(self._lag.items())}
+            _log.info("millisBehindLatest %s", json.dumps(lag))
 
     def _refresh_idle(self, positions: dict[SplitId, Any], fronts: Iterable[Front]) -> None:
         """Writes down, for splits without news, until when that is known to be so.

@@ -17,9 +17,13 @@ __all__ = ["Front", "Seen"]
 class Seen(NamedTuple):
     """A record that was looked at: what planning needs of it."""
 
-    sequence: int
+    number: str
     arrival: int  # microseconds
     size: int  # bytes, partition key included
+
+    @property
+    def sequence(self) -> int:
+        return int(self.number)
 
 
 @dataclass
@@ -37,6 +41,7 @@ class Front:
         has_met_target: nothing between ``seen`` and the target needs a look.
         millis_behind: how far the last look was from the tip.
         has_gap: records lie unseen between those seen.
+        quiet: an instant (microseconds) at which nothing lay behind ``position``.
         next_look: the earliest time (microseconds) to ask the service again.
         failing_since: since when (microseconds) no look has succeeded.
         is_missing: the service says that there is no such split.
@@ -52,6 +57,7 @@ class Front:
     has_met_target: bool = False
     millis_behind: int | None = None
     has_gap: bool = False
+    quiet: int | None = None
     next_look: int = 0
     failing_since: int | None = None
     is_missing: bool = False
@@ -71,6 +77,12 @@ class Front:
         if self.seen:
             return self.seen[-1].sequence
         return self.position.sequence if isinstance(self.position, After) else -1
+
+    def note_quiet(self) -> None:
+        """Before anything is read behind `position`: remembers until when nothing was there."""
+        here = self.cursor.position
+        if not self.seen and isinstance(here, After) and here == self.position:
+            self.quiet = here.idle
 
     def add(self, records: Iterable[Seen]) -> None:
         """Notes records read behind ``seen``, up to the target."""
@@ -98,6 +110,7 @@ class Front:
             self.seen = self.seen[taken:]
             self.has_gap = False
             self.position = position
+            self.quiet = None
 
     def count_before(self, instant: int | None) -> int:
         """How many of ``seen`` come before the first that arrived at or after `instant`."""
@@ -118,7 +131,7 @@ class Front:
         if count == 0:
             return None
         record = self.seen[count - 1]
-        return After(record.sequence, arrival=record.arrival, idle=self._idle(count))
+        return After(record.number, arrival=record.arrival, idle=self._idle(count))
 
     def lag(self, count: int) -> int | None:
         """How far (ms) a batch that ends behind `count` records seen is from the tip."""

@@ -46,11 +46,10 @@ class LossGuard:
         """The record that `position` names is gone; `found` is the oldest number there is now, if any."""
         if position.next is None and self._is_proven_idle(split, position):
             return
-        known = position.sequence if position.next is None else position.next
         oldest = "the shard holds no record now" if found is None else f"the oldest record now is {found}"
         arrived = "" if position.arrival is None else f", which arrived {iso_instant(position.arrival)},"
         self.report(
-            f"{split}: record {known}{arrived} is gone, and records after it may be: {oldest} "
+            f"{split}: record {position.landmark}{arrived} is gone, and records after it may be: {oldest} "
             "(the position is older than the stream's retention, or of another stream)"
         )
 

@@ -8,7 +8,8 @@ A position is one of ``{"after": seq}`` (with ``"sub"`` inside an aggregate), ``
 ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. Beyond these, this version writes hints, which
 readers that do not know them ignore: ``next`` (the number of the first record behind the position,
 when it is known), ``arrival`` (when the record ``after`` arrived, ms), ``idle`` (when nothing lay
-behind the position, ms), ``pinned`` (when a time was made the start, ms), and beside ``streams`` the
+behind the position, ms), ``quiet`` (when nothing lay behind the start of the batch that ends here,
+ms), ``pinned`` (when a time was made the start, ms), and beside ``streams`` the
 time each stream was ``created`` (ms), which tells a stream from its successor of the same name.
 """
 
@@ -62,18 +63,30 @@ class After:
     """Behind a sequence number: every record with a greater one is still to come.
 
     Attributes:
-        sequence: compared as a number; usually, but not always, that of a record.
+        number: as the service writes it; usually, but not always, that of a record.
         sub: only sub-records of that record up to this one (counted from 0) are done.
         next: the number of the first record behind, when known.
-        arrival: arrival of the record `sequence` (microseconds), when known.
+        arrival: arrival of the record `number` (microseconds), when known.
         idle: an instant (microseconds) at which nothing lay behind this position.
+        quiet: as the end of a batch: an instant at which nothing lay behind the batch's start.
     """
 
-    sequence: int
+    number: str
     sub: int | None = None
-    next: int | None = field(default=None, compare=False)
+    next: str | None = field(default=None, compare=False)
     arrival: int | None = field(default=None, compare=False)
     idle: int | None = field(default=None, compare=False)
+    quiet: int | None = field(default=None, compare=False)
+
+    @property
+    def sequence(self) -> int:
+        """The number to compare by: it has up to 56 digits, and as text they would mislead."""
+        return int(self.number)
+
+    @property
+    def landmark(self) -> str:
+        """The number of the record that shows where this is: the one before it, or the next one."""
+        return self.number if self.next is None else self.next
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +104,9 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A closed split, read to its end."""
+    """A closed split, read to its end; ``quiet`` as in `After`."""
+
+    quiet: int | None = field(default=None, compare=False)
 
 
 Position = After | AtHorizon | AtTime | Closed
@@ -99,9 +114,11 @@ Position = After | AtHorizon | AtTime | Closed
 HORIZON = AtHorizon()
 
 
-def before(sequence: int) -> After | AtHorizon:
-    """The position right before the record `sequence`, which is the first one still to come."""
-    return After(sequence - 1, next=sequence) if sequence > 0 else HORIZON
+def before(number: str) -> After | AtHorizon:
+    """The position right before the record `number`, which is the first one still to come."""
+    if int(number) == 0:
+        return HORIZON
+    return After(str(int(number) - 1).zfill(len(number)), next=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +127,15 @@ class SplitRange:
 
     Attributes:
         expected: about how many records that is, where the planner knows; only tunes page sizes.
+        hash_range: the hash keys that belong to the shard, where it is still listed: what an
+            aggregated record holds beyond them was put before a reshard and is another shard's.
     """
 
     split: SplitId
     start: Position
     end: After | Closed
     expected: int | None = field(default=None, compare=False)
+    hash_range: tuple[int, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +204,16 @@ class Offsets:
 def _position_to_json(position: Position) -> dict[str, Any]:
     match position:
         case After():
-            value: dict[str, Any] = {"after": str(position.sequence)}
+            value: dict[str, Any] = {"after": position.number}
             if position.sub is not None:
                 value["sub"] = position.sub
             if position.next is not None:
-                value["next"] = str(position.next)
+                value["next"] = position.next
             if position.arrival is not None:
                 value["arrival"] = position.arrival // 1000
             if position.idle is not None:
                 value["idle"] = position.idle // 1000
-            return value
+            return value | _quiet(position)
         case AtTime():
             at: dict[str, Any] = {"at": iso_instant(position.instant)}
             if position.pinned is not None:
@@ -202,12 +222,16 @@ def _position_to_json(position: Position) -> dict[str, Any]:
         case AtHorizon():
             return {"at": "TRIM_HORIZON"}
         case Closed():
-            return {"closed": True}
+            return {"closed": True} | _quiet(position)
+
+
+def _quiet(position: After | Closed) -> dict[str, Any]:
+    return {} if position.quiet is None else {"quiet": position.quiet // 1000}
 
 
 def _position_from_json(value: Mapping[str, Any]) -> Position:
     if value.get("closed") is True:
-        return Closed()
+        return Closed(quiet=_micros(value.get("quiet")))
     if "after" in value:
         sub = value.get("sub")
         return After(
@@ -216,16 +240,17 @@ def _position_from_json(value: Mapping[str, Any]) -> Position:
             next=None if value.get("next") is None else _sequence(value["next"]),
             arrival=_micros(value.get("arrival")),
             idle=_micros(value.get("idle")),
+            quiet=_micros(value.get("quiet")),
         )
     if value["at"] == "TRIM_HORIZON":
         return HORIZON
     return AtTime(parse_instant(value["at"]), pinned=_micros(value.get("pinned")))
 
 
-def _sequence(text: object) -> int:
+def _sequence(text: object) -> str:
     if not isinstance(text, str) or not _DIGITS.match(text):
         raise ValueError(f"not a sequence number: {text!r}")
-    return int(text)
+    return text
 
 
 def _micros(millis: Any) -> int | None:

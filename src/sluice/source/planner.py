@@ -78,6 +78,7 @@ class Planner:
     def _advance(self, visit: Visit, front: Front) -> End | None:
         """Without limits: the tip, or near it where the split is busy."""
         if front.split.is_closed and not isinstance(front.target, After):
+            front.note_quiet()
             return Closed()  # its end is known and will not move
         if self._is_due(front) and not front.seen and not front.has_met_target:
             visit.look(GLANCE)
@@ -143,17 +144,22 @@ class Planner:
 
         def visit(front: Front) -> ResultT | None:
             series = self._probe.visit(front)
-            try:
-                result = work(series, front)
-            except ServiceError as error:
+            while True:
+                try:
+                    result = work(series, front)
+                except ServiceError as error:
+                    if not patient and error.throttling:
+                        series.back_off()
+                        continue
+                    series.end()
+                    if not patient:
+                        raise
+                    self._bear(front, error)
+                    return None
                 series.end()
-                if not patient:
-                    raise
-                self._bear(front, error)
-                return None
-            series.end()
-            front.failing_since = None
-            return result
+                if series.has_read:
+                    front.failing_since = None
+                return result
 
         fronts = list(fronts)
         if len(fronts) == 1:
@@ -181,6 +187,6 @@ class Planner:
 def _end_before(front: Front, instant: int) -> End | None:
     """The end of what is seen, without a last record that arrived at or after `instant`."""
     if front.seen and front.seen[-1].arrival >= instant and not front.has_met_target:
-        end = before(front.seen[-1].sequence)
+        end = before(front.seen[-1].number)
         return end if isinstance(end, After) else None
     return front.cut_at(len(front.seen))

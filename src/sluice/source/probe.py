@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from sluice.source.cursor import Cursor
 from sluice.source.front import Front, Seen
-from sluice.source.log import IteratorStart, Record, StreamLog
+from sluice.source.log import Record, StreamLog
 from sluice.source.loss import LossGuard
-from sluice.source.offsets import After, Position
+from sluice.source.offsets import AtTime, Position
 from sluice.source.splits import Split
 
 __all__ = ["GLANCE", "Probe", "ProbeSettings"]
@@ -85,15 +85,24 @@ class Visit:
         self._front = front
         self._reads = 0
 
+    @property
+    def has_read(self) -> bool:
+        return self._reads > 0
+
     def end(self) -> None:
         """Sets when the split may be asked again."""
         cost = min(self._reads, self._settings.burst) * self._settings.budget
         if self._reads:
             self._front.next_look = self._log.server_time() + int(cost * _SECOND)
 
+    def back_off(self) -> None:
+        """Leaves a throttled split alone for a while."""
+        self._settings.pause(2 * self._settings.budget)
+
     def look(self, limit: int) -> None:
         """Reads on behind what has been seen: one page, past empty ones in mid-split."""
         front = self._front
+        front.note_quiet()
         for _ in range(_MAX_EMPTY_PAGES):
             self._pace()
             page = front.cursor.next_page(limit)
@@ -169,26 +178,15 @@ class Visit:
 
     def _jump(self, instant: int) -> _Jump | None:
         """The first record at or after `instant`; None where there is none yet."""
-        split = self._front.split.id
-        iterator = self._log.get_iterator(split, IteratorStart("AT_TIMESTAMP", timestamp=instant))
+        cursor = Cursor(self._log, self._guard, self._front.split.id, AtTime(instant))
         for _ in range(_MAX_EMPTY_PAGES):
-            if iterator is None:
-                return None
             self._pace()
-            page = self._log.get_records(split, iterator, 1)
+            page = cursor.next_page(1)
+            has_ended = page.next_iterator is None
             if page.records:
-                record = _seen(page.records[0])
-                cursor = Cursor(
-                    self._log,
-                    self._guard,
-                    split,
-                    After(record.sequence, arrival=record.arrival),
-                    page.next_iterator,
-                )
-                return _Jump(record, cursor, page.millis_behind, page.next_iterator is None)
-            if page.millis_behind == 0:
+                return _Jump(_seen(page.records[0]), cursor, page.millis_behind, has_ended)
+            if has_ended or page.millis_behind == 0:
                 return None
-            iterator = page.next_iterator
         return None
 
     def _pace(self) -> None:
@@ -199,4 +197,4 @@ class Visit:
 
 def _seen(record: Record) -> Seen:
     size = len(record.data) + len(record.partition_key.encode())
-    return Seen(int(record.sequence_number), record.arrival, size)
+    return Seen(record.sequence_number, record.arrival, size)

@@ -7,13 +7,14 @@ cut away, and a record that should be there and is not is a data loss, never a s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
 from sluice.source.log import Page, Record, StreamLog
 from sluice.source.loss import LossGuard
-from sluice.source.offsets import After, Closed, SplitRange
+from sluice.source.offsets import After, Closed, Position, SplitRange, before
 
 __all__ = ["RangeReader", "ReadSettings", "SplitReader"]
 
@@ -60,8 +61,16 @@ class RangeReader:
             DataLossError: records of the range are gone and data loss is to fail.
             ServiceError: a call failed for good.
         """
+        try:
+            yield from self._read(split)
+        except ServiceError as error:
+            if not error.missing:
+                raise
+            self._guard.report(f"{split.split} is gone, with what was to be read of it: {error}")
+
+    def _read(self, split: SplitRange) -> Iterator[Sequence[Record]]:
         self._guard.expired_start(split.split, split.start)
-        cursor = Cursor(self._log, self._guard, split.split, split.start)
+        cursor = Cursor(self._log, self._guard, split.split, _start(split))
         limit = self._first_limit(split)
         while True:
             page = cursor.next_page(limit)
@@ -98,20 +107,18 @@ class RangeReader:
 
         An end that was set right before a record is met by that record.
         """
-        expected = end.sequence if end.next is None else end.next
         met = next(number for r in records if (number := int(r.sequence_number)) >= end.sequence)
-        if met > expected:
+        if met > int(end.landmark):
             self._lost_end(split, end, f"the next record is {met}")
 
     def _is_end_gone(self, split: SplitRange, end: After, cursor: Cursor) -> bool:
         """At the tip without having met the end: is it late, or gone?"""
-        target = end.sequence if end.next is None else end.next
         here = cursor.position
         if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
             return True
-        start = After(target - 1, next=target)
+        start = before(end.landmark)
         probe = Cursor(self._log, _Silent(self._guard), split.split, start).next_page(1)
-        if probe.records and int(probe.records[0].sequence_number) == target:
+        if probe.records and probe.records[0].sequence_number == end.landmark:
             cursor.reopen()  # it is there, so this iterator has gone astray
             return False
         if not probe.records and probe.next_iterator is not None and probe.millis_behind > 0:
@@ -119,9 +126,8 @@ class RangeReader:
         return self._lost_end(split, end, "the shard's tip comes before it")
 
     def _lost_end(self, split: SplitRange, end: After, why: str) -> bool:
-        known = end.sequence if end.next is None else end.next
         self._guard.report(
-            f"{split.split}: record {known}, where the batch ends, is gone, and others with it: {why}"
+            f"{split.split}: record {end.landmark}, where the batch ends, is gone, and others with it: {why}"
         )
         return True
 
@@ -134,6 +140,14 @@ class _Silent(LossGuard):
 
     def report(self, what: str) -> None:
         del what
+
+
+def _start(split: SplitRange) -> Position:
+    """The start, with all that is known of how long nothing lay behind it."""
+    start, quiet = split.start, split.end.quiet
+    if isinstance(start, After) and quiet is not None:
+        return replace(start, idle=max(start.idle or 0, quiet))
+    return start
 
 
 def _until(records: Sequence[Record], end: After | Closed) -> Sequence[Record]:

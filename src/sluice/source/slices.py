@@ -69,7 +69,7 @@ def trim(limits: Limits, fronts: Collection[Front], counts: Mapping[SplitId, int
     """Cuts `counts` (of the records seen of each split) where even the first slice holds too many.
 
     Records that arrived at the same time can't be told apart by time; then they are taken in order,
-    one split after the other. At least one is taken.
+    as many of each split. At least one is taken.
     """
     counts = dict(counts)
     for limit, weigh in _weights(limits):
@@ -95,10 +95,10 @@ def _take(taken: Mapping[SplitId, list[Seen]], limit: int, weigh: _Weigh) -> dic
         arrival = 0
         for index, record in enumerate(records):
             arrival = max(arrival, record.arrival)  # arrival may step back, order may not
-            queue.append((arrival, split, index, weigh(record)))
+            queue.append((arrival, index, split, weigh(record)))
     counts = dict.fromkeys(taken, 0)
     total = 0
-    for _, split, index, weight in sorted(queue):
+    for _, index, split, weight in sorted(queue):
         total += weight
         if total > limit and index + sum(counts.values()) > 0:
             break

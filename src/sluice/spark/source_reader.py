@@ -1,0 +1,163 @@
+"""Spark's calls on a reader, translated.
+
+Spark keeps the reader that plans in one process beside the driver, and sends a pickled one to the
+tasks; so readers hold plain data, and what they work with is made where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from sluice.kinesis.options import SourceConfig
+from sluice.kinesis.source import make_enumerator, plan_bounded_read, read_ranges
+from sluice.source.enumerator import StreamEnumerator
+from sluice.source.offsets import Offsets, SplitRange
+from sluice.source.slices import NO_LIMITS, Limits
+from sluice.spark.logs import configure_driver_log
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # before 4.2
+    HAS_ADMISSION_CONTROL = False
+else:
+    HAS_ADMISSION_CONTROL = True
+
+__all__ = ["BatchReader", "StreamReader", "make_stream_reader"]
+
+
+@dataclass
+class RangesPartition(InputPartition):
+    """What one task reads."""
+
+    ranges: tuple[SplitRange, ...]
+
+
+class BatchReader(DataSourceReader):
+    """A read that ends."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+
+    def partitions(self) -> Sequence[InputPartition]:
+        configure_driver_log("sluice")
+        return _deal(plan_bounded_read(self._config), self._config.shards_per_task)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._config, partition)
+
+
+class StreamReader(DataSourceStreamReader):
+    """A query's reader: beside the driver it says where batches end, in a task it reads one.
+
+    This is all that Spark 4.0 and 4.1 can ask. There limits hold inside, and ``Trigger.AvailableNow``
+    and ``Trigger.Once`` run one batch.
+    """
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+        self._enumerator: StreamEnumerator | None = None
+        self._planned: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_enumerator": None, "_planned": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._beside_driver().initial().to_json()
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        enumerator = self._beside_driver()
+        if start is not None:
+            planned = Offsets.from_json(start)
+        elif self._planned is not None:
+            # Before 4.2 Spark does not say where a batch starts: it is where the last one ended.
+            planned = self._planned
+        else:
+            planned = enumerator.initial()
+        end = enumerator.advance(planned, self._limits(limit))
+        self._planned = planned
+        if end is planned and start is not None:
+            return dict(start)
+        return end.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._planned = Offsets.from_json(end)
+        ranges = self._beside_driver().ranges(Offsets.from_json(start), self._planned)
+        return _deal(ranges, self._config.shards_per_task)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._config, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is kept for batches that are done: the offset log is the only state."""
+
+    def stop(self) -> None:
+        if self._enumerator is not None:
+            self._enumerator.close()
+
+    def _beside_driver(self) -> StreamEnumerator:
+        if self._enumerator is None:
+            configure_driver_log("sluice")
+            self._enumerator = make_enumerator(self._config)
+        return self._enumerator
+
+    def _limits(self, limit: Any) -> Limits:
+        del limit
+        return self._config.limits
+
+
+def make_stream_reader(config: SourceConfig) -> DataSourceStreamReader:
+    """The reader with all that the installed Spark can ask."""
+    return AdmittingStreamReader(config) if HAS_ADMISSION_CONTROL else StreamReader(config)
+
+
+if HAS_ADMISSION_CONTROL:
+
+    class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):
+        """The same with Spark 4.2's admission control."""
+
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+            limits = self._config.limits
+            if limits.is_none:
+                return ReadAllAvailable()
+            if limits.records is None and limits.bytes is not None:
+                return ReadMaxBytes(limits.bytes)
+            # Spark has no limit of time; all that counts is that it sees one.
+            return ReadMaxRows(2**63 - 1 if limits.records is None else limits.records)
+
+        def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+            if self._planned is None:
+                return None
+            enumerator = self._beside_driver()
+            lag: dict[str, dict[str, int]] = {}
+            for split, millis in sorted(enumerator.millis_behind_latest.items()):
+                lag.setdefault(split.stream, {})[split.shard] = millis
+            return {**enumerator.newest(self._planned).to_json(), "millisBehindLatest": lag}
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+            self._beside_driver().stop_at_available()
+
+        def _limits(self, limit: Any) -> Limits:
+            # A trigger that takes all there is in one batch (once) comes without limits.
+            return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._config.limits
+
+
+def _deal(ranges: Sequence[SplitRange], shards_per_task: int) -> list[InputPartition]:
+    """Deals ranges out to as few tasks as may be: a task is dear, and a shard is light."""
+    count = -(-len(ranges) // shards_per_task)
+    return [RangesPartition(tuple(ranges[index::count])) for index in range(count)]
+
+
+def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, RangesPartition)  # noqa: S101 - no other is made
+    return read_ranges(config, partition.ranges)

@@ -1,0 +1,143 @@
+"""A streaming query without Spark: an offset log, batches, restarts, and all a source promises, checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from memory_log import MemoryLog
+
+from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
+from sluice.source.log import Record
+from sluice.source.loss import LossGuard
+from sluice.source.offsets import HORIZON, Offsets, Position
+from sluice.source.planner import Planner
+from sluice.source.probe import Probe, ProbeSettings
+from sluice.source.reader import RangeReader, ReadSettings
+from sluice.source.slices import NO_LIMITS, Limits
+from sluice.source.splits import Split, SplitId
+
+Rows = dict[SplitId, list[Record]]
+
+
+def at_horizon(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
+    del now
+    return {split.id: HORIZON for split in splits}
+
+
+def make_enumerator(
+    log: MemoryLog,
+    streams: list[str],
+    *,
+    initial: InitialPositions = at_horizon,
+    fail: bool = True,
+    discovery_interval: float = 10.0,
+) -> StreamEnumerator:
+    guard = LossGuard(log, fail, log.server_time)
+    probe = Probe(log, guard, ProbeSettings(pause=log.sleep))
+    planner = Planner(probe, log.server_time, threads=1)
+    settings = EnumeratorSettings(streams, initial, discovery_interval)
+    return StreamEnumerator(log, settings, guard, probe, planner)
+
+
+class Query:
+    """Runs batches as Spark does: the end is logged as JSON before anything is read."""
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        streams: list[str],
+        *,
+        initial: InitialPositions = at_horizon,
+        fail: bool = True,
+        page_limit: int = 10_000,
+    ) -> None:
+        self.log = log
+        self.streams = streams
+        self.initial = initial
+        self.fail = fail
+        self.page_limit = page_limit
+        self.offsets: list[dict[str, Any]] = []
+        self.batches: list[Rows] = []
+        self.enumerator = self._enumerator()
+
+    def restart(self) -> None:
+        """Everything but the offset log is gone."""
+        self.enumerator.close()
+        self.enumerator = self._enumerator()
+
+    def run_batch(self, limits: Limits = NO_LIMITS, *, crash: bool = False) -> Rows | None:
+        """Plans and reads one batch. None when there is nothing new.
+
+        Args:
+            crash: die after the end was logged and before anything was read, and run it after a restart.
+        """
+        if not self.offsets:
+            self.offsets.append(through_json(self.enumerator.initial()))
+        start = Offsets.from_json(self.offsets[-1])
+        end = self.enumerator.advance(start, limits)
+        if end.to_json() == self.offsets[-1]:
+            return None
+        self.offsets.append(through_json(end))
+        if crash:
+            self.restart()
+        rows = self.read(-1)
+        self.batches.append(rows)
+        return rows
+
+    def run_to_end(self, limits: Limits = NO_LIMITS, *, idle_triggers: int = 12, step: float = 1.0) -> None:
+        """Runs until nothing is new for long enough that every interval has passed."""
+        idle = 0
+        while idle < idle_triggers:
+            idle = 0 if self.run_batch(limits) is not None else idle + 1
+            self.log.pass_time(step)
+
+    def read(self, batch: int) -> Rows:
+        """The rows of a logged batch, read from nothing but the log's two offsets."""
+        start = Offsets.from_json(self.offsets[batch - 1 if batch < 0 else batch])
+        end = Offsets.from_json(self.offsets[batch if batch < 0 else batch + 1])
+        guard = LossGuard(self.log, self.fail, self.log.server_time)
+        settings = ReadSettings(self.page_limit, 0.2, self.log.sleep)
+        rows: Rows = {}
+        for split_range in self.enumerator.ranges(start, end):
+            pages = RangeReader(self.log, guard, settings).read(split_range)
+            rows[split_range.split] = [record for page in pages for record in page]
+        return rows
+
+    def by_split(self) -> Rows:
+        """All rows read, in the order they came."""
+        rows: Rows = {}
+        for batch in self.batches:
+            for split, records in batch.items():
+                rows.setdefault(split, []).extend(records)
+        return rows
+
+    def numbers(self) -> list[int]:
+        return sorted(int(r.sequence_number) for records in self.by_split().values() for r in records)
+
+    def _enumerator(self) -> StreamEnumerator:
+        return make_enumerator(self.log, self.streams, initial=self.initial, fail=self.fail)
+
+
+def through_json(offsets: Offsets) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(json.dumps(offsets.to_json()))
+    return parsed
+
+
+def check_exactly_once(query: Query, expected: Iterable[Record]) -> None:
+    """Every record once, those of a shard in order, children never with or before unread parents."""
+    numbers = query.numbers()
+    assert numbers == sorted(int(record.sequence_number) for record in expected)
+    for records in query.by_split().values():
+        sequence = [int(record.sequence_number) for record in records]
+        assert sequence == sorted(sequence)
+    batch_of: dict[SplitId, list[int]] = {}
+    for index, batch in enumerate(query.batches):
+        for split, records in batch.items():
+            if records:
+                batch_of.setdefault(split, []).append(index)
+    for split, batches in batch_of.items():
+        shard = query.log.shards.get(split)
+        for parent in shard.parents if shard else ():
+            assert max(batch_of.get(SplitId(split.stream, parent), [-1])) < min(batches)
