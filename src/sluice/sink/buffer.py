@@ -57,6 +57,11 @@ class RequestBuffer(Generic[EntryT]):
             return self._returned[0]
         return self._fresh[0] if self._fresh else None
 
+    def returned(self) -> Sequence[Buffered]:
+        """What was given back, in order."""
+        self._sort()
+        return self._returned
+
     def measure(self, max_entries: int, max_bytes: int) -> tuple[int, int]:
         """How many entries from the head on fit into one request, at least one, and their bytes."""
         self._sort()

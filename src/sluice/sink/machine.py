@@ -201,7 +201,8 @@ class SinkMachine(Generic[EntryT]):
             requests.append(self._send(count, now))
         head = self._buffer.head()
         if self.failure is None and head is not None and self._out_of_patience(head, now):
-            self.stop(self._exhausted([head], now))
+            worn_out = [item for item in self._buffer.returned() if self._out_of_patience(item, now)]
+            self.stop(self._exhausted(worn_out, now))
         return requests
 
     # --- sending --------------------------------------------------------------------------------------
@@ -217,9 +218,11 @@ class SinkMachine(Generic[EntryT]):
         if not draining and not self._due(head, most, now):
             self._next_try = head.arrived + config.max_time_in_buffer
             return 0
-        # A request that timed out but still runs holds its thread and its entries. As many of them
-        # may exist as requests in flight, or a destination that hangs would take all memory.
-        if max(len(self._in_flight), len(self._given_up)) >= config.max_in_flight_requests:
+        # A request that timed out but still runs holds its thread and its entries. Such requests come on
+        # top of those in flight, but not without bound, or a destination that hangs would take all memory.
+        running = len(self._in_flight) + len(self._given_up)
+        most_running = 2 * config.max_in_flight_requests
+        if len(self._in_flight) >= config.max_in_flight_requests or running >= most_running:
             return 0  # an answer will wake us
         if now < self._pause_until:
             self._next_try = self._pause_until
@@ -302,7 +305,7 @@ class SinkMachine(Generic[EntryT]):
         """
         if anything_accepted:
             self._fruitless = 0
-        if request.sent_at < self._paused_at:
+        if request.sent_at <= self._paused_at:
             return
         self._paused_at = now
         self._pause_until = now + self._jitter() * _PAUSES.ceiling(self._fruitless)

@@ -48,7 +48,8 @@ class AsyncSinkWriter(Generic[EntryT]):
     Memory holds at most ``max_buffered_requests`` entries (and no more than
     ``max_batch_size_in_bytes * max_in_flight_requests`` bytes of them) that wait, and
     ``max_in_flight_requests`` requests that are on their way. Entries that come back may exceed the
-    first by as much as they left the second. Requests that timed out but still run are bounded likewise.
+    first by as much as they left the second. Requests that timed out but still run come on top: with those
+    in flight, at most ``2 * max_in_flight_requests``.
 
     Attributes:
         name: the destination's, as messages have it.

@@ -1,0 +1,150 @@
+"""Rows as Kinesis records: columns, types, keys, and what can never be delivered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from sluice.destinations.kinesis import KinesisEntry, KinesisRowConverter
+from sluice.errors import InvalidRecordError, OptionError
+
+
+def convert(**columns: Any) -> list[KinesisEntry]:
+    arrays = {
+        name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()
+    }
+    batch = pa.record_batch(list(arrays.values()), names=list(arrays))
+    return list(KinesisRowConverter().convert(batch))
+
+
+def refused(**columns: Any) -> str:
+    with pytest.raises(InvalidRecordError) as caught:
+        convert(**columns)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_binary_data_is_sent_as_it_is(kind: Any) -> None:
+    """Any bytes, none included, are a record."""
+    entries = convert(data=pa.array([b"\x00\xff", b""], kind), partitionKey=["k", "l"])
+
+    assert entries == [KinesisEntry(b"\x00\xff", "k"), KinesisEntry(b"", "l")]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_text_is_sent_as_utf_8(kind: Any) -> None:
+    """A string column becomes its UTF-8 bytes."""
+    assert convert(data=pa.array(["grün"], kind), partitionKey=["k"])[0].data == "grün".encode()
+
+
+def test_without_a_partition_key_records_are_spread_at_random() -> None:
+    """No column, or null in it: every record gets a key of its own."""
+    keys = [entry.partition_key for entry in convert(data=["x"] * 3000)]
+    assert len(set(keys)) == 3000
+
+    mixed = convert(data=["x"] * 3, partitionKey=pa.array(["mine", None, None]))
+    assert mixed[0].partition_key == "mine"
+    assert mixed[1].partition_key != mixed[2].partition_key
+    assert all(entry.partition_key for entry in convert(data=["x"], partitionKey=pa.nulls(1, pa.string())))
+
+
+def test_explicit_hash_keys_are_passed_on() -> None:
+    """0 to 2^128-1 in decimal; null leaves it to the partition key."""
+    largest = str(2**128 - 1)
+    entries = convert(data=["a", "b", "c"], explicitHashKey=["0", largest, None])
+
+    assert [entry.explicit_hash_key for entry in entries] == ["0", largest, None]
+
+
+def test_rows_keep_their_order_across_slices() -> None:
+    """Large batches are converted piece by piece; nothing is lost or moved at the seams."""
+    values = [str(n) for n in range(5000)]
+
+    assert [entry.data.decode() for entry in convert(data=values, partitionKey=values)] == values
+
+
+def test_conversion_is_lazy() -> None:
+    """A writer with little room does not make the whole batch into objects."""
+    batch = pa.record_batch([pa.array(["a"] * 2000 + [None])], names=["data"])
+    entries = KinesisRowConverter().convert(batch)
+
+    assert [next(entries).data for _ in range(1000)] == [b"a"] * 1000
+
+
+def test_columns_are_found_whatever_their_case() -> None:
+    """As everywhere in Spark."""
+    assert convert(DATA=["a"], PartitionKey=["k"]) == [KinesisEntry(b"a", "k")]
+
+
+def test_null_data_is_refused_with_its_row() -> None:
+    """There is nothing to send; the error counts rows and shows none."""
+    assert "row 1030 of a batch" in refused(data=["a"] * 1030 + [None])
+
+
+@pytest.mark.parametrize("key", ["", "k" * 257])
+def test_partition_keys_that_are_empty_or_too_long_are_refused(key: str) -> None:
+    """Kinesis takes 1 to 256 characters."""
+    message = refused(data=["secret"] * 2, partitionKey=["fine", key])
+
+    assert f"row 1 of a batch of rows (counted from 0): column 'partitionKey' has {len(key)}" in message
+    assert "secret" not in message
+
+
+def test_a_partition_key_counts_in_characters() -> None:
+    """256 characters of any width are allowed."""
+    assert convert(data=["a"], partitionKey=["ü" * 256])
+
+
+@pytest.mark.parametrize("key", ["", "-1", "abc", "1.5", "01", " 1", "٣", str(2**128), "9" * 40])
+def test_bad_hash_keys_are_refused(key: str) -> None:
+    """Anything but a plain decimal number below 2^128."""
+    message = refused(data=["a", "b"], explicitHashKey=pa.array([None, key]))
+
+    assert "row 1 of a batch" in message
+    assert "explicitHashKey" in message
+
+
+def schema(**columns: Any) -> Any:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def test_spark_schemas_that_fit_are_taken() -> None:
+    """Columns of other names are not written, as with Spark's Kafka sink."""
+    for data in (BinaryType(), StringType()):
+        KinesisRowConverter().open(
+            schema(Data=data, partitionkey=StringType(), explicitHashKey=StringType(), other=LongType())
+        )
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"value": StringType()}, "column 'data' (binary or string) is required"),
+        ({}, "column 'data' (binary or string) is required"),
+        ({"data": IntegerType()}, "column 'data' is int: allowed is binary or string"),
+        (
+            {"data": BinaryType(), "partitionKey": LongType()},
+            "column 'partitionKey' is bigint: allowed is string",
+        ),
+        (
+            {"data": BinaryType(), "explicitHashKey": LongType()},
+            "column 'explicitHashKey' is bigint: allowed is string",
+        ),
+        ({"data": BinaryType(), "DATA": BinaryType()}, "column 'data' is there twice"),
+    ],
+)
+def test_schemas_that_cannot_work_are_refused(columns: dict[str, Any], message: str) -> None:
+    """A query with the wrong columns fails when it starts, not at its first row."""
+    with pytest.raises(OptionError) as caught:
+        KinesisRowConverter().open(schema(**columns))
+
+    assert message in str(caught.value)
+
+
+def test_a_batch_without_data_is_refused_even_unopened() -> None:
+    """Whoever uses the converter by hand gets an error too, not a KeyError."""
+    with pytest.raises(OptionError, match="column 'data'"):
+        convert(value=["a"])

@@ -1,0 +1,118 @@
+"""A destination in memory that does what a test tells it, and a clock that does as well."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.sink import AsyncSinkConfig, SubmitResult
+
+Outcome = SubmitResult[str] | Exception
+Behaviour = Callable[[int, Sequence[str]], Outcome]
+
+
+def accept(_: int, __: Sequence[str]) -> Outcome:
+    return SubmitResult()
+
+
+def rows(values: Iterable[str]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(list(values), pa.string())], names=["data"])
+
+
+def config(**changes: Any) -> AsyncSinkConfig:
+    """Flink's own test settings, roughly: small batches, nothing that is due by time."""
+    settings: dict[str, Any] = {
+        "max_batch_size": 10,
+        "max_batch_size_in_bytes": 1000,
+        "max_record_size_in_bytes": 100,
+        "max_in_flight_requests": 1,
+        "max_buffered_requests": 100,
+        "max_time_in_buffer": 3600.0,
+        "request_timeout": 3600.0,
+        "max_retry_duration": 3600.0,
+    }
+    return AsyncSinkConfig(**(settings | changes))
+
+
+class RefusedError(Exception):
+    """What a fake destination raises; fatal when told so."""
+
+    def __init__(self, message: str = "no", *, fatal: bool = False) -> None:
+        super().__init__(message)
+        self.fatal = fatal
+
+
+class FakeConverter:
+    def __init__(self) -> None:
+        self.schema: object = None
+        self.converted = 0
+
+    def open(self, schema: object) -> None:
+        self.schema = schema
+
+    def convert(self, batch: pa.RecordBatch) -> Iterator[str]:
+        for value in batch.column(0).to_pylist():
+            self.converted += 1
+            yield value
+
+
+class FakeDestination:
+    """Entries are strings; their size is their length.
+
+    Args:
+        behave: told the number of the request (from 0) and its entries, says what becomes of them.
+            May block: it runs on the request's thread.
+    """
+
+    def __init__(self, behave: Behaviour = accept) -> None:
+        self._behave = behave
+        self._lock = threading.Lock()
+        self.converter = FakeConverter()
+        self.requests: list[list[str]] = []
+        self.stored: list[str] = []
+        self.running = 0
+        self.most_running = 0
+        self.closed = 0
+
+    def create_converter(self) -> FakeConverter:
+        return self.converter
+
+    def size_in_bytes(self, entry: str) -> int:
+        return len(entry)
+
+    def submit(self, entries: Sequence[str]) -> SubmitResult[str]:
+        with self._lock:
+            number = len(self.requests)
+            self.requests.append(list(entries))
+            self.running += 1
+            self.most_running = max(self.most_running, self.running)
+        try:
+            outcome = self._behave(number, entries)
+            if isinstance(outcome, Exception):
+                raise outcome
+        finally:
+            with self._lock:
+                self.running -= 1
+        refused = {id(entry) for entry in outcome.failed}
+        with self._lock:
+            self.stored += [entry for entry in entries if id(entry) not in refused]
+        return outcome
+
+    def is_fatal(self, error: Exception) -> bool:
+        return isinstance(error, RefusedError) and error.fatal
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class ManualClock:
+    """Time moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now

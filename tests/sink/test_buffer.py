@@ -1,0 +1,79 @@
+"""The buffer: entries leave in their order, whatever came back in between."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.sink.buffer import RequestBuffer
+
+
+def filled(*sizes: int) -> RequestBuffer[int]:
+    buffer: RequestBuffer[int] = RequestBuffer()
+    buffer.add(list(range(len(sizes))), list(sizes), 0.0)
+    return buffer
+
+
+def test_a_batch_ends_before_the_entry_that_does_not_fit() -> None:
+    """Records and bytes bound a batch together; what would pass either is left for the next one."""
+    buffer = filled(4, 4, 4, 4)
+
+    assert buffer.measure(10, 9) == (2, 8)
+    assert buffer.measure(3, 100) == (3, 12)
+    assert buffer.measure(3, 12) == (3, 12)
+
+
+def test_a_single_entry_always_fits() -> None:
+    """A batch is never empty, or nothing would ever be sent."""
+    assert filled(50, 1).measure(5, 10) == (1, 50)
+
+
+def test_what_comes_back_is_ahead_of_the_rest_in_its_old_order() -> None:
+    """Answers come in any order; entries are put back by the place they had."""
+    buffer = filled(*[1] * 9)
+    first, second = buffer.take(3), buffer.take(3)
+    buffer.give_back([second[0], second[2]])
+    buffer.give_back([first[1]])
+
+    assert [item.entry for item in buffer.take(6)] == [1, 3, 5, 6, 7, 8]
+    assert len(buffer) == 0
+    assert buffer.size_in_bytes == 0
+
+
+def test_an_entry_that_came_back_keeps_its_age() -> None:
+    """The head is the oldest entry, so the time in the buffer counts from its first arrival."""
+    buffer: RequestBuffer[str] = RequestBuffer()
+    buffer.add(["a"], [1], 5.0)
+    taken = buffer.take(1)
+    buffer.add(["b"], [1], 9.0)
+    buffer.give_back(taken)
+
+    head = buffer.head()
+    assert head is not None
+    assert (head.entry, head.arrived) == ("a", 5.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 6), st.lists(st.booleans(), max_size=12)), max_size=20
+    )
+)
+def test_order_and_size_hold_through_any_exchange(steps: list[tuple[int, int, list[bool]]]) -> None:
+    """Whatever is added, taken and given back: nothing is lost, the head is the lowest, bytes add up."""
+    buffer: RequestBuffer[int] = RequestBuffer()
+    out: dict[int, int] = {}
+    added = 0
+    for more, taken, back in steps:
+        buffer.add(list(range(added, added + more)), [1] * more, 0.0)
+        added += more
+        items = buffer.take(min(taken, len(buffer)))
+        numbers = [item.number for item in items]
+        assert numbers == sorted(numbers)
+        kept = buffer.head()
+        assert kept is None or not numbers or numbers[-1] < kept.number
+        out |= {item.number: item.size for item in items}
+        returned = [item for item, again in zip(items, back, strict=False) if again]
+        buffer.give_back(returned)
+        for item in returned:
+            del out[item.number]
+        assert buffer.size_in_bytes == len(buffer) == added - len(out)

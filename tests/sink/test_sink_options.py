@@ -1,0 +1,224 @@
+"""The sink's options: what they become, what is refused, and what is learnt between epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sink_fakes import config
+
+from sluice.errors import OptionError
+from sluice.options import OptionValues, read_options
+from sluice.sink import (
+    CongestionControlRateLimitingStrategy,
+    NoRateLimitingStrategy,
+    ResultInfo,
+    SinkLimits,
+)
+from sluice.sink.memory import StrategyMemory
+from sluice.sink.options import SINK_OPTIONS, config_from_options, strategy_from_options
+
+LIMITS = SinkLimits(
+    max_batch_size=500, max_batch_size_in_bytes=1000, max_record_size_in_bytes=1000, aimd_decrease_factor=0.99
+)
+
+
+def read(**given: str) -> OptionValues:
+    return read_options("test", SINK_OPTIONS, {"destination": "x", **given})
+
+
+def settings(**given: str) -> Any:
+    values = read(**given)
+    result = config_from_options(values, LIMITS)
+    values.check()
+    return result
+
+
+def refusal(**given: str) -> str:
+    values = read(**given)
+    config_from_options(values, LIMITS)
+    strategy_from_options(values, LIMITS)
+    with pytest.raises(OptionError) as caught:
+        values.check()
+    return str(caught.value)
+
+
+def test_defaults_are_those_of_the_interface() -> None:
+    """Batching comes from the destination; durations are seconds; nothing is fatal but what must be."""
+    made = settings()
+
+    assert (made.max_batch_size, made.max_batch_size_in_bytes, made.max_record_size_in_bytes) == (
+        500,
+        1000,
+        1000,
+    )
+    assert (made.max_in_flight_requests, made.max_buffered_requests) == (50, 10_000)
+    assert (made.max_time_in_buffer, made.request_timeout, made.max_retry_duration) == (5.0, 600.0, 900.0)
+    assert (made.fail_on_timeout, made.fail_on_error) == (False, False)
+
+
+def test_what_is_given_is_taken() -> None:
+    """Every option of the writer reaches its settings."""
+    made = settings(
+        maxBatchSize="5",
+        maxBatchSizeInBytes="500",
+        maxRecordSizeInBytes="400",
+        maxInFlightRequests="7",
+        maxBufferedRequests="70",
+        maxTimeInBuffer="250ms",
+        requestTimeout="2m",
+        maxRetryDuration="0",
+        failOnTimeout="true",
+        failOnError="TRUE",
+    )
+
+    assert made == config(
+        max_batch_size=5,
+        max_batch_size_in_bytes=500,
+        max_record_size_in_bytes=400,
+        max_in_flight_requests=7,
+        max_buffered_requests=70,
+        max_time_in_buffer=0.25,
+        request_timeout=120.0,
+        max_retry_duration=0.0,
+        fail_on_timeout=True,
+        fail_on_error=True,
+    )
+
+
+def test_a_default_follows_the_setting_it_belongs_to() -> None:
+    """Smaller batches in bytes make for smaller records, a smaller buffer for smaller batches."""
+    assert settings(maxBatchSizeInBytes="100").max_record_size_in_bytes == 100
+    assert settings(maxBufferedRequests="100").max_batch_size == 100
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"maxBatchSize": "501"}, "'maxBatchSize' is '501': the destination takes at most 500"),
+        ({"maxBatchSize": "0"}, "'maxBatchSize' is '0': allowed is a whole number of at least 1"),
+        ({"maxInFlightRequests": "-1"}, "'maxInFlightRequests' is '-1'"),
+        ({"maxBatchSizeInBytes": "1KiB"}, "'maxBatchSizeInBytes' is '1KiB': the destination takes at most"),
+        (
+            {"maxBatchSizeInBytes": "10", "maxRecordSizeInBytes": "11"},
+            "'maxRecordSizeInBytes' is '11': at most 'maxBatchSizeInBytes', 10",
+        ),
+        (
+            {"maxBatchSize": "10", "maxBufferedRequests": "9"},
+            "'maxBufferedRequests' is '9': at least 'maxBatchSize', 10",
+        ),
+        ({"requestTimeout": "0"}, "'requestTimeout' is '0'"),
+        ({"oversizedRecords": "deadLetter"}, "'oversizedRecords' ('deadLetter' given) is not supported yet"),
+        ({"oversizedRecords": "drop"}, "allowed is one of fail, deadLetter"),
+        ({"deadLetterPath": "/x"}, "'deadLetterPath' ('/x' given) is not supported yet"),
+        ({"rateLimiting": "token-bucket"}, "'rateLimiting' ('token-bucket' given) is not supported yet"),
+        ({"rateLimiting": "my.module:Name"}, "'rateLimiting' ('my.module:Name' given) is not supported yet"),
+        ({"rateLimiting": "fast"}, "'rateLimiting' is 'fast': allowed are aimd, token-bucket, none"),
+        ({"tokenBucketRate": "5"}, "'tokenBucketRate' ('5' given) is not supported yet"),
+        ({"tokenBucketBurst": "5"}, "'tokenBucketBurst' ('5' given) is not supported yet"),
+        ({"aimdDecreaseFactor": "1"}, "'aimdDecreaseFactor' is '1'"),
+        ({"aimdIncrease": "0"}, "'aimdIncrease' is '0'"),
+        ({"failonEror": "true"}, "'failonEror' is not known: did you mean 'failOnError'?"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(given: dict[str, str], message: str) -> None:
+    """Nothing is ignored: the error names the option, what was given and what is allowed."""
+    assert message in refusal(**given)
+
+
+def test_all_mistakes_are_in_one_error() -> None:
+    """Whoever starts a query learns everything at once."""
+    text = refusal(maxBatchSize="501", rateLimiting="fast", deadLetterPath="/x", nonsense="1")
+
+    assert all(key in text for key in ("maxBatchSize", "rateLimiting", "deadLetterPath", "nonsense"))
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [({}, (99, 109)), ({"aimdDecreaseFactor": "0.5"}, (50, 60)), ({"aimdIncrease": "3"}, (99, 102))],
+)
+def test_aimd_is_the_default_and_its_options_reach_it(given: dict[str, str], limits: tuple[int, int]) -> None:
+    """It starts with all that may be in flight; the factor is the destination's unless given."""
+    strategy = strategy_from_options(read(**given), LIMITS)(config(max_in_flight_requests=10))
+    assert isinstance(strategy, CongestionControlRateLimitingStrategy)
+    assert strategy.max_batch_size == 100
+    strategy.register_completed_request(ResultInfo(1, 1))
+    down = strategy.max_batch_size
+    strategy.register_completed_request(ResultInfo(0, 1))
+
+    assert (down, strategy.max_batch_size) == (limits[0], min(limits[1], 100))
+
+
+def test_rate_limiting_can_be_switched_off() -> None:
+    """rateLimiting=none."""
+    assert isinstance(
+        strategy_from_options(read(rateLimiting="None"), LIMITS)(config()), NoRateLimitingStrategy
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_batch_size": 0},
+        {"max_in_flight_requests": 0},
+        {"request_timeout": 0.0},
+        {"max_time_in_buffer": -1.0},
+        {"max_retry_duration": float("nan")},
+        {"max_buffered_requests": 9},
+        {"max_record_size_in_bytes": 1001},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
+    """A writer that could not send, or would never be done, is not made."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        config(**wrong)
+
+
+# --- what survives an epoch ---------------------------------------------------------------------------
+
+
+def test_what_was_learnt_is_found_again() -> None:
+    """The next epoch of the same destination and configuration gets the same strategy."""
+    memory = StrategyMemory()
+    with memory.lend("a", NoRateLimitingStrategy) as first:
+        pass
+    with (
+        memory.lend("a", NoRateLimitingStrategy) as second,
+        memory.lend("b", NoRateLimitingStrategy) as other,
+    ):
+        assert second is first
+        assert other is not first
+
+
+def test_a_strategy_serves_one_writer_at_a_time() -> None:
+    """Two writers side by side do not share books."""
+    memory = StrategyMemory()
+    with memory.lend("a", NoRateLimitingStrategy) as one, memory.lend("a", NoRateLimitingStrategy) as two:
+        assert one is not two
+
+
+def test_a_strategy_that_can_forget_survives_a_failure() -> None:
+    """A failed epoch does not undo what was learnt, unless requests would stay in flight in the books."""
+
+    class Forgetless(NoRateLimitingStrategy):
+        forget_in_flight: Any = property()
+
+    def failing(kind: type[NoRateLimitingStrategy]) -> bool:
+        memory = StrategyMemory()
+        with pytest.raises(OSError, match="x"), memory.lend("a", kind) as first:
+            raise OSError("x")
+        with memory.lend("a", kind) as second:
+            return second is first
+
+    assert failing(NoRateLimitingStrategy)
+    assert not failing(Forgetless)
+
+
+def test_memory_is_bounded() -> None:
+    """Queries come and go; the strategies of those long gone are forgotten."""
+    memory = StrategyMemory()
+    for key in range(1000):
+        with memory.lend(key, NoRateLimitingStrategy):
+            pass
+
+    assert len(memory._resting) <= 100

@@ -1,0 +1,399 @@
+"""The writer as a whole, with its threads. Flink's own scenarios are named in the docstrings."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sink_fakes import FakeDestination, ManualClock, Outcome, RefusedError, config, rows
+
+from sluice.errors import InvalidRecordError, ServiceError, SluiceError
+from sluice.sink import (
+    AIMDScalingStrategy,
+    AsyncSinkWriter,
+    CongestionControlRateLimitingStrategy,
+    NoRateLimitingStrategy,
+    RateLimitingStrategy,
+    RequestInfo,
+    SubmitResult,
+)
+
+# Long enough for any machine; nothing here waits for it unless it is broken.
+PATIENCE = 30.0
+
+
+def fast() -> float:
+    """A clock a hundred times as fast, so that pauses after refusals take no time."""
+    return time.monotonic() * 100
+
+
+@contextmanager
+def writing(
+    destination: FakeDestination,
+    *,
+    strategy: RateLimitingStrategy | None = None,
+    clock: Callable[[], float] = fast,
+    **changes: Any,
+) -> Iterator[AsyncSinkWriter[str]]:
+    before = set(threading.enumerate())
+    writer = AsyncSinkWriter(
+        destination, config(**changes), strategy or NoRateLimitingStrategy(), clock=clock
+    )
+    try:
+        yield writer
+    finally:
+        writer.close()
+    assert destination.closed == 1
+    deadline = time.monotonic() + PATIENCE
+    while set(threading.enumerate()) - before:
+        assert time.monotonic() < deadline, "threads are left behind"
+
+
+def caretakers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "sluice-sink-caretaker"]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+
+
+def test_80_records_are_80_written() -> None:
+    """Flink: 80 records are 80 written, in their order where one request goes after the other."""
+    destination = FakeDestination()
+    with writing(destination) as writer:
+        for start in range(0, 80, 8):
+            writer.write(rows(str(n) for n in range(start, start + 8)))
+        writer.flush()
+
+    assert destination.stored == [str(n) for n in range(80)]
+    assert [len(request) for request in destination.requests] == [10] * 8
+    assert writer.figures.records == 80
+
+
+def test_order_after_intermittent_failure() -> None:
+    """Flink: records refused now and then end up written once each, each request in order."""
+
+    def every_third_once(number: int, entries: Sequence[str]) -> Outcome:
+        return SubmitResult([entry for entry in entries if int(entry) % 3 == 0] if number % 2 == 0 else [])
+
+    destination = FakeDestination(every_third_once)
+    with writing(destination) as writer:
+        writer.write(rows(str(n) for n in range(40)))
+        writer.flush()
+
+    assert sorted(destination.stored, key=int) == [str(n) for n in range(40)]
+    for request in destination.requests:
+        assert request == sorted(request, key=int)
+
+
+def test_failed_entries_are_retried_in_the_next_batch_in_order() -> None:
+    """Flink: failed entries are at the head of the next possible batch, order preserved."""
+
+    def first_refused(number: int, entries: Sequence[str]) -> Outcome:
+        return SubmitResult([entries[0], entries[2]] if number == 0 else [])
+
+    destination = FakeDestination(first_refused)
+    with writing(destination, max_batch_size=3) as writer:
+        writer.write(rows("abcdef"))
+        writer.flush()
+
+    assert destination.requests == [["a", "b", "c"], ["a", "c", "d"], ["e", "f"]]
+
+
+def test_a_flush_of_nothing_is_no_request() -> None:
+    """Flink: flushing an empty buffer; no thread is started for it either."""
+    destination = FakeDestination()
+    with writing(destination) as writer:
+        writer.write(rows([]))
+        writer.flush()
+        assert caretakers() == []
+
+    assert destination.requests == []
+
+
+def test_a_batch_that_waited_is_sent_without_a_new_row() -> None:
+    """maxTimeInBuffer holds while the task's thread is away: the caretaker sends what is due."""
+    clock = ManualClock()
+    destination = FakeDestination()
+    with writing(destination, clock=clock, max_time_in_buffer=5.0) as writer:
+        writer.write(rows("a"))
+        clock.now += 4.0
+        writer.write(rows("b"))
+        assert destination.requests == []
+        clock.now += 1.0
+        eventually(lambda: destination.stored == ["a", "b"])
+
+
+def test_there_is_one_timer() -> None:
+    """Flink: one and only one timer, however many writes there are."""
+    destination = FakeDestination()
+    with writing(destination, clock=ManualClock()) as writer:
+        for _ in range(20):
+            writer.write(rows("a"))
+        assert len(caretakers()) == 1
+
+
+def test_a_refused_record_is_retried_while_the_task_is_away() -> None:
+    """Retries need no new row either."""
+    destination = FakeDestination(lambda n, entries: SubmitResult(entries if n == 0 else []))
+    with writing(destination, max_batch_size=2) as writer:
+        writer.write(rows("ab"))
+        eventually(lambda: destination.stored == ["a", "b"])
+
+
+def test_a_write_blocks_while_the_buffer_is_full() -> None:
+    """Back-pressure: no row is taken from the input for which there is no room."""
+    gate = threading.Event()
+
+    def gated(_: int, __: Sequence[str]) -> Outcome:
+        assert gate.wait(PATIENCE)
+        return SubmitResult()
+
+    destination = FakeDestination(gated)
+    with writing(destination, max_batch_size=2, max_buffered_requests=4) as writer:
+        thread = threading.Thread(target=writer.write, args=(rows("abcdefghij"),))
+        thread.start()
+        eventually(lambda: destination.converter.converted == 6)
+        # Two in flight, four buffered.
+        thread.join(0.05)
+        assert thread.is_alive()
+        assert destination.converter.converted == 6
+        gate.set()
+        thread.join(PATIENCE)
+        writer.flush()
+
+    assert destination.stored == list("abcdefghij")
+
+
+def test_a_retry_storm_stays_within_the_bounds() -> None:
+    """Flink: a retry storm does not exceed the in-flight limit."""
+
+    def storm(number: int, _: Sequence[str]) -> Outcome:
+        return RefusedError() if number < 60 else SubmitResult()
+
+    destination = FakeDestination(storm)
+    with writing(destination, max_batch_size=2, max_in_flight_requests=4) as writer:
+        writer.write(rows(str(n) for n in range(50)))
+        writer.flush()
+
+    assert sorted(destination.stored, key=int) == [str(n) for n in range(50)]
+    assert destination.most_running <= 4
+
+
+def test_a_late_success_after_a_timeout_changes_nothing() -> None:
+    """Flink: the entries of a request that timed out are sent again; its answer comes too late to count."""
+    clock = ManualClock()
+    late = threading.Event()
+
+    def first_hangs(number: int, _: Sequence[str]) -> Outcome:
+        if number == 0:
+            assert late.wait(PATIENCE)
+        return SubmitResult()
+
+    destination = FakeDestination(first_hangs)
+    with writing(destination, clock=clock, max_batch_size=2, request_timeout=10.0) as writer:
+        writer.write(rows("ab"))
+        eventually(lambda: len(destination.requests) == 1)
+        clock.now += 10.0
+        eventually(lambda: writer.figures.timeouts == 1)
+        clock.now += 1.0
+        writer.flush()
+        assert writer.figures.records == 2
+        late.set()
+        eventually(lambda: destination.running == 0)
+        writer.flush()
+
+    assert writer.figures.records == 2
+    assert destination.requests == [["a", "b"], ["a", "b"]]
+
+
+def test_a_fatal_error_is_raised_by_the_next_write() -> None:
+    """What happens while the task is away is not lost: it is raised as it was, by every call from then on."""
+    destination = FakeDestination(lambda _, __: RefusedError("denied", fatal=True))
+    with writing(destination, max_batch_size=1) as writer:
+        writer.write(rows("a"))
+        eventually(lambda: writer._machine.failure is not None)
+        with pytest.raises(RefusedError, match="denied"):
+            writer.write(rows("b"))
+        with pytest.raises(RefusedError, match="denied"):
+            writer.flush()
+
+    assert destination.requests == [["a"]]
+
+
+def test_a_fatal_error_is_raised_by_a_flush_that_waits() -> None:
+    """A flush does not wait for what will not come."""
+    destination = FakeDestination(lambda _, __: RefusedError("denied", fatal=True))
+    with writing(destination) as writer:
+        writer.write(rows("ab"))
+        with pytest.raises(RefusedError, match="denied"):
+            writer.flush()
+
+
+def test_a_write_that_waits_for_room_is_told_of_a_fatal_error() -> None:
+    """Back-pressure ends when the destination has failed for good."""
+    destination = FakeDestination(lambda _, __: RefusedError("denied", fatal=True))
+    with (
+        writing(destination, max_batch_size=1, max_buffered_requests=1) as writer,
+        pytest.raises(RefusedError, match="denied"),
+    ):
+        writer.write(rows("abcdef"))
+
+
+def test_an_exit_in_a_request_is_not_lost() -> None:
+    """Not only exceptions: whatever ends a request thread ends the writer, and is never retried."""
+
+    def leave(_: int, __: Sequence[str]) -> Outcome:
+        raise SystemExit("out")
+
+    with writing(FakeDestination(leave)) as writer:
+        writer.write(rows("a"))
+        with pytest.raises(SystemExit, match="out"):
+            writer.flush()
+
+
+def test_a_destination_that_answers_nothing_is_a_mistake() -> None:
+    """Forgetting to return a SubmitResult must not look like success, nor hang."""
+    destination = FakeDestination()
+    destination.submit = lambda _: None  # type: ignore[method-assign, assignment, return-value]
+    with writing(destination) as writer:
+        writer.write(rows("a"))
+        with pytest.raises(TypeError, match="returned no SubmitResult"):
+            writer.flush()
+
+
+def test_closing_does_not_wait_for_requests() -> None:
+    """A task that failed or was killed ends at once; what is in flight ends when it ends."""
+    gate = threading.Event()
+
+    def gated(_: int, __: Sequence[str]) -> Outcome:
+        gate.wait(PATIENCE)
+        return SubmitResult()
+
+    destination = FakeDestination(gated)
+    writer = AsyncSinkWriter(destination, config(max_batch_size=1), NoRateLimitingStrategy())
+    writer.write(rows("ab"))
+    eventually(lambda: destination.running == 1)
+    writer.close()
+    writer.close()
+
+    assert destination.closed == 1
+    assert caretakers() == []
+    gate.set()
+    eventually(lambda: destination.running == 0)
+    with pytest.raises(SluiceError, match="closed"):
+        writer.write(rows("c"))
+
+
+def test_a_strategy_outlives_a_writer_that_gave_up() -> None:
+    """Requests that nobody waits for any more do not stay in flight in the strategy's books."""
+    gate = threading.Event()
+
+    def gated(_: int, __: Sequence[str]) -> Outcome:
+        gate.wait(PATIENCE)
+        return SubmitResult()
+
+    strategy = CongestionControlRateLimitingStrategy(
+        max_in_flight_requests=5,
+        initial_max_in_flight_messages=10,
+        scaling_strategy=AIMDScalingStrategy(rate_threshold=100),
+    )
+    destination = FakeDestination(gated)
+    writer = AsyncSinkWriter(destination, config(max_batch_size=10), strategy)
+    writer.write(rows("abcdefghij"))
+    assert strategy.should_block(RequestInfo(1))
+    writer.close()
+    gate.set()
+
+    assert not strategy.should_block(RequestInfo(10))
+    eventually(lambda: destination.running == 0)
+
+
+def test_a_record_that_is_too_large_is_named_by_size_and_limit() -> None:
+    """oversizedRecords=fail: the error says how large, how much is allowed, where; and shows no data."""
+    with (
+        writing(FakeDestination(), max_record_size_in_bytes=5) as writer,
+        pytest.raises(InvalidRecordError) as caught,
+    ):
+        writer.write(rows(["ok", "much too large"]))
+
+    assert "14 bytes" in str(caught.value)
+    assert "5 bytes (maxRecordSizeInBytes)" in str(caught.value)
+    assert "FakeDestination" in str(caught.value)
+    assert "much" not in str(caught.value)
+
+
+def test_a_record_of_exactly_the_limit_is_written() -> None:
+    """The limit is included."""
+    destination = FakeDestination()
+    with writing(destination, max_record_size_in_bytes=5) as writer:
+        writer.write(rows(["12345"]))
+        writer.flush()
+
+    assert destination.stored == ["12345"]
+
+
+def test_patience_that_ran_out_names_the_cause() -> None:
+    """maxRetryDuration: the task fails with destination, cause, how many and how long."""
+    destination = FakeDestination(lambda _, __: RefusedError("busy"))
+    with writing(destination, max_retry_duration=20.0) as writer:
+        writer.write(rows("abc"))
+        with pytest.raises(ServiceError, match=r"FakeDestination: 3 records are still not .* busy"):
+            writer.flush()
+
+
+def test_the_converter_is_told_the_schema() -> None:
+    """open() reaches the converter, before any row."""
+    destination = FakeDestination()
+    schema: Any = object()
+    with writing(destination) as writer:
+        writer.open(schema)
+
+    assert destination.converter.schema is schema
+
+
+def test_a_batch_may_be_larger_than_the_buffer() -> None:
+    """One Arrow batch of any size passes through a buffer of any size."""
+    destination = FakeDestination()
+    with writing(destination, max_batch_size=3, max_buffered_requests=5, max_in_flight_requests=2) as writer:
+        writer.write(rows(str(n) for n in range(1000)))
+        writer.flush()
+
+    assert sorted(destination.stored, key=int) == [str(n) for n in range(1000)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 30), max_size=6),
+    st.lists(st.sampled_from(["accept", "odd", "all", "raise"]), max_size=12),
+    st.integers(1, 4),
+)
+def test_threads_lose_nothing(batches: list[int], script: list[str], in_flight: int) -> None:
+    """Through real threads, refusals and failures: each record is stored exactly once when flush returns."""
+
+    def scripted(number: int, entries: Sequence[str]) -> Outcome:
+        todo = script[number] if number < len(script) else "accept"
+        if todo == "raise":
+            return RefusedError()
+        refused = {"accept": [], "odd": entries[1::2], "all": entries}[todo]
+        return SubmitResult(refused)
+
+    destination = FakeDestination(scripted)
+    expected = []
+    with writing(destination, max_batch_size=4, max_in_flight_requests=in_flight) as writer:
+        for batch, count in enumerate(batches):
+            values = [f"{batch}-{n}" for n in range(count)]
+            expected += values
+            writer.write(rows(values))
+        writer.flush()
+        assert sorted(destination.stored) == sorted(expected)
+
+    assert destination.most_running <= in_flight
