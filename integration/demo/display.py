@@ -97,8 +97,8 @@ class PlainDisplay:
 class LiveDisplay:
     """A table that stays in place, under the lines said so far."""
 
-    def __init__(self) -> None:
-        self._console = Console()
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console()
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._live.start()
 

@@ -1,0 +1,183 @@
+"""The demo: what it proves, how it ends, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from integration.demo.display import LiveDisplay, PlainDisplay, Snapshot
+from integration.demo.events import Click, closing_mark, expected_totals
+from integration.demo.producer import Record
+from integration.demo.progress import Figures, lags
+from integration.demo.proof import checksum, compare_clicks
+from integration.support.kinesis import Stored
+from integration.support.paths import ROOT
+
+CLICK = Click("1-1", "user-1", "/toys/kite", "buy", 499, 1_767_225_601_500)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A demo in a process group of its own; all it starts has `mark` in its environment."""
+
+    process: subprocess.Popen[str]
+    temporary: Path
+    mark: str
+
+    def left_behind(self) -> list[str]:
+        """Processes of it, and files in its temporary directory."""
+        table = subprocess.run(("/bin/ps", "axeww"), capture_output=True, text=True, check=True).stdout
+        processes = [line for line in table.splitlines() if self.mark in line]
+        return processes + [str(path) for path in self.temporary.iterdir()]
+
+    def wait_for(self, text: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if text in line:
+                return
+        raise AssertionError(f"the demo ended before it said {text!r}")
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Running]:
+    """The demo with a few seconds of clicks."""
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    mark = uuid.uuid4().hex
+    with subprocess.Popen(
+        (sys.executable, "-m", "integration.demo", "--seconds", "5", "--rate", "200"),
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary), "SLUICE_TEST_MARK": mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    ) as process:
+        yield Running(process, temporary, mark)
+        if process.poll() is None:
+            process.kill()
+
+
+def test_the_demo_proves_its_output_and_leaves_nothing(demo: Running) -> None:
+    """It ends by itself with status 0, every click and total accounted for, no process and no file left."""
+    output, _ = demo.process.communicate(timeout=180)
+
+    assert demo.process.returncode == 0, output
+    assert "clicks: equal" in output
+    assert "totals: equal" in output
+    assert demo.left_behind() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_nothing(demo: Running, number: signal.Signals) -> None:
+    """Ctrl-C, which reaches every process of the terminal, and a plain kill end it within seconds."""
+    demo.wait_for("putting 200 clicks")
+    time.sleep(3)  # in the midst of it
+
+    if number == signal.SIGINT:
+        os.killpg(demo.process.pid, number)
+    else:
+        demo.process.send_signal(number)
+    output, _ = demo.process.communicate(timeout=60)
+
+    assert demo.process.returncode == 130, output
+    assert "Traceback" not in output
+    assert demo.left_behind() == []
+
+
+def test_the_proof_finds_what_is_missing_changed_or_twice() -> None:
+    """A lost record, a record too many and a changed one each make the comparison unequal."""
+    first, second = CLICK, replace(CLICK, id="1-2")
+    good = [stored(first), stored(second)]
+
+    assert compare_clicks([first, second], good).is_equal
+    assert compare_clicks([first, second], good[:1]).missing == 1
+    assert compare_clicks([first, second], [*good, good[0]]).surplus == 1
+    changed = stored(replace(second, price=1))
+    assert not compare_clicks([first, second], [good[0], changed]).is_equal
+
+
+def test_the_checksum_does_not_depend_on_order_but_on_count() -> None:
+    """The same rows in any order sum up to the same; a row twice does not."""
+    assert checksum(Counter(["a", "b", "b"])) == checksum(Counter(["b", "a", "b"]))
+    assert checksum(Counter(["a", "b"])) != checksum(Counter(["a", "b", "b"]))
+
+
+def test_totals_are_worked_out_by_window_and_section() -> None:
+    """Clicks are counted where their time falls; only what was bought earns."""
+    later = replace(CLICK, id="1-2", action="view", at=CLICK.at + 9_000)
+
+    assert list(expected_totals([CLICK, CLICK, later])) == [
+        '{"clicks": 2, "revenue": 998, "section": "toys", "start": 1767225600}',
+        '{"clicks": 1, "revenue": 0, "section": "toys", "start": 1767225610}',
+    ]
+
+
+def test_the_mark_is_in_no_total_of_clicks() -> None:
+    """The mark lies far enough ahead to fall into a window of its own, which never closes."""
+    assert closing_mark().window > time.time() + 3000
+
+
+def test_a_line_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    """The producer's record is read while it grows."""
+    record = Record(tmp_path / "clicks.jsonl")
+    record.refresh()
+    line = CLICK.to_json() + b"\n"
+
+    with (tmp_path / "clicks.jsonl").open("wb", buffering=0) as file:
+        file.write(line + line[:10])
+        record.refresh()
+        assert record.clicks == [CLICK]
+        file.write(line[10:])
+        record.refresh()
+        assert record.clicks == [CLICK, CLICK]
+
+
+@pytest.mark.parametrize(
+    ("offset", "found"),
+    [
+        ('{"streams": {"s": {"a": {"after": "1"}}}, "millisBehindLatest": {"s": {"a": 5}}}', {"a": 5}),
+        ({"millisBehindLatest": {"a": 1, "b": 2.0}}, {"a": 1, "b": 2}),
+        (None, {}),
+        ("not json", {}),
+    ],
+)
+def test_lag_is_found_in_the_newest_offset(offset: object, found: dict[str, int]) -> None:
+    """Lag by shard, as text or parsed; none where Spark does not report it."""
+    assert dict(lags(offset)) == found
+
+
+def test_both_displays_show_rates_and_lag(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipe gets a line, a terminal a table; both have the figures."""
+    figures = {"clicks": Figures(batches=3, rows=1234, lag={"shardId-000000000001": 70})}
+    snapshot = Snapshot(12.0, 1300, 500.0, figures, {"clicks": 480.0})
+
+    PlainDisplay().show(snapshot)
+    plain = capsys.readouterr().out
+    terminal = io.StringIO()
+    live = LiveDisplay(Console(file=terminal, force_terminal=True, width=100))
+    live.show(snapshot)
+    live.say("done")
+    live.close()
+    table = terminal.getvalue()
+
+    assert "clicks 1,234 (480/s) in 3 batches" in plain
+    assert "lag 70 ms" in plain
+    assert all(text in table for text in ("1,234", "480", "done"))
+
+
+def stored(click: Click) -> Stored:
+    row = compare_clicks([click], []).expected
+    return Stored("shard", 1, click.user, next(iter(row)).encode())
