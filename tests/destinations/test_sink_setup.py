@@ -116,9 +116,7 @@ def test_a_destination_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
         name = "Mine"
         value = f"{__name__}:Custom"
 
-    monkeypatch.setattr(
-        setup.metadata, "entry_points", lambda group: {setup.ENTRY_POINT_GROUP: [Point]}[group]
-    )
+    monkeypatch.setattr(metadata, "entry_points", lambda group: {setup.ENTRY_POINT_GROUP: [Point]}[group])
 
     assert isinstance(read_sink({"destination": "mine", "customTable": "t"}).destination, Custom)
 

@@ -119,7 +119,7 @@ def test_a_task_writes_all_of_its_rows(*, streaming: bool) -> None:
     written = pickle.loads(pickle.dumps(writer.write(batches(25, 0, 5))))  # noqa: S301
 
     assert len(Collecting.stored) == 30
-    assert (written.records, written.bytes, written.refused, written.retries) == (30, 50, 3, 3)
+    assert (written.records, written.bytes, written.refused, written.retries) == (30, 45, 3, 3)
     assert written.requests >= 4
     assert written.destination == "collecting"
     assert written.query is None
