@@ -1,0 +1,90 @@
+"""From records to Arrow: every field in its place, ranges that begin or end inside an aggregate exact."""
+
+from __future__ import annotations
+
+import aws_kinesis_agg.aggregator
+import pytest
+
+from sluice.kinesis.rows import ARROW_SCHEMA, to_record_batches
+from sluice.source.log import Record
+from sluice.source.offsets import HORIZON, After, Closed, Position, SplitRange
+from sluice.source.splits import SplitId
+
+SPLIT = SplitId("clicks", "shardId-000000000007")
+WHOLE = SplitRange(SPLIT, HORIZON, Closed())
+
+
+def aggregate(*data: bytes) -> bytes:
+    aggregator = aws_kinesis_agg.aggregator.RecordAggregator()
+    for index, each in enumerate(data):
+        aggregator.add_user_record(f"key-{index}", each)
+    packed: bytes = aggregator.clear_and_get().get_contents()[2]
+    return packed
+
+
+def rows(
+    split_range: SplitRange, records: list[Record], *, unpack: bool = True
+) -> list[tuple[str, int, bytes]]:
+    batches = list(to_record_batches(split_range, records, unpack=unpack))
+    assert all(batch.schema == ARROW_SCHEMA for batch in batches)
+    found = [row for batch in batches for row in batch.to_pylist()]
+    return [(row["sequenceNumber"], row["subSequenceNumber"], row["data"]) for row in found]
+
+
+def test_every_field_in_its_place() -> None:
+    """One record, seven columns."""
+    record = Record("0042", 1_700_000_000_123_000, "schlüssel", b"\x00\xff")
+    (batch,) = to_record_batches(WHOLE, [record], unpack=True)
+    (row,) = batch.to_pylist()
+    assert row.pop("approximateArrivalTimestamp").timestamp() == 1_700_000_000.123
+    assert row == {
+        "data": b"\x00\xff",
+        "partitionKey": "schlüssel",
+        "sequenceNumber": "0042",
+        "subSequenceNumber": 0,
+        "streamName": "clicks",
+        "shardId": "shardId-000000000007",
+    }
+
+
+def test_aggregates_are_unpacked_in_order_among_plain_records() -> None:
+    """User records count from 0 inside their aggregate; plain ones are 0."""
+    records = [
+        Record("1", 0, "k", b"plain"),
+        Record("2", 0, "a", aggregate(b"x", b"y")),
+        Record("3", 0, "k", b"z"),
+    ]
+    assert rows(WHOLE, records) == [("1", 0, b"plain"), ("2", 0, b"x"), ("2", 1, b"y"), ("3", 0, b"z")]
+
+
+def test_aggregates_stay_packed_when_asked() -> None:
+    """deaggregate=false gives the record as it is stored."""
+    packed = aggregate(b"x", b"y")
+    assert rows(WHOLE, [Record("2", 0, "a", packed)], unpack=False) == [("2", 0, packed)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (After("2", 0), Closed(), [1, 2]),
+        (After("2", 2), Closed(), []),
+        (HORIZON, After("2", 1), [0, 1]),
+        (After("2", 0), After("2", 1), [1]),
+        (After("1"), After("2"), [0, 1, 2]),
+    ],
+)
+def test_a_range_may_begin_and_end_inside_an_aggregate(
+    start: Position, end: After | Closed, expected: list[int]
+) -> None:
+    """`sub` is the last sub-record that is done."""
+    record = Record("2", 0, "a", aggregate(b"x", b"y", b"z"))
+    assert [sub for _, sub, _ in rows(SplitRange(SPLIT, start, end), [record])] == expected
+
+
+def test_large_pages_become_several_batches() -> None:
+    """Batches stay near the size Spark takes fastest, and none is empty."""
+    records = [Record(str(n), 0, "k", bytes(2**20)) for n in range(20)]
+    batches = list(to_record_batches(WHOLE, records, unpack=True))
+    assert len(batches) > 1
+    assert all(0 < batch.num_rows <= 8 for batch in batches)
+    assert sum(batch.num_rows for batch in batches) == 20

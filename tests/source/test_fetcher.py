@@ -1,0 +1,107 @@
+"""Ranges read side by side: order within each, bounded memory, errors and ends that leave nothing behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from sluice.source.fetcher import fetch_side_by_side
+from sluice.source.log import Record
+from sluice.source.offsets import HORIZON, Closed, SplitRange
+from sluice.source.splits import SplitId
+
+RANGES = [SplitRange(SplitId("s", f"shard-{index}"), HORIZON, Closed()) for index in range(5)]
+
+
+def page(number: int) -> list[Record]:
+    return [Record(str(number), 0, "k", b"")]
+
+
+def join_fetchers() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith("sluice-fetch"):
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_pages_of_a_range_come_in_order() -> None:
+    """Different ranges may mix; one range never does."""
+
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
+        del split_range, pause
+        yield from (page(number) for number in range(50))
+
+    seen: dict[SplitId, list[str]] = {}
+    for split_range, records in fetch_side_by_side(RANGES, read):
+        seen.setdefault(split_range.split, []).extend(r.sequence_number for r in records)
+    assert seen == {r.split: [str(number) for number in range(50)] for r in RANGES}
+    join_fetchers()
+
+
+def test_never_more_than_two_pages_ahead() -> None:
+    """A reader waits when its pages are not consumed: memory is bounded, whatever the backlog."""
+    given = 0
+
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
+        nonlocal given
+        del split_range, pause
+        for number in range(100):
+            given += 1
+            yield page(number)
+
+    taken = 0
+    for _ in fetch_side_by_side(RANGES[:1], read):
+        # One being consumed, one waiting; the count is raised before a page is handed over.
+        assert given <= taken + 2
+        taken += 1
+    assert taken == 100
+    join_fetchers()
+
+
+def test_ranges_are_read_at_the_same_time() -> None:
+    """Every range is begun before any is finished."""
+    begun = threading.Barrier(len(RANGES), timeout=10)
+
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
+        del split_range, pause
+        begun.wait()
+        yield page(1)
+
+    assert len(list(fetch_side_by_side(RANGES, read))) == len(RANGES)
+    join_fetchers()
+
+
+def test_an_error_ends_all_and_reaches_the_task() -> None:
+    """The first error is raised as it is; the others stop at their next pause."""
+
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
+        if split_range is RANGES[0]:
+            raise OSError("cut")
+        while True:
+            yield page(1)
+            pause(0.001)
+
+    def consume() -> None:
+        for _ in fetch_side_by_side(RANGES, read):
+            pass
+
+    with pytest.raises(OSError, match="cut"):
+        consume()
+    join_fetchers()
+
+
+def test_a_consumer_that_leaves_stops_all() -> None:
+    """A task that is killed or needs no more rows leaves no thread behind, not even one in a long pause."""
+
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
+        del split_range
+        while True:
+            yield page(1)
+            pause(3600)
+
+    pages = fetch_side_by_side(RANGES, read)
+    next(pages)
+    pages.close()  # type: ignore[attr-defined]
+    join_fetchers()

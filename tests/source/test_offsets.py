@@ -1,0 +1,143 @@
+"""Offsets: the JSON of the interface, to the letter, and the ranges between two of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.errors import SluiceError
+from sluice.source.offsets import (
+    HORIZON,
+    After,
+    AtTime,
+    Closed,
+    Offsets,
+    Position,
+    SplitRange,
+    before,
+    iso_instant,
+    parse_instant,
+)
+from sluice.source.splits import SplitId
+
+A, B = SplitId("s", "shardId-000000000000"), SplitId("s", "shardId-000000000001")
+
+MILLIS = st.integers(0, 4_000_000_000_000)
+HINT = st.none() | MILLIS.map(lambda millis: millis * 1000)
+NUMBER = st.integers(0, 10**57).map(str) | st.integers(0, 10**20).map(lambda number: f"{number:056d}")
+POSITION: st.SearchStrategy[Position] = st.one_of(
+    st.just(HORIZON),
+    st.builds(AtTime, MILLIS.map(lambda millis: millis * 1000), HINT),
+    st.builds(
+        After,
+        NUMBER,
+        st.none() | st.integers(0, 5),
+        next=st.none() | NUMBER,
+        arrival=HINT,
+        idle=HINT,
+        quiet=HINT,
+    ),
+    st.builds(Closed, HINT),
+)
+
+
+def test_json_of_the_interface() -> None:
+    """Each kind of position in the form users may rely on, with nothing that is not asked for."""
+    positions = {
+        SplitId("clicks", "a"): After("49", 3),
+        SplitId("clicks", "b"): HORIZON,
+        SplitId("clicks", "c"): AtTime(1_700_000_000_123_456),
+        SplitId("orders", "d"): Closed(),
+    }
+    assert Offsets(positions).to_json() == {
+        "version": 1,
+        "streams": {
+            "clicks": {
+                "a": {"after": "49", "sub": 3},
+                "b": {"at": "TRIM_HORIZON"},
+                "c": {"at": "2023-11-14T22:13:20.123456Z"},
+            },
+            "orders": {"d": {"closed": True}},
+        },
+        "created": {},
+    }
+
+
+@given(positions=st.dictionaries(st.builds(SplitId, st.sampled_from("st"), st.sampled_from("abc")), POSITION))
+def test_offsets_survive_the_log(positions: dict[SplitId, Position]) -> None:
+    """What is written is what is read, hints and leading zeros included."""
+    written = Offsets(positions, {"s": 1_000}, frozenset({"s", "t"})).to_json()
+    read = Offsets.from_json(json.loads(json.dumps(written)))
+    assert read.to_json() == written
+    assert dict(read.positions) == positions
+    assert read.streams == {"s", "t"}
+
+
+def test_unknown_keys_are_ignored() -> None:
+    """Offsets that a later release wrote with more hints can be read."""
+    value = {"version": 1, "streams": {"s": {A.shard: {"after": "5", "mood": "good"}}}, "more": []}
+    assert Offsets.from_json(value).position(A) == After("5")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"version": 2, "streams": {}},
+        {"version": 1},
+        {"version": 1, "streams": {"s": {"a": {}}}},
+        {"version": 1, "streams": {"s": {"a": {"after": 5}}}},
+        {"version": 1, "streams": {"s": {"a": {"after": "five"}}}},
+        {"version": 1, "streams": {"s": {"a": {"at": "yesterday"}}}},
+        {"version": 1, "streams": {"s": ["a"]}},
+    ],
+)
+def test_what_no_release_wrote_is_refused(value: dict[str, object]) -> None:
+    """A checkpoint that can't be understood is never guessed at."""
+    with pytest.raises(SluiceError, match=r"offsets"):
+        Offsets.from_json(value)
+
+
+def test_ranges_lie_between() -> None:
+    """A split that has not moved has no range; one that is new starts at the horizon."""
+    start = Offsets({A: After("5")})
+    end = Offsets({A: After("5", arrival=1), B: After("9")})
+    assert start.ranges_to(end) == [SplitRange(B, HORIZON, After("9"))]
+    assert start.ranges_to(start) == []
+
+
+def test_stream_created_anew_is_read_from_its_horizon() -> None:
+    """The old stream's positions say nothing about the shards of its successor."""
+    start = Offsets({A: After("900")}, {"s": 1_000})
+    end = Offsets({A: After("5")}, {"s": 2_000})
+    assert start.ranges_to(end) == [SplitRange(A, HORIZON, After("5"))]
+
+
+def test_before_a_record() -> None:
+    """The position right before a record keeps the service's way to write numbers."""
+    assert before("00100") == After("00099")
+    assert before("00100").landmark == "00100"  # type: ignore[union-attr]
+    assert before("0") == HORIZON
+
+
+def test_numbers_are_compared_as_numbers() -> None:
+    """As text, 10 comes before 9."""
+    assert After("10").sequence > After("9").sequence
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        ("1970-01-01T00:00:00Z", 0),
+        ("1970-01-01T00:00:01.000001Z", 1_000_001),
+        ("1970-01-01T01:00:00+01:00", 0),
+        ("1970-01-01T00:00:01", 1_000_000),
+    ],
+)
+def test_instants(text: str, micros: int) -> None:
+    """ISO-8601 in any zone; without one it is UTC."""
+    assert parse_instant(text) == micros
+    assert parse_instant(iso_instant(micros)) == micros

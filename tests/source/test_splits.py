@@ -1,0 +1,45 @@
+"""Lineage: parents before children, whatever the reshards."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.source.splits import Lineage, Split, SplitId
+
+
+def split(number: int, *parents: int) -> Split:
+    return Split(SplitId("s", str(number)), tuple(map(str, parents)))
+
+
+def ids(splits: list[Split]) -> list[str]:
+    return [each.id.shard for each in splits]
+
+
+def test_children_wait_for_all_parents() -> None:
+    """After a merge both parents must be drained."""
+    lineage = Lineage([split(0), split(1), split(2, 0, 1)])
+    assert ids(lineage.readable(set())) == ["0", "1"]
+    assert ids(lineage.readable({SplitId("s", "0")})) == ["1"]
+    assert ids(lineage.readable({SplitId("s", "0"), SplitId("s", "1")})) == ["2"]
+
+
+def test_expired_parents_hold_nobody_back() -> None:
+    """A parent that is no longer listed has no records left to wait for."""
+    assert ids(Lineage([split(2, 0, 1)]).readable(set())) == ["2"]
+
+
+@given(st.data())
+def test_draining_what_is_readable_drains_all_in_order(data: st.DataObject) -> None:
+    """However shards descend from one another, reading what is readable gets through, parents first."""
+    count = data.draw(st.integers(1, 20))
+    splits = [
+        split(n, *data.draw(st.lists(st.integers(0, n - 1), max_size=2, unique=True)) if n else ())
+        for n in range(count)
+    ]
+    drained: list[SplitId] = []
+    while readable := Lineage(splits).readable(set(drained)):
+        for each in readable:
+            assert all(SplitId("s", parent) in drained for parent in each.parents)
+        drained.append(data.draw(st.sampled_from(readable)).id)
+    assert len(drained) == count
