@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from importlib import metadata
 from typing import Any, ClassVar
 
 import pytest
