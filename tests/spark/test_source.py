@@ -1,0 +1,415 @@
+"""Spark's calls on the source's readers, without a Spark session: every one is translated, none decides."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+
+from sluice.errors import OptionError
+from sluice.kinesis.options import SourceConfig
+from sluice.kinesis.rows import ARROW_SCHEMA
+from sluice.source.enumerator import StreamEnumerator
+from sluice.source.offsets import HORIZON, After, Offsets, SplitRange
+from sluice.source.slices import NO_LIMITS, Limits
+from sluice.source.splits import SplitId
+from sluice.spark import source_reader
+from sluice.spark.source import SCHEMA, KinesisDataSource
+from sluice.spark.source_reader import HAS_ADMISSION_CONTROL, BatchReader, StreamReader
+
+OPTIONS = {"streamName": "clicks", "region": "us-east-1", "startingPosition": "TRIM_HORIZON"}
+SPARK_SCHEMA = StructType(
+    [
+        StructField("data", BinaryType()),
+        StructField("partitionKey", StringType()),
+        StructField("sequenceNumber", StringType()),
+        StructField("subSequenceNumber", LongType()),
+        StructField("approximateArrivalTimestamp", TimestampType()),
+        StructField("streamName", StringType()),
+        StructField("shardId", StringType()),
+    ]
+)
+SHARD = SplitId("clicks", "shardId-000000000000")
+
+needs_admission_control = pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="PySpark has it from 4.2 on")
+
+
+def source(**options: str) -> KinesisDataSource:
+    return KinesisDataSource(CaseInsensitiveDict(OPTIONS | options))
+
+
+def at(number: int) -> Offsets:
+    """Offsets right after a record of one shard."""
+    return Offsets({SHARD: After(str(number))}, {}, frozenset({"clicks"}))
+
+
+class FakeEnumerator:
+    """Plans batches of ten numbers up to `tip`, and writes down what it was asked."""
+
+    def __init__(self, tip: int = 25) -> None:
+        self.tip = tip
+        self.asked: list[tuple[Offsets, Limits]] = []
+        self.initials = 0
+        self.stops_at_available = False
+        self.is_closed = False
+        self.millis_behind_latest: Mapping[SplitId, int] = {SHARD: 1500, SplitId("views", "b"): 0}
+
+    def initial(self) -> Offsets:
+        self.initials += 1
+        return at(0)
+
+    def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
+        self.asked.append((start, limits))
+        number = cast("After", start.position(SHARD)).sequence
+        return start if number >= self.tip else at(min(self.tip, number + 10))
+
+    def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
+        return start.ranges_to(end)
+
+    def newest(self, start: Offsets) -> Offsets:
+        del start
+        return at(self.tip)
+
+    def stop_at_available(self) -> None:
+        self.stops_at_available = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def plain_reader(enumerator: FakeEnumerator, **options: str) -> StreamReader:
+    """The reader of Spark 4.0 and 4.1, whatever is installed."""
+    made = cast("StreamReader", source(**options).streamReader(SPARK_SCHEMA))
+    reader = StreamReader(made._config)
+    reader._enumerator = cast("StreamEnumerator", enumerator)
+    return reader
+
+
+def admitting_reader(enumerator: FakeEnumerator, **options: str) -> Any:
+    """The reader of Spark 4.2 and later."""
+    reader: Any = source(**options).streamReader(SPARK_SCHEMA)
+    reader._enumerator = enumerator
+    return reader
+
+
+# --- the format -----------------------------------------------------------------------------------------
+
+
+def test_the_format_is_known_by_its_name() -> None:
+    """As users write it."""
+    assert KinesisDataSource.name() == "kinesis-efo"
+
+
+def test_the_schema_is_that_of_the_record_batches() -> None:
+    """Spark checks Arrow's names, order and types to the letter: both declarations say the same."""
+    assert source().schema() == SCHEMA
+    assert [field.split() for field in SCHEMA.split(", ")] == [
+        [field.name, field.dataType.simpleString().replace("bigint", "long")] for field in SPARK_SCHEMA
+    ]
+    assert pa.schema([(field.name, _arrow(field)) for field in SPARK_SCHEMA]) == ARROW_SCHEMA
+
+
+def _arrow(field: StructField) -> pa.DataType:
+    """Spark's own mapping; of a timestamp it depends on the session, where workers always have UTC."""
+    if isinstance(field.dataType, TimestampType):
+        return pa.timestamp("us", "UTC")
+    return to_arrow_type(field.dataType)
+
+
+def test_options_are_checked_before_anything_runs() -> None:
+    """At load(): the schema is only told when the options can work."""
+    with pytest.raises(OptionError, match=r"'maxrecordpertrigger' .* did you mean 'maxRecordsPerTrigger'"):
+        source(maxRecordPerTrigger="5").schema()
+    with pytest.raises(OptionError, match="option 'endingPosition' is for batch reads only"):
+        source(endingPosition="LATEST").streamReader(SPARK_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        StructType(list(reversed(SPARK_SCHEMA.fields))),
+        StructType(SPARK_SCHEMA.fields[:-1]),
+        StructType([StructField("data", StringType()), *SPARK_SCHEMA.fields[1:]]),
+        StructType([*SPARK_SCHEMA.fields, StructField("more", StringType())]),
+    ],
+    ids=["order", "fewer", "type", "more"],
+)
+def test_a_schema_of_the_users_own_is_refused(schema: StructType) -> None:
+    """``.schema(...)`` can't change what the source gives: rows would be read as something else."""
+    for make in (source().reader, source().streamReader):
+        with pytest.raises(OptionError, match="the schema can't be chosen; it is always: data binary"):
+            make(schema)
+
+
+def test_a_schema_of_the_users_own_that_fits_is_taken() -> None:
+    """Columns that are said not to be null are the same columns."""
+    strict = StructType([StructField(field.name, field.dataType, nullable=False) for field in SPARK_SCHEMA])
+
+    assert isinstance(source().reader(strict), BatchReader)
+    assert isinstance(source().streamReader(strict), StreamReader)
+
+
+def test_the_shim_is_light_and_has_nothing_but_the_source() -> None:
+    """Spark imports it to learn the name: neither the SDK nor Arrow's readers may come with it."""
+    code = (
+        "import sys, pyspark_kinesis_efo as shim\n"
+        "assert [n for n in vars(shim) if n.startswith('D')] == ['DefaultSource']\n"
+        "assert shim.DefaultSource.name() == 'kinesis-efo'\n"
+        "assert not {'boto3', 'botocore', 'sluice.source', 'sluice.kinesis'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- partitions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shards", "per_task", "sizes"),
+    [(0, 16, []), (1, 16, [1]), (16, 16, [16]), (17, 16, [9, 8]), (5, 1, [1] * 5), (7, 3, [3, 2, 2])],
+)
+def test_ranges_are_dealt_to_as_few_tasks_as_may_be(shards: int, per_task: int, sizes: list[int]) -> None:
+    """No task has more than ``shardsPerTask``, none is idle, and no range is left out or twice."""
+    ids = [SplitId("clicks", f"shardId-{number:012}") for number in range(shards)]
+    end = Offsets({split: After("7") for split in ids}, {}, frozenset({"clicks"}))
+    start = Offsets({}, {}, frozenset({"clicks"}))
+    reader = plain_reader(FakeEnumerator(), shardsPerTask=str(per_task))
+
+    partitions = reader.partitions(start.to_json(), end.to_json())
+
+    dealt = [ranges(partition) for partition in partitions]
+    assert [len(part) for part in dealt] == sizes
+    assert sorted(r.split for part in dealt for r in part) == ids
+    assert all(r.start == HORIZON and r.end == After("7") for part in dealt for r in part)
+
+
+def ranges(partition: InputPartition) -> tuple[SplitRange, ...]:
+    """What Spark carries into the task."""
+    carried: Any = pickle.loads(pickle.dumps(partition))  # noqa: S301 - our own, as Spark does it
+    found: tuple[SplitRange, ...] = carried.ranges
+    return found
+
+
+def test_a_batch_that_is_read_again_has_the_same_ranges() -> None:
+    """After a restart the first call is ``partitions`` with the logged pair: it says it all."""
+    pair = at(3).to_json(), at(9).to_json()
+
+    first, second = (plain_reader(FakeEnumerator()).partitions(*pair) for _ in range(2))
+
+    assert [ranges(partition) for partition in first] == [ranges(partition) for partition in second]
+
+
+@pytest.mark.parametrize("mode", ["batch", "stream"])
+def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a task gets of the reader is its options; of the partition, its ranges."""
+    seen: list[tuple[SourceConfig, Sequence[SplitRange]]] = []
+
+    def read_ranges(config: SourceConfig, given: Sequence[SplitRange]) -> Any:
+        seen.append((config, given))
+        return iter(())
+
+    monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
+    made: Any = source().reader(SPARK_SCHEMA) if mode == "batch" else source().streamReader(SPARK_SCHEMA)
+    wanted = SplitRange(SHARD, After("3"), After("9"))
+
+    copy = pickle.loads(pickle.dumps(made))  # noqa: S301
+    list(copy.read(source_reader.RangesPartition((wanted,))))
+
+    assert seen == [(made._config, (wanted,))]
+
+
+def test_a_batch_read_plans_once_and_deals_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``spark.read`` asks for the ranges of a read that ends, and deals them by ``shardsPerTask``."""
+    wanted = [SplitRange(SplitId("clicks", f"shardId-{n}"), HORIZON, After("9")) for n in range(3)]
+    monkeypatch.setattr(source_reader, "plan_bounded_read", lambda _config: wanted)
+
+    partitions = source(shardsPerTask="2").reader(SPARK_SCHEMA).partitions()
+
+    assert [len(ranges(partition)) for partition in partitions] == [2, 1]
+
+
+# --- pickling -------------------------------------------------------------------------------------------
+
+
+def test_a_pickled_reader_is_plain_data() -> None:
+    """Spark sends the reader to every task: what belongs to the planning process stays there."""
+    reader = plain_reader(FakeEnumerator(), awsAccessKeyId="AKIDEXAMPLE", awsSecretAccessKey="s3cret")
+    reader.latestOffset(at(0).to_json())
+
+    copy: Any = pickle.loads(pickle.dumps(reader))  # noqa: S301
+
+    assert copy._enumerator is None
+    assert copy._planned is None
+    assert copy._config == reader._config
+    assert reader._enumerator is not None
+    assert "s3cret" not in repr(copy._config)
+
+
+def test_a_reader_that_never_planned_stops_quietly() -> None:
+    """Spark may stop a reader it has never asked anything."""
+    plain_reader(FakeEnumerator())
+    cast("StreamReader", source().streamReader(SPARK_SCHEMA)).stop()
+
+
+def test_stop_lets_go_of_the_planner() -> None:
+    """Its threads end with it."""
+    enumerator = FakeEnumerator()
+    plain_reader(enumerator).stop()
+
+    assert enumerator.is_closed
+
+
+# --- offsets, as 4.0 and 4.1 ask for them ------------------------------------------------------------
+
+
+def test_without_a_start_batches_follow_one_another() -> None:
+    """4.0 and 4.1 do not say where a batch starts: at the end of the last one that was read."""
+    enumerator = FakeEnumerator(tip=25)
+    reader = plain_reader(enumerator)
+    offset = reader.initialOffset()
+    ends = []
+    for _ in range(4):
+        end = reader.latestOffset()
+        if end != offset:
+            reader.partitions(offset, end)
+        ends.append(Offsets.from_json(end))
+        offset = end
+
+    assert ends == [at(10), at(20), at(25), at(25)]
+    assert [start for start, _ in enumerator.asked] == [at(0), at(10), at(20), at(25)]
+
+
+def test_without_a_start_an_end_that_was_not_read_is_planned_again() -> None:
+    """Spark may ask twice before it makes a batch; the second batch must not skip what the first had."""
+    reader = plain_reader(FakeEnumerator())
+
+    assert reader.latestOffset() == reader.latestOffset() == at(10).to_json()
+
+
+def test_without_a_start_a_restart_goes_on_from_the_batch_logged_last() -> None:
+    """The first call after a restart is ``partitions``, with (x, x) where nothing was left open."""
+    idle, interrupted = plain_reader(FakeEnumerator()), plain_reader(FakeEnumerator())
+    idle.partitions(at(10).to_json(), at(10).to_json())
+    interrupted.partitions(at(0).to_json(), at(10).to_json())
+
+    assert Offsets.from_json(idle.latestOffset()) == at(20)
+    assert Offsets.from_json(interrupted.latestOffset()) == at(20)
+
+
+def test_without_admission_control_limits_hold_inside() -> None:
+    """4.0 and 4.1 pass no limit: the reader's own count."""
+    enumerator = FakeEnumerator()
+    plain_reader(
+        enumerator, maxRecordsPerTrigger="5", maxBytesPerTrigger="1MiB", maxTimeSpanPerTrigger="2s"
+    ).latestOffset()
+
+    assert enumerator.asked == [(at(0), Limits(5, 2**20, 2_000_000))]
+
+
+# --- offsets, as 4.2 and later ask for them ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make", [plain_reader, pytest.param(admitting_reader, marks=needs_admission_control)]
+)
+def test_with_a_start_the_batch_begins_there(make: Any) -> None:
+    """Whatever the reader remembers: the offset log is the only truth."""
+    enumerator = FakeEnumerator()
+    reader = make(enumerator)
+    reader.partitions(at(0).to_json(), at(3).to_json())
+
+    assert Offsets.from_json(reader.latestOffset(at(5).to_json(), None)) == at(15)
+    assert enumerator.asked[-1][0] == at(5)
+    assert enumerator.initials == 0
+
+
+@pytest.mark.parametrize(
+    "make", [plain_reader, pytest.param(admitting_reader, marks=needs_admission_control)]
+)
+def test_nothing_new_is_the_start_to_the_letter(make: Any) -> None:
+    """Spark compares JSON: a hint that was lost on the way through would be a batch without rows."""
+    start = {**at(25).to_json(), "from a later release": 1}
+
+    assert make(FakeEnumerator(tip=25)).latestOffset(start, None) == start
+
+
+@needs_admission_control
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ("ReadAllAvailable", {})),
+        ({"maxRecordsPerTrigger": "500"}, ("ReadMaxRows", {"max_rows": 500})),
+        ({"maxBytesPerTrigger": "5MiB"}, ("ReadMaxBytes", {"max_bytes": 5 * 2**20})),
+        (
+            {"maxRecordsPerTrigger": "500", "maxBytesPerTrigger": "5MiB"},
+            ("ReadMaxRows", {"max_rows": 500}),
+        ),
+        ({"maxTimeSpanPerTrigger": "5s"}, ("ReadMaxRows", {"max_rows": 2**63 - 1})),
+    ],
+)
+def test_the_read_limit_that_spark_is_told(
+    options: dict[str, str], expected: tuple[str, dict[str, int]]
+) -> None:
+    """One that Spark knows, and none only where there is none: Spark drops them all for ``once``."""
+    limit = admitting_reader(FakeEnumerator(), **options).getDefaultReadLimit()
+
+    assert (type(limit).__name__, vars(limit)) == expected
+
+
+@needs_admission_control
+def test_a_trigger_without_limits_takes_all() -> None:
+    """``once`` asks for all there is; every other trigger gives back the limit it was told."""
+    module: Any = source_reader
+    enumerator = FakeEnumerator()
+    reader = admitting_reader(enumerator, maxRecordsPerTrigger="5", maxTimeSpanPerTrigger="1s")
+
+    reader.latestOffset(at(0).to_json(), module.ReadAllAvailable())
+    reader.latestOffset(at(0).to_json(), reader.getDefaultReadLimit())
+
+    assert [limits for _, limits in enumerator.asked] == [NO_LIMITS, Limits(5, None, 1_000_000)]
+
+
+@needs_admission_control
+def test_available_now_is_passed_on() -> None:
+    """The targets are the planner's business."""
+    enumerator = FakeEnumerator()
+    admitting_reader(enumerator).prepareForTriggerAvailableNow()
+
+    assert enumerator.stops_at_available
+
+
+@needs_admission_control
+def test_progress_has_the_newest_offset_and_the_lag_of_every_shard() -> None:
+    """By stream and shard, beside an offset that is one; nothing before there is something to say."""
+    reader = admitting_reader(FakeEnumerator(tip=25))
+    before = reader.reportLatestOffset()
+    reader.latestOffset(at(0).to_json(), None)
+    reported = reader.reportLatestOffset()
+
+    assert before is None
+    assert Offsets.from_json(reported) == at(25)
+    assert reported["millisBehindLatest"] == {"clicks": {SHARD.shard: 1500}, "views": {"b": 0}}
+
+
+def test_the_reader_fits_the_installed_spark() -> None:
+    """With admission control where PySpark knows it, else without: no hook that is never called."""
+    reader = source().streamReader(SPARK_SCHEMA)
+
+    assert hasattr(reader, "prepareForTriggerAvailableNow") is HAS_ADMISSION_CONTROL
+    assert hasattr(type(reader), "reportLatestOffset") is HAS_ADMISSION_CONTROL
+
+
+def test_commit_keeps_nothing() -> None:
+    """The offset log is the only state."""
+    reader = plain_reader(FakeEnumerator())
+    before = dict(reader.__dict__)
+    reader.commit(at(10).to_json())
+
+    assert reader.__dict__ == before
