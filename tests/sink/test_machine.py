@@ -190,6 +190,7 @@ def test_the_strategy_cuts_batches_and_is_told_their_real_size() -> None:
     driven.fail(1)
 
     assert strategy.seen == [RequestInfo(3), ResultInfo(1, 3), RequestInfo(2), ResultInfo(2, 2)]
+    assert strategy.asked == [3, 2]
 
 
 def test_a_blocking_strategy_is_asked_again() -> None:
@@ -215,6 +216,15 @@ def test_refused_entries_go_first_in_their_order() -> None:
     driven.answer(0, "a", "c")
 
     assert driven.at(1.0).sent() == [["a", "c", "d"]]
+
+
+def test_a_refused_entry_does_not_wait_for_its_batch_to_fill() -> None:
+    """It has waited before: once the pause is over it goes, with whatever else is there."""
+    driven = Driven(max_batch_size=3)
+    driven.add(*letters(3))
+    driven.answer(0, "b")
+
+    assert driven.at(1.0).sent() == [["b"]]
 
 
 def test_order_holds_when_answers_come_out_of_order() -> None:

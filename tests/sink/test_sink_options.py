@@ -193,6 +193,8 @@ def test_what_was_learnt_is_found_again() -> None:
 def test_a_strategy_serves_one_writer_at_a_time() -> None:
     """Two writers side by side do not share books."""
     memory = StrategyMemory()
+    with memory.lend("a", NoRateLimitingStrategy):
+        pass
     with memory.lend("a", NoRateLimitingStrategy) as one, memory.lend("a", NoRateLimitingStrategy) as two:
         assert one is not two
 

@@ -173,6 +173,22 @@ def test_a_write_blocks_while_the_buffer_is_full() -> None:
     assert destination.stored == list("abcdefghij")
 
 
+def test_requests_run_side_by_side() -> None:
+    """As many as maxInFlightRequests at once: none of these three could end without the others."""
+    together = threading.Barrier(3)
+
+    def meet(_: int, __: Sequence[str]) -> Outcome:
+        together.wait(PATIENCE)
+        return SubmitResult()
+
+    destination = FakeDestination(meet)
+    with writing(destination, max_batch_size=1, max_in_flight_requests=3) as writer:
+        writer.write(rows("abc"))
+        writer.flush()
+
+    assert destination.most_running == 3
+
+
 def test_a_retry_storm_stays_within_the_bounds() -> None:
     """Flink: a retry storm does not exceed the in-flight limit."""
 

@@ -149,7 +149,6 @@ class AsyncSinkWriter(Generic[EntryT]):
             raise SluiceError(f"{self.name}: the writer is closed")
         self._desk.enter()
         try:
-            self._check()
             yield
         finally:
             if self._caretaker is None and not self._machine.idle and self._machine.failure is None:
