@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from integration.demo.display import LiveDisplay, PlainDisplay, Snapshot
-from integration.demo.events import Click, closing_mark, expected_totals
+from integration.demo.events import Click, expected_totals, mark
 from integration.demo.producer import Record
 from integration.demo.progress import Figures, lags
 from integration.demo.proof import checksum, compare_clicks
@@ -125,9 +125,10 @@ def test_totals_are_worked_out_by_window_and_section() -> None:
     ]
 
 
-def test_the_mark_is_in_no_total_of_clicks() -> None:
-    """The mark lies far enough ahead to fall into a window of its own, which never closes."""
-    assert closing_mark().window > time.time() + 3000
+def test_the_last_mark_closes_all_windows() -> None:
+    """The last mark lies so far ahead that the watermark passes every window of a click."""
+    assert mark(ahead=True).window > time.time() + 3000
+    assert mark(ahead=False).section == "mark"
 
 
 def test_a_line_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from integration.demo.display import Display, Rate, Snapshot, make_display
-from integration.demo.events import closing_mark
+from integration.demo.events import mark
 from integration.demo.pipeline import Pipeline
 from integration.demo.producer import Record
 from integration.demo.progress import PipelineError, Progress
@@ -30,6 +30,7 @@ from integration.support.spark import spark_session, stop_queries
 
 CLICKS, OUTPUT, TOTALS = "clicks", "clicks-out", "totals"
 PAUSE = 0.5
+WARM_UP_TIMEOUT = 60.0
 DRAIN_TIMEOUT = 40.0  # for what is still on its way when the producer is done
 SETTLE = 1.5  # after the last record expected: one too many would come now
 INTERRUPTED = 130
@@ -93,19 +94,22 @@ def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[
     queries = pipeline.start(clicks=CLICKS, output=OUTPUT, totals=TOTALS)
     display.say("two queries read kinesis-efo and write async-sink: each click, and totals by window")
 
-    display.say(f"putting {plan.rate:g} clicks a second for {plan.seconds:g} s, from another process")
     record = Record(directory / "clicks.jsonl")
-    producer = stack.enter_context(start_producer(plan, server.endpoint, directory))
     show = Screen(display, record, Progress(queries))
+    display.say("the first batch: Spark starts its workers, which takes longest")
+    put_mark(streams, ahead=False)
+    show_until(show, lambda: show.progress.least >= 1, WARM_UP_TIMEOUT)
+
+    display.say(f"putting {plan.rate:g} clicks a second for {plan.seconds:g} s, from another process")
+    producer = stack.enter_context(start_producer(plan, server.endpoint, directory))
     show_until(show, lambda: producer.poll() is not None, plan.seconds + DRAIN_TIMEOUT)
     if producer.returncode != 0:
         raise PipelineError("the producer failed: " + (directory / "producer.log").read_text())
     put = len(record.clicks)
     display.say(f"the producer is done: {put:,} clicks; waiting for the last of them to come through")
-    show_until(show, lambda: all(each.rows >= put for each in show.progress.figures.values()), DRAIN_TIMEOUT)
-    mark = closing_mark()
+    show_until(show, lambda: show.progress.least > put, DRAIN_TIMEOUT)
     display.say("putting a mark an hour ahead, so that the watermark passes the last windows")
-    streams.put(CLICKS, [(mark.user, mark.to_json())])
+    put_mark(streams, ahead=True)
     show_until(show, lambda: counted(streams.read(TOTALS)) >= put, DRAIN_TIMEOUT)
     show_until(show, lambda: False, SETTLE)
     stop_queries(spark)
@@ -147,6 +151,11 @@ def show_until(screen: Screen, done: Callable[[], bool], seconds: float) -> None
         if finished:
             return
         time.sleep(PAUSE)
+
+
+def put_mark(streams: Streams, *, ahead: bool) -> None:
+    event = mark(ahead=ahead)
+    streams.put(CLICKS, [(event.user, event.to_json())])
 
 
 def counted(totals: Iterable[Stored]) -> int:

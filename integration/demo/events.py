@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-__all__ = ["MARK", "WINDOW_SECONDS", "Click", "clicks", "closing_mark", "expected_output", "expected_totals"]
+__all__ = ["MARK", "WINDOW_SECONDS", "Click", "clicks", "expected_output", "expected_totals", "mark"]
 
 WINDOW_SECONDS = 10
-MARK = "mark"  # the action of an event that only moves the watermark
+MARK = "mark"  # action, and section, of an event that is no click
 MARK_AHEAD = 3_600_000  # ms
 USERS = 400
 LATEST = 1500  # a click comes up to this many ms after it happened
@@ -72,9 +72,9 @@ def clicks(seed: int) -> Iterator[Click]:
         )
 
 
-def closing_mark() -> Click:
-    """Put last: an hour ahead, so that the watermark passes every window with a click in it."""
-    return Click("mark", "nobody", "/mark", MARK, 0, int(time.time() * 1000) + MARK_AHEAD)
+def mark(*, ahead: bool) -> Click:
+    """An event that is in no output. One that is an hour ahead lets the watermark pass every window."""
+    return Click("mark", "nobody", f"/{MARK}", MARK, 0, int(time.time() * 1000) + ahead * MARK_AHEAD)
 
 
 def expected_output(made: Iterable[Click]) -> Iterator[str]:

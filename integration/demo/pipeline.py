@@ -79,7 +79,9 @@ def by_window(parsed: DataFrame) -> DataFrame:
         parsed.withColumn("time", f.timestamp_millis("at"))
         .withWatermark("time", WATERMARK)
         .groupBy(f.window("time", f"{WINDOW_SECONDS} seconds"), "section")
-        .agg(f.count("*").alias("clicks"), f.sum("revenue").alias("revenue"))
+        .agg(f.count_if(f.col("action") != MARK).alias("clicks"), f.sum("revenue").alias("revenue"))
+        # Not by the section: Spark would move that below the watermark, which would not see the marks.
+        .where("clicks > 0")
         .select(f.unix_seconds("window.start").alias("start"), "section", "clicks", "revenue")
     )
     key = f.concat_ws("/", f.col("start").cast("string"), "section")

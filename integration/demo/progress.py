@@ -34,6 +34,11 @@ class Progress:
         self._seen: set[tuple[str, int]] = set()
         self.figures: dict[str, Figures] = {query.name or "": Figures() for query in queries}
 
+    @property
+    def least(self) -> int:
+        """Rows that every query has read."""
+        return min(figures.rows for figures in self.figures.values())
+
     def refresh(self) -> None:
         """Takes the reports that are new; raises what a query has failed with."""
         for query in self._queries:

@@ -25,13 +25,24 @@ from typing import Any
 
 from integration.support.paths import BUILD, EMULATORS
 
-__all__ = ["FaultProxy", "Server", "fault_proxy", "kinesis_local", "leashed", "ministack", "moto"]
+__all__ = [
+    "Clock",
+    "FaultProxy",
+    "Server",
+    "aging_ministack",
+    "fault_proxy",
+    "kinesis_local",
+    "leashed",
+    "ministack",
+    "moto",
+]
 
 LOOPBACK = "127.0.0.1"
 READY_TIMEOUT = 60.0
 PORT_ATTEMPTS = 3  # another process may take a free port before the server does
 OLDEST_NODE = 18
 LEASH = Path(__file__).with_name("leash.py")
+AGING = Path(__file__).with_name("aging.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,21 @@ class Server:
     @property
     def log(self) -> str:
         return (self.directory / "log").read_text(errors="replace")
+
+
+class Clock:
+    """A server's clock, which can be set forward: records expire when they are old enough."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._ahead = 0
+        self.advance(seconds=0)
+
+    def advance(self, *, hours: int = 0, seconds: int = 0) -> None:
+        self._ahead += hours * 3600 + seconds
+        changed = self.file.with_suffix(".changed")
+        changed.write_text(str(self._ahead))
+        changed.replace(self.file)  # whole at once: the server may be reading it
 
 
 class FaultProxy:
@@ -99,19 +125,37 @@ def ministack(services: str = "kinesis") -> Iterator[Server]:
     """Kinesis (and what else `services` names, comma-separated) for the plain path."""
 
     def command(port: int, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
-        return (sys.executable, "-m", "ministack"), {
-            "BIND_HOST": LOOPBACK,
-            "GATEWAY_PORT": str(port),
-            "SERVICES": services,
-            "STATE_DIR": str(directory),
-            "S3_DATA_DIR": str(directory / "s3"),
-            "TMPDIR": str(directory),
-            "LOG_LEVEL": "WARNING",
-            "IOT_MTLS_ENABLED": "0",  # a port on all interfaces that nobody here needs
-        }
+        return (sys.executable, "-m", "ministack"), _ministack_settings(services, port, directory)
 
     with _running("ministack", command) as server:
         yield server
+
+
+@contextlib.contextmanager
+def aging_ministack() -> Iterator[tuple[Server, Clock]]:
+    """Kinesis whose clock can be set forward; it trims what is older than the stream's retention."""
+    with tempfile.TemporaryDirectory(prefix="sluice-clock-") as made:
+        clock = Clock(Path(made, "ahead"))
+
+        def command(port: int, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+            aged = (sys.executable, str(AGING), str(clock.file), "ministack")
+            return aged, _ministack_settings("kinesis", port, directory)
+
+        with _running("ministack", command) as server:
+            yield server, clock
+
+
+def _ministack_settings(services: str, port: int, directory: Path) -> Mapping[str, str]:
+    return {
+        "BIND_HOST": LOOPBACK,
+        "GATEWAY_PORT": str(port),
+        "SERVICES": services,
+        "STATE_DIR": str(directory),
+        "S3_DATA_DIR": str(directory / "s3"),
+        "TMPDIR": str(directory),
+        "LOG_LEVEL": "WARNING",
+        "IOT_MTLS_ENABLED": "0",  # a port on all interfaces that nobody here needs
+    }
 
 
 @contextlib.contextmanager

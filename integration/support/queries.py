@@ -1,0 +1,113 @@
+"""Queries of the source as the tests run them, with the rows of every batch at hand."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from integration.support.kinesis import REGION
+
+__all__ = ["WAIT", "Run", "logged_offsets", "read", "read_stream", "start", "wait_until"]
+
+WAIT = 60.0
+
+
+def read(spark: SparkSession, endpoint: str, stream: str, **options: str) -> DataFrame:
+    """A batch read of the whole stream, unless `options` say otherwise."""
+    return spark.read.format("kinesis-efo").options(**_options(endpoint, stream, options)).load()
+
+
+def read_stream(spark: SparkSession, endpoint: str, stream: str, **options: str) -> DataFrame:
+    """A streaming read from the horizon on, unless `options` say otherwise."""
+    return spark.readStream.format("kinesis-efo").options(**_options(endpoint, stream, options)).load()
+
+
+def _options(endpoint: str, stream: str, options: dict[str, str]) -> dict[str, Any]:
+    base = {
+        "streamName": stream,
+        "startingPosition": "TRIM_HORIZON",
+        "endpointUrl": endpoint,
+        "region": REGION,
+    }
+    return {**base, **options}
+
+
+@dataclass
+class Run:
+    """One run of a streaming query, and the rows it gave by batch id."""
+
+    query: StreamingQuery
+    batches: dict[int, list[Row]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for batch in sorted(self.batches) for row in self.batches[batch]]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows by batch, of the batches that had any."""
+        return [len(rows) for _, rows in sorted(self.batches.items()) if rows]
+
+    def wait_for_rows(self, count: int) -> list[Row]:
+        """Returns when `count` rows have come; raises what the query has failed with."""
+        self.wait_until(lambda: len(self.rows) >= count, f"{count} rows")
+        return self.rows
+
+    def wait_until(self, condition: Callable[[], object], what: str) -> None:
+        """Returns when `condition` holds; raises what the query has failed with."""
+
+        def holds() -> object:
+            if (error := self.query.exception()) is not None:
+                raise error
+            return condition()
+
+        wait_until(holds, what)
+
+    def error(self) -> str:
+        """What the query fails with, as the user sees it."""
+        wait_until(lambda: not self.query.isActive, "the query to fail")
+        error = self.query.exception()
+        assert error is not None, f"the query ended with {len(self.rows)} rows and no error"
+        return str(error)
+
+    def stop(self) -> list[Row]:
+        self.query.stop()
+        return self.rows
+
+
+def start(frame: DataFrame, checkpoint: str, **trigger: Any) -> Run:
+    """Starts a query that keeps its rows; ``availableNow`` and ``once`` have ended on return."""
+    batches: dict[int, list[Row]] = {}
+
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        batches[batch_id] = batch.collect()
+
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
+    query = writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()
+    run = Run(query, batches)
+    if "availableNow" in trigger or "once" in trigger:
+        wait_until(lambda: not query.isActive, "the query to end")
+        if (error := query.exception()) is not None:
+            raise error
+    return run
+
+
+def logged_offsets(checkpoint: str) -> dict[int, dict[str, Any]]:
+    """What Spark's offset log holds of a query with one source, by batch id."""
+    files = [path for path in Path(checkpoint, "offsets").iterdir() if path.name.isdigit()]
+    return {int(path.name): json.loads(path.read_text().splitlines()[2]) for path in files}
+
+
+def wait_until(condition: Callable[[], object], what: str, *, timeout: float = WAIT) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {timeout:g} s for {what}")
+        time.sleep(0.05)

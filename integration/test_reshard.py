@@ -1,0 +1,247 @@
+"""Resharding, on a server with real lineage: nothing lost, nothing twice, and every key in its order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from integration.support.kinesis import Put, Streams
+from integration.support.recorder import ARRIVAL, Recorder, Row, read_stream, wait_until
+
+KEYS = 16
+DISCOVERY = {"shardDiscoveryInterval": "300ms"}
+
+
+class Producer:
+    """Puts records that count, for each partition key, from zero: ``key:counter``.
+
+    One put has one record of each key, so that within a key the counter is the order of arrival.
+    """
+
+    def __init__(self, streams: Streams, stream: str) -> None:
+        self._streams = streams
+        self._stream = stream
+        self.put: list[tuple[Put, bytes]] = []
+        self.rounds = 0
+
+    def put_rounds(self, count: int) -> None:
+        for _ in range(count):
+            records = [(f"key-{key}", f"key-{key}:{self.rounds}".encode()) for key in range(KEYS)]
+            placed = self._streams.put(self._stream, records)
+            self.put += zip(placed, (data for _, data in records), strict=True)
+            self.rounds += 1
+
+    def expected(self) -> Counter[tuple[str, int, bytes]]:
+        return Counter((where.shard, int(where.sequence_number), data) for where, data in self.put)
+
+    @contextlib.contextmanager
+    def putting(self) -> Iterator[None]:
+        """Puts on and on, beside what the ``with`` block does."""
+        stopping = threading.Event()
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                while not stopping.wait(0.02):
+                    self.put_rounds(1)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            thread.join(ARRIVAL)
+        if failed:
+            raise failed[0]
+
+
+def split_first(streams: Streams, stream: str) -> None:
+    streams.split(stream, streams.open_shards(stream)[0])
+
+
+def merge_first(streams: Streams, stream: str) -> None:
+    """Merges the first two neighbours by hash key."""
+    keys = {shard["ShardId"]: int(shard["HashKeyRange"]["StartingHashKey"]) for shard in streams.shards(stream)}
+    first, second = sorted(streams.open_shards(stream), key=keys.__getitem__)[:2]
+    streams.merge(stream, first, second)
+
+
+def change_count(streams: Streams, stream: str) -> None:
+    """To one more shard, which closes all there are."""
+    streams.update_shard_count(stream, len(streams.open_shards(stream)) + 1)
+
+
+OPERATIONS: tuple[Callable[[Streams, str], None], ...] = (split_first, merge_first, change_count)
+
+
+def reshard(streams: Streams, stream: str, between: Callable[[], object]) -> None:
+    """All three operations, with `between` before, between and after them."""
+    between()
+    for operation in OPERATIONS:
+        operation(streams, stream)
+        between()
+
+
+def wait_for_all(recorder: Recorder, query: StreamingQuery, producer: Producer) -> None:
+    recorder.wait_for(query, len(producer.put))
+    query.stop()
+
+
+def source(spark: SparkSession, streams: Streams, stream: str, **options: str) -> DataFrame:
+    return read_stream(spark, streams.endpoint, stream, **DISCOVERY, **options)
+
+
+def check(recorder: Recorder, producer: Producer, streams: Streams, stream: str) -> None:
+    """Everything once, each key in order, children in batches after those of their parents."""
+    rows = recorder.rows
+    assert recorder.found() == producer.expected()
+    assert counters(rows) == {f"key-{key}": list(range(producer.rounds)) for key in range(KEYS)}
+    parents = check_lineage(rows, streams, stream)
+    print(
+        f"\n{stream}: {len(rows)} records once each, {len(recorder.batches)} batches, "
+        f"{len({row.shard for row in rows})} shards, {parents} children after their parents"
+    )
+
+
+def counters(rows: list[Row]) -> dict[str, list[int]]:
+    """What each key's records count, in the order in which they came."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for row in rows:
+        key, counter = row.data.decode().split(":")
+        found[key].append(int(counter))
+    return found
+
+
+def check_lineage(rows: list[Row], streams: Streams, stream: str) -> int:
+    """No row of a child in the same or an earlier batch than a row of its parents. How many were looked at."""
+    batches: dict[str, list[int]] = defaultdict(list)
+    for row in rows:
+        batches[row.shard].append(row.batch)
+    looked_at = 0
+    for shard in streams.shards(stream):
+        for parent in (shard.get("ParentShardId"), shard.get("AdjacentParentShardId")):
+            child = shard["ShardId"]
+            if parent and batches[parent] and batches[child]:
+                assert max(batches[parent]) < min(batches[child]), f"{child} came before {parent} was read"
+                looked_at += 1
+    assert looked_at
+    return looked_at
+
+
+def test_reshards_before_the_query_starts(
+    spark: SparkSession, resharding_streams: Streams, checkpoint: str
+) -> None:
+    """Closed shards are read to their end, parents first, over several batches of limited size."""
+    streams = resharding_streams
+    stream = streams.create(2)
+    producer = Producer(streams, stream)
+    reshard(streams, stream, lambda: producer.put_rounds(20))
+
+    recorder = Recorder(checkpoint)
+    query = recorder.start(source(spark, streams, stream, maxRecordsPerTrigger="200"))
+    wait_for_all(recorder, query, producer)
+
+    check(recorder, producer, streams, stream)
+
+
+def test_reshards_while_the_query_runs(
+    spark: SparkSession, resharding_streams: Streams, checkpoint: str
+) -> None:
+    """While a producer never pauses, the query follows a split, a merge and a change of count."""
+    streams = resharding_streams
+    stream = streams.create(2)
+    producer = Producer(streams, stream)
+    recorder = Recorder(checkpoint)
+    query = recorder.start(source(spark, streams, stream))
+
+    def until_more_is_read() -> None:
+        read = len(recorder.rows)
+        recorder.wait_for(query, read + 5 * KEYS)
+
+    with producer.putting():
+        reshard(streams, stream, until_more_is_read)
+    wait_for_all(recorder, query, producer)
+
+    check(recorder, producer, streams, stream)
+
+
+def test_reshards_while_the_query_is_stopped(
+    spark: SparkSession, resharding_streams: Streams, checkpoint: str
+) -> None:
+    """From its checkpoint a query reads what was left of the old shards, and then their children."""
+    streams = resharding_streams
+    stream = streams.create(2)
+    producer = Producer(streams, stream)
+    recorder = Recorder(checkpoint)
+    producer.put_rounds(20)
+    query = recorder.start(source(spark, streams, stream))
+    wait_for_all(recorder, query, producer)
+
+    reshard(streams, stream, lambda: producer.put_rounds(20))
+    query = recorder.start(source(spark, streams, stream))
+    wait_for_all(recorder, query, producer)
+    reshard(streams, stream, lambda: producer.put_rounds(5))
+    query = recorder.start(source(spark, streams, stream, maxRecordsPerTrigger="100"))
+    wait_for_all(recorder, query, producer)
+
+    check(recorder, producer, streams, stream)
+
+
+def test_what_is_available_ends_with_its_start(
+    spark: SparkSession, resharding_streams: Streams, checkpoint: str
+) -> None:
+    """``availableNow`` follows parents to their children, up to what was there; the next run goes on."""
+    streams = resharding_streams
+    stream = streams.create(2)
+    producer = Producer(streams, stream)
+    recorder = Recorder(checkpoint)
+    reshard(streams, stream, lambda: producer.put_rounds(10))
+    generations = 5  # before Spark 4.2 a run is one batch, and a batch one generation of shards
+    for _ in range(generations):
+        recorder.run_available(source(spark, streams, stream))
+    reshard(streams, stream, lambda: producer.put_rounds(10))
+    for _ in range(generations):
+        recorder.run_available(source(spark, streams, stream))
+
+    check(recorder, producer, streams, stream)
+
+
+def test_shards_born_after_a_start_at_the_latest(
+    spark: SparkSession, resharding_streams: Streams, checkpoint: str
+) -> None:
+    """``LATEST`` passes over what was there at the start, and reads later shards from their horizon."""
+    streams = resharding_streams
+    stream = streams.create(2)
+    streams.put(stream, [(f"key-{key}", b"old:0") for key in range(KEYS)])
+    producer = Producer(streams, stream)
+    recorder = Recorder(checkpoint)
+    frame = read_stream(
+        spark, streams.endpoint, stream, startingPosition="LATEST", shardDiscoveryInterval="2s"
+    )
+    query = recorder.start(frame)
+    # The start is pinned before the query first says what it has planned.
+    wait_until(lambda: query.lastProgress is not None, "the first trigger", query)
+
+    reshard(streams, stream, lambda: producer.put_rounds(10))  # most of it before shards are listed again
+    wait_for_all(recorder, query, producer)
+
+    check(recorder, producer, streams, stream)
+    started = logged_positions(checkpoint, 0, stream)
+    assert {position.get("at", "") for position in started.values()} != {"TRIM_HORIZON"}
+
+
+def logged_positions(checkpoint: str, batch: int, stream: str) -> dict[str, dict[str, str]]:
+    """Where the batch ends, by shard, as Spark's offset log has it."""
+    lines = Path(checkpoint, "offsets", str(batch)).read_text().splitlines()
+    positions: dict[str, dict[str, str]] = json.loads(lines[-1])["streams"][stream]
+    return positions

@@ -1,0 +1,32 @@
+from __future__ import annotations
+import time
+from integration.support.queries import *
+def test_a(spark, streams, checkpoint):
+    s = streams.create(2)
+    t=time.time()
+    run = start(read_stream(spark, streams.endpoint, s, startingPosition="LATEST"), checkpoint)
+    print("started", time.time()-t)
+    run.wait_until(lambda: 0 in run.batches, "batch 0")
+    print("b0", time.time()-t, run.batches, logged_offsets(checkpoint))
+    time.sleep(1.1)
+    streams.put(s, [("k%d"%i, b"x") for i in range(100)])
+    run.wait_for_rows(100)
+    print("rows", time.time()-t, run.sizes)
+    time.sleep(2)
+    print(run.query.lastProgress, [p.batchId for p in run.query.recentProgress])
+    run.stop()
+    print("stopped", time.time()-t, run.sizes)
+    t=time.time()
+    print(len(read(spark, streams.endpoint, s).collect()), time.time()-t)
+    t=time.time()
+    print(len(read(spark, streams.endpoint, s).collect()), time.time()-t)
+    t=time.time()
+    run = start(read_stream(spark, streams.endpoint, s, maxRecordsPerTrigger="30"), checkpoint+"2", availableNow=True)
+    print(run.sizes,  time.time()-t)
+    t=time.time()
+    try:
+        read(spark, streams.endpoint, s, foo="1", awsSecretAccessKey="abcdefg", StreamNam="x")
+    except Exception as e: print("ERR", str(e)[:3000], time.time()-t)
+    t=time.time()
+    run = start(read_stream(spark, streams.endpoint, "nonesuch"), checkpoint+"3")
+    print("ERR", run.error(), time.time()-t)
