@@ -192,6 +192,7 @@ def test_long_data_and_tables_of_many_keys() -> None:
     users: list[tuple[str, bytes, str | None]] = [
         (f"key-{n}", bytes([n % 256]) * 500, None) for n in range(300)
     ]
+    users.append(("long", b"x" * 40_000, None))
     found = deaggregate(whole(packed(users)), ALL)
     assert [(user.partition_key, user.data, user.explicit_hash_key) for user in found] == users
 

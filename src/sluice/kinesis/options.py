@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -309,8 +309,8 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool = 
     connection = _in_region(values, connection_from_options(values), streams)
     if values.get(RECORD_PUBLISHER) == "efo":
         values.reject(RECORD_PUBLISHER.key, "('efo' given) is not supported yet: allowed is polling")
-    start = _read_start(values, streams)
-    end = _read_end(values, start, streaming=streaming)
+    start = _read_start(values, streams, options.keys())
+    end = _read_end(values, start, options.keys(), streaming=streaming)
     values.check()
     return SourceConfig(
         connection=connection,
@@ -345,10 +345,12 @@ def _in_region(
     return replace(connection, region=region)
 
 
-def _read_start(values: OptionValues, streams: tuple[StreamRef, ...]) -> StartingPosition:
+def _read_start(
+    values: OptionValues, streams: tuple[StreamRef, ...], keys: Collection[str]
+) -> StartingPosition:
     position = values.get(STARTING)
     timed = position == Word("AT_TIMESTAMP")
-    instant = _read_instant(values, STARTING, STARTING_TIMESTAMP, timed=timed)
+    instant = _read_instant(values, STARTING, STARTING_TIMESTAMP, keys, timed=timed)
     if isinstance(position, ShardTable):
         try:
             return position.resolve([stream.name for stream in streams]) if streams else PerShard()
@@ -359,14 +361,16 @@ def _read_start(values: OptionValues, streams: tuple[StreamRef, ...]) -> Startin
     return LATEST if instant is None else AtTimestamp(instant)
 
 
-def _read_end(values: OptionValues, start: StartingPosition, *, streaming: bool) -> EndingPosition:
+def _read_end(
+    values: OptionValues, start: StartingPosition, keys: Collection[str], *, streaming: bool
+) -> EndingPosition:
     if streaming:
         for option in (ENDING, ENDING_TIMESTAMP):
             if values.given(option):
                 values.reject(option.key, "is for batch reads only: a stream has no end")
         return LATEST
     timed = values.get(ENDING) == Word("AT_TIMESTAMP")
-    instant = _read_instant(values, ENDING, ENDING_TIMESTAMP, timed=timed)
+    instant = _read_instant(values, ENDING, ENDING_TIMESTAMP, keys, timed=timed)
     if instant is None:
         return LATEST
     if isinstance(start, AtTimestamp) and instant < start.instant:
@@ -375,11 +379,16 @@ def _read_end(values: OptionValues, start: StartingPosition, *, streaming: bool)
 
 
 def _read_instant(
-    values: OptionValues, position: Option[Any], timestamp: Option[int], *, timed: bool
+    values: OptionValues,
+    position: Option[Any],
+    timestamp: Option[int],
+    keys: Collection[str],
+    *,
+    timed: bool,
 ) -> int | None:
     if values.given(timestamp) and not timed:
         values.reject(timestamp.key, f"needs '{position.key}' AT_TIMESTAMP")
-    elif timed and not values.given(timestamp):
+    elif timed and not any(timestamp.takes(key) for key in keys):
         values.reject(
             timestamp.key, f"is required with '{position.key}' AT_TIMESTAMP: {timestamp.kind.allowed}"
         )
