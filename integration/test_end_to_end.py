@@ -198,8 +198,11 @@ def test_an_aggregation_over_windows(
         .select(f.to_json(f.struct("start", "n")).alias("data"))
     )
     run_available(totals, streams, target, checkpoint)
-    streams.put(source, [("mark", window_row(1_000_000))])
-    run_available(totals, streams, target, checkpoint)
+    # One mark moves the watermark past the windows; the batch after it writes them. Before PySpark 4.2 a
+    # run is one batch.
+    for _ in range(2):
+        streams.put(source, [("mark", window_row(1_000_000))])
+        run_available(totals, streams, target, checkpoint)
 
     written = Counter((total["start"], total["n"]) for total in map(json_of, streams.read(target)))
     starts = Counter(json.loads(data)["at"] // 60 * 60 for _, data in put)

@@ -42,12 +42,12 @@ class Put:
     sequence_number: str
 
 
-def kinesis_client(endpoint: str) -> KinesisClient:
+def kinesis_client(endpoint: str, region: str = REGION) -> KinesisClient:
     """A client of an emulator; what credentials it has does not matter there."""
     return boto3.session.Session().client(
         "kinesis",
         endpoint_url=endpoint,
-        region_name=REGION,
+        region_name=region,
         aws_access_key_id="test",
         aws_secret_access_key="test",  # noqa: S106 - emulators take anything
         config=Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 5}),
@@ -55,11 +55,11 @@ def kinesis_client(endpoint: str) -> KinesisClient:
 
 
 class Streams:
-    """The streams of one server."""
+    """The streams of one server, in one region."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, *, region: str = REGION) -> None:
         self.endpoint = endpoint
-        self.client = kinesis_client(endpoint)
+        self.client = kinesis_client(endpoint, region)
 
     def create(self, shards: int = 1, *, name: str | None = None) -> str:
         """A new stream, ACTIVE when this returns. Its name is made up where none is given."""
