@@ -42,15 +42,17 @@ class MemoryLog:
     Args:
         empty_every: every so many reads of a shard give an empty page with the iterator moved nowhere,
             as the service does in the middle of a shard; 0 for never.
+        page_size: no page holds more, whatever is asked for: the service's bytes are limited too.
         fault: asked before every call on a shard; what it returns is raised.
     """
 
-    def __init__(self, *, empty_every: int = 0, fault: Fault | None = None) -> None:
+    def __init__(self, *, empty_every: int = 0, page_size: int = 10_000, fault: Fault | None = None) -> None:
         self.now = 1_700_000_000 * SECOND
         self.retention = 24 * 3600.0
         self.shards: dict[SplitId, MemoryShard] = {}
         self.created: dict[str, int] = {}
         self.empty_every = empty_every
+        self.page_size = page_size
         self.fault = fault
         self.calls: Counter[str] = Counter()
         self.limits: list[int] = []
@@ -170,6 +172,7 @@ class MemoryLog:
         self._reads[split] += 1
         if behind and self.empty_every and self._reads[split] % self.empty_every == 0:
             return Page((), self._iterator(split, at), max(1, (self.now - behind[0].arrival) // 1000))
+        limit = min(limit, self.page_size)
         records = behind[:limit]
         if len(behind) > limit:
             lag = max(1, (self.now - records[-1].arrival) // 1000)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_log import SECOND, MemoryLog
-from query import Query, check_exactly_once, make_enumerator
+from query import Query, check_exactly_once, make_enumerator, through_json
 
 from sluice.errors import DataLossError, OptionError, ServiceError
 from sluice.source.log import Record
+from sluice.source.loss import LossGuard
 from sluice.source.offsets import After, AtTime, Closed, Offsets, Position, before
+from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.slices import Limits
 from sluice.source.splits import Split, SplitId
 
@@ -127,6 +129,49 @@ def test_empty_pages_in_mid_shard_are_not_the_tip() -> None:
     check_exactly_once(query, records)
 
 
+def test_short_pages_are_not_the_tip() -> None:
+    """A page cut short by its bytes holds fewer records than asked for, with more behind them."""
+    log = MemoryLog(page_size=10)
+    log.create("s", 2)
+    query = Query(log, ["s"])
+    records = put_many(log, 500)
+    rows = query.run_batch()
+    assert rows is not None
+    assert sum(map(len, rows.values())) == 40  # a glance and a sample of each shard, ten records a page
+    query.run_to_end()
+    check_exactly_once(query, records)
+
+
+def test_empty_page_at_a_point_in_time_is_not_the_tip() -> None:
+    """The record at a time may come behind empty pages; giving up there would bisect for nothing."""
+    log = MemoryLog(empty_every=2)
+    log.create("s")
+    query = Query(log, ["s"])
+    put_many(log, 50_000, per_second=10_000)
+    query.enumerator.advance(query.enumerator.initial())
+    assert log.limits == [100, 1, 1]
+
+
+def test_what_comes_while_shards_are_listed_is_not_missed() -> None:
+    """LATEST is the time before the listing, not after it."""
+    log = MemoryLog()
+    log.create("s")
+    log.pass_time(5)
+    put_during: list[Record] = []
+    list_splits = log.list_splits
+
+    def slowly(stream: str) -> Sequence[Split]:
+        if not put_during:
+            put_during.append(log.put("s", "key"))
+            log.pass_time(3)
+        return list_splits(stream)
+
+    log.list_splits = slowly  # type: ignore[method-assign]
+    query = Query(log, ["s"], initial=latest)
+    query.run_to_end()
+    check_exactly_once(query, put_during)
+
+
 def test_idle_for_hours_then_one_record() -> None:
     """The kept iterator expires, its record too, and yet a record that comes then is no data loss."""
     log = MemoryLog()
@@ -216,6 +261,28 @@ def test_latest_is_pinned_once() -> None:
     log.pass_time(30)
     query.restart()
     query.run_to_end()
+    check_exactly_once(query, records)
+
+
+def test_the_first_batch_comes_again_with_its_own_start() -> None:
+    """Spark logs where the first batch ends, and asks again for its start: LATEST is not another moment then."""
+    log = MemoryLog()
+    log.create("s")
+    put_many(log, 10)
+    log.pass_time(1)
+    query = Query(log, ["s"], initial=latest)
+    query.offsets.append(through_json(query.enumerator.initial()))
+    records = put_many(log, 10)
+    rows = query.run_batch()
+    log.pass_time(30)
+    query.restart()
+    query.offsets[0] = through_json(query.enumerator.initial())
+    assert query.read(-1) == rows
+    assert query.run_batch() is None
+    check_exactly_once(query, records)
+    records += put_many(log, 10)
+    query.run_to_end()
+    assert "start" not in query.offsets[-1]
     check_exactly_once(query, records)
 
 
@@ -341,6 +408,42 @@ def test_available_now_ends_with_what_was_there() -> None:
     check_exactly_once(query, records)
 
 
+# --- reads that end -----------------------------------------------------------------------------------
+
+
+def bounded(query: Query, before: int | None = None) -> list[Record]:
+    guard = LossGuard(query.log, fail=True, now=query.log.server_time)
+    reader = RangeReader(query.log, guard, ReadSettings(10_000, 0.2, query.log.sleep))
+    return [r for each in query.enumerator.bounded(before) for page in reader.read(each) for r in page]
+
+
+@pytest.mark.parametrize("age", [0.0, 1.0, 60.0, 7200.0])
+@pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 3_000, 30_000])
+def test_batch_read_ends_exactly_at_the_tip(count: int, age: float) -> None:
+    """What was there when the read was planned: all of it, however much and however old; no more."""
+    log = MemoryLog()
+    log.create("s", 2)
+    records = put_many(log, count, per_second=5000)
+    log.pass_time(age)
+    query = Query(log, ["s"])
+    assert sorted(bounded(query)) == sorted(records)
+
+
+@pytest.mark.parametrize("offset", [-5.0, 0.0, 0.25, 1.0, 2.999, 3.0, 100.0])
+def test_batch_read_ends_before_a_time(offset: float) -> None:
+    """An end at a time leaves out what arrived at or after it, in open and in closed shards."""
+    log = MemoryLog()
+    log.create("s", 2)
+    begin = log.now
+    records = put_many(log, 1500, per_second=1000)
+    log.split(S0)
+    records += put_many(log, 1500, per_second=1000)
+    log.pass_time(60)
+    end = begin + int(offset * SECOND)
+    expected = [record for record in records if record.arrival < end]
+    assert sorted(bounded(Query(log, ["s"]), end)) == sorted(expected)
+
+
 # --- data loss ----------------------------------------------------------------------------------------
 
 
@@ -371,6 +474,29 @@ def test_trimmed_records_are_logged_and_passed_over(caplog: pytest.LogCaptureFix
     query.run_to_end()
     assert query.batches[-1] == {S0: missed[5:]}
     assert "data loss" in caplog.text
+
+
+def test_trimmed_with_nothing_left_fails_the_query() -> None:
+    """An empty shard whose last known record is gone may have lost what came after it."""
+    log, query, _ = stopped_query(fail=True)
+    log.trim(S0, 1000)
+    with pytest.raises(DataLossError, match="holds no record now"):
+        query.run_batch()
+
+
+def test_record_gone_before_its_time_is_a_loss() -> None:
+    """No proof by time holds where a record is missing that retention should still keep."""
+    log = MemoryLog()
+    log.create("s")
+    query = Query(log, ["s"])
+    put_many(log, 10)
+    query.run_to_end()
+    log.pass_time(3600)
+    query.restart()
+    put_many(log, 1)
+    log.trim(S0, 10)
+    with pytest.raises(DataLossError, match="is gone"):
+        query.run_batch()
 
 
 def test_records_trimmed_between_planning_and_reading() -> None:
@@ -477,10 +603,10 @@ STEP = st.one_of(
 class Machine:
     """Puts, reshards, faults and batches in any order."""
 
-    def __init__(self, seed: int, shards: int, empty_every: int, page_limit: int, fault_rate: float) -> None:
+    def __init__(self, seed: int, shards: int, page_limit: int, fault_rate: float, **pages: int) -> None:
         self.rng = random.Random(seed)
         self.fault_rate = fault_rate
-        self.log = MemoryLog(empty_every=empty_every, fault=self.fault)
+        self.log = MemoryLog(**pages, fault=self.fault)
         self.log.create("s", shards)
         self.query = Query(self.log, ["s"], page_limit=page_limit)
         self.records: list[Record] = []
@@ -547,6 +673,7 @@ class Machine:
     seed=st.integers(0, 10_000),
     shards=st.integers(1, 4),
     empty_every=st.sampled_from([0, 0, 2, 3]),
+    page_size=st.sampled_from([3, 10_000, 10_000]),
     page_limit=st.sampled_from([1, 7, 10_000]),
     fault_rate=st.sampled_from([0.0, 0.0, 0.05]),
     steps=st.lists(STEP, max_size=25),
@@ -555,6 +682,7 @@ def test_every_record_arrives_once_in_order_in_its_batch(  # noqa: PLR0917 - Hyp
     seed: int,
     shards: int,
     empty_every: int,
+    page_size: int,
     page_limit: int,
     fault_rate: float,
     steps: list[tuple[object, ...]],
@@ -563,7 +691,7 @@ def test_every_record_arrives_once_in_order_in_its_batch(  # noqa: PLR0917 - Hyp
 
     And a batch read again from the log, by a reader that knows nothing else, has the same rows.
     """
-    machine = Machine(seed, shards, empty_every, page_limit, fault_rate)
+    machine = Machine(seed, shards, page_limit, fault_rate, empty_every=empty_every, page_size=page_size)
     for step in steps:
         machine.step(step)
     machine.fault_rate = 0.0

@@ -44,7 +44,7 @@ class LossGuard:
 
     def missing_anchor(self, split: SplitId, position: After, found: int | None) -> None:
         """The record that `position` names is gone; `found` is the oldest number there is now, if any."""
-        if position.next is None and self._is_proven_idle(split, position):
+        if self._is_proven_idle(split, position):
             return
         oldest = "the shard holds no record now" if found is None else f"the oldest record now is {found}"
         arrived = "" if position.arrival is None else f", which arrived {iso_instant(position.arrival)},"

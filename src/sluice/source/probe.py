@@ -118,8 +118,12 @@ class Visit:
 
         To be called behind a full page: the split is not quiet.
         """
-        if self.find_time(until, exact=exact) and exact:
+        last = self._front.last_sequence
+        is_found = self.find_time(until, exact=exact)
+        if is_found and exact:
             self._walk(until, exact=True)
+        elif is_found and self._front.last_sequence == last:
+            self.look(SAMPLE)  # a burst, all of it younger than `until`
 
     def find_time(self, until: int, *, exact: bool = False) -> bool:
         """Makes the last of what is seen the first record at or after `until`.
@@ -178,6 +182,7 @@ class Visit:
 
     def _jump(self, instant: int) -> _Jump | None:
         """The first record at or after `instant`; None where there is none yet."""
+        instant = min(instant, self._log.server_time())  # the service refuses to look into the future
         cursor = Cursor(self._log, self._guard, self._front.split.id, AtTime(instant))
         for _ in range(_MAX_EMPTY_PAGES):
             self._pace()
