@@ -383,6 +383,18 @@ def test_an_endpoint_that_was_reached_once_gets_all_retries() -> None:
     assert len(again.calls) == 1 + BACKOFFS["ListShards"].max_retries
 
 
+def test_an_endpoint_of_sts_that_was_never_reached_fails_soon_too() -> None:
+    """The error names the endpoint that failed, which is not the one that was called."""
+    service = Service(EMPTY_PAGE)
+    service.log.get_records(SHARD, "it", 1)
+    service.left = [
+        sdk.EndpointConnectionError(endpoint_url="http://sts.example:2/", error=OSError("refused"))
+    ]
+    with pytest.raises(ServiceError, match="GetRecords of .* at http://sts.example:2 failed: .*refused"):
+        service.log.get_records(SHARD, "it", 1)
+    assert len(service.calls) == 1 + 2
+
+
 # --- the service's clock ------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from sluice.errors import ServiceError, SluiceError
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.kinesis.contact import Contact, contact_with
-from sluice.kinesis.errors import DamagedAnswerError, is_unanswered, translate
+from sluice.kinesis.errors import DamagedAnswerError, endpoint_of, is_unanswered, translate
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Backoff, Retrying
 from sluice.source.log import IteratorStart, Page, Record, StreamInfo
@@ -164,10 +164,9 @@ class KinesisLog:
             except Exception as error:  # noqa: BLE001 - whatever the SDK raises must not get further
                 if isinstance(error, ClientError):
                     contact.note(error.response, sent, self._clock())
-                problem = translate(
-                    error, operation=operation, target=target, endpoint=client.meta.endpoint_url
-                )
-                if is_unanswered(problem) and not contact.reached:
+                endpoint = endpoint_of(error, client.meta.endpoint_url)
+                problem = translate(error, operation=operation, target=target, endpoint=endpoint)
+                if is_unanswered(problem) and not contact_with(endpoint).reached:
                     unanswered += 1
                     problem.retryable = problem.retryable and unanswered <= _FIRST_CONTACT_RETRIES
             raise problem from None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import urllib3.exceptions as http
 from botocore import exceptions as sdk
@@ -19,7 +20,7 @@ from botocore.parsers import ResponseParserError
 
 from sluice.errors import ServiceError
 
-__all__ = ["DamagedAnswerError", "is_unanswered", "redact", "translate"]
+__all__ = ["DamagedAnswerError", "endpoint_of", "is_unanswered", "redact", "translate"]
 
 _THROTTLING: Final = frozenset(
     {
@@ -140,6 +141,13 @@ def is_unanswered(error: ServiceError) -> bool:
     What fails so again and again at first contact is a wrong or unreachable endpoint.
     """
     return error.code in _UNANSWERED
+
+
+def endpoint_of(error: Exception, called: str) -> str:
+    """The endpoint that a call to `called` failed at: another one where a role was being assumed."""
+    url = getattr(error, "kwargs", {}).get("endpoint_url") if isinstance(error, sdk.BotoCoreError) else None
+    parts = urlsplit(str(url or called))
+    return called if parts.netloc == urlsplit(called).netloc else f"{parts.scheme}://{parts.netloc}"
 
 
 def redact(text: str) -> str:
