@@ -390,7 +390,7 @@ def test_an_endpoint_of_sts_that_was_never_reached_fails_soon_too() -> None:
     service.left = [
         sdk.EndpointConnectionError(endpoint_url="http://sts.example:2/", error=OSError("refused"))
     ]
-    with pytest.raises(ServiceError, match="GetRecords of .* at http://sts.example:2 failed: .*refused"):
+    with pytest.raises(ServiceError, match=r"GetRecords of .* at http://sts\.example:2 failed: .*refused"):
         service.log.get_records(SHARD, "it", 1)
     assert len(service.calls) == 1 + 2
 

@@ -162,7 +162,7 @@ class KinesisLog:
             except SluiceError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever the SDK raises must not get further
-                if isinstance(error, ClientError):
+                if isinstance(error, ClientError) and error.operation_name == operation:
                     contact.note(error.response, sent, self._clock())
                 endpoint = endpoint_of(error, client.meta.endpoint_url)
                 problem = translate(error, operation=operation, target=target, endpoint=endpoint)
