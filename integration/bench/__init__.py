@@ -1,0 +1,1 @@
+"""Rough figures of throughput against an embedded Kinesis. ``python -m integration.bench``"""
