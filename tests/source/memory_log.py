@@ -57,6 +57,7 @@ class MemoryLog:
         self.calls: Counter[str] = Counter()
         self.limits: list[int] = []
         self.slept = 0.0
+        self.unknown_number: dict[str, bool] | None = None  # how a number of no record is refused, if it is
         self._sequence = itertools.count(49_000_000_000_000_000_000_000_000, 7)
         self._shard_numbers: dict[str, itertools.count[int]] = {}
         self._iterators: dict[str, tuple[SplitId, int, int]] = {}  # shard, next sequence number, opened
@@ -143,6 +144,10 @@ class MemoryLog:
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
         self._enter("GetShardIterator", split)
         shard = self._shard(split, "GetShardIterator")
+        if self.unknown_number and start.sequence_number is not None:
+            known = {record.sequence_number for record in shard.records}
+            if start.sequence_number not in known:
+                raise ServiceError("unknown number", operation="GetShardIterator", **self.unknown_number)
         match start.kind:
             case "TRIM_HORIZON":
                 at = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -25,6 +26,10 @@ from sluice.source.splits import Split, SplitId
 
 __all__ = ["initial_positions", "make_enumerator", "plan_bounded_read", "read_ranges"]
 
+_SECOND = 1_000_000
+
+_log = logging.getLogger(__name__)
+
 
 def make_enumerator(config: SourceConfig) -> StreamEnumerator:
     """What finds shards and plans batches, for the process beside the driver."""
@@ -45,6 +50,8 @@ def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
     Raises:
         SluiceError: what `StreamEnumerator.bounded` raises.
     """
+    if isinstance(config.start, Latest):
+        _log.warning("a batch read from LATEST finds next to nothing: see option '%s'", STARTING.key)
     enumerator = make_enumerator(config)
     try:
         return enumerator.bounded(config.end.instant if isinstance(config.end, AtTimestamp) else None)
@@ -61,7 +68,7 @@ def read_ranges(config: SourceConfig, ranges: Sequence[SplitRange]) -> Iterator[
     """
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
-        log = KinesisLog.of(config, retrying=Retrying(sleep=pause))
+        log = KinesisLog.of(config, retrying=Retrying(sleep=pause), is_known=True)
         guard = LossGuard(log, config.fail_on_data_loss, log.server_time)
         settings = ReadSettings(config.polling.records_limit, config.polling.interval, pause)
         return RangeReader(log, guard, settings).read(split_range)
@@ -78,7 +85,8 @@ def initial_positions(start: StartingPosition) -> InitialPositions:
             return _pin_shards(start, splits)
         position: Position = HORIZON
         if isinstance(start, Latest):
-            position = AtTime(now, pinned=now)
+            # Some services stamp arrivals with whole seconds: what comes next must not seem older.
+            position = AtTime(now // _SECOND * _SECOND, pinned=now)
         elif isinstance(start, AtTimestamp):
             # The service refuses to look into the future, and nothing is there yet.
             position = AtTime(min(start.instant, now), pinned=now)

@@ -107,8 +107,9 @@ class Cursor:
         try:
             return self._log.get_iterator(self.split, iterator_start(self.position))
         except ServiceError as error:
-            if error.invalid_argument and isinstance(self.position, After):
-                # The number belongs to no record of this shard: the first page will show that.
+            if isinstance(self.position, After) and (error.invalid_argument or error.missing):
+                # The number may belong to no record of this shard: then the first page will show that.
+                # If the shard itself is missing, this fails as well.
                 return self._log.get_iterator(self.split, IteratorStart("TRIM_HORIZON"))
             raise
 
