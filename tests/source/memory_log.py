@@ -7,6 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sluice.errors import ServiceError
 from sluice.source.log import IteratorStart, Page, Record, StreamInfo
@@ -57,7 +58,7 @@ class MemoryLog:
         self.calls: Counter[str] = Counter()
         self.limits: list[int] = []
         self.slept = 0.0
-        self.unknown_number: dict[str, bool] | None = None  # how a number of no record is refused, if it is
+        self.unknown_number: dict[str, Any] | None = None  # how a number of no record is refused, if it is
         self._sequence = itertools.count(49_000_000_000_000_000_000_000_000, 7)
         self._shard_numbers: dict[str, itertools.count[int]] = {}
         self._iterators: dict[str, tuple[SplitId, int, int]] = {}  # shard, next sequence number, opened

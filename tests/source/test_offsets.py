@@ -46,7 +46,7 @@ POSITION: st.SearchStrategy[Position] = st.one_of(
 
 def test_json_of_the_interface() -> None:
     """Each kind of position in the form users may rely on, with nothing that is not asked for."""
-    positions = {
+    positions: dict[SplitId, Position] = {
         SplitId("clicks", "a"): After("49", 3),
         SplitId("clicks", "b"): HORIZON,
         SplitId("clicks", "c"): AtTime(1_700_000_000_123_456),
