@@ -46,7 +46,10 @@ class Service:
     """A log over a fake transport that plays a list of answers, the last one for ever."""
 
     def __init__(
-        self, *answers: Answer | Mapping[str, Any], streams: Mapping[str, str | None] | None = None
+        self,
+        *answers: Answer | Mapping[str, Any],
+        streams: Mapping[str, str | None] | None = None,
+        is_known: bool = False,
     ) -> None:
         self.left = list(answers)
         self.slept: list[float] = []
@@ -58,6 +61,7 @@ class Service:
             streams or {"orders": None},
             BACKOFFS,
             retrying=Retrying(sleep=self.slept.append, jitter=lambda: 1.0),
+            is_known=is_known,
             clock=lambda: self.now,
         )
 
@@ -381,6 +385,14 @@ def test_an_endpoint_that_was_reached_once_gets_all_retries() -> None:
     with pytest.raises(ServiceError):
         again.log.list_splits("orders")
     assert len(again.calls) == 1 + BACKOFFS["ListShards"].max_retries
+
+
+def test_an_endpoint_that_another_process_reached_gets_all_retries() -> None:
+    """A task that starts in a new worker reads what the driver has planned: that endpoint is no typo."""
+    service = Service(refused_connection(), is_known=True)
+    with pytest.raises(ServiceError):
+        service.log.get_iterator(SHARD, IteratorStart("TRIM_HORIZON"))
+    assert len(service.calls) == 1 + BACKOFFS["GetShardIterator"].max_retries
 
 
 def test_an_endpoint_of_sts_that_was_never_reached_fails_soon_too() -> None:

@@ -46,9 +46,10 @@ class KinesisLog:
         backoffs: by the operation's name in the API: ``GetRecords``, ``GetShardIterator``, ``ListShards``.
         retrying: its sleep is where a stopping task gets out.
         clock: local time in seconds since the epoch.
+        is_known: the endpoint has answered another process of the query: it is not given up early.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last three are for tests and for tasks
         self,
         connection: ConnectionConfig,
         streams: Mapping[str, str | None],
@@ -56,18 +57,22 @@ class KinesisLog:
         *,
         retrying: Retrying | None = None,
         clock: Callable[[], float] = time.time,
+        is_known: bool = False,
     ) -> None:
         self._connection = connection
         self._streams = dict(streams)
         self._backoffs = dict(backoffs)
         self._retrying = retrying or Retrying()
         self._clock = clock
+        self._is_known = is_known
 
     @classmethod
-    def of(cls, config: SourceConfig, *, retrying: Retrying | None = None) -> KinesisLog:
+    def of(
+        cls, config: SourceConfig, *, retrying: Retrying | None = None, is_known: bool = False
+    ) -> KinesisLog:
         """The log of all streams of a source."""
         streams = {stream.name: stream.arn for stream in config.streams}
-        return cls(config.connection, streams, config.backoffs, retrying=retrying)
+        return cls(config.connection, streams, config.backoffs, retrying=retrying, is_known=is_known)
 
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""
@@ -166,7 +171,8 @@ class KinesisLog:
                     contact.note(error.response, sent, self._clock())
                 endpoint = endpoint_of(error, client.meta.endpoint_url)
                 problem = translate(error, operation=operation, target=target, endpoint=endpoint)
-                if is_unanswered(problem) and not contact_with(endpoint).reached:
+                is_known = self._is_known or contact_with(endpoint).reached
+                if is_unanswered(problem) and not is_known:
                     unanswered += 1
                     problem.retryable = problem.retryable and unanswered <= _FIRST_CONTACT_RETRIES
             raise problem from None
