@@ -107,6 +107,13 @@ def test_sequence_numbers_by_shard() -> None:
     assert hash(pickle.loads(pickle.dumps(expected))) == hash(expected)
 
 
+def test_sequence_numbers_are_taken_as_they_are_shown() -> None:
+    """Emulators write them with leading zeros; digits are kept as given."""
+    assert start(json.dumps({"shardId-0": {"AT_SEQUENCE_NUMBER": "00012"}})) == PerShard(
+        {SplitId("orders", "shardId-0"): IteratorStart("AT_SEQUENCE_NUMBER", "00012")}
+    )
+
+
 def test_sequence_numbers_by_stream_and_shard() -> None:
     """With several streams the shards stand below their stream; one stream may be written so too."""
     text = json.dumps({"b": {"shardId-0": {"AT_SEQUENCE_NUMBER": "7"}}})

@@ -113,7 +113,8 @@ class ShardTable:
         )
 
 
-_SEQUENCE_NUMBER = re.compile(r"0|[1-9][0-9]{0,128}")
+# The service writes no leading zeros, but emulators do, and what a row shows must be good here.
+_SEQUENCE_NUMBER = re.compile(r"[0-9]{1,129}")
 _KINDS: Final = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER")
 _FORM: Final = '{"<shardId>": {"AT_SEQUENCE_NUMBER": "<digits>"}}, or AFTER_SEQUENCE_NUMBER'
 
