@@ -235,6 +235,16 @@ def test_a_batch_read_plans_once_and_deals_likewise(monkeypatch: pytest.MonkeyPa
     assert [len(ranges(partition)) for partition in partitions] == [2, 1]
 
 
+def test_a_batch_read_of_nothing_is_one_empty_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given no partition, Spark has None read instead."""
+    monkeypatch.setattr(source_reader, "plan_bounded_read", lambda _config: [])
+    reader = source().reader(SPARK_SCHEMA)
+
+    (partition,) = reader.partitions()
+
+    assert list(reader.read(partition)) == []
+
+
 # --- pickling -------------------------------------------------------------------------------------------
 
 

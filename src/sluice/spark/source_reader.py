@@ -51,7 +51,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         configure_driver_log("sluice")
-        return _deal(plan_bounded_read(self._config), self._config.shards_per_task)
+        # Of no partition at all Spark would make one that holds nothing, not even ranges.
+        return _deal(plan_bounded_read(self._config), self._config.shards_per_task) or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._config, partition)
