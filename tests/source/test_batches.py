@@ -265,7 +265,7 @@ def test_latest_is_pinned_once() -> None:
 
 
 def test_the_first_batch_comes_again_with_its_own_start() -> None:
-    """Spark logs where the first batch ends, and asks again for its start: LATEST is not another moment then."""
+    """Spark logs where the first batch ends, and asks again for its start: LATEST has not moved."""
     log = MemoryLog()
     log.create("s")
     put_many(log, 10)
@@ -459,9 +459,11 @@ def stopped_query(*, fail: bool) -> tuple[MemoryLog, Query, list[Record]]:
     return log, query, put_many(log, 10)
 
 
-def test_trimmed_records_fail_the_query() -> None:
-    """What expired between two batches is named, and the query fails."""
+@pytest.mark.parametrize("unknown", [None, {"missing": True}, {"invalid_argument": True}])
+def test_trimmed_records_fail_the_query(unknown: dict[str, bool] | None) -> None:
+    """What expired between two batches is named, and the query fails; services say it in their own ways."""
     log, query, _ = stopped_query(fail=True)
+    log.unknown_number = unknown
     log.trim(S0, 15)
     with pytest.raises(DataLossError, match=r"s/shardId-000000000000: record \d+.* is gone.*failOnDataLoss"):
         query.run_batch()

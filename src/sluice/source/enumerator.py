@@ -158,7 +158,9 @@ class StreamEnumerator:
         self._refresh_idle(positions, fronts)
         listed = listing.lineage.splits
         kept = {s: p for s, p in positions.items() if s in listed or not isinstance(p, Closed)}
-        return self._offsets(kept)
+        end = self._offsets(kept)
+        # Run again after a restart, the first batch would be given another start.
+        return replace(end, start=start.positions) if start == self._initial else end
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
         """See `SplitEnumerator.ranges`."""

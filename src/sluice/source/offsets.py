@@ -11,6 +11,10 @@ when it is known), ``arrival`` (when the record ``after`` arrived, ms), ``idle``
 behind the position, ms), ``quiet`` (when nothing lay behind the start of the batch that ends here,
 ms), ``pinned`` (when a time was made the start, ms), and beside ``streams`` the
 time each stream was ``created`` (ms), which tells a stream from its successor of the same name.
+
+Spark logs where batches end. The start of the first one it asks for again when that batch is run
+again, and ``LATEST`` would be another moment then. So the end of the first batch also holds its
+``start``, in the form of ``streams``; it goes before any other.
 """
 
 from __future__ import annotations
@@ -146,11 +150,13 @@ class Offsets:
         positions: a split that is missing has not been started: it begins at the horizon.
         created: stream to the time it was created (microseconds).
         streams: all streams, also those without any position yet.
+        start: as the end of the first batch: where that batch starts.
     """
 
     positions: Mapping[SplitId, Position]
     created: Mapping[str, int] = field(default_factory=dict, compare=False)
     streams: frozenset[str] = frozenset()
+    start: Mapping[SplitId, Position] | None = field(default=None, compare=False)
 
     def position(self, split: SplitId) -> Position:
         return self.positions.get(split, HORIZON)
@@ -162,6 +168,8 @@ class Offsets:
 
     def ranges_to(self, end: Offsets) -> list[SplitRange]:
         """What lies between these offsets and `end`, by split. Pure: the same pair, the same ranges."""
+        if end.start is not None:
+            return replace(end, positions=end.start).ranges_to(replace(end, start=None))
         ranges = []
         for split, stop in sorted(end.positions.items(), key=lambda item: item[0]):
             recreated = self.created.get(split.stream) != end.created.get(split.stream)
@@ -172,10 +180,10 @@ class Offsets:
 
     def to_json(self) -> dict[str, Any]:
         streams: dict[str, dict[str, Any]] = {name: {} for name in sorted(self.streams)}
-        for split, position in sorted(self.positions.items(), key=lambda item: item[0]):
-            streams.setdefault(split.stream, {})[split.shard] = _position_to_json(position)
+        streams |= _positions_to_json(self.positions)
         created = {name: at // 1000 for name, at in sorted(self.created.items())}
-        return {"version": VERSION, "streams": streams, "created": created}
+        value = {"version": VERSION, "streams": streams, "created": created}
+        return value if self.start is None else value | {"start": _positions_to_json(self.start)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offsets:
@@ -187,18 +195,30 @@ class Offsets:
                     f"{VERSION}: use the release that wrote them, or a new checkpoint"
                 )
             streams: Mapping[str, Any] = value["streams"]
-            positions = {
-                SplitId(stream, shard): _position_from_json(position)
-                for stream, shards in streams.items()
-                for shard, position in shards.items()
-            }
+            positions = _positions_from_json(streams)
+            start = _positions_from_json(value["start"]) if "start" in value else None
             created = {name: int(at) * 1000 for name, at in value.get("created", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SluiceError(f"these are not offsets of this source: {value!r} ({error!r})") from error
-        return cls(positions, created, frozenset(streams))
+        return cls(positions, created, frozenset(streams), start)
 
     def with_positions(self, positions: Mapping[SplitId, Position]) -> Offsets:
-        return replace(self, positions=positions)
+        return replace(self, positions=positions, start=None)
+
+
+def _positions_to_json(positions: Mapping[SplitId, Position]) -> dict[str, dict[str, Any]]:
+    streams: dict[str, dict[str, Any]] = {}
+    for split, position in sorted(positions.items(), key=lambda item: item[0]):
+        streams.setdefault(split.stream, {})[split.shard] = _position_to_json(position)
+    return streams
+
+
+def _positions_from_json(streams: Mapping[str, Any]) -> dict[SplitId, Position]:
+    return {
+        SplitId(stream, shard): _position_from_json(position)
+        for stream, shards in streams.items()
+        for shard, position in shards.items()
+    }
 
 
 def _position_to_json(position: Position) -> dict[str, Any]:
