@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import Put, Streams
-from integration.support.recorder import ARRIVAL, Recorder, Row, read_stream, wait_until
+from integration.support.queries import WAIT, logged_offsets, read_stream, wait_until
+from integration.support.recorder import Recorder, Row
+from integration.support.spark import SPARK_VERSION
 
 KEYS = 16
+# Before Spark 4.2 a run of what is available is one batch, and a batch takes one generation of shards.
+RUNS = 1 if SPARK_VERSION >= (4, 2) else 4
 DISCOVERY = {"shardDiscoveryInterval": "300ms"}
 
 
@@ -60,7 +62,7 @@ class Producer:
             yield
         finally:
             stopping.set()
-            thread.join(ARRIVAL)
+            thread.join(WAIT)
         if failed:
             raise failed[0]
 
@@ -71,7 +73,9 @@ def split_first(streams: Streams, stream: str) -> None:
 
 def merge_first(streams: Streams, stream: str) -> None:
     """Merges the first two neighbours by hash key."""
-    keys = {shard["ShardId"]: int(shard["HashKeyRange"]["StartingHashKey"]) for shard in streams.shards(stream)}
+    keys = {
+        shard["ShardId"]: int(shard["HashKeyRange"]["StartingHashKey"]) for shard in streams.shards(stream)
+    }
     first, second = sorted(streams.open_shards(stream), key=keys.__getitem__)[:2]
     streams.merge(stream, first, second)
 
@@ -123,7 +127,7 @@ def counters(rows: list[Row]) -> dict[str, list[int]]:
 
 
 def check_lineage(rows: list[Row], streams: Streams, stream: str) -> int:
-    """No row of a child in the same or an earlier batch than a row of its parents. How many were looked at."""
+    """No row of a child in the same or an earlier batch than a row of its parents; how many there are."""
     batches: dict[str, list[int]] = defaultdict(list)
     for row in rows:
         batches[row.shard].append(row.batch)
@@ -206,11 +210,10 @@ def test_what_is_available_ends_with_its_start(
     producer = Producer(streams, stream)
     recorder = Recorder(checkpoint)
     reshard(streams, stream, lambda: producer.put_rounds(10))
-    generations = 5  # before Spark 4.2 a run is one batch, and a batch one generation of shards
-    for _ in range(generations):
+    for _ in range(RUNS):
         recorder.run_available(source(spark, streams, stream))
     reshard(streams, stream, lambda: producer.put_rounds(10))
-    for _ in range(generations):
+    for _ in range(RUNS):
         recorder.run_available(source(spark, streams, stream))
 
     check(recorder, producer, streams, stream)
@@ -230,18 +233,11 @@ def test_shards_born_after_a_start_at_the_latest(
     )
     query = recorder.start(frame)
     # The start is pinned before the query first says what it has planned.
-    wait_until(lambda: query.lastProgress is not None, "the first trigger", query)
+    wait_until(lambda: query.lastProgress is not None, "the first trigger")
 
     reshard(streams, stream, lambda: producer.put_rounds(10))  # most of it before shards are listed again
     wait_for_all(recorder, query, producer)
 
     check(recorder, producer, streams, stream)
-    started = logged_positions(checkpoint, 0, stream)
-    assert {position.get("at", "") for position in started.values()} != {"TRIM_HORIZON"}
-
-
-def logged_positions(checkpoint: str, batch: int, stream: str) -> dict[str, dict[str, str]]:
-    """Where the batch ends, by shard, as Spark's offset log has it."""
-    lines = Path(checkpoint, "offsets", str(batch)).read_text().splitlines()
-    positions: dict[str, dict[str, str]] = json.loads(lines[-1])["streams"][stream]
-    return positions
+    first = logged_offsets(checkpoint)[0]["streams"][stream]
+    assert {position.get("at") for position in first.values()} != {"TRIM_HORIZON"}

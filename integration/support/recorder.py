@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from integration.support.kinesis import REGION
+from integration.support.queries import WAIT, wait_until
 
-__all__ = ["ARRIVAL", "Recorder", "Row", "read_stream", "wait_until"]
-
-ARRIVAL = 60.0  # seconds that rows, or a failure, may take
+__all__ = ["Recorder", "Row"]
 
 
 class Row(NamedTuple):
@@ -25,24 +23,6 @@ class Row(NamedTuple):
     shard: str
     sequence_number: int
     data: bytes
-
-
-def read_stream(spark: SparkSession, endpoint: str, stream: str, **options: str) -> DataFrame:
-    """The stream from its horizon on; `options` may say otherwise."""
-    connection = {"endpointUrl": endpoint, "region": REGION, "streamName": stream}
-    everything = {"startingPosition": "TRIM_HORIZON", **connection, **options}
-    return spark.readStream.format("kinesis-efo").options(**everything).load()
-
-
-def wait_until(holds: Callable[[], bool], what: str, query: StreamingQuery | None = None) -> None:
-    """Returns when `holds` does; raises what `query` has failed with, or that it took too long."""
-    end = time.monotonic() + ARRIVAL
-    while not holds():
-        if query is not None and (error := query.exception()):
-            raise error
-        if time.monotonic() > end:
-            raise TimeoutError(f"not within {ARRIVAL:g} s: {what}")
-        time.sleep(0.05)
 
 
 class Recorder:
@@ -86,20 +66,28 @@ class Recorder:
     def run_available(self, frame: DataFrame) -> None:
         """Takes what there is; raises what the query fails with."""
         query = self._writer(frame).trigger(availableNow=True).start()
-        if not query.awaitTermination(int(ARRIVAL)):
+        if not query.awaitTermination(int(WAIT)):
             query.stop()
-            raise TimeoutError(f"what is available was not read in {ARRIVAL:g} s")
+            raise TimeoutError(f"what is available was not read in {WAIT:g} s")
 
     def wait_for(self, query: StreamingQuery, count: int) -> None:
-        """Returns when `count` rows have come in all."""
-        wait_until(lambda: len(self.rows) >= count, f"{count} rows", query)
+        """Returns when `count` rows have come in all; raises what `query` has failed with."""
+        self._wait_until(query, lambda: len(self.rows) >= count, f"{count} rows")
 
     def wait_for_data(self, query: StreamingQuery, data: Iterable[bytes]) -> None:
-        """Returns when all of `data` have come."""
+        """Returns when all of `data` have come; raises what `query` has failed with."""
         wanted = set(data)
-        wait_until(lambda: wanted <= {row.data for row in self.rows}, "all that was put", query)
+        self._wait_until(query, lambda: wanted <= {row.data for row in self.rows}, f"{len(wanted)} records")
 
-    def _writer(self, frame: DataFrame):  # type: ignore[no-untyped-def]  # noqa: ANN202 - see pyspark
+    def _wait_until(self, query: StreamingQuery, condition: Callable[[], bool], what: str) -> None:
+        def holds() -> bool:
+            if error := query.exception():
+                raise error
+            return condition()
+
+        wait_until(holds, what)
+
+    def _writer(self, frame: DataFrame) -> DataStreamWriter:
         return frame.writeStream.foreachBatch(self._take).option("checkpointLocation", self.checkpoint)
 
     def _take(self, frame: DataFrame, batch: int) -> None:
