@@ -1,0 +1,629 @@
+"""The source through Spark: where it starts and ends, what a batch holds, what faults do not change."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
+from pyspark.sql import Row, SparkSession
+
+from integration.support.kinesis import REGION, Streams
+from integration.support.queries import WAIT, logged_offsets, read, read_stream, start, wait_until
+from integration.support.servers import FaultProxy, Server, fault_proxy
+from integration.support.spark import SPARK_VERSION
+
+HAS_ADMISSION_CONTROL = SPARK_VERSION >= (4, 2)
+needs_admission_control = pytest.mark.skipif(
+    not HAS_ADMISSION_CONTROL, reason="PySpark has admission control from 4.2 on"
+)
+
+A_SECOND = 1.05  # ministack cuts times of arrival to whole seconds
+
+
+class Known(NamedTuple):
+    """A record as another client reads it, with its time of arrival."""
+
+    stream: str
+    shard: str
+    number: int
+    arrival: float
+    data: bytes
+    written: str = ""  # the number as the service writes it
+
+    @classmethod
+    def of(cls, row: Row) -> Known:
+        arrival = row.approximateArrivalTimestamp.replace(tzinfo=timezone.utc).timestamp()
+        number = row.sequenceNumber
+        return cls(row.streamName, row.shardId, int(number), arrival, bytes(row.data), number)
+
+
+def known(streams: Streams, *names: str) -> list[Known]:
+    """All records of some streams, read without the library."""
+    client = streams.client
+    found = []
+    for stream in names:
+        for shard in (each["ShardId"] for each in streams.shards(stream)):
+            iterator = client.get_shard_iterator(
+                StreamName=stream, ShardId=shard, ShardIteratorType="TRIM_HORIZON"
+            )["ShardIterator"]
+            for record in client.get_records(ShardIterator=iterator, Limit=10_000)["Records"]:
+                arrival = record["ApproximateArrivalTimestamp"].timestamp()
+                number = record["SequenceNumber"]
+                found.append(Known(stream, shard, int(number), arrival, record["Data"], number))
+    return found
+
+
+def of(rows: Iterable[Row]) -> list[Known]:
+    """The same of rows, sorted; a record that came twice is there twice."""
+    return sorted(map(Known.of, rows))
+
+
+def records(count: int, start: int = 0, *, size: int = 20) -> list[tuple[str, bytes]]:
+    """(partition key, data), each different."""
+    return [(f"key-{n % 53:02}", str(n).zfill(size).encode()) for n in range(start, start + count)]
+
+
+# --- where reading starts and ends --------------------------------------------------------------------
+
+
+class Waves(NamedTuple):
+    """Two streams that were put to at three times, more than a second apart."""
+
+    first: str
+    second: str
+    records: list[Known]
+    instants: list[float]
+
+    def since(self, instant: float) -> list[Known]:
+        return sorted(record for record in self.records if record.arrival >= instant)
+
+    def before(self, instant: float) -> list[Known]:
+        return sorted(record for record in self.records if record.arrival < instant)
+
+
+@pytest.fixture(scope="module")
+def waves(streams: Streams) -> Waves:
+    first, second = streams.create(2), streams.create(1)
+    for wave in range(3):
+        for stream in (first, second):
+            streams.put(stream, records(40, start=100 * wave))
+        time.sleep(2 * A_SECOND)
+    found = known(streams, first, second)
+    instants = sorted({record.arrival for record in found})
+    assert len(found) == 240
+    assert len(instants) >= 3
+    return Waves(first, second, found, instants)
+
+
+def iso(instant: float, zone: str = "Z") -> str:
+    return datetime.fromtimestamp(instant, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f") + zone
+
+
+@pytest.mark.parametrize("form", ["iso", "offset", "epoch", "fraction"])
+def test_a_read_starts_at_a_time(spark: SparkSession, streams: Streams, waves: Waves, form: str) -> None:
+    """``AT_TIMESTAMP`` starts with the first record that arrived at that time or later, on every shard."""
+    instant = waves.instants[1]
+    text = {
+        "iso": iso(instant),
+        "offset": iso(instant + 7200, "+02:00"),
+        "epoch": f"{instant:.0f}",
+        "fraction": f"{instant - 0.5:.3f}",
+    }[form]
+    frame = read(
+        spark,
+        streams.endpoint,
+        f"{waves.first},{waves.second}",
+        startingPosition="AT_TIMESTAMP",
+        startingTimestamp=text,
+    )
+
+    assert of(frame.collect()) == waves.since(instant)
+
+
+def test_a_read_from_latest_to_latest_is_empty(spark: SparkSession, streams: Streams, waves: Waves) -> None:
+    """What was there before the read was planned is not behind ``LATEST``."""
+    assert read(spark, streams.endpoint, waves.first, startingPosition="LATEST").collect() == []
+
+
+@pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
+@pytest.mark.parametrize("place", [0, 17, -1])
+def test_a_read_starts_at_a_sequence_number(
+    spark: SparkSession, streams: Streams, waves: Waves, kind: str, place: int
+) -> None:
+    """AT includes the record and AFTER does not; a shard that is not listed starts at its oldest record."""
+    listed, other = streams.open_shards(waves.first)
+    shard = [record for record in waves.records if record.stream == waves.first and record.shard == listed]
+    rest = [record for record in waves.records if record.stream == waves.first and record.shard == other]
+    number = shard[place].number
+    position = json.dumps({listed: {kind: shard[place].written}})
+
+    rows = read(spark, streams.endpoint, waves.first, startingPosition=position).collect()
+
+    least = number if kind == "AT_SEQUENCE_NUMBER" else number + 1
+    assert rest
+    assert of(rows) == sorted([record for record in shard if record.number >= least] + rest)
+
+
+def test_sequence_numbers_of_several_streams(
+    spark: SparkSession, streams: Streams, waves: Waves, checkpoint: str
+) -> None:
+    """With several streams the JSON names them; one that is not listed starts at its oldest record."""
+    (shard,) = streams.open_shards(waves.second)
+    last = max(record for record in waves.records if record.stream == waves.second)
+    position = json.dumps({waves.second: {shard: {"AT_SEQUENCE_NUMBER": last.written}}})
+    frame = read_stream(spark, streams.endpoint, f"{waves.first},{waves.second}", startingPosition=position)
+
+    run = start(frame, checkpoint, availableNow=True)
+
+    expected = [record for record in waves.records if record.stream == waves.first or record == last]
+    assert of(run.rows) == sorted(expected)
+
+
+def test_a_batch_read_ends_at_a_time(spark: SparkSession, streams: Streams, waves: Waves) -> None:
+    """``endingPosition`` ``AT_TIMESTAMP`` leaves out what arrived at that time or later."""
+    instant = waves.instants[-1]
+    frame = read(
+        spark,
+        streams.endpoint,
+        f"{waves.first},{waves.second}",
+        endingPosition="AT_TIMESTAMP",
+        endingTimestamp=iso(instant),
+    )
+
+    assert of(frame.collect()) == waves.before(instant) != []
+
+
+def test_batch_and_streaming_read_the_same(
+    spark: SparkSession, streams: Streams, waves: Waves, checkpoint: str
+) -> None:
+    """Several streams in one source: both ways give every column of every record alike, and all of them."""
+    both = f"{waves.first},{waves.second}"
+    batch = read(spark, streams.endpoint, both, endingPosition="LATEST").collect()
+    run = start(read_stream(spark, streams.endpoint, both), checkpoint, availableNow=True)
+
+    assert Counter(batch) == Counter(run.rows)
+    assert of(batch) == sorted(waves.records)
+    assert {row.subSequenceNumber for row in batch} == {0}
+
+
+def test_streams_by_their_arns(spark: SparkSession, streams: Streams, waves: Waves) -> None:
+    """``streamArn`` serves as ``streamName`` does; rows and offsets go by the name."""
+    arns = [
+        streams.client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+        for name in (waves.first, waves.second)
+    ]
+    frame = (
+        spark.read.format("kinesis-efo")
+        .options(streamArn=", ".join(arns), startingPosition="TRIM_HORIZON", endpointUrl=streams.endpoint)
+        .load()
+    )
+
+    assert of(frame.collect()) == sorted(waves.records)
+
+
+def test_latest_is_pinned_when_the_query_first_starts(
+    spark: SparkSession, streams: Streams, checkpoint: str
+) -> None:
+    """``LATEST`` is the time of the first start, though nothing came: a restart reads what came meanwhile."""
+    stream = streams.create(2)
+    streams.put(stream, records(50))
+    frame = read_stream(spark, streams.endpoint, stream, startingPosition="LATEST")
+    run = start(frame, checkpoint)
+    run.wait_until(lambda: 0 in run.batches, "the first batch")
+    assert run.stop() == []
+    time.sleep(A_SECOND)
+    between = records(70, start=1000)
+    streams.put(stream, between)
+    time.sleep(A_SECOND)
+
+    again = start(frame, checkpoint)
+    again.wait_for_rows(70)
+    later = records(30, start=2000)
+    streams.put(stream, later)
+    again.wait_for_rows(100)
+    rows = again.stop()
+
+    assert sorted(bytes(row.data) for row in rows) == sorted(data for _, data in between + later)
+    pinned = logged_offsets(checkpoint)[0]["streams"][stream]
+    assert {len(set(position)) for position in pinned.values()} == {2}
+    assert all(position["at"].endswith("Z") and position["pinned"] for position in pinned.values())
+
+
+def test_a_checkpoint_outlives_the_starting_position(
+    spark: SparkSession, streams: Streams, checkpoint: str
+) -> None:
+    """Once there is a checkpoint, ``startingPosition`` does not count any more."""
+    stream = streams.create(1)
+    streams.put(stream, records(10))
+    start(read_stream(spark, streams.endpoint, stream), checkpoint, availableNow=True)
+    later = records(5, start=10)
+    streams.put(stream, later)
+
+    frame = read_stream(spark, streams.endpoint, stream, startingPosition="LATEST")
+    run = start(frame, checkpoint, availableNow=True)
+
+    assert [bytes(row.data) for row in run.rows] == [data for _, data in later]
+
+
+# --- what a batch holds -------------------------------------------------------------------------------
+
+
+class Backlog(NamedTuple):
+    stream: str
+    records: list[Known]
+
+
+@pytest.fixture(scope="module")
+def backlog(streams: Streams) -> Backlog:
+    """600 records of 26 bytes (key included), 100 a second, on two shards."""
+    stream = streams.create(2)
+    for wave in range(6):
+        streams.put(stream, records(100, start=100 * wave))
+        time.sleep(A_SECOND)
+    return Backlog(stream, known(streams, stream))
+
+
+LIMITS: dict[str, tuple[dict[str, str], Callable[[Sequence[Known]], float], float]] = {
+    "records": ({"maxRecordsPerTrigger": "150"}, len, 150),
+    "bytes": ({"maxBytesPerTrigger": "3900"}, lambda batch: 26 * len(batch), 3900),
+    "time": (
+        {"maxTimeSpanPerTrigger": "2s"},
+        lambda batch: max(r.arrival for r in batch) - min(r.arrival for r in batch) + 1,
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_every_batch_keeps_to_the_limit(
+    spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str, limit: str
+) -> None:
+    """A backlog that planning sees whole is taken in batches none of which is too large, each row once."""
+    options, measure, most = LIMITS[limit]
+    run = start(read_stream(spark, streams.endpoint, backlog.stream, **options), checkpoint)
+    run.wait_for_rows(len(backlog.records))
+    run.stop()
+
+    batches = [of(batch) for batch in run.batches.values() if batch]
+    assert max(map(measure, batches)) <= most
+    assert 3 <= len(batches) <= 10
+    assert of(run.rows) == sorted(backlog.records)
+    assert_in_order(run.rows)
+
+
+def assert_in_order(rows: Sequence[Row]) -> None:
+    """Records of a shard come in sequence order, from batch to batch and within each."""
+    by_shard: dict[str, list[int]] = {}
+    for row in rows:
+        by_shard.setdefault(row.shardId, []).append(int(row.sequenceNumber))
+    assert all(numbers == sorted(numbers) for numbers in by_shard.values())
+
+
+def test_available_now_drains_in_batches_within_the_limit(
+    spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str
+) -> None:
+    """All that was there at the start, in several batches; before 4.2 one batch, and the next run goes on."""
+    frame = read_stream(spark, streams.endpoint, backlog.stream, maxRecordsPerTrigger="250")
+
+    run = start(frame, checkpoint, availableNow=True)
+
+    if HAS_ADMISSION_CONTROL:
+        assert len(run.sizes) == 3
+        assert max(run.sizes) <= 250
+        assert of(run.rows) == sorted(backlog.records)
+        return
+    assert len(run.sizes) == 1
+    assert 0 < run.sizes[0] <= 250
+    rows = run.rows
+    for _ in range(3):
+        rows += start(frame, checkpoint, availableNow=True).rows
+    assert of(rows) == sorted(backlog.records)
+
+
+@needs_admission_control
+def test_once_takes_all_in_one_batch(
+    spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str
+) -> None:
+    """``once`` is Spark's word for one batch without limits."""
+    frame = read_stream(spark, streams.endpoint, backlog.stream, maxRecordsPerTrigger="50")
+
+    run = start(frame, checkpoint, once=True)
+
+    assert run.sizes == [600]
+    assert of(run.rows) == sorted(backlog.records)
+
+
+def test_an_idle_query_makes_no_batches(spark: SparkSession, streams: Streams, checkpoint: str) -> None:
+    """Nothing new is the same offset to the letter: Spark makes no batch, and the log does not grow."""
+    stream = streams.create(2)
+    streams.put(stream, records(20))
+    run = start(read_stream(spark, streams.endpoint, stream), checkpoint)
+    run.wait_for_rows(20)
+    time.sleep(3)
+
+    assert list(run.batches) == [0]
+    run.stop()
+    assert list(logged_offsets(checkpoint)) == [0]
+
+
+@needs_admission_control
+def test_progress_shows_how_far_the_query_is_behind(
+    spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str
+) -> None:
+    """``sources[0].latestOffset`` has the newest known position, and the lag of every shard, per batch."""
+    frame = read_stream(spark, streams.endpoint, backlog.stream, maxRecordsPerTrigger="300")
+
+    run = start(frame, checkpoint, availableNow=True)
+
+    reports = [json.loads(each.json) for each in run.query.recentProgress if each.numInputRows]
+    sources = [report["sources"][0] for report in reports]
+    assert len(sources) == 2
+    newest = {
+        shard: max(r.number for r in backlog.records if r.shard == shard)
+        for shard in streams.open_shards(backlog.stream)
+    }
+    for source in sources:
+        latest = offset(source["latestOffset"])
+        assert {s: int(p["after"]) for s, p in latest["streams"][backlog.stream].items()} == newest
+        assert set(latest["millisBehindLatest"][backlog.stream]) == set(newest)
+    behind = [offset(source["latestOffset"])["millisBehindLatest"][backlog.stream] for source in sources]
+    assert max(behind[0].values()) >= 1000
+    assert set(behind[-1].values()) == {0}
+
+
+def offset(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def test_the_drivers_log_shows_the_lag_of_every_shard(
+    spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str, tmp_path: Path
+) -> None:
+    """Nobody has to configure logging to find ``millisBehindLatest`` by shard on the driver's stderr."""
+    frame = read_stream(spark, streams.endpoint, backlog.stream)
+    with standard_error(spark, tmp_path / "stderr") as written:
+        start(frame, checkpoint, availableNow=True)
+        wait_until(lambda: "millisBehindLatest {" in written.read_text(), "the lag on stderr")
+
+    (line, *_) = [line for line in written.read_text().splitlines() if "millisBehindLatest {" in line]
+    lag = json.loads(line.partition("millisBehindLatest ")[2])
+    assert lag == {f"{backlog.stream}/{shard}": 0 for shard in streams.open_shards(backlog.stream)}
+
+
+@contextlib.contextmanager
+def standard_error(spark: SparkSession, path: Path) -> Iterator[Path]:
+    """What the driver's JVM, and the Python processes it starts, write to stderr meanwhile."""
+    jvm: Any = spark.sparkContext._jvm
+    before = jvm.java.lang.System.err
+    stream = jvm.java.io.PrintStream(str(path))
+    jvm.java.lang.System.setErr(stream)
+    try:
+        yield path
+    finally:
+        jvm.java.lang.System.setErr(before)
+
+
+# --- shards that come while it runs -------------------------------------------------------------------
+
+
+def test_shards_that_open_while_it_runs_are_found(
+    spark: SparkSession, resharding_streams: Streams, checkpoint: str
+) -> None:
+    """The children of a split are read from their beginning, without a restart."""
+    stream = resharding_streams.create(1)
+    resharding_streams.put(stream, records(20))
+    frame = read_stream(spark, resharding_streams.endpoint, stream, shardDiscoveryInterval="500ms")
+    run = start(frame, checkpoint)
+    run.wait_for_rows(20)
+    (parent,) = resharding_streams.open_shards(stream)
+    resharding_streams.split(stream, parent)
+    resharding_streams.put(stream, records(40, start=20))
+    run.wait_for_rows(60)
+    rows = run.stop()
+
+    assert sorted(bytes(row.data) for row in rows) == [data for _, data in records(60)]
+    assert {row.shardId for row in rows} == {parent, *resharding_streams.open_shards(stream)}
+
+
+# --- aggregated records -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deaggregate", [True, False])
+def test_aggregated_records(spark: SparkSession, streams: Streams, *, deaggregate: bool) -> None:
+    """User records come out with their own keys, numbered from 0; or the aggregate as it is, on demand."""
+    stream = streams.create(1)
+    users = [(f"user-{n}", f"value {n}".encode()) for n in range(25)]
+    aggregator = RecordAggregator()
+    for key, data in users:
+        assert aggregator.add_user_record(key, data) is None
+    key, _, packed = aggregator.clear_and_get().get_contents()
+    streams.put(stream, [("before", b"plain"), (key, packed), ("after", b"plain too")])
+
+    frame = read(spark, streams.endpoint, stream, deaggregate=str(deaggregate).lower())
+    rows = sorted(frame.collect(), key=lambda row: (int(row.sequenceNumber), row.subSequenceNumber))
+
+    found = [(row.subSequenceNumber, row.partitionKey, bytes(row.data)) for row in rows]
+    middle = [(n, *user) for n, user in enumerate(users)] if deaggregate else [(0, key, packed)]
+    assert found == [(0, "before", b"plain"), *middle, (0, "after", b"plain too")]
+    assert len({row.sequenceNumber for row in rows}) == 3
+
+
+# --- faults -------------------------------------------------------------------------------------------
+
+OPERATIONS = ("DescribeStreamSummary", "ListShards", "GetShardIterator", "GetRecords")
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "throttled": {"error": {"code": "ProvisionedThroughputExceededException"}},
+    "slow down": {"error": {"code": "LimitExceededException"}},
+    "broken service": {"error": {"code": "InternalFailure", "status": 500}},
+    "no service": {"error": {"code": "ServiceUnavailable", "status": 503}},
+    "reset": {"reset": True},
+    "cut": {"response": {"abort_frac": 0.5}},
+}
+
+QUICK = {
+    "getRecordsBackoffBase": "50ms",
+    "getShardIteratorBackoffBase": "50ms",
+    "listShardsBackoffBase": "50ms",
+}
+
+
+@pytest.fixture(scope="module")
+def proxy(ministack: Server) -> Iterator[FaultProxy]:
+    with fault_proxy(ministack.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def faults(proxy: FaultProxy) -> Iterator[FaultProxy]:
+    """The proxy, the same for all tests: workers know its endpoint from one on. No rules yet."""
+    proxy.clear()
+    yield proxy
+    proxy.clear()
+
+
+def rule(operation: str, fault: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"service": "kinesis", "operation": operation, **fault, **more}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_that_pass_change_nothing(
+    spark: SparkSession, streams: Streams, faults: FaultProxy, checkpoint: str, fault: str
+) -> None:
+    """Each operation fails, and some fail again: all rows come, each once."""
+    stream = streams.create(2)
+    streams.put(stream, records(300))
+    expected = sorted(known(streams, stream))
+    # An endpoint that is never reached at all is given up sooner.
+    times = {operation: 1 if operation == "DescribeStreamSummary" else 2 for operation in OPERATIONS}
+    faults.set_rules(*(rule(operation, FAULTS[fault], times=times[operation]) for operation in OPERATIONS))
+    frame = read_stream(spark, faults.endpoint, stream, **QUICK)
+
+    run = start(frame, checkpoint, availableNow=True)
+
+    assert of(run.rows) == expected
+    assert Counter(each["operation"] for each in faults.fired()) == times
+
+
+# Tasks ask for pages of this size, planning never does.
+TASKS_ONLY = {"getRecordsLimit": "77"}
+PAGE_OF_A_TASK = "Limit == `77`"
+
+
+def test_after_the_last_retry_the_query_says_what_failed_where(
+    spark: SparkSession, streams: Streams, faults: FaultProxy, checkpoint: str
+) -> None:
+    """The error names stream, shard, operation and cause; a restart reads the batch that was left open."""
+    stream = streams.create(1)
+    streams.put(stream, records(200))
+    faults.set_rules(rule("GetRecords", FAULTS["throttled"], body=PAGE_OF_A_TASK))
+    frame = read_stream(spark, faults.endpoint, stream, getRecordsMaxRetries="2", **QUICK, **TASKS_ONLY)
+
+    message = start(frame, checkpoint).error()
+
+    (shard,) = streams.open_shards(stream)
+    assert f"GetRecords of {stream}/{shard}" in message
+    assert "ProvisionedThroughputExceededException" in message
+    assert len(faults.fired()) == 3
+    left_open = logged_offsets(checkpoint)
+
+    faults.clear()
+    streams.put(stream, records(50, start=200))
+    run = start(frame, checkpoint, availableNow=True)
+
+    assert [len(run.batches[batch]) for batch in sorted(run.batches)] == [200, 50]
+    assert logged_offsets(checkpoint)[0] == left_open[0]
+    assert of(run.rows) == sorted(known(streams, stream))
+
+
+def test_a_tasks_first_calls_are_retried_like_any_other(
+    spark: SparkSession, streams: Streams, ministack_faults: FaultProxy
+) -> None:
+    """A new worker has not reached the endpoint yet, but the driver has: its retries are not cut short."""
+    stream = streams.create(1)
+    streams.put(stream, records(10))
+    frame = read(spark, ministack_faults.endpoint, stream, **QUICK)
+    plan: Any = frame._jdf.queryExecution()
+    assert plan.toRdd().getNumPartitions() == 1
+    ministack_faults.set_rules(rule("GetShardIterator", FAULTS["reset"], times=3))
+
+    assert of(frame.collect()) == sorted(known(streams, stream))
+    assert len(ministack_faults.fired()) == 3
+
+
+def test_a_role_is_assumed_at_both_ends(
+    spark: SparkSession,
+    streams: Streams,
+    moto: Server,
+    faults: FaultProxy,
+    checkpoint: str,
+) -> None:
+    """With ``roleArn`` every call of planner, reading and writing tasks bears the role's credentials."""
+    source, target = streams.create(1), streams.create(1)
+    streams.put(source, records(30))
+    faults.set_rules(
+        {"service": "kinesis", "headers": {"x-amz-security-token": ""}, "latency": 1},
+        {"service": "kinesis", "error": {"code": "AccessDeniedException", "message": "not by that role"}},
+    )
+    role = {
+        "region": REGION,
+        "endpointUrl": faults.endpoint,
+        "stsEndpointUrl": moto.endpoint,
+        "roleArn": "arn:aws:iam::123456789012:role/reader",
+        "roleExternalId": "external",
+        "awsAccessKeyId": "static",
+        "awsSecretAccessKey": "static",
+    }
+    frame = spark.readStream.format("kinesis-efo").options(
+        streamName=source, startingPosition="TRIM_HORIZON", **role
+    )
+    query = (
+        frame.load()
+        .writeStream.format("async-sink")
+        .options(destination="kinesis", streamName=target, **role)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(int(WAIT))
+
+    assert sorted(record.data for record in streams.read(target)) == [data for _, data in records(30)]
+    assert {each["operation"] for each in faults.fired()} == {*OPERATIONS, "PutRecords"}
+    assert not [each for each in faults.fired() if "AccessDenied" in each["action"]]
+
+
+def test_spark_tries_the_same_range_again(
+    make_spark: Callable[..., SparkSession],
+    streams: Streams,
+    faults: FaultProxy,
+    checkpoint: str,
+) -> None:
+    """Where a task may fail, its next attempt reads the range from its start, and each row comes once."""
+    stream = streams.create(1)
+    streams.put(stream, records(200))
+    # The task's second page fails beyond its retries, when its first has been handed to Spark.
+    faults.set_rules(
+        rule("GetRecords", {"latency": 1}, body=PAGE_OF_A_TASK, times=1),
+        rule("GetRecords", FAULTS["broken service"], body=PAGE_OF_A_TASK, times=3),
+    )
+    frame = read_stream(
+        make_spark(master="local[2,4]"),
+        faults.endpoint,
+        stream,
+        getRecordsMaxRetries="1",
+        **QUICK,
+        **TASKS_ONLY,
+    )
+
+    run = start(frame, checkpoint, availableNow=True)
+
+    assert len(faults.fired()) == 4
+    assert run.sizes == [200]
+    assert of(run.rows) == sorted(known(streams, stream))
