@@ -82,6 +82,9 @@ class RequestBuffer(Generic[EntryT]):
         self.size_in_bytes -= sum(item.size for item in items)
         return items
 
+    def accepted(self, items: Sequence[Buffered], failed: Sequence[Buffered]) -> None:
+        """Told of `items` that were sent and are accepted, but for `failed`. Nothing here waits for them."""
+
     def _sort(self) -> None:
         # Put off until somebody looks, so that many answers at once cost one sort. Numbers are unique:
         # nothing else of an item is ever compared.

@@ -94,6 +94,11 @@ class Destination(Protocol[EntryT]):
     """A batch API to write to. It says how; when, how much and what again is the writer's business.
 
     A destination may have an attribute ``name``, by which errors name it (``kinesis stream 'x'``).
+
+    It may have an attribute ``ordering_key``, a function of an entry (or None): entries with the same key
+    are accepted in their order, whatever is refused on the way, because the next one is sent only when
+    the one before has been accepted. A key of None lets an entry go at any time. Called on the writer's
+    thread, once when an entry is queued and once when it is accepted.
     """
 
     def create_converter(self) -> ElementConverter[EntryT]:

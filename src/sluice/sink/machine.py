@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from sluice.retry import Backoff
 from sluice.sink.buffer import Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import RateLimitingStrategy, RequestInfo, ResultInfo, SubmitResult
+from sluice.sink.lanes import LaneBuffer
 
 __all__ = ["Request", "SinkFigures", "SinkMachine"]
 
@@ -81,6 +82,7 @@ class SinkMachine(Generic[EntryT]):
         strategy: the rate limiter; its answers are obeyed, its state is not looked at.
         name: the destination, for messages.
         jitter: a random number in [0, 1).
+        ordering_key: see `Destination`; None where order does not matter.
     """
 
     def __init__(
@@ -90,12 +92,13 @@ class SinkMachine(Generic[EntryT]):
         *,
         name: str,
         jitter: Callable[[], float] = random.random,
+        ordering_key: Callable[[EntryT], Hashable | None] | None = None,
     ) -> None:
         self._config = config
         self._strategy = strategy
         self._name = name
         self._jitter = jitter
-        self._buffer: RequestBuffer[EntryT] = RequestBuffer()
+        self._buffer: RequestBuffer[EntryT] = LaneBuffer(ordering_key) if ordering_key else RequestBuffer()
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
         self._given_up: set[int] = set()  # timed out, but their threads are still at it
         self._pause_until = -math.inf
@@ -160,6 +163,7 @@ class SinkMachine(Generic[EntryT]):
         except SluiceError as error:
             self.stop(error)
             return
+        self._buffer.accepted(request.items, failed)
         self.figures.records += len(request.items) - len(failed)
         self.figures.bytes += request.size - sum(item.size for item in failed)
         self._strategy.register_completed_request(ResultInfo(len(failed), len(request.items)))

@@ -75,7 +75,12 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._clock = clock
         self.name = str(getattr(destination, "name", "") or type(destination).__name__)
         self._converter = destination.create_converter()
-        self._machine: SinkMachine[EntryT] = SinkMachine(config, rate_limiting, name=self.name)
+        self._machine: SinkMachine[EntryT] = SinkMachine(
+            config,
+            rate_limiting,
+            name=self.name,
+            ordering_key=getattr(destination, "ordering_key", None),
+        )
         self._desk: Desk[_Answer[EntryT]] = Desk(clock)
         self._threads = RequestThreads(self._submit, self._desk.post)
         self._caretaker: threading.Thread | None = None
