@@ -14,7 +14,7 @@ from query import Query, check_exactly_once, make_enumerator, through_json
 from sluice.errors import DataLossError, OptionError, ServiceError
 from sluice.source.log import Record
 from sluice.source.loss import LossGuard
-from sluice.source.offsets import After, AtTime, Closed, Offsets, Position, before
+from sluice.source.offsets import After, AtTime, Closed, Offsets, Position, SplitRange, before
 from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.slices import Limits
 from sluice.source.splits import Split, SplitId
@@ -326,6 +326,18 @@ def test_stream_that_does_not_exist() -> None:
     """A missing stream is reported when the query starts."""
     with pytest.raises(ServiceError, match="no stream ghost"):
         Query(MemoryLog(), ["ghost"]).enumerator.initial()
+
+
+def test_a_range_that_ends_before_it_starts_is_an_error() -> None:
+    """Offsets that no planner logged do not keep a task reading for ever."""
+    log = MemoryLog()
+    log.create("s")
+    records = put_many(log, 10)
+    log.pass_time(5)
+    backwards = SplitRange(S0, AtTime(log.now), After(records[-1].sequence_number))
+    guard = LossGuard(log, fail=True, now=log.server_time)
+    with pytest.raises(ServiceError, match="without it"):
+        list(RangeReader(log, guard, ReadSettings(100, 0.2, log.sleep)).read(backwards))
 
 
 # --- limits -------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class Cursor:
 
     Attributes:
         position: everything up to here has been handed out (or was done before).
+        reopened: how often the iterator was thrown away by `reopen`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Cursor:
     ) -> None:
         self.split = split
         self.position = position
+        self.reopened = 0
         self._log = log
         self._guard = guard
         self._iterator = iterator
@@ -85,6 +87,7 @@ class Cursor:
     def reopen(self) -> None:
         """Forgets the iterator; the next page is read through a fresh one."""
         self._iterator = None
+        self.reopened += 1
 
     def _read(self, limit: int) -> Page | None:
         if self._iterator is None:

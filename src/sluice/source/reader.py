@@ -18,6 +18,8 @@ from sluice.source.offsets import After, Closed, Position, SplitRange, before
 
 __all__ = ["RangeReader", "ReadSettings", "SplitReader"]
 
+_MAX_REOPENED = 5
+
 SplitT_contra = TypeVar("SplitT_contra", contravariant=True)
 
 
@@ -119,7 +121,16 @@ class RangeReader:
         start = before(end.landmark)
         probe = Cursor(self._log, _Silent(self._guard), split.split, start).next_page(1)
         if probe.records and probe.records[0].sequence_number == end.landmark:
-            cursor.reopen()  # it is there, so this iterator has gone astray
+            # It is there, so this iterator has gone astray, or the range ends before it starts.
+            if cursor.reopened == _MAX_REOPENED:
+                raise ServiceError(
+                    f"GetRecords of {split.split}: record {end.landmark}, where the batch ends, is there, but "
+                    f"reading from {split.start} comes to the shard's tip without it",
+                    operation="GetRecords",
+                    target=str(split.split),
+                    retryable=True,
+                )
+            cursor.reopen()
             return False
         if not probe.records and probe.next_iterator is not None and probe.millis_behind > 0:
             return False  # an empty page in mid-shard says nothing yet
