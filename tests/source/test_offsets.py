@@ -109,6 +109,15 @@ def test_ranges_lie_between() -> None:
     assert start.ranges_to(start) == []
 
 
+def test_first_batch_goes_by_its_own_start() -> None:
+    """The start that the end of the first batch holds goes before any other; after it, it is history."""
+    end = Offsets({A: After("9")}, start={A: After("3")})
+    assert Offsets({A: After("5")}).ranges_to(end) == [SplitRange(A, After("3"), After("9"))]
+    assert end.ranges_to(Offsets({A: After("12")})) == [SplitRange(A, After("9"), After("12"))]
+    assert end.ranges_to(end) == []
+    assert Offsets.from_json(end.to_json()).start == {A: After("3")}
+
+
 def test_stream_created_anew_is_read_from_its_horizon() -> None:
     """The old stream's positions say nothing about the shards of its successor."""
     start = Offsets({A: After("900")}, {"s": 1_000})

@@ -168,6 +168,8 @@ class Offsets:
 
     def ranges_to(self, end: Offsets) -> list[SplitRange]:
         """What lies between these offsets and `end`, by split. Pure: the same pair, the same ranges."""
+        if self == end:
+            return []
         if end.start is not None:
             return replace(end, positions=end.start).ranges_to(replace(end, start=None))
         ranges = []

@@ -124,8 +124,8 @@ class RangeReader:
             # It is there, so this iterator has gone astray, or the range ends before it starts.
             if cursor.reopened == _MAX_REOPENED:
                 raise ServiceError(
-                    f"GetRecords of {split.split}: record {end.landmark}, where the batch ends, is there, but "
-                    f"reading from {split.start} comes to the shard's tip without it",
+                    f"GetRecords of {split.split}: record {end.landmark}, where the batch ends, is there, "
+                    f"but reading from {split.start} comes to the shard's tip without it",
                     operation="GetRecords",
                     target=str(split.split),
                     retryable=True,
