@@ -145,7 +145,7 @@ def test_sequence_numbers_by_stream_and_shard() -> None:
         ),
         ('{"s": "7"}', "a", "for 's': expected"),
         ('{"s": {}}', "a", "for 's': expected"),
-        ('{"s": {"SEQUENCE": "7"}}', "a", "for shard 'SEQUENCE': expected one of"),
+        ('{"s": {"SEQUENCE": "7"}}', "a", "has 'SEQUENCE' for shard 's': expected AT_SEQUENCE_NUMBER or"),
         ('{"a": {"s": {"FROM": "7"}}}', "a", "has 'FROM' for shard 's'"),
         ('{"s": {"AT_SEQUENCE_NUMBER": "7"}, "a": {"t": {"AT_SEQUENCE_NUMBER": "7"}}}', "a", "the same way"),
         (

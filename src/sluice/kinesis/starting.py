@@ -165,7 +165,10 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _is_position(value: Any) -> bool:
-    return isinstance(value, dict) and any(key.upper() in _KINDS for key in value)
+    # A kind that is misspelt must not be taken for a shard: shards have a position each, not a number.
+    return isinstance(value, dict) and any(
+        key.upper() in _KINDS or not isinstance(inner, dict) for key, inner in value.items()
+    )
 
 
 def _start(shard: str, value: Any) -> IteratorStart:
