@@ -192,7 +192,7 @@ def test_ranges_are_dealt_to_as_few_tasks_as_may_be(shards: int, per_task: int, 
 
 def ranges(partition: InputPartition) -> tuple[SplitRange, ...]:
     """What Spark carries into the task."""
-    carried: Any = pickle.loads(pickle.dumps(partition))  # noqa: S301 - our own, as Spark does it
+    carried: Any = pickle.loads(pickle.dumps(partition))
     found: tuple[SplitRange, ...] = carried.ranges
     return found
 
@@ -219,7 +219,7 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     made: Any = source().reader(SPARK_SCHEMA) if mode == "batch" else source().streamReader(SPARK_SCHEMA)
     wanted = SplitRange(SHARD, After("3"), After("9"))
 
-    copy = pickle.loads(pickle.dumps(made))  # noqa: S301
+    copy = pickle.loads(pickle.dumps(made))
     list(copy.read(source_reader.RangesPartition((wanted,))))
 
     assert seen == [(made._config, (wanted,))]
@@ -253,7 +253,7 @@ def test_a_pickled_reader_is_plain_data() -> None:
     reader = plain_reader(FakeEnumerator(), awsAccessKeyId="AKIDEXAMPLE", awsSecretAccessKey="s3cret")
     reader.latestOffset(at(0).to_json())
 
-    copy: Any = pickle.loads(pickle.dumps(reader))  # noqa: S301
+    copy: Any = pickle.loads(pickle.dumps(reader))
 
     assert copy._enumerator is None
     assert copy._planned is None
