@@ -85,7 +85,7 @@ class SinkMachine(Generic[EntryT]):
         ordering_key: see `Destination`; None where order does not matter.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what tests and the writer set, all by name
         self,
         config: AsyncSinkConfig,
         strategy: RateLimitingStrategy,
