@@ -1,23 +1,30 @@
-"""Writes the tables of README.md from the options' declarations; with --check, fails when they are stale."""
+"""Writes the documents' tables from the options' declarations; with --check, fails when they are stale."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
+from sluice.destinations.setup import DestinationClass
 from sluice.kinesis.connection import CONNECTION_OPTIONS
 from sluice.kinesis.options import SOURCE_OPTIONS
 from sluice.options import Option
 from sluice.sink.options import SINK_OPTIONS
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ("README.md", "docs/destinations.md")
+DESTINATIONS: dict[str, type[DestinationClass]] = {
+    "kinesis": KinesisStreamsDestination,
+    "firehose": FirehoseDestination,
+}
 BACKOFF = re.compile(r"(?P<operation>\w+)(?P<part>MaxRetries|BackoffBase|BackoffMax|BackoffExponent)\Z")
 BLOCK = re.compile(r"(<!-- begin (?P<name>\w+) -->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
-MIB = 1024 * 1024
 
 
 def options_table(options: Iterable[Option[Any]]) -> str:
@@ -56,26 +63,28 @@ def backoff_table(options: Sequence[Option[Any]]) -> str:
 
 def destinations_table() -> str:
     """What a destination's own limits make the defaults."""
-    limits = KinesisStreamsDestination.LIMITS
     titles = ("destination", "`maxBatchSize`", "`maxBatchSizeInBytes`", "`maxRecordSizeInBytes`")
     return rows(
         (*titles, "`maxInFlightRequests`", "`maxBufferedRequests`", "`aimdDecreaseFactor`"),
         [
             (
-                "`kinesis`",
+                f"`{name}`",
                 str(limits.max_batch_size),
-                mebibytes(limits.max_batch_size_in_bytes),
-                mebibytes(limits.max_record_size_in_bytes),
+                size(limits.max_batch_size_in_bytes),
+                size(limits.max_record_size_in_bytes),
                 str(limits.max_in_flight_requests),
                 str(limits.max_buffered_requests),
                 f"{limits.aimd_decrease_factor:g}",
             )
+            for name, limits in ((name, each.LIMITS) for name, each in DESTINATIONS.items())
         ],
     )
 
 
-def mebibytes(size: int) -> str:
-    return f"{size // MIB} MiB" if size % MIB == 0 else f"{size} bytes"
+def size(count: int) -> str:
+    """In the largest unit that has no remainder."""
+    units = {"MiB": 1024**2, "MB": 1000**2, "KiB": 1024, "KB": 1000}
+    return next((f"{count // unit} {name}" for name, unit in units.items() if count % unit == 0), str(count))
 
 
 def default(option: Option[Any]) -> str:
@@ -102,8 +111,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "source": lambda: options_table(SOURCE_OPTIONS),
     "backoff": lambda: backoff_table(SOURCE_OPTIONS),
     "sink": lambda: options_table(SINK_OPTIONS),
-    "kinesis": lambda: options_table(KinesisStreamsDestination.OPTIONS),
     "limits": destinations_table,
+    **{name: partial(options_table, each.OPTIONS) for name, each in DESTINATIONS.items()},
 }
 
 
@@ -113,18 +122,21 @@ def render(text: str) -> str:
 
 
 def main() -> int:
-    found = README.read_text()
-    wanted = render(found)
-    missing = [name for name in TABLES if f"<!-- begin {name} -->" not in found]
+    found = {path: path.read_text() for path in (ROOT / name for name in DOCUMENTS)}
+    wanted = {path: render(text) for path, text in found.items()}
+    missing = [
+        name for name in TABLES if not any(f"<!-- begin {name} -->" in text for text in found.values())
+    ]
     if missing:
-        print(f"README.md has no place for: {', '.join(missing)}")
+        print(f"{' and '.join(DOCUMENTS)} have no place for: {', '.join(missing)}")
         return 1
-    if "--check" in sys.argv[1:]:
-        if found != wanted:
-            print("the tables of README.md are stale: run `make docs`")
-        return int(found != wanted)
-    README.write_text(wanted)
-    return 0
+    stale = [path for path, text in found.items() if text != wanted[path]]
+    for path in stale:
+        if "--check" in sys.argv[1:]:
+            print(f"the tables of {path.relative_to(ROOT)} are stale: run `make docs`")
+        else:
+            path.write_text(wanted[path])
+    return int(bool(stale) and "--check" in sys.argv[1:])
 
 
 if __name__ == "__main__":

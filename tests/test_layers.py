@@ -33,7 +33,7 @@ LAYERS = (
     Layer(("sluice.source",), (*BASE, "sluice.source")),
     Layer(("sluice.sink",), (*BASE, "sluice.sink")),
     Layer(("sluice.kinesis",), (*BASE, "sluice.kinesis", "sluice.source"), SDK),
-    # A destination may not import another one: see `of_its_own`.
+    # What destinations share knows none of them; a destination may not import another one: `of_its_own`.
     Layer(("sluice.destinations",), (*BASE, "sluice.kinesis", "sluice.sink"), SDK),
     Layer(
         ("sluice.spark",),
@@ -55,9 +55,9 @@ def under(module: str, packages: tuple[str, ...]) -> bool:
 
 
 def of_its_own(module: str, imported: str) -> bool:
-    """Whether `imported` is `module`'s own destination, or the package of them all."""
-    parts = module.split(".")
-    return imported == "sluice.destinations" or under(imported, (".".join(parts[:3]),))
+    """Whether `imported` is `module`'s own destination, what all share, or the package of them all."""
+    own = ".".join(module.split(".")[:3])
+    return imported == "sluice.destinations" or under(imported, (own, "sluice.destinations.common"))
 
 
 def imports(tree: ast.AST, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
@@ -140,6 +140,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.kinesis.client", "from pyspark import TaskContext"),
         ("sluice.destinations.sqs", "from sluice.destinations.kinesis import KinesisDestination"),
         ("sluice.destinations.sqs", "from .kinesis import KinesisDestination"),
+        ("sluice.destinations.common.call", "from sluice.destinations.kinesis import KinesisEntry"),
         ("sluice.destinations.sqs", "from sluice.source.splits import Split"),
         ("sluice.spark.source", "import boto3"),
         ("sluice.spark.sink", "from botocore import session"),
@@ -163,6 +164,7 @@ def test_a_violation_is_found(module: str, source: str) -> None:
             "sluice.destinations.sqs",
             "from sluice.sink import SubmitResult\nfrom sluice.kinesis import client",
         ),
+        ("sluice.destinations.sqs.destination", "from sluice.destinations.common import BatchCall"),
         ("sluice.spark.sink", "import pyspark\nfrom sluice.destinations import kinesis"),
         ("sluice", "def register(spark):\n    from sluice.spark.source import KinesisEfoDataSource"),
     ],

@@ -75,7 +75,6 @@ def test_sparks_own_options_pass() -> None:
 @pytest.mark.parametrize(
     ("name", "own"),
     [
-        ("firehose", {"deliveryStream": "x"}),
         ("DynamoDB", {"tableName": "x", "keyColumns": "a"}),
         ("sqs", {"queueUrl": "x"}),
         ("s3", {"path": "s3://x", "fileFormat": "jsonl"}),

@@ -34,11 +34,11 @@ ENTRY_POINT_GROUP: Final = "sluice.destinations"
 
 _BUILT_IN: Final[Mapping[str, str]] = {
     "kinesis": "sluice.destinations.kinesis:KinesisStreamsDestination",
+    "firehose": "sluice.destinations.firehose:FirehoseDestination",
 }
 
 # Destinations that are not built yet, with their options: each is refused by name.
 PLANNED: Final[Mapping[str, tuple[Option[Any], ...]]] = {
-    "firehose": (Option("deliveryStream", TEXT, None, "Name of the delivery stream.", supported=False),),
     "dynamodb": (
         Option("tableName", TEXT, None, "Name of the table.", supported=False),
         Option("operationColumn", TEXT, None, "Column that holds `PUT` or `DELETE`.", supported=False),
