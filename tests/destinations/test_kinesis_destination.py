@@ -23,7 +23,7 @@ CONNECTION = ConnectionConfig(
     region="eu-west-1",
     endpoint_url="http://kinesis.test",
     access_key_id="id",
-    secret_access_key="very-secret",  # noqa: S106 - not one
+    secret_access_key="very-secret",
 )
 ENTRIES = [KinesisEntry(b"a", "k"), KinesisEntry(b"b", "k", "7"), KinesisEntry(b"c", "l")]
 FINE = {"SequenceNumber": "1", "ShardId": "s"}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -114,9 +117,9 @@ def test_the_format_is_known_by_its_name() -> None:
 def test_a_task_writes_all_of_its_rows(*, streaming: bool) -> None:
     """What write returns speaks for every row, and travels as plain numbers."""
     made = source().streamWriter(SCHEMA, False) if streaming else source().writer(SCHEMA, False)
-    writer = pickle.loads(pickle.dumps(made))  # noqa: S301 - our own, as Spark does it
+    writer = pickle.loads(pickle.dumps(made))
     Collecting.refusals.append(3)
-    written = pickle.loads(pickle.dumps(writer.write(batches(25, 0, 5))))  # noqa: S301
+    written = pickle.loads(pickle.dumps(writer.write(batches(25, 0, 5))))
 
     assert len(Collecting.stored) == 30
     assert (written.records, written.bytes, written.refused, written.retries) == (30, 45, 3, 3)
@@ -159,6 +162,19 @@ def test_options_are_checked_before_anything_runs() -> None:
     """Likewise."""
     with pytest.raises(OptionError, match="'maxBatchSize' is '11'"):
         source(maxBatchSize="11").writer(SCHEMA, False)
+
+
+def test_dead_letters_are_on_disk_when_a_task_is_done(tmp_path: Path) -> None:
+    """oversizedRecords=deadLetter: they count in what write returns, and lie below the path."""
+    options = {"deadLetterPath": str(tmp_path), "oversizedRecords": "deadLetter", "maxRecordSizeInBytes": "1"}
+    writer: Any = source(**options).streamWriter(SCHEMA, False)
+    written = writer.write(batches(12))
+    (file,) = tmp_path.rglob("*.jsonl")
+    letters = [json.loads(line) for line in file.read_text().splitlines()]
+
+    assert (written.records, written.dead_letters) == (10, 2)
+    assert [base64.b64decode(letter["data"]) for letter in letters] == [b"10", b"11"]
+    assert letters[0]["destination"] == "collecting"
 
 
 def test_an_error_of_a_task_reaches_spark() -> None:
