@@ -70,6 +70,8 @@ def test_what_is_given_is_taken() -> None:
         maxRetryDuration="0",
         failOnTimeout="true",
         failOnError="TRUE",
+        oversizedRecords="deadLetter",
+        deadLetterPath="/letters",
     )
 
     assert made == config(
@@ -83,6 +85,7 @@ def test_what_is_given_is_taken() -> None:
         max_retry_duration=0.0,
         fail_on_timeout=True,
         fail_on_error=True,
+        oversized_records="deadLetter",
     )
 
 
@@ -108,9 +111,17 @@ def test_a_default_follows_the_setting_it_belongs_to() -> None:
             "'maxBufferedRequests' is '9': at least 'maxBatchSize', 10",
         ),
         ({"requestTimeout": "0"}, "'requestTimeout' is '0'"),
-        ({"oversizedRecords": "deadLetter"}, "'oversizedRecords' ('deadLetter' given) is not supported yet"),
+        (
+            {"oversizedRecords": "deadLetter"},
+            "'deadLetterPath' is required with 'oversizedRecords' deadLetter",
+        ),
         ({"oversizedRecords": "drop"}, "allowed is one of fail, deadLetter"),
-        ({"deadLetterPath": "/x"}, "'deadLetterPath' ('/x' given) is not supported yet"),
+        (
+            {"deadLetterPath": "letters"},
+            "'deadLetterPath' is 'letters': allowed is an absolute directory, or s3",
+        ),
+        ({"deadLetterPath": "hdfs://x/y"}, "'deadLetterPath' is 'hdfs://x/y': allowed is"),
+        ({"deadLetterPath": "s3://X/y"}, "'deadLetterPath' is 's3://X/y': allowed is"),
         ({"rateLimiting": "token-bucket"}, "'rateLimiting' ('token-bucket' given) is not supported yet"),
         ({"rateLimiting": "my.module:Name"}, "'rateLimiting' ('my.module:Name' given) is not supported yet"),
         ({"rateLimiting": "fast"}, "'rateLimiting' is 'fast': allowed are aimd, token-bucket, none"),
@@ -128,7 +139,7 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, str], message: str) 
 
 def test_all_mistakes_are_in_one_error() -> None:
     """Whoever starts a query learns everything at once."""
-    text = refusal(maxBatchSize="501", rateLimiting="fast", deadLetterPath="/x", nonsense="1")
+    text = refusal(maxBatchSize="501", rateLimiting="fast", deadLetterPath="x", nonsense="1")
 
     assert all(key in text for key in ("maxBatchSize", "rateLimiting", "deadLetterPath", "nonsense"))
 

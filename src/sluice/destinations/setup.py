@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, cast
 
 from sluice.errors import OptionError
@@ -17,7 +18,14 @@ from sluice.kinesis.connection import CONNECTION_OPTIONS, ConnectionConfig, conn
 from sluice.options import TEXT, Option, OptionValues, choice, read_options
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import Destination, RateLimitingStrategy
-from sluice.sink.options import DESTINATION, SINK_OPTIONS, config_from_options, strategy_from_options
+from sluice.sink.dead_letters import DeadLetterQueue, LocalDeadLetterQueue, Origin
+from sluice.sink.options import (
+    DEAD_LETTER_PATH,
+    DESTINATION,
+    SINK_OPTIONS,
+    config_from_options,
+    strategy_from_options,
+)
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -36,6 +44,8 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "kinesis": "sluice.destinations.kinesis:KinesisStreamsDestination",
     "firehose": "sluice.destinations.firehose:FirehoseDestination",
 }
+
+_S3_DEAD_LETTERS: Final = "sluice.destinations.dead_letters:S3DeadLetterQueue"
 
 # Destinations that are not built yet, with their options: each is refused by name.
 PLANNED: Final[Mapping[str, tuple[Option[Any], ...]]] = {
@@ -83,12 +93,14 @@ class SinkSetup:
         config: the writer's.
         create_strategy: makes a rate limiter that has learnt nothing yet.
         key: what a rate limiter has learnt holds for.
+        dead_letters: makes the queue of a task; None where there is no `deadLetterPath`.
     """
 
     destination: Destination[Any]
     config: AsyncSinkConfig
     create_strategy: Callable[[], RateLimitingStrategy]
     key: Hashable
+    dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
 
 
 def read_sink(options: Mapping[str, str]) -> SinkSetup:
@@ -111,11 +123,18 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
     values = read_options(FORMAT, _all_options(found.OPTIONS), options)
     config = config_from_options(values, found.LIMITS)
     strategy = strategy_from_options(values, found.LIMITS)
-    destination = found.from_options(values, connection_from_options(values))
+    connection = connection_from_options(values)
+    destination = found.from_options(values, connection)
     values.check()
     if config is None or destination is None:
         raise OptionError(f"{FORMAT}: destination {name!r} cannot be made, and does not say why")
-    return SinkSetup(destination, config, lambda: strategy(config), key=frozenset(options.items()))
+    return SinkSetup(
+        destination,
+        config,
+        lambda: strategy(config),
+        key=frozenset(options.items()),
+        dead_letters=_dead_letters(values.get(DEAD_LETTER_PATH), connection),
+    )
 
 
 def destination_class(name: str, values: OptionValues) -> type[DestinationClass] | None:
@@ -148,6 +167,21 @@ def destination_class(name: str, values: OptionValues) -> type[DestinationClass]
         values.reject(DESTINATION.key, f"is {name!r}: {where} has no {', '.join(missing)}")
         return None
     return cast("type[DestinationClass]", loaded)
+
+
+def _dead_letters(
+    path: str | None, connection: ConnectionConfig
+) -> Callable[[Origin], DeadLetterQueue] | None:
+    if path is None:
+        return None
+    if not path.startswith("s3://"):
+        return lambda origin: LocalDeadLetterQueue(Path(path), origin)
+
+    def in_s3(origin: Origin) -> DeadLetterQueue:
+        queue: DeadLetterQueue = _load(_S3_DEAD_LETTERS)(path, connection, origin)
+        return queue
+
+    return in_s3
 
 
 def _load(where: str) -> Any:

@@ -7,11 +7,13 @@ from sluice.sink.contracts import (
     ElementConverter,
     GlobalCommitter,
     RateLimitingStrategy,
+    Rejection,
     RequestInfo,
     ResultInfo,
     StructType,
     SubmitResult,
 )
+from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue
 from sluice.sink.machine import SinkFigures
 from sluice.sink.rate_limiting import (
     AIMDScalingStrategy,
@@ -27,11 +29,14 @@ __all__ = [
     "AsyncSinkWriter",
     "Committer",
     "CongestionControlRateLimitingStrategy",
+    "DeadLetter",
+    "DeadLetterQueue",
     "Destination",
     "ElementConverter",
     "GlobalCommitter",
     "NoRateLimitingStrategy",
     "RateLimitingStrategy",
+    "Rejection",
     "RequestInfo",
     "ResultInfo",
     "ScalingStrategy",

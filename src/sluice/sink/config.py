@@ -22,6 +22,7 @@ class AsyncSinkConfig:
         max_retry_duration: how long one entry may be refused again and again.
         fail_on_timeout: a timeout is fatal.
         fail_on_error: the first entry that is not accepted is fatal.
+        oversized_records: ``fail`` or ``deadLetter``: what becomes of an entry that is too large.
 
     Raises:
         ValueError: the values do not go together. Names the field.
@@ -37,6 +38,7 @@ class AsyncSinkConfig:
     max_retry_duration: float
     fail_on_timeout: bool = False
     fail_on_error: bool = False
+    oversized_records: str = "fail"
 
     def __post_init__(self) -> None:
         for name in (
@@ -52,6 +54,8 @@ class AsyncSinkConfig:
         for name in ("max_time_in_buffer", "max_retry_duration"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative: {getattr(self, name)!r}")
+        if self.oversized_records not in ("fail", "deadLetter"):
+            raise ValueError(f"oversized_records must be fail or deadLetter: {self.oversized_records!r}")
         if self.max_buffered_requests < self.max_batch_size:
             raise ValueError(
                 f"max_buffered_requests ({self.max_buffered_requests}) must be at least max_batch_size "

@@ -19,6 +19,7 @@ __all__ = [
     "ElementConverter",
     "GlobalCommitter",
     "RateLimitingStrategy",
+    "Rejection",
     "RequestInfo",
     "ResultInfo",
     "StructField",
@@ -69,7 +70,10 @@ class ElementConverter(Protocol[EntryT_co]):
     def convert(self, batch: pa.RecordBatch) -> Iterable[EntryT_co]:
         """The entries of a batch, in the order of its rows.
 
-        Best lazy: the writer takes from it only what it has room for.
+        Best lazy: the writer takes from it only what it has room for. With a dead letter queue the
+        writer calls it with slices of a batch, and takes from a slice all or nothing: where it raises,
+        the slice is halved and tried again, down to the rows that are to blame. So a converter neither
+        sorts valid rows from invalid ones itself, nor keeps anything from one call to the next.
 
         Raises:
             InvalidRecordError: a row can never be delivered. The message holds none of its data.
@@ -77,17 +81,28 @@ class ElementConverter(Protocol[EntryT_co]):
 
 
 @dataclass(frozen=True)
+class Rejection(Generic[EntryT]):
+    """An entry that the service will never take, and why; the reason holds none of its data."""
+
+    entry: EntryT
+    reason: str
+
+
+@dataclass(frozen=True)
 class SubmitResult(Generic[EntryT]):
-    """What became of a request that was answered.
+    """What became of a request that was answered. What is in neither sequence was accepted.
 
     Attributes:
         failed: the entries that were refused, in the order they had: the objects that were
             submitted, not copies. They are sent again.
         codes: for messages and figures, how many entries were refused with which code.
+        rejected: the entries that are refused for good, whatever is tried: they become dead letters, or
+            fail the task where there is no `deadLetterPath` (or `failOnError` is true).
     """
 
     failed: Sequence[EntryT] = ()
     codes: Mapping[str, int] = field(default_factory=dict)
+    rejected: Sequence[Rejection[EntryT]] = ()
 
 
 class Destination(Protocol[EntryT]):
@@ -142,9 +157,17 @@ class ResultInfo:
 class RateLimitingStrategy(Protocol):
     """Says what, when and how much to slow down (FLIP-242). Called by one thread at a time.
 
-    It outlives an epoch: what it learnt holds in the next one of the same Python worker. A strategy
-    may have a method ``forget_in_flight()``, called when requests were given up and their outcome
-    will never be known; one without it starts afresh after a failed epoch.
+    It outlives an epoch: what it learnt holds in the next one of the same Python worker. Beside what
+    is here, a strategy may have:
+
+    - ``forget_in_flight()``: called when requests were given up and their outcome will never be known.
+      A strategy without it starts afresh after a failed epoch.
+    - ``delay(request) -> float``: called after `should_block` said yes; in how many seconds it is worth
+      asking again. ``math.inf``: only an answer can change it. A strategy that goes by time has it, so
+      that the writer sleeps exactly as long; one without it is asked again every 50 ms, and after
+      every answer.
+    - ``limit`` and ``rate``: the entries that may be in flight, and entries a second (or None), as
+      the commit's log line shows them.
     """
 
     def register_in_flight_request(self, request: RequestInfo) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from sluice.errors import ServiceError, SluiceError
+from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.retry import Backoff
 from sluice.sink.buffer import Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
-from sluice.sink.contracts import RateLimitingStrategy, RequestInfo, ResultInfo, SubmitResult
+from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, ResultInfo, SubmitResult
 from sluice.sink.lanes import LaneBuffer
 
 __all__ = ["Request", "SinkFigures", "SinkMachine"]
@@ -25,8 +25,10 @@ EntryT = TypeVar("EntryT")
 
 # The pause after a refusal; the number of attempts is bounded by maxRetryDuration, not here.
 _PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
-# A strategy that says no without anything in flight knows why; it is asked again this often (seconds).
+# A strategy that says no and cannot say for how long is asked again this often (seconds).
 _ASK_AGAIN: Final = 0.05
+# Clocks differ by rounding: a wait that is over but for less than this is not waited for again at once.
+_SHORTEST_WAIT: Final = 0.001
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class SinkFigures:
         retries: records that were sent again.
         refused: how often a record was not accepted, by a refusal, a failed request or a timeout.
         timeouts: requests that were not answered in time.
+        dead_letters: records that can never be delivered and were put aside.
     """
 
     records: int = 0
@@ -47,6 +50,7 @@ class SinkFigures:
     retries: int = 0
     refused: int = 0
     timeouts: int = 0
+    dead_letters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class SinkMachine(Generic[EntryT]):
         name: the destination, for messages.
         jitter: a random number in [0, 1).
         ordering_key: see `Destination`; None where order does not matter.
+        keeps_rejected: entries that are refused for good go to `rejected`; otherwise the first is fatal.
     """
 
     def __init__(  # noqa: PLR0913 - what tests and the writer set, all by name
@@ -93,11 +98,14 @@ class SinkMachine(Generic[EntryT]):
         name: str,
         jitter: Callable[[], float] = random.random,
         ordering_key: Callable[[EntryT], Hashable | None] | None = None,
+        keeps_rejected: bool = False,
     ) -> None:
         self._config = config
         self._strategy = strategy
         self._name = name
         self._jitter = jitter
+        self._keeps_rejected = keeps_rejected and not config.fail_on_error
+        self._delay: Callable[[RequestInfo], float] | None = getattr(strategy, "delay", None)
         self._buffer: RequestBuffer[EntryT] = LaneBuffer(ordering_key) if ordering_key else RequestBuffer()
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
         self._given_up: set[int] = set()  # timed out, but their threads are still at it
@@ -107,6 +115,7 @@ class SinkMachine(Generic[EntryT]):
         self._next_try = math.inf
         self._last_cause = _Cause("", "")
         self.failure: BaseException | None = None
+        self.rejected: list[Rejection[EntryT]] = []  # for the shell to take away
         self.figures = SinkFigures()
 
     # --- what the shell asks --------------------------------------------------------------------------
@@ -160,13 +169,17 @@ class SinkMachine(Generic[EntryT]):
             return
         try:
             failed = _matching(request.items, result.failed)
+            rejected = _matching(request.items, [each.entry for each in result.rejected])
         except SluiceError as error:
             self.stop(error)
             return
         self._buffer.accepted(request.items, failed)
-        self.figures.records += len(request.items) - len(failed)
-        self.figures.bytes += request.size - sum(item.size for item in failed)
+        self.figures.records += len(request.items) - len(failed) - len(rejected)
+        self.figures.bytes += request.size - sum(item.size for item in (*failed, *rejected))
+        # What is rejected says nothing about the load: the strategy hears of what may come again.
         self._strategy.register_completed_request(ResultInfo(len(failed), len(request.items)))
+        if rejected:
+            self._reject(result.rejected)
         if failed:
             cause = ", ".join(f"{code} ({count})" for code, count in sorted(result.codes.items()))
             self._take_back(request, failed, _Cause(next(iter(result.codes), ""), cause or "refused"), now)
@@ -232,8 +245,12 @@ class SinkMachine(Generic[EntryT]):
             self._next_try = self._pause_until
             return 0
         count, _ = self._buffer.measure(most, config.max_batch_size_in_bytes)
-        if self._strategy.should_block(RequestInfo(count)):
-            self._next_try = now + _ASK_AGAIN
+        request = RequestInfo(count)
+        if self._strategy.should_block(request):
+            delay = self._delay(request) if self._delay else _ASK_AGAIN
+            if delay == math.inf and not self._in_flight:
+                delay = _ASK_AGAIN  # no answer will come: whatever it waits for, nothing may hang
+            self._next_try = now + max(delay, _SHORTEST_WAIT)
             return 0
         return count
 
@@ -283,6 +300,15 @@ class SinkMachine(Generic[EntryT]):
                 self.stop(ServiceError(f"{self._name}: {text}", target=self._name, code=cause.code))
             else:
                 self._take_back(request, request.items, cause, now)
+
+    def _reject(self, rejected: Sequence[Rejection[EntryT]]) -> None:
+        if self._keeps_rejected:
+            self.rejected += rejected
+            return
+        self.figures.refused += len(rejected)
+        many = "1 record was" if len(rejected) == 1 else f"{len(rejected)} records were"
+        hint = "failOnError is true" if self._config.fail_on_error else "no deadLetterPath is given"
+        self.stop(InvalidRecordError(f"{self._name}: {many} refused for good ({hint}): {rejected[0].reason}"))
 
     def _take_back(
         self, request: Request[EntryT], failed: Sequence[Buffered], cause: _Cause, now: float

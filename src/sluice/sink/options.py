@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
-from sluice.options import BOOLEAN, TEXT, Option, OptionValues, choice, duration, integer, number, size
+from sluice.options import BOOLEAN, TEXT, Kind, Option, OptionValues, choice, duration, integer, number, size
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import RateLimitingStrategy
 from sluice.sink.rate_limiting import (
@@ -14,8 +16,29 @@ from sluice.sink.rate_limiting import (
     NoRateLimitingStrategy,
 )
 
-__all__ = ["DESTINATION", "SINK_OPTIONS", "config_from_options", "strategy_from_options"]
+__all__ = [
+    "DEAD_LETTER_PATH",
+    "DESTINATION",
+    "SINK_OPTIONS",
+    "config_from_options",
+    "strategy_from_options",
+]
 
+_S3_PATH: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s]*)?\Z")
+
+
+def _parse_path(text: str) -> str:
+    path = text.strip()
+    if _S3_PATH.match(path):
+        return path
+    path = path.removeprefix("file://")
+    # Driver and executors have working directories of their own: a relative path is several places.
+    if "://" in path or not Path(path).is_absolute():
+        raise ValueError(text)
+    return path
+
+
+_PATH: Final = Kind("path", "an absolute directory, or s3://bucket/prefix", _parse_path)
 _PER_DESTINATION: Final = "per destination"
 
 DESTINATION = Option(
@@ -88,16 +111,17 @@ OVERSIZED_RECORDS = Option(
     "oversizedRecords",
     choice("fail", "deadLetter"),
     "fail",
-    "What is done with a record that is too large.",
+    "What is done with a record that is too large: `fail` the task, also where `deadLetterPath` is given, "
+    "or put it aside there.",
     shown_default="`fail`",
 )
 DEAD_LETTER_PATH = Option(
     "deadLetterPath",
-    TEXT,
+    _PATH,
     None,
-    "A directory or `s3://` prefix that takes records that can never be delivered, as JSON lines with the "
-    "reason; required by `oversizedRecords=deadLetter`.",
-    supported=False,
+    "A directory that all executors share, or `s3://` prefix, that takes records that can never be "
+    "delivered, as JSON lines with the reason; without it they fail the task. Required by "
+    "`oversizedRecords=deadLetter`.",
 )
 RATE_LIMITING = Option(
     "rateLimiting",
@@ -168,8 +192,8 @@ def config_from_options(values: OptionValues, limits: SinkLimits) -> AsyncSinkCo
         values.refuse(MAX_RECORD_SIZE_IN_BYTES, f"at most '{MAX_BATCH_SIZE_IN_BYTES.key}', {batch_bytes}")
     if buffered < batch:
         values.refuse(MAX_BUFFERED_REQUESTS, f"at least '{MAX_BATCH_SIZE.key}', {batch}")
-    if values.get(OVERSIZED_RECORDS) == "deadLetter":
-        values.reject(OVERSIZED_RECORDS.key, "('deadLetter' given) is not supported yet")
+    if values.get(OVERSIZED_RECORDS) == "deadLetter" and not values.given(DEAD_LETTER_PATH):
+        values.reject(DEAD_LETTER_PATH.key, f"is required with '{OVERSIZED_RECORDS.key}' deadLetter")
     if record_bytes > batch_bytes or buffered < batch:
         return None
     return AsyncSinkConfig(
@@ -183,6 +207,7 @@ def config_from_options(values: OptionValues, limits: SinkLimits) -> AsyncSinkCo
         max_retry_duration=values.require(MAX_RETRY_DURATION),
         fail_on_timeout=values.require(FAIL_ON_TIMEOUT),
         fail_on_error=values.require(FAIL_ON_ERROR),
+        oversized_records=values.require(OVERSIZED_RECORDS),
     )
 
 

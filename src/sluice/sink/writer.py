@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from sluice.errors import InvalidRecordError, SluiceError
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import Destination, RateLimitingStrategy, StructType, SubmitResult
+from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, letter_of_entry, letter_of_row
 from sluice.sink.desk import Desk
 from sluice.sink.machine import Request, SinkFigures, SinkMachine
 from sluice.sink.threads import RequestThreads
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncSinkWriter"]
 
 EntryT = TypeVar("EntryT")
+
+# Rows converted at a time when invalid ones are to be told from the others.
+_SLICE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,9 @@ class AsyncSinkWriter(Generic[EntryT]):
         config: bounds and durations.
         rate_limiting: the strategy to obey; it may have a past, and may outlive the writer.
         clock: monotonic seconds.
+        dead_letters: takes what can never be delivered: rows that the converter refuses, entries that
+            the destination refuses for good, and with ``oversized_records`` of ``deadLetter`` those
+            that are too large. Without it, each of them is fatal. The writer closes it.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         rate_limiting: RateLimitingStrategy,
         *,
         clock: Callable[[], float] = time.monotonic,
+        dead_letters: DeadLetterQueue | None = None,
     ) -> None:
         self._destination = destination
         self._config = config
@@ -75,11 +83,15 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._clock = clock
         self.name = str(getattr(destination, "name", "") or type(destination).__name__)
         self._converter = destination.create_converter()
+        self._dead_letters = dead_letters
+        if dead_letters is None and config.oversized_records != "fail":
+            raise ValueError("oversized_records of deadLetter needs a dead letter queue")
         self._machine: SinkMachine[EntryT] = SinkMachine(
             config,
             rate_limiting,
             name=self.name,
             ordering_key=getattr(destination, "ordering_key", None),
+            keeps_rejected=dead_letters is not None,
         )
         self._desk: Desk[_Answer[EntryT]] = Desk(clock)
         self._threads = RequestThreads(self._submit, self._desk.post)
@@ -103,21 +115,23 @@ class AsyncSinkWriter(Generic[EntryT]):
         """Queues the rows of a batch and sends what is due. Blocks only for back-pressure.
 
         Raises:
-            InvalidRecordError: a row that can never be delivered; those before it are queued.
+            InvalidRecordError: a row that can never be delivered, and is no dead letter; those before
+                it are queued.
             Exception: what the destination calls fatal, or a `SluiceError` when patience ran out.
         """
         with self._seated():
-            entries = iter(self._converter.convert(batch))
+            entries = self._convert(batch)
             while True:
                 self._await_room()
                 chunk = list(islice(entries, min(self._machine.room, self._config.max_batch_size)))
                 if not chunk:
                     return
-                self._machine.add(chunk, self._sizes(chunk), self._clock())
+                chunk, sizes = self._measured(chunk)
+                self._machine.add(chunk, sizes, self._clock())
                 self._step(draining=False)
 
     def flush(self) -> None:
-        """Sends everything and returns when nothing is buffered or in flight.
+        """Sends everything and returns when nothing is buffered or in flight, and dead letters are durable.
 
         Raises:
             Exception: as `write` does.
@@ -127,6 +141,8 @@ class AsyncSinkWriter(Generic[EntryT]):
             while not self._machine.idle:
                 self._desk.wait(self._machine.wake_at)
                 self._step(draining=True)
+            if self._dead_letters is not None:
+                self._dead_letters.flush()
 
     def close(self) -> None:
         """Ends the writer, at once: what was not flushed is dropped, what is in flight is not waited for.
@@ -144,6 +160,8 @@ class AsyncSinkWriter(Generic[EntryT]):
             forget = getattr(self._strategy, "forget_in_flight", None)
             if forget is not None:
                 forget()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
         self._destination.close()
 
     # --- at the desk ----------------------------------------------------------------------------------
@@ -190,6 +208,9 @@ class AsyncSinkWriter(Generic[EntryT]):
             else:
                 error = answer.error or TypeError(f"{self.name}: submit returned no SubmitResult")
                 self._machine.fail(answer.request, error, fatal=self._is_fatal(error), now=now)
+        for rejection in self._machine.rejected:
+            self._bury(letter_of_entry(rejection.entry, rejection.reason))
+        self._machine.rejected.clear()
         try:
             for request in self._machine.advance(now, draining=draining):
                 self._threads.run(request)
@@ -207,15 +228,52 @@ class AsyncSinkWriter(Generic[EntryT]):
             or self._destination.is_fatal(error)
         )
 
-    def _sizes(self, entries: list[EntryT]) -> list[int]:
+    # --- rows that can never be delivered -------------------------------------------------------------
+
+    def _convert(self, batch: pa.RecordBatch) -> Iterator[EntryT]:
+        if self._dead_letters is None:
+            yield from self._converter.convert(batch)
+            return
+        slices = [batch.slice(start, _SLICE) for start in range(0, batch.num_rows, _SLICE)]
+        slices.reverse()  # the next one is the last of the list
+        while slices:
+            rows = slices.pop()
+            try:
+                # All or nothing: entries of a slice that is tried again must not have gone out before.
+                entries = list(self._converter.convert(rows))
+            except InvalidRecordError as error:
+                half = rows.num_rows // 2
+                if half:
+                    slices += [rows.slice(half), rows.slice(0, half)]
+                else:
+                    self._bury(letter_of_row(rows, str(error)))
+            else:
+                yield from entries
+
+    def _measured(self, entries: list[EntryT]) -> tuple[list[EntryT], list[int]]:
+        """Those of `entries` that are not too large, and their sizes."""
         sizes = list(map(self._destination.size_in_bytes, entries))
         limit = self._config.max_record_size_in_bytes
-        if max(sizes) > limit:
-            raise InvalidRecordError(
-                f"{self.name}: a record of {max(sizes)} bytes is larger than the limit of {limit} bytes "
+        if max(sizes) <= limit:
+            return entries, sizes
+        kept: list[EntryT] = []
+        for entry, size in zip(entries, sizes, strict=True):
+            if size <= limit:
+                kept.append(entry)
+                continue
+            reason = (
+                f"{self.name}: a record of {size} bytes is larger than the limit of {limit} bytes "
                 "(maxRecordSizeInBytes)"
             )
-        return sizes
+            if self._config.oversized_records == "fail":
+                raise InvalidRecordError(reason)
+            self._bury(letter_of_entry(entry, reason))
+        return kept, [size for size in sizes if size <= limit]
+
+    def _bury(self, letter: DeadLetter) -> None:
+        assert self._dead_letters is not None  # noqa: S101 - else it was fatal; this tells the types
+        self._dead_letters.add(letter)
+        self._machine.figures.dead_letters += 1
 
     # --- on a request thread --------------------------------------------------------------------------
 

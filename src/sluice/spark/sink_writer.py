@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,9 @@ from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from sluice.destinations.setup import FORMAT, read_sink
+from sluice.destinations.setup import FORMAT, SinkSetup, read_sink
 from sluice.errors import OptionError
+from sluice.sink.dead_letters import Origin
 from sluice.sink.memory import remembered
 from sluice.sink.writer import AsyncSinkWriter
 from sluice.spark.logs import configure_driver_log
@@ -74,6 +76,7 @@ class _Settings:
         """
         self._options = dict(options)
         self._schema = schema
+        self._write = uuid.uuid4().hex  # of a batch query, which has no other name
         setup = read_sink(self._options)
         if overwrite:
             raise OptionError(
@@ -86,9 +89,11 @@ class _Settings:
     def write_task(self, batches: Iterable[pa.RecordBatch]) -> CommitMessage:
         """Writes the rows of one task; returns when all of them have been acknowledged."""
         setup = read_sink(self._options)
+        origin = _origin(setup, self._write)
+        letters = setup.dead_letters(origin) if setup.dead_letters else None
         started = time.monotonic()
         with remembered.lend(setup.key, setup.create_strategy) as strategy:
-            writer = AsyncSinkWriter(setup.destination, setup.config, strategy)
+            writer = AsyncSinkWriter(setup.destination, setup.config, strategy, dead_letters=letters)
             with contextlib.closing(writer):
                 writer.open(self._schema)
                 for batch in batches:
@@ -97,21 +102,39 @@ class _Settings:
             figures = writer.figures
             most = setup.config.max_batch_size * setup.config.max_in_flight_requests
             limit = min(strategy.max_batch_size, most)
-        context = TaskContext.get()
         return CommitMessage(
             destination=writer.name,
-            query=context.getLocalProperty("sql.streaming.queryId") if context else None,
-            partition=context.partitionId() if context else 0,
+            query=origin.query,
+            partition=origin.partition,
             records=figures.records,
             bytes=figures.bytes,
             requests=figures.requests,
             retries=figures.retries,
             refused=figures.refused,
             timeouts=figures.timeouts,
-            dead_letters=0,
+            dead_letters=figures.dead_letters,
             duration=round(time.monotonic() - started, 3),
             limit=limit,
         )
+
+
+def _origin(setup: SinkSetup, write: str) -> Origin:
+    """Which task this is, of which epoch."""
+    destination = str(getattr(setup.destination, "name", "") or type(setup.destination).__name__)
+    context = TaskContext.get()
+    if context is None:
+        return Origin(destination, run=write)
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    query = context.getLocalProperty("sql.streaming.queryId")
+    run = context.getLocalProperty("spark.jobGroup.id") if query else None
+    return Origin(
+        destination,
+        query=query,
+        run=run or write,
+        batch=int(batch) if batch and batch.isdigit() else None,
+        partition=context.partitionId(),
+        attempt=context.taskAttemptId(),
+    )
 
 
 class BatchSinkWriter(_Settings, DataSourceArrowWriter):

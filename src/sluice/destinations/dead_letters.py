@@ -1,0 +1,90 @@
+"""Dead letters in S3: objects of JSON lines below a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sluice.kinesis.connection import ConnectionConfig, client_for, endpoint_for
+from sluice.kinesis.errors import translate
+from sluice.retry import Backoff, Retrying
+from sluice.sink.dead_letters import DeadLetter, Origin, as_line, name_of
+
+__all__ = ["S3DeadLetterQueue"]
+
+_OPERATION: Final = "PutObject"
+_BACKOFF: Final = Backoff(max_retries=8, base=0.2, max=5.0, exponent=2.0)
+# What a task keeps in memory before it puts an object (bytes).
+_OBJECT: Final = 8 * 1024 * 1024
+
+
+class S3DeadLetterQueue:
+    """Puts letters as objects below ``s3://bucket/prefix``; an object is durable once S3 says so.
+
+    A task whose letters outgrow its memory puts some before its end: those of an attempt that then fails
+    stay, and come again under the name of the next attempt.
+
+    Args:
+        path: ``s3://bucket/prefix``.
+        connection: that of the sink.
+        origin: whose letters these are.
+        client: makes the SDK's client; replaced in tests.
+        retrying: how throttling and lost connections are waited out.
+        object_size: bytes after which an object is put.
+    """
+
+    def __init__(  # noqa: PLR0913 - two of them for tests alone
+        self,
+        path: str,
+        connection: ConnectionConfig,
+        origin: Origin,
+        *,
+        client: Callable[[ConnectionConfig, str], Any] = client_for,
+        retrying: Retrying | None = None,
+        object_size: int = _OBJECT,
+    ) -> None:
+        self._bucket, _, prefix = path.removeprefix("s3://").partition("/")
+        self._prefix = prefix.strip("/")
+        self._connection = connection
+        self._origin = origin
+        self._make_client = client
+        self._retrying = retrying or Retrying()
+        self._object_size = object_size
+        self._lines = bytearray()
+        self._objects = 0
+
+    def add(self, letter: DeadLetter) -> None:
+        """Raises as `flush` does, when it puts an object."""
+        self._lines += as_line(letter, self._origin)
+        if len(self._lines) >= self._object_size:
+            self.flush()
+
+    def flush(self) -> None:
+        """Puts what is there.
+
+        Raises:
+            ServiceError: S3 did not take it; nothing of it counts as written.
+            OptionError: no client can be made from the connection options.
+        """
+        if not self._lines:
+            return
+        name = name_of(self._origin, self._objects)
+        key = f"{self._prefix}/{name}" if self._prefix else name
+        self._retrying.call(_BACKOFF, lambda: self._put(key, bytes(self._lines)))
+        self._objects += 1
+        self._lines.clear()
+
+    def close(self) -> None:
+        self._lines.clear()
+
+    def _put(self, key: str, body: bytes) -> None:
+        client = self._make_client(self._connection, "s3")
+        try:
+            client.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType="application/x-ndjson")
+        except Exception as error:  # noqa: BLE001 - whatever the SDK raises, it leaves as a ServiceError
+            raise translate(
+                error,
+                operation=_OPERATION,
+                target=f"s3://{self._bucket}/{key} (deadLetterPath)",
+                endpoint=endpoint_for(self._connection, "s3"),
+            ) from None

@@ -1,0 +1,129 @@
+"""Dead letters in S3: which objects, when, and what is done when S3 does not take them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore import exceptions as sdk
+
+from sluice.destinations import read_sink
+from sluice.destinations.dead_letters import S3DeadLetterQueue
+from sluice.errors import ServiceError
+from sluice.kinesis.connection import ConnectionConfig
+from sluice.retry import Retrying
+from sluice.sink import DeadLetter
+from sluice.sink.dead_letters import LocalDeadLetterQueue, Origin
+
+ORIGIN = Origin("fake", query="q", run="r", batch=7, partition=3, attempt=9)
+NAME = "q/batch-0000000007/part-00003-attempt-9-r-{:04}.jsonl"
+KINESIS = {"destination": "kinesis", "streamName": "orders", "region": "eu-west-1"}
+
+
+class Bucket:
+    """Takes objects, after the failures that a test hands it."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.objects: dict[tuple[str, str], list[Any]] = {}
+
+    def put_object(self, *, Bucket: str, Key: str, Body: bytes, ContentType: str) -> None:  # noqa: N803 - S3's
+        assert ContentType == "application/x-ndjson"
+        if self.failures:
+            raise self.failures.pop(0)
+        self.objects[Bucket, Key] = [json.loads(line)["data"] for line in Body.splitlines()]
+
+
+def refusal(code: str, status: int) -> Exception:
+    details: Any = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return sdk.ClientError(details, "PutObject")
+
+
+def queue(bucket: Bucket, path: str = "s3://letters/of/orders/", **changes: Any) -> S3DeadLetterQueue:
+    return S3DeadLetterQueue(
+        path,
+        ConnectionConfig(),
+        ORIGIN,
+        client=lambda _, service: {"s3": bucket}[service],
+        retrying=Retrying(sleep=lambda _: None),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "prefix"),
+    [("s3://letters/of/orders/", "of/orders/"), ("s3://letters", ""), ("s3://letters/", "")],
+)
+def test_a_flush_puts_one_object_below_the_prefix(path: str, prefix: str) -> None:
+    """All letters of a task that fit into memory; a second flush has a name of its own, an empty one none."""
+    bucket = Bucket()
+    letters = queue(bucket, path)
+    for data in (b"1", b"2"):
+        letters.add(DeadLetter("r", data))
+    assert bucket.objects == {}
+    letters.flush()
+    letters.flush()
+    letters.add(DeadLetter("r", b"3"))
+    letters.flush()
+
+    assert bucket.objects == {
+        ("letters", prefix + NAME.format(0)): ["MQ==", "Mg=="],
+        ("letters", prefix + NAME.format(1)): ["Mw=="],
+    }
+
+
+def test_memory_is_bounded() -> None:
+    """Letters beyond the size of an object are put before the task's end."""
+    bucket = Bucket()
+    letters = queue(bucket, object_size=1000)
+    for n in range(100):
+        letters.add(DeadLetter("r", str(n).encode()))
+        assert len(letters._lines) < 1200
+    letters.flush()
+
+    assert len(bucket.objects) > 5
+    assert sum(map(len, bucket.objects.values())) == 100
+
+
+def test_a_busy_service_is_waited_for() -> None:
+    """Throttling and lost connections are retried; then the letters are there, once."""
+    bucket = Bucket(refusal("SlowDown", 503), sdk.ConnectionClosedError(endpoint_url="http://s3.test"))
+    letters = queue(bucket)
+    letters.add(DeadLetter("r", b"1"))
+    letters.flush()
+
+    assert list(bucket.objects.values()) == [["MQ=="]]
+
+
+def test_a_refusal_fails_the_task_and_names_the_option() -> None:
+    """No access, no bucket: the epoch must not commit."""
+    letters = queue(Bucket(refusal("AccessDenied", 403)))
+    letters.add(DeadLetter("r", b"1"))
+    with pytest.raises(ServiceError, match=r"PutObject of s3://letters/of/orders/.* \(deadLetterPath\)"):
+        letters.flush()
+
+
+def test_what_was_not_flushed_is_dropped() -> None:
+    """A task that fails puts nothing at its end."""
+    bucket = Bucket()
+    letters = queue(bucket)
+    letters.add(DeadLetter("r", b"1"))
+    letters.close()
+    letters.flush()
+
+    assert bucket.objects == {}
+
+
+def test_the_path_says_which_queue_it_is(tmp_path: Path) -> None:
+    """A directory, also as file URL; S3 by its scheme; none without the option."""
+
+    def made(path: str) -> Any:
+        create = read_sink(KINESIS | {"deadLetterPath": path}).dead_letters
+        return create(ORIGIN) if create else None
+
+    assert isinstance(made(str(tmp_path)), LocalDeadLetterQueue)
+    assert isinstance(made(f"file://{tmp_path}"), LocalDeadLetterQueue)
+    assert isinstance(made("s3://letters/x"), S3DeadLetterQueue)
+    assert read_sink(KINESIS).dead_letters is None

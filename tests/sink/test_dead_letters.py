@@ -1,0 +1,362 @@
+"""Dead letters: what they hold, where they are, when they are durable, and who becomes one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sink_fakes import FakeConverter, FakeDestination, Outcome, config, rows
+
+from sluice.errors import InvalidRecordError
+from sluice.sink import AsyncSinkWriter, DeadLetter, NoRateLimitingStrategy, Rejection, SubmitResult
+from sluice.sink.dead_letters import (
+    LocalDeadLetterQueue,
+    Origin,
+    as_line,
+    letter_of_entry,
+    letter_of_row,
+    name_of,
+)
+
+ORIGIN = Origin("fake", query="q-1", run="r-1", batch=7, partition=3, attempt=9)
+
+
+class Keeping:
+    """A queue in memory that knows what was flushed."""
+
+    def __init__(self) -> None:
+        self.letters: list[DeadLetter] = []
+        self.durable = 0
+        self.closed = 0
+
+    def add(self, letter: DeadLetter) -> None:
+        self.letters.append(letter)
+
+    def flush(self) -> None:
+        self.durable = len(self.letters)
+
+    def close(self) -> None:
+        self.closed += 1
+
+    @property
+    def data(self) -> list[str]:
+        return [(letter.data or b"").decode() for letter in self.letters]
+
+
+class Picky(FakeConverter):
+    """Refuses rows that start with '!'; a slice as a whole, after some of it was made, as real ones do."""
+
+    def convert(self, batch: pa.RecordBatch) -> Iterator[str]:
+        for value in batch.column(0).to_pylist():
+            if value.startswith("!"):
+                raise InvalidRecordError("starts with an exclamation mark")
+            yield value
+
+
+def picky(behave: Any = None) -> FakeDestination:
+    destination = FakeDestination(behave) if behave else FakeDestination()
+    destination.converter = Picky()
+    return destination
+
+
+def write(
+    destination: FakeDestination, values: Sequence[str], queue: Any, **changes: Any
+) -> AsyncSinkWriter[str]:
+    writer = AsyncSinkWriter(destination, config(**changes), NoRateLimitingStrategy(), dead_letters=queue)
+    with closing(writer):
+        writer.write(rows(values))
+        writer.flush()
+    return writer
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(line)
+        for file in sorted(directory.rglob("*.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+
+
+# --- who becomes one ----------------------------------------------------------------------------------
+
+
+def test_rows_that_cannot_be_converted_are_put_aside_and_no_other() -> None:
+    """Every valid row is delivered, in order; an invalid one becomes a letter with the converter's reason."""
+    destination, queue = picky(), Keeping()
+    writer = write(destination, ["a", "!b", "c", "!d", "!e", "f"], queue)
+
+    assert destination.stored == ["a", "c", "f"]
+    assert queue.data == ["!b", "!d", "!e"]
+    assert {letter.reason for letter in queue.letters} == {"starts with an exclamation mark"}
+    assert (writer.figures.records, writer.figures.dead_letters) == (3, 3)
+    assert (queue.durable, queue.closed) == (3, 1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from(["x", "!y"]), max_size=60))
+def test_every_row_is_delivered_or_put_aside(kinds: list[str]) -> None:
+    """Wherever the invalid rows are, and however many: each row is in one place, once."""
+    destination, queue = picky(), Keeping()
+    values = [f"{kind}{n}" for n, kind in enumerate(kinds)]
+    write(destination, values, queue)
+
+    assert destination.stored == [value for value in values if value[0] == "x"]
+    assert queue.data == [value for value in values if value[0] == "!"]
+
+
+def test_an_invalid_row_fails_the_task_where_there_is_no_path() -> None:
+    """Without deadLetterPath nothing is dropped."""
+    with pytest.raises(InvalidRecordError, match="exclamation"):
+        write(picky(), ["a", "!b"], None)
+
+
+def test_records_that_are_too_large_are_put_aside() -> None:
+    """oversizedRecords=deadLetter: with sizes in the reason; the others are delivered."""
+    destination, queue = FakeDestination(), Keeping()
+    writer = write(
+        destination,
+        ["ok", "x" * 9, "fine"],
+        queue,
+        max_record_size_in_bytes=5,
+        oversized_records="deadLetter",
+    )
+
+    assert destination.stored == ["ok", "fine"]
+    assert queue.data == ["x" * 9]
+    assert queue.letters[0].reason == (
+        "FakeDestination: a record of 9 bytes is larger than the limit of 5 bytes (maxRecordSizeInBytes)"
+    )
+    assert writer.figures.dead_letters == 1
+
+
+def test_a_chunk_of_nothing_but_large_records_ends_nothing() -> None:
+    """More of them in a row than a batch holds: what comes behind them is delivered all the same."""
+    destination, queue = FakeDestination(), Keeping()
+    values = ["x" * 9] * 25 + ["ok"]
+    write(destination, values, queue, max_record_size_in_bytes=5, oversized_records="deadLetter")
+
+    assert destination.stored == ["ok"]
+    assert len(queue.letters) == 25
+
+
+def test_with_fail_a_large_record_fails_the_task_although_there_is_a_path() -> None:
+    """oversizedRecords says what happens to large records; a path alone is for invalid and rejected ones."""
+    destination, queue = picky(), Keeping()
+    with pytest.raises(InvalidRecordError, match="larger than the limit"):
+        write(destination, ["!b", "x" * 9], queue, max_record_size_in_bytes=5)
+
+    assert queue.data == ["!b"]
+    assert (queue.durable, queue.closed) == (0, 1)
+
+
+def test_large_records_need_somewhere_to_go() -> None:
+    """A writer that would have nowhere to put them is not made."""
+    with pytest.raises(ValueError, match="needs a dead letter queue"):
+        write(FakeDestination(), [], None, oversized_records="deadLetter")
+
+
+def reject_b(_: int, entries: Sequence[str]) -> Outcome:
+    return SubmitResult(
+        failed=[entry for entry in entries if entry == "c"] if len(entries) > 1 else [],
+        rejected=[Rejection(entry, "no b here") for entry in entries if entry == "b"],
+    )
+
+
+def test_entries_that_are_refused_for_good_are_put_aside() -> None:
+    """Those that may be tried again are, those that may not become letters, the rest is acknowledged."""
+    destination, queue = FakeDestination(reject_b), Keeping()
+    writer = write(destination, ["a", "b", "c"], queue)
+
+    assert destination.requests == [["a", "b", "c"], ["c"]]
+    assert [(letter.reason, letter.data) for letter in queue.letters] == [("no b here", b"b")]
+    figures = writer.figures
+    assert (figures.records, figures.bytes, figures.refused, figures.dead_letters) == (2, 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("queue", "changes", "hint"),
+    [(None, {}, "no deadLetterPath is given"), (Keeping(), {"fail_on_error": True}, "failOnError is true")],
+)
+def test_a_refusal_for_good_is_fatal_where_nothing_takes_it(queue: Any, changes: Any, hint: str) -> None:
+    """Without a path, and with failOnError, which wants to hear of the first refusal."""
+    with pytest.raises(InvalidRecordError) as caught:
+        write(FakeDestination(reject_b), ["a", "b"], queue, **changes)
+
+    assert str(caught.value) == f"FakeDestination: 1 record was refused for good ({hint}): no b here"
+
+
+def test_a_queue_that_cannot_take_a_letter_fails_the_task() -> None:
+    """A record that is neither delivered nor kept must not be acknowledged to Spark."""
+
+    class Full(Keeping):
+        def flush(self) -> None:
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write(picky(), ["!a"], Full())
+
+
+def test_a_refusal_while_the_task_is_away_is_not_lost() -> None:
+    """An add that fails on the caretaker's thread is raised by the next call."""
+
+    class Broken(Keeping):
+        def add(self, letter: DeadLetter) -> None:
+            raise OSError(f"cannot keep it: {letter.reason}")
+
+    with pytest.raises(OSError, match="cannot keep it: no b here"):
+        write(FakeDestination(reject_b), ["b"], Broken())
+
+
+# --- what a letter holds ------------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    data: bytes
+    partition_key: str
+    explicit_hash_key: str | None = None
+
+
+@dataclass
+class Plain:
+    number: int
+    raw: bytes
+
+
+@pytest.mark.parametrize(
+    ("entry", "data", "attributes"),
+    [
+        (b"\x00\xff", b"\x00\xff", {}),
+        ("grün", "grün".encode(), {}),
+        (Named(b"x", "k"), b"x", {"partitionKey": "k"}),
+        ({"Data": "x", "more": [1]}, b"x", {"more": [1]}),
+        (Plain(1, b"a"), b'{"number": 1, "raw": "YQ=="}', {}),
+        ([1, "two"], b'[1, "two"]', {}),
+    ],
+)
+def test_an_entry_of_any_kind_is_kept(entry: object, data: bytes, attributes: dict[str, Any]) -> None:
+    """The data are what would have been sent; a key and the like are attributes in camel case."""
+    letter = letter_of_entry(entry, "why")
+
+    assert (letter.reason, letter.data, letter.attributes) == ("why", data, attributes)
+
+
+def test_a_row_of_any_schema_is_kept() -> None:
+    """The column data is the data, whatever its case; without one the row is, as JSON."""
+    with_data = pa.record_batch({"DATA": [b"x"], "partitionKey": [""], "n": [None]})
+    nothing = pa.record_batch({"data": pa.array([None], pa.binary())})
+    other = pa.record_batch({"id": [1], "name": ["n"]})
+
+    assert letter_of_row(with_data, "r") == DeadLetter("r", b"x", {"partitionKey": ""})
+    assert letter_of_row(nothing, "r") == DeadLetter("r", None, {})
+    assert letter_of_row(other, "r").data == b'{"id": 1, "name": "n"}'
+
+
+def test_a_letter_is_one_line_of_json() -> None:
+    """With reason, destination, query, epoch, task and the data in base64; whatever they contain."""
+    line = as_line(DeadLetter("two\nlines \ud800", b"\n\x00", {"k": b"\xff", "d": pa}), ORIGIN)
+    found = json.loads(line)
+
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert (found["reason"], found["destination"]) == ("two\nlines \ud800", "fake")
+    assert (found["queryId"], found["batchId"], found["partition"], found["attempt"]) == ("q-1", 7, 3, 9)
+    assert base64.b64decode(found["data"]) == b"\n\x00"
+    assert found["attributes"]["k"] == "/w=="
+    assert json.loads(as_line(DeadLetter("r", None), Origin("d")))["data"] is None
+
+
+# --- where they are -----------------------------------------------------------------------------------
+
+
+def test_names_tell_queries_epochs_partitions_attempts_and_runs_apart() -> None:
+    """No two tasks write to one name, also after a restart, which counts attempts from zero again."""
+    origins = [
+        ORIGIN,
+        Origin("fake", query="q-2", run="r-1", batch=7, partition=3, attempt=9),
+        Origin("fake", query="q-1", run="r-2", batch=7, partition=3, attempt=9),
+        Origin("fake", query="q-1", run="r-1", batch=8, partition=3, attempt=9),
+        Origin("fake", query="q-1", run="r-1", batch=7, partition=4, attempt=9),
+        Origin("fake", query="q-1", run="r-1", batch=7, partition=3, attempt=10),
+        Origin("fake", run="r-3"),
+        Origin("fake"),
+    ]
+
+    assert name_of(ORIGIN, 0) == "q-1/batch-0000000007/part-00003-attempt-9-r-1-0000.jsonl"
+    assert len({name_of(origin, n) for origin in origins for n in (0, 1)}) == 16
+    assert name_of(Origin("d", run="../a b"), 0).startswith(".._a_b/batch/")
+
+
+def test_files_appear_when_they_are_durable(tmp_path: Path) -> None:
+    """Before the flush no *.jsonl is there; after it file and directories were synced, the file first."""
+    synced: list[int] = []
+
+    def sync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+
+    directory = tmp_path / "new" / "letters"
+    queue = LocalDeadLetterQueue(directory, ORIGIN, sync=sync)
+    queue.add(DeadLetter("r", b"1"))
+    assert lines(tmp_path) == []
+    queue.flush()
+
+    assert [line["data"] for line in lines(directory)] == ["MQ=="]
+    file = directory / name_of(ORIGIN, 0)
+    paths = [file, file.parent, directory / "q-1", directory, tmp_path / "new"]
+    assert synced == [path.stat().st_ino for path in paths]
+    queue.add(DeadLetter("r", b"2"))
+    queue.flush()
+    queue.flush()
+    assert [line["data"] for line in lines(directory)] == ["MQ==", "Mg=="]
+
+
+def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    """What was not flushed goes with its attempt: the next one writes it again."""
+    queue = LocalDeadLetterQueue(tmp_path, ORIGIN)
+    queue.add(DeadLetter("r", b"1"))
+    queue.close()
+    queue.close()
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_task_without_dead_letters_writes_nothing(tmp_path: Path) -> None:
+    """Epochs in which all goes well leave no trace, not even a directory."""
+    queue = LocalDeadLetterQueue(tmp_path, ORIGIN)
+    queue.flush()
+    queue.close()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    """Should a name be taken after all, finished or by a writer that was killed, another one is found."""
+    for data in (b"1", b"2"):
+        queue = LocalDeadLetterQueue(tmp_path, ORIGIN)
+        queue.add(DeadLetter("r", data))
+        queue.flush()
+    killed = LocalDeadLetterQueue(tmp_path, ORIGIN)
+    killed.add(DeadLetter("r", b"lost"))
+    last = LocalDeadLetterQueue(tmp_path, ORIGIN)
+    last.add(DeadLetter("r", b"3"))
+    last.flush()
+    killed.close()
+
+    assert [base64.b64decode(line["data"]) for line in lines(tmp_path)] == [b"1", b"2", b"3"]
+
+
+def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """Not a silent loss."""
+    (tmp_path / "file").write_text("")
+    queue = LocalDeadLetterQueue(tmp_path / "file", ORIGIN)
+    with pytest.raises(OSError, match="file"):
+        queue.add(DeadLetter("r", b"1"))
