@@ -162,10 +162,9 @@ def test_options_of_the_sink_are_refused_before_anything_is_written(spark: Spark
     assert message in failure.message
 
 
-# A row goes when its feature comes: at the sink for the first two, at the source for the others.
+# A row goes when its feature comes.
 NOT_BUILT_YET: dict[str, dict[str, str]] = {
     "destination": {"destination": "s3", "path": "s3://bucket/prefix"},
-    "deadLetterPath": {**KINESIS, "deadLetterPath": "dead"},
     "consumerName": {"streamName": "orders", "consumerName": "me"},
     "recordPublisher": {"streamName": "orders", "recordPublisher": "efo"},
 }
