@@ -12,6 +12,7 @@ from typing import Any
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.destinations.setup import DestinationClass
+from sluice.destinations.sqs import SqsDestination
 from sluice.kinesis.connection import CONNECTION_OPTIONS
 from sluice.kinesis.options import SOURCE_OPTIONS
 from sluice.options import Option
@@ -22,6 +23,7 @@ DOCUMENTS = ("README.md", "docs/destinations.md")
 DESTINATIONS: dict[str, type[DestinationClass]] = {
     "kinesis": KinesisStreamsDestination,
     "firehose": FirehoseDestination,
+    "sqs": SqsDestination,
 }
 BACKOFF = re.compile(r"(?P<operation>\w+)(?P<part>MaxRetries|BackoffBase|BackoffMax|BackoffExponent)\Z")
 BLOCK = re.compile(r"(<!-- begin (?P<name>\w+) -->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)

@@ -10,8 +10,9 @@ from botocore import exceptions as sdk
 from kinesis_wire import answer, refusal
 from service_wire import CONNECTION, LASTING, PASSING, ServiceWire
 
-from sluice.destinations.common import BatchCall, call
+from sluice.destinations.common import BatchCall, Refusal, call
 from sluice.errors import OptionError, ServiceError
+from sluice.sink import Rejection
 
 URL = "http://service.test"
 
@@ -117,21 +118,30 @@ def test_errors_of_the_sdk_itself_are_judged_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "lasting"),
+    ("verdict", "codes"),
     [
-        ("ServiceUnavailableException", False),
-        ("InternalFailure", False),
-        ("ThrottlingException", False),
-        ("Unheard", False),
-        ("KmsThrottled", False),
-        ("KMSThrottlingException", False),
-        ("AccessDeniedException", True),
-        ("InvalidKMSResourceException", True),
-        ("KmsDisabled", True),
-        ("AWS.SimpleQueueService.NonExistentQueue", True),
-        ("InvalidParameterValue", True),
+        ("again", ["ServiceUnavailableException", "InternalFailure", "ThrottlingException", "Unheard"]),
+        ("again", ["KmsThrottled", "KMSThrottlingException"]),
+        ("never", ["InvalidParameterValue", "com.amazonaws.x#ValidationException"]),
+        ("stop", ["AccessDeniedException", "InvalidKMSResourceException", "KmsDisabled"]),
+        ("stop", ["AWS.SimpleQueueService.NonExistentQueue", "ResourceNotFoundException"]),
     ],
 )
-def test_codes_of_single_entries(code: str, lasting: bool) -> None:
-    """What a service could not do just now is tried again; what it will never do is not."""
-    assert made(lambda _, __: None).is_lasting(code) is lasting
+def test_codes_of_single_entries(verdict: str, codes: list[str]) -> None:
+    """What could not be done just now is tried again, what the entry cannot be is not; the rest is fatal."""
+    batch_call = made(lambda _, __: None)
+
+    assert {batch_call.verdict(code) for code in codes} == {verdict}
+
+
+def test_a_destination_may_know_more_codes_of_entries_that_pass() -> None:
+    """The same set as for whole requests."""
+    assert made(lambda _, __: None, transient=frozenset({"InvalidMood"})).verdict("x.InvalidMood") == "again"
+
+
+def test_no_secret_gets_into_a_reason() -> None:
+    """Dead letters are kept, and services echo what they were sent."""
+    refused = Refusal("InvalidX", "for AKIAIOSFODNN7EXAMPLE", "never")
+    result = made(lambda _, __: None).outcome(["a"], {0: refused})
+
+    assert result.rejected == [Rejection("a", "InvalidX: for ***")]

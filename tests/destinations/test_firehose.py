@@ -18,7 +18,7 @@ from service_wire import CONNECTION, OPTIONS, ServiceWire, write_all
 from sluice.destinations import read_sink
 from sluice.destinations.firehose import FirehoseDestination, FirehoseRowConverter
 from sluice.errors import InvalidRecordError, OptionError, ServiceError
-from sluice.sink import SubmitResult
+from sluice.sink import Rejection, SubmitResult
 
 FIREHOSE = {"destination": "firehose", "deliveryStream": "orders"}
 FINE = {"RecordId": "1"}
@@ -97,7 +97,7 @@ def test_a_request_holds_all_entries() -> None:
     """To the delivery stream by name, in order."""
     made, wire = destination(lambda _, __: outcomes(FINE, FINE))
 
-    assert made.submit([b"a", b"b"]) == SubmitResult()
+    assert made.submit([b"a", b"b"]) == SubmitResult([], {}, [])
     ((operation, sent),) = wire.calls
     assert operation == "PutRecordBatch"
     assert sent == {
@@ -116,7 +116,7 @@ def test_refused_entries_are_found_by_their_place() -> None:
     assert result.codes == {"ServiceUnavailableException": 1, "InternalFailure": 1}
 
 
-def test_an_entry_that_will_never_be_accepted_is_fatal() -> None:
+def test_a_code_that_speaks_of_the_stream_is_fatal() -> None:
     """No attempts for fifteen minutes at what will not change; the service's reason is shown."""
     never = {"ErrorCode": "InvalidKMSResourceException", "ErrorMessage": "The key is disabled."}
     made, _ = destination(lambda _, __: outcomes(FINE, never))
@@ -124,6 +124,14 @@ def test_an_entry_that_will_never_be_accepted_is_fatal() -> None:
         made.submit([b"a", b"b"])
 
     assert made.is_fatal(caught.value)
+
+
+def test_a_record_that_will_never_be_accepted_is_refused_for_good() -> None:
+    """It is a dead letter, or fails the task; the others go on."""
+    made, _ = destination(lambda _, __: outcomes(FINE, {"ErrorCode": "InvalidRecord", "ErrorMessage": "odd"}))
+    result = made.submit([b"a", b"b"])
+
+    assert (result.failed, result.rejected) == ([], [Rejection(b"b", "InvalidRecord: odd")])
 
 
 def test_too_few_results_are_no_success() -> None:
@@ -176,9 +184,9 @@ def test_a_record_that_is_too_large_is_refused() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.one_of(st.integers(0, 2**20), st.sampled_from(["throttle", "cut", "half"])), max_size=12))
+@given(st.lists(st.one_of(st.integers(0, 2**20), st.sampled_from(["throttle", "cut", "short"])), max_size=12))
 def test_a_writer_delivers_everything_in_spite_of_all(fates: list[int | str]) -> None:
-    """Parts of batches refused, requests throttled, cut off or answered by half: each record arrives.
+    """Parts of batches refused, requests throttled, cut off or answered in part: each record arrives.
 
     Exactly once, where the service had not accepted what it then did not say.
     """
@@ -191,8 +199,8 @@ def test_a_writer_delivers_everything_in_spite_of_all(fates: list[int | str]) ->
             return refusal("ServiceUnavailableException", status=503)
         if fate == "cut":
             return sdk.ConnectionClosedError(endpoint_url="http://service.test")
-        if fate == "half":
-            return outcomes(FINE)
+        if fate == "short":
+            return outcomes(*[FINE] * (len(params["Records"]) - 1))
         results = []
         for n, record in enumerate(params["Records"]):
             if int(fate) >> n & 1:

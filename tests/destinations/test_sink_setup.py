@@ -76,7 +76,6 @@ def test_sparks_own_options_pass() -> None:
     ("name", "own"),
     [
         ("DynamoDB", {"tableName": "x", "keyColumns": "a"}),
-        ("sqs", {"queueUrl": "x"}),
         ("s3", {"path": "s3://x", "fileFormat": "jsonl"}),
     ],
 )

@@ -43,6 +43,7 @@ ENTRY_POINT_GROUP: Final = "sluice.destinations"
 _BUILT_IN: Final[Mapping[str, str]] = {
     "kinesis": "sluice.destinations.kinesis:KinesisStreamsDestination",
     "firehose": "sluice.destinations.firehose:FirehoseDestination",
+    "sqs": "sluice.destinations.sqs:SqsDestination",
 }
 
 _S3_DEAD_LETTERS: Final = "sluice.destinations.dead_letters:S3DeadLetterQueue"
@@ -54,7 +55,6 @@ PLANNED: Final[Mapping[str, tuple[Option[Any], ...]]] = {
         Option("operationColumn", TEXT, None, "Column that holds `PUT` or `DELETE`.", supported=False),
         Option("keyColumns", TEXT, None, "Columns of the table's key.", supported=False),
     ),
-    "sqs": (Option("queueUrl", TEXT, None, "URL of the queue.", supported=False),),
     "s3": (
         Option("path", TEXT, None, "`s3://bucket/prefix`.", supported=False),
         Option("fileFormat", choice("parquet", "jsonl"), None, "Format of the files.", supported=False),

@@ -1,6 +1,6 @@
 """What destinations of AWS share: calling an operation and judging what it says, checking columns."""
 
-from sluice.destinations.common.call import BatchCall, Refusal
+from sluice.destinations.common.call import BatchCall, Refusal, Verdict
 from sluice.destinations.common.columns import Column, check_columns, column_of, first_row, invalid_row
 from sluice.destinations.common.kinds import matching
 
@@ -8,6 +8,7 @@ __all__ = [
     "BatchCall",
     "Column",
     "Refusal",
+    "Verdict",
     "check_columns",
     "column_of",
     "first_row",

@@ -6,16 +6,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from botocore import exceptions as sdk
 
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.connection import ConnectionConfig, client_for, endpoint_for
-from sluice.kinesis.errors import is_unanswered, translate
-from sluice.sink.contracts import SubmitResult
+from sluice.kinesis.errors import is_unanswered, redact, translate
+from sluice.sink.contracts import Rejection, SubmitResult
 
-__all__ = ["BatchCall", "Refusal"]
+__all__ = ["BatchCall", "Refusal", "Verdict"]
 
 EntryT = TypeVar("EntryT")
 
@@ -23,12 +23,16 @@ EntryT = TypeVar("EntryT")
 _FIRST_CONTACT: Final = 5.0
 # Those that have, while this process lives: a destination is made anew for every epoch.
 _known: Final[set[tuple[ConnectionConfig, str]]] = set()
-# Codes of single entries that say: this will be refused again. All others are tried again, as services
-# name here what they could not do just now.
-_LASTING: Final = re.compile(
+# Codes of single entries that speak of the whole target: no entry will be accepted.
+_OF_THE_TARGET: Final = re.compile(
     r"AccessDenied|NotAuthorized|NotFound|NonExistent|UnrecognizedClient|ExpiredToken|InvalidSignature"
-    r"|^Invalid|^Kms(?!Throttled)|^KMS(?!Throttling)|^Validation"
+    r"|InvalidKMS|^Kms(?!Throttled)|^KMS(?!Throttling)"
 )
+# And those that speak of the entry: it will be refused again. All others are tried again, as services name
+# here what they could not do just now.
+_OF_THE_ENTRY: Final = re.compile(r"^(Invalid|Validation)")
+
+Verdict = Literal["again", "never", "stop"]
 
 
 class Refusal(NamedTuple):
@@ -37,12 +41,13 @@ class Refusal(NamedTuple):
     Attributes:
         code: the service's.
         message: the service's.
-        lasting: the entry will be refused again.
+        verdict: ``again``: it may be accepted later; ``never``: the entry will be refused again;
+            ``stop``: so will every other one.
     """
 
     code: str
     message: str
-    lasting: bool
+    verdict: Verdict
 
 
 class BatchCall:
@@ -110,27 +115,39 @@ class BatchCall:
         """What became of `entries`, of which those at the places in `refused` were not accepted.
 
         Raises:
-            ServiceError: an entry will never be accepted. Not to be retried.
+            ServiceError: nothing will be accepted any more. Not to be retried.
         """
-        if not refused:
-            return SubmitResult()
-        for code, message, lasting in refused.values():
-            if lasting:
+        again: list[int] = []
+        rejected: list[Rejection[EntryT]] = []
+        for place, (code, message, verdict) in sorted(refused.items()):
+            if verdict == "stop":
                 error = self.translated(
                     sdk.ClientError({"Error": {"Code": code, "Message": message}}, self._operation)
                 )
                 error.retryable = False
                 raise error
-        places = sorted(refused)
+            if verdict == "never":
+                rejected.append(Rejection(entries[place], f"{code}: {redact(message)}"))
+            else:
+                again.append(place)
         return SubmitResult(
-            failed=[entries[place] for place in places],
-            codes=Counter(refused[place].code for place in places),
+            failed=[entries[place] for place in again],
+            codes=Counter(refused[place].code for place in again),
+            rejected=rejected,
         )
 
-    def is_lasting(self, code: str) -> bool:
-        """Whether the code of a single entry says that it will be refused again."""
+    def verdict(self, code: str) -> Verdict:
+        """What the code of a single entry says of another attempt."""
         name = re.split(r"[.#]", code)[-1]
-        return name not in self._transient and _LASTING.search(name) is not None
+        if name in self._transient:
+            return "again"
+        if _OF_THE_TARGET.search(name):
+            return "stop"
+        return "never" if _OF_THE_ENTRY.search(name) else "again"
+
+    def is_passing(self, code: str) -> bool:
+        """Whether the code of a single entry says that it may well be accepted later."""
+        return self.translated(sdk.ClientError({"Error": {"Code": code}}, self._operation)).retryable
 
     def is_fatal(self, error: Exception) -> bool:
         """Fatal is what another attempt will not change: nothing to write to, no access, bad credentials.

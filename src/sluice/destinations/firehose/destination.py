@@ -125,7 +125,7 @@ class FirehoseDestination:
         """Calls ``PutRecordBatch`` once.
 
         Raises:
-            ServiceError: nothing is known to have been accepted, or a record will never be.
+            ServiceError: nothing is known to have been accepted, or nothing will be any more.
             OptionError: no client can be made from the connection options.
         """
         answer = self._call(DeliveryStreamName=self._stream, Records=[{"Data": entry} for entry in entries])
@@ -134,7 +134,7 @@ class FirehoseDestination:
             raise self._call.damaged(f"{len(outcomes)} results for {len(entries)} records")
         # The count of failures in the answer is not relied upon: each record speaks for itself.
         refused = {
-            n: Refusal(code, str(outcome.get("ErrorMessage", "")), self._call.is_lasting(code))
+            n: Refusal(code, str(outcome.get("ErrorMessage", "")), self._call.verdict(code))
             for n, outcome in enumerate(outcomes)
             if (code := outcome.get("ErrorCode"))
         }

@@ -1,0 +1,159 @@
+"""Simple Queue Service: rows become messages, in batches, through ``SendMessageBatch``.
+
+Limits: https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+from sluice.destinations.common import BatchCall, Refusal, matching
+from sluice.destinations.sqs.rows import SqsMessage, SqsRowConverter
+from sluice.kinesis.connection import ConnectionConfig, client_for
+from sluice.options import Option, OptionValues
+from sluice.sink.config import SinkLimits
+from sluice.sink.contracts import SubmitResult
+
+__all__ = ["SqsDestination"]
+
+_MIB: Final = 1024 * 1024
+_STRING: Final = "String"
+# SQS blames the sender for these, but they pass.
+_TRANSIENT: Final = frozenset({"KmsThrottled", "RequestThrottled"})
+_REGION = re.compile(r"sqs\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
+
+QUEUE_URL = Option(
+    "queueUrl",
+    matching(
+        "url",
+        "a queue's URL such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders",
+        re.compile(r"https?://[^\s/@?#]+/([^\s?#]+/)?[a-zA-Z0-9_-]{1,80}(\.fifo)?"),
+    ),
+    None,
+    "URL of the queue; a FIFO queue's ends in `.fifo`. Its region holds unless `region` is given.",
+    required=True,
+)
+
+
+class SqsDestination:
+    """A queue, as the async sink sees it.
+
+    A FIFO queue keeps the order in which it accepts the messages of a group, so they are given to it one
+    after the other: see `ordering_key`.
+
+    Args:
+        connection: how to reach the service.
+        queue_url: the queue's.
+        client: makes the SDK's client; replaced in tests.
+        clock: monotonic seconds.
+
+    Attributes:
+        ordering_key: of a FIFO queue, the group of a message; None for a standard queue.
+    """
+
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = (QUEUE_URL,)
+    LIMITS: ClassVar[SinkLimits] = SinkLimits(
+        max_batch_size=10,
+        max_batch_size_in_bytes=_MIB,
+        max_record_size_in_bytes=_MIB,
+        max_buffered_requests=5000,
+    )
+
+    def __init__(
+        self,
+        connection: ConnectionConfig,
+        queue_url: str,
+        *,
+        client: Callable[[ConnectionConfig, str], Any] = client_for,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        region = _REGION.fullmatch(urlsplit(queue_url).hostname or "")
+        if region is not None and connection.region is None:
+            connection = replace(connection, region=region["region"])
+        self._url = queue_url
+        self._fifo = queue_url.endswith(".fifo")
+        name = queue_url.rpartition("/")[2]
+        self._call = BatchCall(
+            connection, "sqs", "SendMessageBatch", name, transient=_TRANSIENT, client=client, clock=clock
+        )
+        self.name = f"sqs queue '{name}'"
+        self.ordering_key: Callable[[SqsMessage], str | None] | None = _group if self._fifo else None
+
+    @classmethod
+    def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> SqsDestination | None:
+        """Makes the destination from the options. What cannot be is noted in `values`."""
+        url = values.get(QUEUE_URL)
+        return None if url is None else cls(connection, url)
+
+    def create_converter(self) -> SqsRowConverter:
+        return SqsRowConverter(fifo=self._fifo)
+
+    def size_in_bytes(self, entry: SqsMessage) -> int:
+        """The body, and of every attribute its name, type and value, all as UTF-8."""
+        size = _length(entry.body)
+        for name, value in (entry.attributes or {}).items():
+            size += len(name) + len(_STRING) + _length(value)
+        return size
+
+    def submit(self, entries: Sequence[SqsMessage]) -> SubmitResult[SqsMessage]:
+        """Calls ``SendMessageBatch`` once.
+
+        Raises:
+            ServiceError: nothing is known to have been accepted, or nothing will be any more.
+            OptionError: no client can be made from the connection options.
+        """
+        answer = self._call(
+            QueueUrl=self._url, Entries=[_as_request_entry(n, entry) for n, entry in enumerate(entries)]
+        )
+        refused = {n: Refusal("NoResult", "", "again") for n in range(len(entries))}
+        try:
+            for accepted in answer.get("Successful", ()):
+                del refused[int(accepted["Id"])]
+            for failure in answer.get("Failed", ()):
+                refused[int(failure["Id"])] = self._refusal(failure)
+        except (KeyError, ValueError) as error:
+            raise self._call.damaged(f"a result for no message: {error}") from None
+        return self._call.outcome(entries, refused)
+
+    def _refusal(self, failure: dict[str, Any]) -> Refusal:
+        """Of a message. What is the sender's fault will be refused again, unless it is too much at once."""
+        code = str(failure.get("Code", ""))
+        verdict = self._call.verdict(code)
+        if verdict == "again" and failure.get("SenderFault") and not self._call.is_passing(code):
+            verdict = "never"
+        return Refusal(code, str(failure.get("Message", "")), verdict)
+
+    def is_fatal(self, error: Exception) -> bool:
+        """See `BatchCall.is_fatal`."""
+        return self._call.is_fatal(error)
+
+    def close(self) -> None:
+        """Nothing to let go of: clients live as long as the process."""
+
+
+def _group(entry: SqsMessage) -> str | None:
+    return entry.message_group_id
+
+
+def _length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _as_request_entry(number: int, message: SqsMessage) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Id": str(number), "MessageBody": message.body}
+    if message.message_group_id is not None:
+        entry["MessageGroupId"] = message.message_group_id
+    if message.message_deduplication_id is not None:
+        entry["MessageDeduplicationId"] = message.message_deduplication_id
+    if message.delay_seconds is not None:
+        entry["DelaySeconds"] = message.delay_seconds
+    if message.attributes:
+        entry["MessageAttributes"] = {
+            name: {"DataType": _STRING, "StringValue": value} for name, value in message.attributes.items()
+        }
+    return entry

@@ -1,0 +1,315 @@
+"""The destination sqs: requests, refusals, sizes, and FIFO order in bad weather."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from botocore import exceptions as sdk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kinesis_wire import answer, refusal
+from service_wire import CONNECTION, OPTIONS, ServiceWire, write_all
+
+from sluice.destinations import read_sink
+from sluice.destinations.sqs import SqsDestination, SqsMessage
+from sluice.errors import InvalidRecordError, OptionError, ServiceError
+from sluice.kinesis.connection import ConnectionConfig, client_for
+from sluice.sink import Rejection, SubmitResult
+
+URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
+SQS = {"destination": "sqs", "queueUrl": URL}
+FIFO = {"destination": "sqs", "queueUrl": f"{URL}.fifo"}
+AB = [SqsMessage("a"), SqsMessage("b")]
+
+
+def destination(
+    respond: Callable[[str, dict[str, Any]], Any], url: str = URL
+) -> tuple[SqsDestination, ServiceWire]:
+    return SqsDestination(CONNECTION, url), ServiceWire("sqs", respond)
+
+
+def results(accepted: Sequence[int], *failed: tuple[int, str, bool]) -> Any:
+    """The answer of the service: ids that were accepted, and (id, code, is it the sender's fault)."""
+    return answer(
+        {
+            "Successful": [{"Id": str(n), "MessageId": "m", "MD5OfMessageBody": "0" * 32} for n in accepted],
+            "Failed": [
+                {"Id": str(n), "Code": code, "Message": "because", "SenderFault": fault}
+                for n, code, fault in failed
+            ],
+        }
+    )
+
+
+def test_a_request_holds_all_that_a_message_has() -> None:
+    """And nothing that it has not."""
+    made, wire = destination(lambda _, __: results([0, 1]))
+    full = SqsMessage("a", "g", "d", 7, {"kind": "x"})
+
+    assert made.submit([full, SqsMessage("b")]) == SubmitResult([], {}, [])
+    ((operation, sent),) = wire.calls
+    assert operation == "SendMessageBatch"
+    assert sent == {
+        "QueueUrl": URL,
+        "Entries": [
+            {
+                "Id": "0",
+                "MessageBody": "a",
+                "MessageGroupId": "g",
+                "MessageDeduplicationId": "d",
+                "DelaySeconds": 7,
+                "MessageAttributes": {"kind": {"DataType": "String", "StringValue": "x"}},
+            },
+            {"Id": "1", "MessageBody": "b"},
+        ],
+    }
+
+
+def test_refused_entries_are_found_by_their_id() -> None:
+    """In whatever order the service tells them; they keep theirs."""
+    entries = [SqsMessage(each) for each in "abc"]
+    made, _ = destination(
+        lambda _, __: results([1], (2, "InternalError", False), (0, "RequestThrottled", False))
+    )
+    result = made.submit(entries)
+
+    assert result.failed == [entries[0], entries[2]]
+    assert result.codes == {"RequestThrottled": 1, "InternalError": 1}
+
+
+@pytest.mark.parametrize("code", ["RequestThrottled", "KmsThrottled", "ThrottlingException"])
+def test_too_much_at_once_passes_whoever_is_blamed(code: str) -> None:
+    """SQS counts being throttled as the sender's fault."""
+    made, _ = destination(lambda _, __: results([1], (0, code, True)))
+
+    assert made.submit(AB).failed == [AB[0]]
+
+
+@pytest.mark.parametrize("code", ["InvalidParameterValue", "InvalidMessageContents", "Unheard"])
+def test_what_is_the_senders_fault_is_refused_for_good(code: str) -> None:
+    """It would be refused again, so it is not tried for fifteen minutes; the service's reason is kept."""
+    made, _ = destination(lambda _, __: results([1], (0, code, True)))
+    result = made.submit(AB)
+
+    assert result.failed == []
+    assert result.rejected == [Rejection(AB[0], f"{code}: because")]
+
+
+def test_a_code_that_speaks_of_the_queue_is_fatal() -> None:
+    """No message will be accepted: none becomes a dead letter for it."""
+    made, _ = destination(lambda _, __: results([1], (0, "KmsDisabled", True)))
+    with pytest.raises(ServiceError, match=r"of orders .*KmsDisabled: because") as caught:
+        made.submit(AB)
+
+    assert made.is_fatal(caught.value)
+
+
+def test_a_message_refused_for_good_fails_the_task() -> None:
+    """Unless there is a dead letter queue; the others of its batch are in the queue all the same."""
+    ServiceWire("sqs", lambda _, __: results([1], (0, "InvalidMessageContents", True)))
+    with pytest.raises(
+        InvalidRecordError, match=r"sqs queue 'orders': 1 record was refused .*InvalidMessageC"
+    ):
+        write_all(SQS, pa.record_batch([pa.array(["a", "b"])], names=["body"]))
+
+
+def test_a_message_without_a_result_is_sent_again() -> None:
+    """No word is no success."""
+    made, _ = destination(lambda _, __: results([1]))
+    result = made.submit(AB)
+
+    assert (result.failed, result.codes) == ([AB[0]], {"NoResult": 1})
+
+
+@pytest.mark.parametrize("number", ["7", "x"])
+def test_a_result_for_no_message_is_a_damaged_answer(number: str) -> None:
+    """The batch goes again."""
+    made, _ = destination(lambda _, __: answer({"Successful": [{"Id": number}], "Failed": []}))
+    with pytest.raises(ServiceError, match="a result for no message") as caught:
+        made.submit(AB)
+
+    assert not made.is_fatal(caught.value)
+
+
+@pytest.mark.parametrize(
+    "code", ["AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "InvalidAddress"]
+)
+def test_a_queue_that_is_not_there_is_fatal(code: str) -> None:
+    """By all the names the service has for it."""
+    made, _ = destination(lambda _, __: refusal(f"com.amazonaws.sqs#{code}"))
+    with pytest.raises(ServiceError, match="orders") as caught:
+        made.submit(AB)
+
+    assert made.is_fatal(caught.value)
+
+
+@pytest.mark.parametrize("code", ["RequestThrottled", "KmsThrottled"])
+def test_a_queue_that_is_busy_is_not(code: str) -> None:
+    """Throttling of a whole request passes, by the names SQS has for it."""
+    made, _ = destination(lambda _, __: refusal(f"com.amazonaws.sqs#{code}"))
+    with pytest.raises(ServiceError) as caught:
+        made.submit(AB)
+
+    assert not made.is_fatal(caught.value)
+
+
+def test_sizes_count_attributes() -> None:
+    """The body, and of each attribute name, type and value, in bytes of UTF-8."""
+    made, _ = destination(lambda _, __: results([]))
+
+    assert made.size_in_bytes(SqsMessage("grün", "group", "dedup", 3)) == 5
+    assert (
+        made.size_in_bytes(SqsMessage("ab", attributes={"name": "€", "n": "12"})) == 2 + 4 + 6 + 3 + 1 + 6 + 2
+    )
+
+
+def test_the_region_is_the_queues_unless_another_is_given() -> None:
+    """A request signed for another region than the queue's would be refused."""
+    seen = []
+
+    def client(connection: ConnectionConfig, service: str) -> Any:
+        seen.append(connection.region)
+        return client_for(CONNECTION, service)
+
+    ServiceWire("sqs", lambda _, __: results([0, 1]))
+    for region in (None, "us-east-1"):
+        SqsDestination(ConnectionConfig(region=region), URL, client=client).submit(AB)
+
+    assert seen == ["eu-west-1", "us-east-1"]
+
+
+def test_the_limits_and_the_name() -> None:
+    """10 messages, 1 MiB a request and a message; 50 requests in flight, 5,000 messages buffered."""
+    setup = read_sink(OPTIONS | FIFO)
+    config = setup.config
+
+    assert isinstance(setup.destination, SqsDestination)
+    assert setup.destination.name == "sqs queue 'orders.fifo'"
+    assert (config.max_batch_size, config.max_batch_size_in_bytes) == (10, 2**20)
+    assert (config.max_record_size_in_bytes, config.max_in_flight_requests) == (2**20, 50)
+    assert config.max_buffered_requests == 5000
+
+
+@pytest.mark.parametrize(
+    "url", ["https://sqs.eu-west-1.amazonaws.com/1/q", "http://127.0.0.1:5000/1/q_-.fifo"]
+)
+def test_urls_of_queues(url: str) -> None:
+    """Those of the service, of emulators and of gateways."""
+    assert read_sink(OPTIONS | {"destination": "sqs", "queueUrl": url}).destination
+
+
+@pytest.mark.parametrize(
+    ("given_options", "message"),
+    [
+        ({}, "option 'queueUrl' is required"),
+        ({"queueUrl": "orders"}, "option 'queueUrl' is 'orders': allowed is a queue's URL"),
+        ({"queueUrl": "arn:aws:sqs:eu-west-1:123456789012:orders"}, "allowed is a queue's URL"),
+        ({"queueUrl": "https://sqs.eu-west-1.amazonaws.com/"}, "allowed is a queue's URL"),
+        ({"queueUrl": URL, "maxBatchSize": "11"}, "the destination takes at most 10"),
+        ({"queueUrl": URL, "maxRecordSizeInBytes": "2MiB"}, "the destination takes at most 1048576"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(given_options: dict[str, str], message: str) -> None:
+    """By name, before anything runs."""
+    with pytest.raises(OptionError) as caught:
+        read_sink({"destination": "sqs"} | given_options)
+
+    assert message in str(caught.value)
+
+
+def test_a_message_that_is_too_large_is_refused() -> None:
+    """Before it is sent; 1 MiB is fine."""
+    ServiceWire("sqs", lambda _, __: results([0]))
+
+    assert write_all(SQS, pa.record_batch([pa.array(["x" * 2**20])], names=["body"])).records == 1
+    with pytest.raises(InvalidRecordError, match="a record of 1048577 bytes"):
+        write_all(SQS, pa.record_batch([pa.array(["x" * (2**20 + 1)])], names=["body"]))
+
+
+class Queue:
+    """A FIFO queue behind the wire, in weather that is drawn: what becomes of each request.
+
+    A number: the messages whose bits are set are refused. ``lost``: they are accepted and the answer is
+    lost. ``cut`` and ``throttle``: nothing is accepted.
+    """
+
+    def __init__(self, weather: Sequence[int | str]) -> None:
+        self._weather = iter(weather)
+        self._known: set[str | None] = set()
+        self.messages: list[tuple[str, int]] = []
+        self.most_of_a_group = 0
+
+    def respond(self, _: str, params: dict[str, Any]) -> Any:
+        fate = next(self._weather, 0)
+        entries = params["Entries"]
+        groups = [entry.get("MessageGroupId") for entry in entries]
+        self.most_of_a_group = max([self.most_of_a_group, *(groups.count(group) for group in groups)])
+        if fate == "throttle":
+            return refusal("com.amazonaws.sqs#RequestThrottled")
+        if fate == "cut":
+            return sdk.ConnectionClosedError(endpoint_url="http://service.test")
+        refused = fate if isinstance(fate, int) else 0
+        accepted = [n for n in range(len(entries)) if not refused >> n & 1]
+        for n in accepted:
+            self._accept(entries[n])
+        if fate == "lost":
+            return sdk.ReadTimeoutError(endpoint_url="http://service.test")
+        failed = [(n, "InternalError", False) for n in range(len(entries)) if n not in accepted]
+        return results(accepted, *failed)
+
+    def _accept(self, entry: dict[str, Any]) -> None:
+        deduplication = entry.get("MessageDeduplicationId")
+        if deduplication not in self._known:
+            self._known |= {deduplication} - {None}
+            self.messages.append((entry.get("MessageGroupId", ""), int(entry["MessageBody"])))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.sampled_from("aaaabbc"), min_size=1, max_size=60),
+    st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "cut", "lost"])), max_size=40),
+    st.integers(1, 8),
+)
+def test_a_fifo_queue_gets_each_group_in_order(
+    groups: list[str], weather: list[int | str], in_flight: int
+) -> None:
+    """Each message once and each group in the order of its rows, whatever is refused or lost on the way.
+
+    With several requests in flight: no message of a group is on its way while an earlier one is not
+    accepted, so none can be overtaken; a lost answer's message is known again by its deduplication id.
+    """
+    queue = Queue(weather)
+    ServiceWire("sqs", queue.respond)
+    numbers = [str(n) for n in range(len(groups))]
+    batch = pa.record_batch(
+        [pa.array(numbers), pa.array(groups), pa.array(numbers)],
+        names=["body", "messageGroupId", "messageDeduplicationId"],
+    )
+    figures = write_all(FIFO, batch, max_in_flight_requests=in_flight)
+
+    assert figures.records == len(groups)
+    assert sorted(number for _, number in queue.messages) == list(range(len(groups)))
+    by_group: dict[str, list[int]] = defaultdict(list)
+    for group, number in queue.messages:
+        by_group[group].append(number)
+    assert all(found == sorted(found) for found in by_group.values())
+    assert queue.most_of_a_group == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "cut"])), max_size=20))
+def test_a_standard_queue_gets_everything(weather: list[int | str]) -> None:
+    """Each message once where no answer was lost, in full requests: groups do not matter here."""
+    queue = Queue(weather)
+    wire = ServiceWire("sqs", queue.respond)
+    batch = pa.record_batch(
+        [pa.array([str(n) for n in range(95)]), pa.array(["g"] * 95)], names=["body", "messageGroupId"]
+    )
+    write_all(SQS, batch)
+
+    assert sorted(number for _, number in queue.messages) == list(range(95))
+    assert sorted(len(params["Entries"]) for _, params in wire.calls)[-9:] == [10] * 9

@@ -1,0 +1,214 @@
+"""Rows as messages of a queue: columns, types, characters, and what can never be delivered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from sluice.destinations.sqs import SqsMessage, SqsRowConverter
+from sluice.errors import InvalidRecordError, OptionError
+
+PAIRS = pa.map_(pa.string(), pa.string())
+
+
+def convert(*, fifo: bool = False, **columns: Any) -> list[SqsMessage]:
+    arrays = {
+        name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()
+    }
+    batch = pa.record_batch(list(arrays.values()), names=list(arrays))
+    return list(SqsRowConverter(fifo=fifo).convert(batch))
+
+
+def refused(*, fifo: bool = False, **columns: Any) -> str:
+    with pytest.raises(InvalidRecordError) as caught:
+        convert(fifo=fifo, **columns)
+    return str(caught.value)
+
+
+def attributes(*maps: dict[str, str | None] | None) -> Any:
+    return pa.array([None if each is None else list(each.items()) for each in maps], PAIRS)
+
+
+def test_every_column_finds_its_place() -> None:
+    """Whatever the case of its name; what is null is left out."""
+    assert convert(
+        fifo=True,
+        BODY=["a", "b"],
+        MessageGroupId=["g", "h"],
+        messagededuplicationid=pa.array(["d", None]),
+        Attributes=attributes({"kind": "x"}, None),
+        other=[1, 2],
+    ) == [SqsMessage("a", "g", "d", None, {"kind": "x"}), SqsMessage("b", "h")]
+    assert convert(body=["a", "b"], delaySeconds=pa.array([900, None], pa.int16())) == [
+        SqsMessage("a", delay_seconds=900),
+        SqsMessage("b"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_a_binary_body_is_utf_8(kind: Any) -> None:
+    """A queue holds text: bytes that are none are refused, with where they are not."""
+    assert convert(body=pa.array(["grün €".encode()], kind)) == [SqsMessage("grün €")]
+    assert "row 1 of a batch" in (message := refused(body=pa.array([b"a", b"ab\xff"], kind)))
+    assert "column 'body' is not UTF-8 at byte 2" in message
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_characters_are_those_of_the_service(text: str) -> None:
+    """Tab, line feed, carriage return, U+0020 to U+D7FF, U+E000 to U+FFFD, and all above U+FFFF."""
+
+    def allowed(code: int) -> bool:
+        return code in (9, 10, 13) or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code > 0xFFFF
+
+    if all(allowed(ord(each)) for each in text):
+        assert convert(body=[text]) == [SqsMessage(text)]
+        assert convert(body=["a"], attributes=attributes({"k": text})) == [
+            SqsMessage("a", attributes={"k": text})
+        ]
+    else:
+        assert "which SQS does not take" in refused(body=[text])
+        assert "which SQS does not take" in refused(body=["a"], attributes=attributes({"k": text}))
+
+
+@pytest.mark.parametrize("bad", ["\x00", "\x0b", "\x1f", "\ufffe", "\uffff"])
+def test_characters_that_a_queue_does_not_take_are_named(bad: str) -> None:
+    """By code and place, without the rest of the text."""
+    message = refused(body=["secret", f"secret{bad}"])
+
+    assert (
+        f"row 1 of a batch of rows (counted from 0): column 'body' has U+{ord(bad):04X} at character 6"
+        in message
+    )
+    assert "secret" not in message
+
+
+@pytest.mark.parametrize(("body", "message"), [(None, "'body' is null"), ("", "'body' is empty")])
+def test_a_message_without_a_body_is_refused(body: str | None, message: str) -> None:
+    """A queue takes none; the row is counted beyond the first slice."""
+    assert message in (text := refused(body=["a"] * 1500 + [body]))
+    assert "row 1500 of a batch" in text
+
+
+def test_a_group_is_required_by_a_fifo_queue_alone() -> None:
+    """A standard queue takes messages with and without one."""
+    groups = pa.array(["g", None])
+
+    assert [each.message_group_id for each in convert(body=["a", "b"], messageGroupId=groups)] == ["g", None]
+    assert "row 1 of a batch" in (text := refused(fifo=True, body=["a", "b"], messageGroupId=groups))
+    assert "column 'messageGroupId' is null" in text
+
+
+@pytest.mark.parametrize("column", ["messageGroupId", "messageDeduplicationId"])
+@pytest.mark.parametrize("value", ["", "a b", "ü", "x" * 129, "a\n"])
+def test_ids_that_a_queue_does_not_take_are_refused(column: str, value: str) -> None:
+    """1 to 128 letters, digits or punctuation of ASCII."""
+    columns = {"messageGroupId": ["g"]} | {column: [value]}
+
+    assert f"column '{column}' ({len(value)} characters)" in refused(fifo=True, body=["a"], **columns)
+    columns[column] = ["!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~aZ09"]
+    assert convert(fifo=True, body=["a"], **columns)
+
+
+@pytest.mark.parametrize("delay", [-1, 901])
+def test_delays_end_at_fifteen_minutes(delay: int) -> None:
+    """0 to 900 seconds."""
+    assert convert(body=["a"], delaySeconds=[0])[0].delay_seconds == 0
+    assert f"column 'delaySeconds' is {delay}: allowed are 0 to 900" in refused(
+        body=["a"], delaySeconds=[delay]
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", ".a", "a.", "a..b", "AWS.x", "aws.x", "Amazon.x", "amazon.x", "ü", "x" * 257]
+)
+def test_names_of_attributes(name: str) -> None:
+    """As the service has it; AWS and Amazon alone, or without a dot, are anyone's."""
+    assert "column 'attributes' has a name" in refused(body=["a"], attributes=attributes({name: "v"}))
+
+
+def test_attributes_that_fit() -> None:
+    """Up to ten; none at all are left out."""
+    ten: dict[str, str | None] = {f"n.{n}_x-y": "v" for n in range(9)}
+    ten["awsome"] = "v"
+
+    assert convert(body=["a"], attributes=attributes(dict(ten)))[0].attributes == ten
+    assert convert(body=["a"], attributes=attributes({}))[0].attributes is None
+    assert "has 11 entries" in refused(body=["a"], attributes=attributes(ten | {"more": "v"}))
+
+
+@pytest.mark.parametrize(("value", "what"), [("", "empty"), (None, "null")])
+def test_attributes_have_values(value: str | None, what: str) -> None:
+    """The service takes no empty ones."""
+    assert f"has a value that is {what}" in refused(body=["a"], attributes=attributes({"k": value}))
+
+
+def schema(**columns: Any) -> Any:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+STANDARD = {
+    "body": StringType(),
+    "messageGroupId": StringType(),
+    "delaySeconds": LongType(),
+    "attributes": MapType(StringType(), StringType()),
+    "other": BinaryType(),
+}
+FIFO = {"Body": BinaryType(), "messagegroupid": StringType(), "messageDeduplicationId": StringType()}
+
+
+def test_spark_schemas_that_fit_are_taken() -> None:
+    """Columns of other names are not written."""
+    SqsRowConverter(fifo=False).open(schema(**STANDARD))
+    SqsRowConverter(fifo=True).open(schema(**FIFO))
+
+
+@pytest.mark.parametrize(
+    ("fifo", "columns", "message"),
+    [
+        (False, {"value": StringType()}, "column 'body' (string or binary) is required"),
+        (False, {"body": LongType()}, "column 'body' is bigint: allowed is string or binary"),
+        (
+            False,
+            STANDARD | {"delaySeconds": StringType()},
+            "column 'delaySeconds' is string: allowed is int or",
+        ),
+        (
+            False,
+            STANDARD | {"attributes": MapType(StringType(), IntegerType())},
+            "column 'attributes' is map<string,int>: allowed is map<string,string>",
+        ),
+        (
+            False,
+            STANDARD | {"messageDeduplicationId": StringType()},
+            "'messageDeduplicationId' is for FIFO queues",
+        ),
+        (False, {"body": StringType(), "BODY": StringType()}, "column 'body' is there twice"),
+        (True, {"body": StringType()}, "a FIFO queue needs column 'messageGroupId' (string)"),
+        (True, FIFO | {"delaySeconds": IntegerType()}, "a FIFO queue takes no column 'delaySeconds'"),
+    ],
+)
+def test_schemas_that_cannot_work_are_refused(fifo: bool, columns: dict[str, Any], message: str) -> None:
+    """A query with the wrong columns fails when it starts, not at its first row."""
+    with pytest.raises(OptionError) as caught:
+        SqsRowConverter(fifo=fifo).open(schema(**columns))
+
+    assert message in str(caught.value)
+
+
+def test_a_batch_without_a_body_is_refused_even_unopened() -> None:
+    """Whoever uses the converter by hand gets an error too."""
+    with pytest.raises(OptionError, match="column 'body'"):
+        convert(value=["a"])
