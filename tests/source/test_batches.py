@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from memory_log import SECOND, MemoryLog
+from memory_log import SECOND, MemoryLog, hash_key
 from query import Query, check_exactly_once, make_enumerator, through_json
 
 from sluice.errors import DataLossError, OptionError, ServiceError
@@ -24,6 +25,13 @@ S0 = SplitId("s", "shardId-000000000000")
 
 def latest(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
     return {split.id: AtTime(now, pinned=now) for split in splits}
+
+
+def put_to(log: MemoryLog, split: SplitId, count: int) -> list[Record]:
+    """Puts records to one split."""
+    low, high = log.shards[split].hash_range
+    keys = (key for key in map(str, itertools.count()) if low <= hash_key(key) <= high)
+    return [log.put(split.stream, key) for key in itertools.islice(keys, count)]
 
 
 def put_many(log: MemoryLog, count: int, *, per_second: float = 1000.0, stream: str = "s") -> list[Record]:
@@ -540,6 +548,75 @@ def test_recreated_stream_fails_or_is_read_from_its_start(caplog: pytest.LogCapt
             query.run_to_end()
             assert [r for batch in query.batches[1:] for rows in batch.values() for r in rows] == records
             assert "deleted and created again" in caplog.text
+
+
+def test_recreated_stream_that_was_read_before_it_was_noticed() -> None:
+    """Between two listings records of the new stream are taken for the old one's; they are not read again."""
+    log, query, _ = stopped_query(fail=False)
+    query.run_to_end()
+    query.enumerator.discover()
+    log.delete("s")
+    log.pass_time(1)
+    log.create("s")
+    records = put_many(log, 30)
+    done = len(query.batches)
+    assert query.run_batch() == {S0: records}
+    log.pass_time(30)
+    records += put_many(log, 5)
+    query.run_to_end()
+    assert [r for batch in query.batches[done:] for rows in batch.values() for r in rows] == records
+
+
+def test_idle_split_of_a_run_that_ends() -> None:
+    """A run of what is available also writes down which splits were idle, for when their records expire."""
+    log = MemoryLog()
+    idle, busy = log.create("s", 2)
+    records = put_to(log, idle, 5) + put_to(log, busy, 5)
+    query = Query(log, ["s"])
+    query.run_to_end()
+    log.pass_time(20 * 3600)
+    query.restart()
+    records += put_to(log, busy, 5)
+    query.enumerator.stop_at_available()
+    query.run_to_end(idle_triggers=1)
+    log.pass_time(5 * 3600)
+    log.trim(idle, 5)
+    query.restart()
+    records += put_to(log, idle, 5)
+    query.enumerator.stop_at_available()
+    query.run_to_end(idle_triggers=1)
+    check_exactly_once(query, records)
+
+
+def test_latest_outlives_the_retention() -> None:
+    """A split that has had no record since the start, for longer than records are kept, has lost none."""
+    log = MemoryLog()
+    idle, busy = log.create("s", 2)
+    query = Query(log, ["s"], initial=latest)
+    query.run_batch()
+    records: list[Record] = []
+    for _ in range(3):
+        log.pass_time(13 * 3600)
+        query.run_to_end(idle_triggers=3)
+        records += put_to(log, busy, 5)
+        query.run_to_end(idle_triggers=3)
+    query.restart()
+    records += put_to(log, idle, 5)
+    query.run_to_end()
+    check_exactly_once(query, records)
+
+
+def test_latest_that_was_not_looked_at_is_not_proven() -> None:
+    """A split whose start expired while the query was stopped may have had records."""
+    log = MemoryLog()
+    idle, _ = log.create("s", 2)
+    query = Query(log, ["s"], initial=latest)
+    query.offsets.append(through_json(query.enumerator.initial()))
+    log.pass_time(25 * 3600)
+    query.restart()
+    put_to(log, idle, 5)
+    with pytest.raises(DataLossError, match="older than the stream's retention"):
+        query.run_to_end()
 
 
 def test_vanished_shard() -> None:

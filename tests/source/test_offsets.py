@@ -30,7 +30,7 @@ HINT = st.none() | MILLIS.map(lambda millis: millis * 1000)
 NUMBER = st.integers(0, 10**57).map(str) | st.integers(0, 10**20).map(lambda number: f"{number:056d}")
 POSITION: st.SearchStrategy[Position] = st.one_of(
     st.just(HORIZON),
-    st.builds(AtTime, MILLIS.map(lambda millis: millis * 1000), HINT),
+    st.builds(AtTime, MILLIS.map(lambda millis: millis * 1000), HINT, HINT),
     st.builds(
         After,
         NUMBER,

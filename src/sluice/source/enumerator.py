@@ -12,7 +12,7 @@ from sluice.errors import OptionError, ServiceError
 from sluice.source.front import Front
 from sluice.source.log import StreamInfo, StreamLog
 from sluice.source.loss import LossGuard
-from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
+from sluice.source.offsets import After, AtTime, Closed, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
 from sluice.source.slices import NO_LIMITS, Limits
@@ -155,12 +155,14 @@ class StreamEnumerator:
         if not ends and base is start:
             return start
         positions = {**base.positions, **{s: self._with_quiet(s, end) for s, end in ends.items()}}
-        self._refresh_idle(positions, fronts)
+        self._refresh_idle(positions, self._fronts.values())
         listed = listing.lineage.splits
         kept = {s: p for s, p in positions.items() if s in listed or not isinstance(p, Closed)}
         end = self._offsets(kept)
-        # Run again after a restart, the first batch would be given another start.
-        return replace(end, start=start.positions) if start == self._initial else end
+        # Run again after a restart, the first batch would be given another start; and after a loss
+        # that is tolerated a batch does not start where the last one ended.
+        starts_elsewhere = base is not start or start == self._initial
+        return replace(end, start=base.positions) if starts_elsewhere else end
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
         """See `SplitEnumerator.ranges`."""
@@ -226,21 +228,24 @@ class StreamEnumerator:
     def _without_lost(self, start: Offsets, listing: _Listing) -> Offsets:
         """`start` as it is, or, after a loss that is tolerated, without what is gone."""
         positions = dict(start.positions)
+        listed = listing.lineage.splits
+        is_lossless = True
         for stream, info in listing.infos.items():
             known = start.created.get(stream)
             if known is not None and known // 1000 != info.created // 1000:
                 self._guard.report(f"stream {stream} was deleted and created again since the last batch")
-                positions = {s: p for s, p in positions.items() if s.stream != stream}
+                is_lossless = False
+                positions = {
+                    s: p for s, p in positions.items() if s.stream != stream or _is_within(p, listed.get(s))
+                }
                 self._fronts = {s: f for s, f in self._fronts.items() if s.stream != stream}
-        listed = listing.lineage.splits
         lost = [s for s, p in positions.items() if s not in listed and not isinstance(p, Closed)]
         if lost:
             names = ", ".join(map(str, sorted(lost)))
             self._guard.report(f"shards have vanished before they were read to their end: {names}")
+            is_lossless = False
             positions = {s: p for s, p in positions.items() if s not in lost}
-        if len(positions) == len(start.positions):
-            return start
-        return start.with_positions(positions)
+        return start if is_lossless else start.with_positions(positions)
 
     def _readable_fronts(self, base: Offsets, listing: _Listing) -> list[Front]:
         readable = listing.lineage.readable(base.drained)
@@ -248,9 +253,11 @@ class StreamEnumerator:
         self._fronts = fronts
         if self._wants_targets:
             self._wants_targets = False
-            scouts = [self._probe.front(s, base.position(s.id)) for s in listing.lineage.splits.values()]
+            scouts = [self._new_front(s, base.position(s.id)) for s in listing.lineage.splits.values()]
             scouts = [front for front in scouts if not isinstance(front.position, Closed)]
             self._targets = self._planner.targets(scouts)
+            # Where they found nothing new, what they know is how long that has been so.
+            fronts |= {s.split.id: s for s in scouts if s.split.id in fronts and not s.seen}
         if self._targets is None:
             return list(fronts.values())
         for split_id, front in fronts.items():
@@ -261,8 +268,14 @@ class StreamEnumerator:
     def _front(self, split: Split, position: Position) -> Front:
         front = self._fronts.get(split.id)
         if front is None or not front.can_follow(position):
-            return self._probe.front(split, position)
+            return self._new_front(split, position)
         front.follow(position)
+        return front
+
+    def _new_front(self, split: Split, position: Position) -> Front:
+        assert self._listing is not None  # noqa: S101 - splits come from a discovery
+        front = self._probe.front(split, position)
+        front.retention = int(self._listing.infos[split.id.stream].retention * 1_000_000)
         return front
 
     def _known(self, ranges: Sequence[SplitRange]) -> Sequence[SplitRange]:
@@ -282,7 +295,10 @@ class StreamEnumerator:
     def _with_quiet(self, split: SplitId, end: After | Closed) -> After | Closed:
         """Logs how long nothing came, where that is much longer than the last batch's end tells."""
         front = self._fronts[split]
-        logged = front.position.idle if isinstance(front.position, After) else None
+        here = front.position
+        logged = here.known_idle if isinstance(here, AtTime) else None
+        if isinstance(here, After):
+            logged = here.idle
         if front.quiet is None or logged is None or front.quiet - logged < _QUIET_WORTH_LOGGING:
             return end
         return replace(end, quiet=front.quiet)
@@ -324,3 +340,15 @@ class StreamEnumerator:
             is_current = isinstance(here, After) and here == position == front.position
             if is_current and not front.seen and isinstance(here, After):
                 positions[front.split.id] = replace(here, next=None)
+            elif isinstance(position, AtTime) and position == front.position and front.quiet is not None:
+                positions[front.split.id] = replace(position, idle=front.quiet)
+
+
+def _is_within(position: Position, split: Split | None) -> bool:
+    """Whether a position was reached in this very split, and not in one of the same name before it.
+
+    Numbers rise with time: a split has no record with a lower number than the one it starts with.
+    """
+    if split is None or not isinstance(position, After):
+        return False
+    return 0 < int(split.starting_sequence) <= position.sequence

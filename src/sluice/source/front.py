@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sluice.source.cursor import Cursor
-from sluice.source.offsets import After, Closed, Position
+from sluice.source.offsets import After, AtTime, Closed, Position
 from sluice.source.splits import Split
 
 __all__ = ["Front", "Seen"]
@@ -45,6 +45,7 @@ class Front:
         next_look: the earliest time (microseconds) to ask the service again.
         failing_since: since when (microseconds) no look has succeeded.
         is_missing: the service says that there is no such split.
+        retention: for how long records are kept (microseconds), 0 where that is not known.
     """
 
     split: Split
@@ -61,6 +62,7 @@ class Front:
     next_look: int = 0
     failing_since: int | None = None
     is_missing: bool = False
+    retention: int = 0
 
     @property
     def is_exhausted(self) -> bool:
@@ -83,6 +85,17 @@ class Front:
         here = self.cursor.position
         if not self.seen and isinstance(here, After) and here == self.position:
             self.quiet = here.idle
+
+    def note_nothing(self, now: int) -> None:
+        """At the tip with nothing seen behind a start at a time, which has no record that would show it.
+
+        Since the last time that was so, nothing can have come and expired again, if that is not too
+        long ago.
+        """
+        if not self.seen and isinstance(self.position, AtTime):
+            known = self.position.known_idle if self.quiet is None else self.quiet
+            if now - known < self.retention:
+                self.quiet = now
 
     def add(self, records: Iterable[Seen]) -> None:
         """Notes records read behind ``seen``, up to the target."""

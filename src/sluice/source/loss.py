@@ -53,13 +53,16 @@ class LossGuard:
             "(the position is older than the stream's retention, or of another stream)"
         )
 
-    def expired_start(self, split: SplitId, position: Position) -> None:
-        """A start at an instant that the stream held when it was chosen, and no longer holds."""
+    def expired_start(self, split: SplitId, position: Position, quiet: int | None) -> None:
+        """A start at an instant that the stream held when it was chosen, and no longer holds.
+
+        Nothing is lost if nothing lay behind it at a later instant (`quiet`) that the stream holds.
+        """
         if not isinstance(position, AtTime) or position.pinned is None:
             return
         retention = self._retention(split)
         held_then = position.instant > position.pinned - retention
-        if held_then and position.instant < self.now() - retention:
+        if held_then and max(position.known_idle, quiet or 0) < self.now() - retention:
             self.report(
                 f"{split}: the start {iso_instant(position.instant)} is older than the stream's retention, "
                 "and records from then on have expired unread"

@@ -100,10 +100,21 @@ class AtHorizon:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record that arrived at or after an instant (microseconds)."""
+    """The first record that arrived at or after an instant (microseconds).
+
+    Attributes:
+        pinned: when that was made the start (microseconds).
+        idle: a later instant (microseconds) at which nothing lay behind this position.
+    """
 
     instant: int
     pinned: int | None = field(default=None, compare=False)
+    idle: int | None = field(default=None, compare=False)
+
+    @property
+    def known_idle(self) -> int:
+        """The last instant (microseconds) at which, as far as known, nothing lay behind this."""
+        return self.instant if self.idle is None else max(self.instant, self.idle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,24 +242,18 @@ def _position_to_json(position: Position) -> dict[str, Any]:
                 value["sub"] = position.sub
             if position.next is not None:
                 value["next"] = position.next
-            if position.arrival is not None:
-                value["arrival"] = position.arrival // 1000
-            if position.idle is not None:
-                value["idle"] = position.idle // 1000
-            return value | _quiet(position)
+            return value | _hints(arrival=position.arrival, idle=position.idle, quiet=position.quiet)
         case AtTime():
-            at: dict[str, Any] = {"at": iso_instant(position.instant)}
-            if position.pinned is not None:
-                at["pinned"] = position.pinned // 1000
-            return at
+            return {"at": iso_instant(position.instant)} | _hints(pinned=position.pinned, idle=position.idle)
         case AtHorizon():
             return {"at": "TRIM_HORIZON"}
         case Closed():
-            return {"closed": True} | _quiet(position)
+            return {"closed": True} | _hints(quiet=position.quiet)
 
 
-def _quiet(position: After | Closed) -> dict[str, Any]:
-    return {} if position.quiet is None else {"quiet": position.quiet // 1000}
+def _hints(**instants: int | None) -> dict[str, Any]:
+    """Those that are known, in milliseconds."""
+    return {name: instant // 1000 for name, instant in instants.items() if instant is not None}
 
 
 def _position_from_json(value: Mapping[str, Any]) -> Position:
@@ -266,7 +271,9 @@ def _position_from_json(value: Mapping[str, Any]) -> Position:
         )
     if value["at"] == "TRIM_HORIZON":
         return HORIZON
-    return AtTime(parse_instant(value["at"]), pinned=_micros(value.get("pinned")))
+    return AtTime(
+        parse_instant(value["at"]), pinned=_micros(value.get("pinned")), idle=_micros(value.get("idle"))
+    )
 
 
 def _sequence(text: object) -> str:

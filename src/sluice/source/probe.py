@@ -105,11 +105,14 @@ class Visit:
         front.note_quiet()
         for _ in range(_MAX_EMPTY_PAGES):
             self._pace()
+            asked = self._log.server_time()
             page = front.cursor.next_page(limit)
             front.millis_behind = page.millis_behind
             front.has_ended = page.next_iterator is None
             front.is_at_tip = not front.has_ended and page.millis_behind == 0 and len(page.records) < limit
             front.add(map(_seen, page.records))
+            if front.is_at_tip:
+                front.note_nothing(asked)
             if page.records or front.is_at_tip or front.has_ended:
                 return
 

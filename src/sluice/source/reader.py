@@ -71,7 +71,7 @@ class RangeReader:
             self._guard.report(f"{split.split} is gone, with what was to be read of it: {error}")
 
     def _read(self, split: SplitRange) -> Iterator[Sequence[Record]]:
-        self._guard.expired_start(split.split, split.start)
+        self._guard.expired_start(split.split, split.start, split.end.quiet)
         cursor = Cursor(self._log, self._guard, split.split, _start(split))
         limit = self._first_limit(split)
         while True:
