@@ -70,6 +70,10 @@ class Clock:
         self._ahead = 0
         self.advance(seconds=0)
 
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time() + self._ahead
+
     def advance(self, *, hours: int = 0, seconds: int = 0) -> None:
         self._ahead += hours * 3600 + seconds
         changed = self.file.with_suffix(".changed")

@@ -1,0 +1,387 @@
+"""Records and shards that are gone before they were read: found out, named, and never passed over silently.
+
+The server trims by itself what is older than a stream's retention (a day); its clock is set forward.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors.exceptions.base import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from integration.support import servers
+from integration.support.kinesis import Put, Streams
+from integration.support.queries import WAIT, logged_offsets, read_stream, wait_until
+from integration.support.recorder import Recorder
+from integration.support.servers import Clock
+from integration.support.spark import SPARK_VERSION
+
+GONE_ON = "data loss, going on from what is there"
+RUNS = 1 if SPARK_VERSION >= (4, 2) else 2  # before, a run is one batch, and a batch that comes again is one
+
+
+@dataclass
+class Aging:
+    """A server whose clock can be set forward."""
+
+    streams: Streams
+    clock: Clock
+
+
+@pytest.fixture(scope="module")
+def aging() -> Iterator[Aging]:
+    with servers.aging_ministack() as (server, clock):
+        yield Aging(Streams(server.endpoint), clock)
+
+
+@pytest.fixture
+def driver_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """What the process that plans writes to the driver's standard error."""
+    file = tmp_path / "driver.log"
+    jvm: Any = spark._jvm
+    before = jvm.java.lang.System.err
+    log = jvm.java.io.PrintStream(str(file))
+    jvm.java.lang.System.setErr(log)
+    yield file
+    jvm.java.lang.System.setErr(before)
+
+
+@dataclass
+class Case:
+    """A stream, a query on it, and what was put."""
+
+    spark: SparkSession
+    streams: Streams
+    clock: Clock
+    recorder: Recorder
+    stream: str
+    put: dict[str, list[Put]] = field(default_factory=dict)
+
+    def fill(self, name: str, count: int = 10) -> list[bytes]:
+        """Puts `count` records to every open shard; their data starts with `name`."""
+        data: list[bytes] = []
+        for shard in self.streams.open_shards(self.stream):
+            data += self.fill_shard(shard, name, count)
+        return data
+
+    def fill_shard(self, shard: str, name: str, count: int = 10) -> list[bytes]:
+        data = [f"{name} {shard} {number}".encode() for number in range(count)]
+        self.put[shard] = self.streams.put_to_shard(self.stream, shard, data)
+        return data
+
+    def source(self, *, fail: bool, **options: str) -> DataFrame:
+        options = {"failOnDataLoss": str(fail).lower(), **options}
+        return read_stream(self.spark, self.streams.endpoint, self.stream, **options)
+
+    def run(self, *, fail: bool) -> None:
+        """Reads what is available."""
+        for _ in range(RUNS):
+            self.recorder.run_available(self.source(fail=fail))
+
+    def failure(self) -> str:
+        """What a run with ``failOnDataLoss`` fails with; it gives no row."""
+        before = self.recorder.data()
+        with pytest.raises(StreamingQueryException) as caught:
+            self.recorder.run_available(self.source(fail=True))
+        assert self.recorder.data() == before
+        message = str(caught.value)
+        assert "DataLossError" in message
+        assert "'failOnDataLoss'" in message
+        return message
+
+    def run_and_fail_in_batch(self, batch: int) -> None:
+        """The application fails before it has done anything with the rows of `batch`, which is logged."""
+
+        def fail(current: int) -> None:
+            if current == batch:
+                raise RuntimeError("the application fails")
+
+        self.recorder.intervene = fail
+        with pytest.raises(StreamingQueryException, match="the application fails"):
+            self.recorder.run_available(self.source(fail=True))
+        self.recorder.intervene = lambda _batch: None
+        assert batch in logged_offsets(self.recorder.checkpoint)
+        assert not Path(self.recorder.checkpoint, "commits", str(batch)).exists()
+
+
+@pytest.fixture
+def case(spark: SparkSession, aging: Aging, checkpoint: str) -> Case:
+    """A stream of two shards, not read yet."""
+    return Case(spark, aging.streams, aging.clock, Recorder(checkpoint), aging.streams.create(2))
+
+
+def failed(query: StreamingQuery) -> str:
+    """What the query fails with."""
+    wait_until(lambda: not query.isActive, "the query to fail")
+    error = query.exception()
+    assert error is not None
+    return str(error)
+
+
+def test_records_trimmed_while_stopped(case: Case, driver_log: Path) -> None:
+    """Records that expired unread while the query was stopped: by default it fails and names the record
+    that it stood at; told to go on, it logs that, and reads what is left once, and what comes later too.
+    """
+    read = case.fill("read")
+    case.run(fail=True)
+    last = dict(case.put)
+    case.fill("expired")
+    case.clock.advance(hours=25)
+    left = case.fill("left")
+
+    message = case.failure()
+    assert any(
+        f"{case.stream}/{shard}: record {placed[-1].sequence_number}" in message
+        for shard, placed in last.items()
+    )
+    case.run(fail=False)
+    assert case.recorder.data() == sorted(read + left)
+    assert GONE_ON in driver_log.read_text()
+
+    later = case.fill("later")
+    case.run(fail=True)
+    assert case.recorder.data() == sorted(read + left + later)
+
+
+def test_records_trimmed_while_a_batch_takes_its_time(case: Case) -> None:
+    """A query that is too slow for the stream's retention finds that out when it goes on."""
+    read = case.fill("read")
+    released = threading.Event()
+
+    def take_time(_batch: int) -> None:
+        if case.recorder.rows:
+            released.wait(WAIT)
+
+    case.recorder.intervene = take_time
+    query = case.recorder.start(case.source(fail=True))
+    case.recorder.wait_for_data(query, read)
+    case.fill("in the slow batch", 1)
+    case.fill("expired")
+    case.clock.advance(hours=25)
+    left = case.fill("left")
+    released.set()
+
+    message = failed(query)
+    assert "DataLossError" in message
+    assert f"{case.stream}/" in message
+    case.run(fail=False)
+    assert case.recorder.data() == sorted(read + left)
+
+
+def test_an_idle_shard_has_lost_nothing(case: Case) -> None:
+    """The last record of a shard expires, and the shard is known to have been idle since: no data loss."""
+    idle, busy = case.streams.open_shards(case.stream)
+    read = case.fill("read")
+    case.run(fail=True)
+    case.clock.advance(hours=20)
+    read += case.fill_shard(busy, "next")
+    case.run(fail=True)
+    case.clock.advance(hours=5)
+
+    read += case.fill_shard(idle, "late") + case.fill_shard(busy, "late")
+    case.run(fail=True)
+
+    assert case.recorder.data() == sorted(read)
+
+
+def test_a_start_at_the_latest_outlives_the_retention(case: Case) -> None:
+    """A shard that has no record for longer than the stream's retention after the query has started has
+    lost nothing, and neither has one that is read after another start of the query.
+    """
+    idle, busy = case.streams.open_shards(case.stream)
+    source = case.source(fail=True, startingPosition="LATEST")
+    read: list[bytes] = []
+    query = case.recorder.start(source)
+    wait_until(lambda: query.lastProgress is not None, "the first trigger")
+
+    def is_known_idle(since: float) -> bool:
+        read.extend(case.fill_shard(busy, f"busy {len(read)}", 1))
+        offsets = logged_offsets(case.recorder.checkpoint)
+        position = offsets[max(offsets)]["streams"][case.stream][idle]
+        return bool(position.get("idle", 0) >= since * 1000)
+
+    for _ in range(3):
+        case.clock.advance(hours=13)
+        now = case.clock.now()
+        wait_until(lambda since=now: is_known_idle(since), "a look at the idle shard")  # type: ignore[misc]
+    query.stop()
+    read += case.fill_shard(idle, "first")
+    case.run(fail=True)
+
+    assert case.recorder.data() == sorted(read)
+
+
+def trim(case: Case) -> list[bytes]:
+    case.clock.advance(hours=25)
+    return []
+
+
+def recreate(case: Case) -> list[bytes]:
+    case.clock.advance(seconds=60)
+    case.streams.recreate(case.stream, 2)
+    return []
+
+
+def vanish(case: Case) -> list[bytes]:
+    """On this server a shard that is split goes at once, with its records."""
+    first, second = case.streams.open_shards(case.stream)
+    case.streams.split(case.stream, first)
+    return [f"logged {second} {number}".encode() for number in range(10)]
+
+
+@pytest.mark.parametrize("lose", [trim, recreate, vanish])
+def test_a_logged_batch_is_never_cut_short(case: Case, lose: Callable[[Case], list[bytes]]) -> None:
+    """The records of a batch that is logged but not committed are gone: run again, it fails. Told to go
+    on, it has what is left of it, and the query reads on from there, all once.
+    """
+    read = case.fill("read")
+    case.run(fail=True)
+    case.fill("logged")
+    case.run_and_fail_in_batch(1)
+    left = lose(case)
+    fresh = case.fill("fresh")
+
+    assert f"{case.stream}/shardId-" in case.failure()
+    case.run(fail=False)
+
+    assert sorted(row.data for row in case.recorder.batches.get(1, [])) == left
+    assert case.recorder.data() == sorted(read + left + fresh)
+
+
+def test_a_logged_batch_of_which_some_records_are_gone(case: Case) -> None:
+    """A batch whose first records have expired is not given without them, however often it is tried,
+    unless told so.
+    """
+    read = case.fill("read")
+    case.run(fail=True)
+    case.fill("expired")
+    case.clock.advance(hours=13)
+    left = case.fill("left")
+    case.run_and_fail_in_batch(1)
+    case.clock.advance(hours=12)
+    fresh = case.fill("fresh")
+
+    for _ in range(2):
+        assert f"{case.stream}/shardId-" in case.failure()
+    case.run(fail=False)
+
+    assert sorted(row.data for row in case.recorder.batches[1]) == sorted(left)
+    assert case.recorder.data() == sorted(read + left + fresh)
+
+
+def test_a_logged_batch_that_is_whole_is_given_again(case: Case) -> None:
+    """The record before a batch has expired, the batch has not: it was idle in between, so it is given."""
+    idle, busy = case.streams.open_shards(case.stream)
+    read = case.fill("read")
+    case.run(fail=True)
+    case.clock.advance(hours=13)
+    read += case.fill_shard(busy, "meanwhile")
+    case.run(fail=True)
+    batch = max(logged_offsets(case.recorder.checkpoint)) + 1
+    read += case.fill_shard(idle, "logged") + case.fill_shard(busy, "logged")
+    case.run_and_fail_in_batch(batch)
+    case.clock.advance(hours=12)
+
+    case.run(fail=True)
+
+    assert case.recorder.data() == sorted(read)
+
+
+@pytest.mark.parametrize("fresh_records", [0, 10])
+def test_stream_created_again_while_stopped(case: Case, driver_log: Path, fresh_records: int) -> None:
+    """A stream of the same name is another stream: the query fails, or reads it from its beginning."""
+    read = case.fill("read")
+    case.run(fail=True)
+    case.fill("never read")
+    case.clock.advance(seconds=60)
+    case.streams.recreate(case.stream, 3)
+    fresh = case.fill("fresh", fresh_records) if fresh_records else []
+
+    assert f"stream {case.stream} was deleted and created again" in case.failure()
+    case.run(fail=False)
+    assert case.recorder.data() == sorted(read + fresh)
+    assert GONE_ON in driver_log.read_text()
+
+    later = case.fill("later")
+    case.run(fail=True)
+    assert case.recorder.data() == sorted(read + fresh + later)
+
+
+@pytest.fixture
+def two_queries(case: Case, tmp_path: Path) -> tuple[Recorder, Recorder]:
+    """Of the strict and of the lenient query."""
+    return case.recorder, Recorder(str(tmp_path / "lenient"))
+
+
+def start_both(
+    case: Case, recorders: tuple[Recorder, Recorder], read: list[bytes], **options: str
+) -> list[StreamingQuery]:
+    queries = [
+        recorder.start(case.source(fail=fail, **options))
+        for recorder, fail in zip(recorders, (True, False), strict=True)
+    ]
+    for recorder, query in zip(recorders, queries, strict=True):
+        recorder.wait_for_data(query, read)
+    return queries
+
+
+@pytest.mark.parametrize("discovery", ["300ms", "5s"])
+def test_stream_created_again_while_running(
+    case: Case, two_queries: tuple[Recorder, Recorder], discovery: str
+) -> None:
+    """The same under a running query, be it noticed before or after records of the new stream are read."""
+    read = case.fill("read", 3)
+    strict, lenient = start_both(case, two_queries, read, shardDiscoveryInterval=discovery)
+    case.clock.advance(seconds=60)
+    case.streams.recreate(case.stream, 2)
+    fresh = case.fill("fresh", 20)
+
+    message = failed(strict)
+    assert case.stream in message
+    two_queries[1].wait_for_data(lenient, fresh)
+    later = case.fill("later")
+    two_queries[1].wait_for_data(lenient, later)
+    lenient.stop()
+    assert two_queries[1].data() == sorted(read + fresh + later)
+    assert set(two_queries[0].data()) <= set(read)
+
+
+def test_shard_gone_while_stopped(case: Case, driver_log: Path) -> None:
+    """A shard that is no longer there before it was read to its end is named; told to go on, the query
+    reads its children and the others.
+    """
+    first, second = case.streams.open_shards(case.stream)
+    read = case.fill("read")
+    case.run(fail=True)
+    case.fill_shard(first, "gone")
+    kept = case.fill_shard(second, "kept")
+    case.streams.split(case.stream, first)
+    fresh = case.fill("fresh")
+
+    assert f"{case.stream}/{first}" in case.failure()
+    case.run(fail=False)
+    assert case.recorder.data() == sorted(read + kept + fresh)
+    assert GONE_ON in driver_log.read_text()
+
+
+def test_shard_gone_while_running(case: Case, two_queries: tuple[Recorder, Recorder]) -> None:
+    """The same under a running query."""
+    first, _ = case.streams.open_shards(case.stream)
+    read = case.fill("read")
+    strict, lenient = start_both(case, two_queries, read, shardDiscoveryInterval="300ms")
+    case.streams.split(case.stream, first)
+    fresh = case.fill("fresh")
+
+    message = failed(strict)
+    assert "DataLossError" in message
+    assert f"{case.stream}/{first}" in message
+    two_queries[1].wait_for_data(lenient, fresh)
+    lenient.stop()
+    assert two_queries[1].data() == sorted(read + fresh)
