@@ -38,7 +38,7 @@ types: dev-env ## mypy, strict
 	@$(BIN)/mypy
 
 bench: test-env ## measure source and sink against an embedded Kinesis
-	@$(BIN)/python -m integration.bench
+	@$(BIN)/python -m integration.benchmarks
 
 docs: dev-env ## write the tables of the README from the options' declarations
 	@$(BIN)/python docs/reference.py

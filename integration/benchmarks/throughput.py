@@ -26,7 +26,7 @@ KEYS = 1000
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m integration.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.throughput", description=__doc__)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--size", type=int, default=200, help="bytes of a record (default 200)")
     parser.add_argument("--shards", type=int, default=8)

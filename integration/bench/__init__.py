@@ -1,1 +1,0 @@
-"""Rough figures of throughput against an embedded Kinesis. ``python -m integration.bench``"""

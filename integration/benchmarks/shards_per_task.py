@@ -1,0 +1,82 @@
+"""What a micro-batch near the tip costs, by how many shards one task reads: where the default comes from.
+
+The embedded Kinesis runs on the same cores: read the figures as ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from integration.support import servers
+from integration.support.kinesis import REGION, Streams
+from integration.support.spark import spark_session
+
+RECORDS_PER_SHARD = 20
+WARM_UP = 2
+LIMIT = 60.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shards", type=int, default=32)
+    parser.add_argument("--shards-per-task", default="2,8,16,32", help="comma-separated (default 2,8,16,32)")
+    parser.add_argument("--batches", type=int, default=10)
+    arguments = parser.parse_args()
+    medians: dict[int, float] = {}
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
+        server = stack.enter_context(servers.ministack())
+        spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
+        streams = Streams(server.endpoint)
+        stream = streams.create(arguments.shards)
+        for count in map(int, arguments.shards_per_task.split(",")):
+            times = measure(spark, streams, stream, arguments, count)
+            medians[count] = statistics.median(times)
+            tasks = -(-arguments.shards // count)
+            spread = f"{min(times):.0f} to {max(times):.0f}"
+            print(
+                f"{arguments.shards} shards, shardsPerTask {count:3d}: {tasks:3d} tasks, "
+                f"{medians[count]:6.0f} ms a batch ({spread}, {len(times)} batches), "
+                f"{medians[count] / min(medians.values()):.2f} x the best so far",
+                flush=True,
+            )
+    return 0
+
+
+def measure(
+    spark: SparkSession, streams: Streams, stream: str, arguments: argparse.Namespace, shards_per_task: int
+) -> list[float]:
+    """How long (ms) Spark took to run each batch that had rows, planning aside."""
+    frame = (
+        spark.readStream.format("kinesis-efo")
+        .options(streamName=stream, endpointUrl=streams.endpoint, region=REGION)
+        .option("shardsPerTask", str(shards_per_task))
+        .load()
+    )
+    query = frame.writeStream.format("noop").start()
+    try:
+        while not query.recentProgress:
+            time.sleep(0.1)
+        times: list[float] = []
+        deadline = time.monotonic() + LIMIT
+        while len(times) < WARM_UP + arguments.batches and time.monotonic() < deadline:
+            records = arguments.shards * RECORDS_PER_SHARD
+            streams.put(stream, [(f"key-{len(times)}-{index}", b"x" * 200) for index in range(records)])
+            time.sleep(1.0)
+            progress = [p for p in query.recentProgress if p["numInputRows"]]
+            times = [float(p["durationMs"]["addBatch"]) for p in progress]
+    finally:
+        query.stop()
+    return times[WARM_UP:] or [LIMIT * 1000]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
