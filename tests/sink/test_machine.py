@@ -205,6 +205,41 @@ def test_a_blocking_strategy_is_asked_again() -> None:
     assert driven.at(driven.machine.wake_at).sent() == [["a", "b"]]
 
 
+class Timed(Recording):
+    """A strategy that knows how long."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__()
+        self.blocked = True
+        self.seconds = delay
+
+    def delay(self, request: RequestInfo) -> float:  # noqa: ARG002 - the contract's
+        return self.seconds
+
+
+@pytest.mark.parametrize(("delay", "wakes"), [(7.0, 7.0), (0.0, 0.001)])
+def test_a_strategy_that_knows_how_long_is_asked_then(delay: float, wakes: float) -> None:
+    """No earlier; but never at once, whatever rounding makes of its answer."""
+    driven = Driven(strategy=Timed(delay), max_batch_size=2)
+    driven.add("a", "b")
+
+    assert driven.machine.wake_at == wakes
+
+
+def test_a_strategy_that_waits_for_an_answer_is_not_asked_before_it_comes() -> None:
+    """A delay of infinity: with something in flight nothing is due; with nothing in flight nothing hangs."""
+    strategy = Timed(float("inf"))
+    strategy.blocked = False
+    driven = Driven(strategy=strategy, max_batch_size=2, max_in_flight_requests=5, request_timeout=99.0)
+    assert driven.add("a", "b") == [["a", "b"]]
+    strategy.blocked = True
+    assert driven.add("c", "d") == []
+    assert driven.machine.wake_at == 99.0
+    driven.answer(0)
+    assert driven.sent() == []
+    assert driven.machine.wake_at <= driven.now + 0.1
+
+
 # --- what is refused ----------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from sluice.sink import (
     NoRateLimitingStrategy,
     ResultInfo,
     SinkLimits,
+    TokenBucketRateLimitingStrategy,
 )
 from sluice.sink.memory import StrategyMemory
 from sluice.sink.options import SINK_OPTIONS, config_from_options, strategy_from_options
@@ -122,11 +123,21 @@ def test_a_default_follows_the_setting_it_belongs_to() -> None:
         ),
         ({"deadLetterPath": "hdfs://x/y"}, "'deadLetterPath' is 'hdfs://x/y': allowed is"),
         ({"deadLetterPath": "s3://X/y"}, "'deadLetterPath' is 's3://X/y': allowed is"),
-        ({"rateLimiting": "token-bucket"}, "'rateLimiting' ('token-bucket' given) is not supported yet"),
-        ({"rateLimiting": "my.module:Name"}, "'rateLimiting' ('my.module:Name' given) is not supported yet"),
+        ({"rateLimiting": "token-bucket"}, "'tokenBucketRate' is required with 'rateLimiting' token-bucket"),
+        (
+            {"rateLimiting": "token-bucket", "tokenBucketRate": "5"},
+            "'tokenBucketBurst' is required with 'rateLimiting' token-bucket",
+        ),
+        (
+            {"rateLimiting": "no.such.module:Name"},
+            "'rateLimiting' is 'no.such.module:Name': it cannot be loaded: No module named 'no'",
+        ),
+        ({"rateLimiting": f"{__name__}:Nowhere"}, "it cannot be loaded: module"),
+        ({"rateLimiting": f"{__name__}:LIMITS"}, "it cannot be loaded: "),
         ({"rateLimiting": "fast"}, "'rateLimiting' is 'fast': allowed are aimd, token-bucket, none"),
-        ({"tokenBucketRate": "5"}, "'tokenBucketRate' ('5' given) is not supported yet"),
-        ({"tokenBucketBurst": "5"}, "'tokenBucketBurst' ('5' given) is not supported yet"),
+        ({"tokenBucketRate": "5"}, "'tokenBucketRate' needs 'rateLimiting' token-bucket"),
+        ({"tokenBucketRate": "0", "rateLimiting": "token-bucket"}, "'tokenBucketRate' is '0'"),
+        ({"tokenBucketBurst": "5", "rateLimiting": "none"}, "'tokenBucketBurst' needs 'rateLimiting'"),
         ({"aimdDecreaseFactor": "1"}, "'aimdDecreaseFactor' is '1'"),
         ({"aimdIncrease": "0"}, "'aimdIncrease' is '0'"),
         ({"failonEror": "true"}, "'failonEror' is not known: did you mean 'failOnError'?"),
@@ -149,15 +160,50 @@ def test_all_mistakes_are_in_one_error() -> None:
     [({}, (99, 109)), ({"aimdDecreaseFactor": "0.5"}, (50, 60)), ({"aimdIncrease": "3"}, (99, 102))],
 )
 def test_aimd_is_the_default_and_its_options_reach_it(given: dict[str, str], limits: tuple[int, int]) -> None:
-    """It starts with all that may be in flight; the factor is the destination's unless given."""
+    """It starts with all that may be in flight, and a pace; the factor is the destination's unless given."""
     strategy = strategy_from_options(read(**given), LIMITS)(config(max_in_flight_requests=10))
     assert isinstance(strategy, CongestionControlRateLimitingStrategy)
-    assert strategy.max_batch_size == 100
+    assert strategy.limit == 100
+    assert strategy.rate == 500.0
     strategy.register_completed_request(ResultInfo(1, 1))
-    down = strategy.max_batch_size
+    down = strategy.limit
     strategy.register_completed_request(ResultInfo(0, 1))
 
-    assert (down, strategy.max_batch_size) == (limits[0], min(limits[1], 100))
+    assert (down, strategy.limit) == (limits[0], min(limits[1], 100))
+
+
+def test_a_token_bucket_is_made_of_its_options() -> None:
+    """Records a second, and at once; a batch is never larger than the bucket."""
+    given = {"rateLimiting": "Token-Bucket", "tokenBucketRate": "2.5", "tokenBucketBurst": "7"}
+    strategy = strategy_from_options(read(**given), LIMITS)(config())
+
+    assert isinstance(strategy, TokenBucketRateLimitingStrategy)
+    assert (strategy.rate, strategy.max_batch_size) == (2.5, 7)
+
+
+class Own(NoRateLimitingStrategy):
+    """A strategy from elsewhere that looks at the settings."""
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+
+def test_a_strategy_of_ones_own_is_made_with_the_settings_or_with_nothing() -> None:
+    """rateLimiting=package.module:Name: called with the AsyncSinkConfig where it takes an argument."""
+    made = config()
+    own = strategy_from_options(read(rateLimiting=f"{__name__}:Own"), LIMITS)(made)
+    plain = strategy_from_options(read(rateLimiting="sluice.sink:NoRateLimitingStrategy"), LIMITS)(made)
+
+    assert isinstance(own, Own)
+    assert own.settings is made
+    assert isinstance(plain, NoRateLimitingStrategy)
+
+
+def test_what_is_no_strategy_is_refused() -> None:
+    """By what it lacks, before anything runs."""
+    make = strategy_from_options(read(rateLimiting="builtins:object"), LIMITS)
+    with pytest.raises(OptionError, match="has no register_in_flight_request, register_completed_request"):
+        make(config())
 
 
 def test_rate_limiting_can_be_switched_off() -> None:

@@ -20,6 +20,7 @@ from sluice.sink.rate_limiting import (
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
     ScalingStrategy,
+    TokenBucketRateLimitingStrategy,
 )
 from sluice.sink.writer import AsyncSinkWriter
 
@@ -44,4 +45,5 @@ __all__ = [
     "SinkLimits",
     "StructType",
     "SubmitResult",
+    "TokenBucketRateLimitingStrategy",
 ]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from sluice.errors import OptionError
 from sluice.options import BOOLEAN, TEXT, Kind, Option, OptionValues, choice, duration, integer, number, size
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import RateLimitingStrategy
@@ -14,6 +18,7 @@ from sluice.sink.rate_limiting import (
     AIMDScalingStrategy,
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
+    TokenBucketRateLimitingStrategy,
 )
 
 __all__ = [
@@ -40,6 +45,12 @@ def _parse_path(text: str) -> str:
 
 _PATH: Final = Kind("path", "an absolute directory, or s3://bucket/prefix", _parse_path)
 _PER_DESTINATION: Final = "per destination"
+_STRATEGY_PARTS: Final = (
+    "register_in_flight_request",
+    "register_completed_request",
+    "should_block",
+    "max_batch_size",
+)
 
 DESTINATION = Option(
     "destination",
@@ -127,7 +138,8 @@ RATE_LIMITING = Option(
     "rateLimiting",
     TEXT,
     "aimd",
-    "How much may be in flight: `aimd`, `token-bucket`, `none`, or `package.module:Name`.",
+    "How much is sent: `aimd` (in flight and a second, learnt from what is accepted), `token-bucket`, "
+    "`none`, or `package.module:Name`.",
     shown_default="`aimd`",
 )
 AIMD_INCREASE = Option(
@@ -145,14 +157,12 @@ TOKEN_BUCKET_RATE = Option(
     number(0.0, above=True),
     None,
     "Records a second for one task; required for `token-bucket`.",
-    supported=False,
 )
 TOKEN_BUCKET_BURST = Option(
     "tokenBucketBurst",
     integer(1),
     None,
     "Records at once for one task; required for `token-bucket`.",
-    supported=False,
 )
 
 SINK_OPTIONS: tuple[Option[Any], ...] = (
@@ -216,11 +226,16 @@ def strategy_from_options(
 ) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
     """What makes the rate limiter. What cannot be is noted for `values.check()`."""
     name = values.require(RATE_LIMITING)
+    if name.lower() == "token-bucket":
+        return _token_bucket(values)
+    for option in (TOKEN_BUCKET_RATE, TOKEN_BUCKET_BURST):
+        if values.given(option):
+            values.reject(option.key, f"needs '{RATE_LIMITING.key}' token-bucket")
     if name.lower() == "none":
         return lambda _: NoRateLimitingStrategy()
-    if name.lower() == "token-bucket" or ":" in name:
-        values.reject(RATE_LIMITING.key, f"({name!r} given) is not supported yet")
-    elif name.lower() != "aimd":
+    if ":" in name:
+        return _own(values, name)
+    if name.lower() != "aimd":
         values.refuse(RATE_LIMITING, "allowed are aimd, token-bucket, none, or package.module:Name")
     increase = values.require(AIMD_INCREASE)
     factor = values.get(AIMD_DECREASE_FACTOR) or limits.aimd_decrease_factor
@@ -233,9 +248,42 @@ def strategy_from_options(
             scaling_strategy=AIMDScalingStrategy(
                 increase_rate=min(increase, most), decrease_factor=factor, rate_threshold=most
             ),
+            clock=time.monotonic,
         )
 
     return aimd
+
+
+def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
+    rate, burst = values.get(TOKEN_BUCKET_RATE), values.get(TOKEN_BUCKET_BURST)
+    for option in (TOKEN_BUCKET_RATE, TOKEN_BUCKET_BURST):
+        if not values.given(option):
+            values.reject(option.key, f"is required with '{RATE_LIMITING.key}' token-bucket")
+    return lambda _: TokenBucketRateLimitingStrategy(rate=rate or 1.0, burst=burst or 1)
+
+
+def _own(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
+    """A strategy from elsewhere: whatever `name` is, it is called with the settings, if it takes them."""
+    module, _, attribute = name.partition(":")
+    try:
+        make: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            make = getattr(make, part)
+        takes_config = bool(inspect.signature(make).parameters)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        values.refuse(RATE_LIMITING, f"it cannot be loaded: {error}")
+        return lambda _: NoRateLimitingStrategy()
+
+    def own(config: AsyncSinkConfig) -> RateLimitingStrategy:
+        strategy = make(config) if takes_config else make()
+        missing = [part for part in _STRATEGY_PARTS if not hasattr(strategy, part)]
+        if missing:
+            raise OptionError(
+                f"option '{RATE_LIMITING.key}' is {name!r}: what it makes has no {', '.join(missing)}"
+            )
+        return cast("RateLimitingStrategy", strategy)
+
+    return own
 
 
 def _within(values: OptionValues, option: Option[int], most: int) -> int:

@@ -1,23 +1,32 @@
 """Rate limiting (FLIP-242): how much may be in flight, learnt from what comes back.
 
 Strategies are pure: they are told what was sent and what came back, and answer whether the next
-request must wait. They know no thread and no clock.
+request must wait. They know no thread; one that goes by time is given a clock.
 """
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from sluice.sink.contracts import RequestInfo, ResultInfo
+from sluice.sink.pace import Pace
 
 __all__ = [
     "AIMDScalingStrategy",
     "CongestionControlRateLimitingStrategy",
     "NoRateLimitingStrategy",
     "ScalingStrategy",
+    "TokenBucketRateLimitingStrategy",
 ]
+
+# The pace to start with: so many batches a second, and at least so many entries.
+_FIRST_BATCHES: Final = 2.0
+_FIRST_ENTRIES: Final = 500.0
+_ROUNDING: Final = 1e-6
 
 
 class ScalingStrategy(Protocol):
@@ -80,10 +89,15 @@ class CongestionControlRateLimitingStrategy:
     good. `AIMDScalingStrategy` keeps Flink's published arithmetic; here, a scaling down that would
     leave the limit where it was lowers it by one instead, down to 1.
 
+    That is Flink's strategy, and all of it without a clock. Given one, it also learns how many entries a
+    second the destination takes, and spreads requests accordingly: see `sluice.sink.pace` for why and
+    how. `rateLimiting=aimd` gives it one.
+
     Args:
         max_in_flight_requests: requests in flight, at most.
         initial_max_in_flight_messages: the limit to start with.
         scaling_strategy: how the limit moves.
+        clock: monotonic seconds; None to limit what is in flight and nothing else.
     """
 
     def __init__(
@@ -92,6 +106,7 @@ class CongestionControlRateLimitingStrategy:
         max_in_flight_requests: int,
         initial_max_in_flight_messages: int,
         scaling_strategy: ScalingStrategy,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         if max_in_flight_requests <= 0:
             raise ValueError(f"max_in_flight_requests must be positive: {max_in_flight_requests}")
@@ -104,10 +119,16 @@ class CongestionControlRateLimitingStrategy:
         self._scaling = scaling_strategy
         self._requests = 0
         self._messages = 0
+        self._clock = clock or time.monotonic
+        batch = initial_max_in_flight_messages / max_in_flight_requests
+        start = max(_FIRST_BATCHES * batch, _FIRST_ENTRIES)
+        self._pace = Pace(start) if clock is not None else None
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         self._requests += 1
         self._messages += request.batch_size
+        if self._pace is not None:
+            self._pace.sent(request.batch_size, self._clock())
 
     def register_completed_request(self, result: ResultInfo) -> None:
         self._requests = max(0, self._requests - 1)
@@ -118,22 +139,99 @@ class CongestionControlRateLimitingStrategy:
             self._max_in_flight_messages = max(1, lowered if lowered < limit else limit - 1)
         else:
             self._max_in_flight_messages = max(1, self._scaling.scale_up(limit))
+        if self._pace is not None:
+            accepted = result.batch_size - result.failed_messages
+            self._pace.answered(accepted, result.failed_messages, self._clock())
 
     def should_block(self, request: RequestInfo) -> bool:
-        return (
+        return self.delay(request) > 0
+
+    def delay(self, request: RequestInfo) -> float:
+        """Seconds until this request may go: infinity where only an answer can make room."""
+        if (
             self._requests >= self._max_in_flight_requests
             or self._messages + request.batch_size > self._max_in_flight_messages
-        )
+        ):
+            return math.inf
+        return self._pace.wait(self._clock()) if self._pace is not None else 0.0
 
     @property
     def max_batch_size(self) -> int:
-        """The limit: a larger batch could never be sent."""
+        """The limit, as a larger batch could never be sent; less where a pace was learnt."""
+        limit = self._max_in_flight_messages
+        return limit if self._pace is None else min(limit, self._pace.max_request)
+
+    @property
+    def limit(self) -> int:
+        """Entries that may be in flight now."""
         return self._max_in_flight_messages
 
+    @property
+    def rate(self) -> float | None:
+        """Entries a second as learnt so far; None without a clock."""
+        return self._pace.rate if self._pace is not None else None
+
     def forget_in_flight(self) -> None:
-        """Requests were given up with their writer; the limit learnt so far stays."""
+        """Requests were given up with their writer; what was learnt so far stays."""
         self._requests = 0
         self._messages = 0
+        if self._pace is not None:
+            self._pace.forget_in_flight()
+
+
+class TokenBucketRateLimitingStrategy:
+    """At most `rate` entries a second on average, and `burst` at once, whatever the destination says.
+
+    Every entry that is sent takes a token, also one that is sent again.
+
+    Args:
+        rate: tokens that come back in a second.
+        burst: tokens that the bucket holds, and starts with; also the most that a request may have.
+        clock: monotonic seconds.
+
+    Raises:
+        ValueError: a value that is not positive.
+    """
+
+    def __init__(self, *, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        if not rate > 0:
+            raise ValueError(f"rate must be positive: {rate}")
+        if burst <= 0:
+            raise ValueError(f"burst must be positive: {burst}")
+        self.rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._counted_at = clock()
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        now = self._clock()
+        # Never below zero: whoever sends more than was there, unasked, does not block the rest for good.
+        self._tokens = max(0.0, self._available(now) - request.batch_size)
+        self._counted_at = now
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        """Changes nothing: the rate is given."""
+
+    def should_block(self, request: RequestInfo) -> bool:
+        return self.delay(request) > 0
+
+    def delay(self, request: RequestInfo) -> float:
+        """Seconds until there are tokens for this request."""
+        missing = min(request.batch_size, self._burst) - self._available(self._clock())
+        # Tokens are sums of fractions: one that is missing by rounding is there.
+        return missing / self.rate if missing > _ROUNDING else 0.0
+
+    @property
+    def max_batch_size(self) -> int:
+        """All that the bucket holds: more would never be there at once."""
+        return self._burst
+
+    def forget_in_flight(self) -> None:
+        """Tokens that were taken stay taken."""
+
+    def _available(self, now: float) -> float:
+        return min(float(self._burst), self._tokens + (now - self._counted_at) * self.rate)
 
 
 class NoRateLimitingStrategy:

@@ -49,6 +49,7 @@ class CommitMessage(WriterCommitMessage):
         dead_letters: records put aside.
         duration: seconds from the task's first row to the last acknowledgement.
         limit: records that the rate limiter lets be in flight now.
+        rate: records a second that it has learnt, or is set to; None where it knows none.
     """
 
     destination: str
@@ -63,6 +64,7 @@ class CommitMessage(WriterCommitMessage):
     dead_letters: int
     duration: float
     limit: int
+    rate: float | None = None
 
 
 class _Settings:
@@ -83,6 +85,7 @@ class _Settings:
                 f"{FORMAT}: what was written cannot be overwritten: use save mode 'append', or output mode "
                 "'append' or 'update'"
             )
+        setup.create_strategy()
         setup.destination.create_converter().open(schema)
         setup.destination.close()
 
@@ -101,7 +104,8 @@ class _Settings:
                 writer.flush()
             figures = writer.figures
             most = setup.config.max_batch_size * setup.config.max_in_flight_requests
-            limit = min(strategy.max_batch_size, most)
+            limit = min(getattr(strategy, "limit", strategy.max_batch_size), most)
+            rate: float | None = getattr(strategy, "rate", None)
         return CommitMessage(
             destination=writer.name,
             query=origin.query,
@@ -115,6 +119,7 @@ class _Settings:
             dead_letters=figures.dead_letters,
             duration=round(time.monotonic() - started, 3),
             limit=limit,
+            rate=None if rate is None else round(rate, 1),
         )
 
 
@@ -176,6 +181,7 @@ def _log(outcome: str, batch_id: int | None, messages: Sequence[WriterCommitMess
         **{name: sum(getattr(message, name) for message in done) for name in summed},
         "duration": max((message.duration for message in done), default=0.0),
         "limit": min((message.limit for message in done), default=None),
+        "rate": sum(message.rate for message in done if message.rate is not None) or None,
     }
     line = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
     log = configure_driver_log("sluice.sink")
