@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sluice.destinations.dynamodb import DynamoDbDestination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.destinations.setup import DestinationClass
@@ -23,6 +24,7 @@ DOCUMENTS = ("README.md", "docs/destinations.md")
 DESTINATIONS: dict[str, type[DestinationClass]] = {
     "kinesis": KinesisStreamsDestination,
     "firehose": FirehoseDestination,
+    "dynamodb": DynamoDbDestination,
     "sqs": SqsDestination,
 }
 BACKOFF = re.compile(r"(?P<operation>\w+)(?P<part>MaxRetries|BackoffBase|BackoffMax|BackoffExponent)\Z")

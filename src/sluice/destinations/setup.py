@@ -43,6 +43,7 @@ ENTRY_POINT_GROUP: Final = "sluice.destinations"
 _BUILT_IN: Final[Mapping[str, str]] = {
     "kinesis": "sluice.destinations.kinesis:KinesisStreamsDestination",
     "firehose": "sluice.destinations.firehose:FirehoseDestination",
+    "dynamodb": "sluice.destinations.dynamodb:DynamoDbDestination",
     "sqs": "sluice.destinations.sqs:SqsDestination",
 }
 
@@ -50,11 +51,6 @@ _S3_DEAD_LETTERS: Final = "sluice.destinations.dead_letters:S3DeadLetterQueue"
 
 # Destinations that are not built yet, with their options: each is refused by name.
 PLANNED: Final[Mapping[str, tuple[Option[Any], ...]]] = {
-    "dynamodb": (
-        Option("tableName", TEXT, None, "Name of the table.", supported=False),
-        Option("operationColumn", TEXT, None, "Column that holds `PUT` or `DELETE`.", supported=False),
-        Option("keyColumns", TEXT, None, "Columns of the table's key.", supported=False),
-    ),
     "s3": (
         Option("path", TEXT, None, "`s3://bucket/prefix`.", supported=False),
         Option("fileFormat", choice("parquet", "jsonl"), None, "Format of the files.", supported=False),

@@ -1,0 +1,207 @@
+"""DynamoDB: rows become items of a table, in batches, through ``BatchWriteItem``.
+
+Limits: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_BatchWriteItem.html
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from sluice.destinations.common import BatchCall, Refusal, matching
+from sluice.destinations.dynamodb.rows import DynamoDbRowConverter, DynamoDbWrite
+from sluice.destinations.dynamodb.values import canonical
+from sluice.errors import ServiceError
+from sluice.kinesis.connection import ConnectionConfig, client_for
+from sluice.options import TEXT, Kind, Option, OptionValues
+from sluice.sink.config import SinkLimits
+from sluice.sink.contracts import SubmitResult
+
+__all__ = ["DynamoDbDestination"]
+
+_KB: Final = 1000
+_UNPROCESSED: Final = Refusal("UnprocessedItem", "", "again")
+_STILL_WRITING: Final = Refusal("StillBeingWritten", "", "again")
+# Of tables that are replicated with strong consistency: two regions wrote at once.
+_TRANSIENT: Final = frozenset({"ReplicatedWriteConflictException"})
+_ARN = re.compile(r"arn:aws[a-z-]*:dynamodb:(?P<region>[a-z0-9-]+):\d{12}:table/(?P<name>[a-zA-Z0-9_.-]+)")
+
+
+def _parse_keys(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if "" in names or len(names) > 2 or len(set(names)) < len(names):
+        raise ValueError(text)
+    return names
+
+
+TABLE_NAME = Option(
+    "tableName",
+    matching(
+        "string",
+        "3 to 255 letters, digits or any of _.-, or arn:aws:dynamodb:<region>:<account>:table/<name>",
+        re.compile(rf"[a-zA-Z0-9_.-]{{3,255}}|{_ARN.pattern}"),
+    ),
+    None,
+    "Name or ARN of the table; the region of an ARN holds unless `region` is given.",
+    required=True,
+)
+OPERATION_COLUMN = Option(
+    "operationColumn",
+    TEXT,
+    None,
+    "Column that holds `PUT` or `DELETE`, and is not written; needs `keyColumns`. Without it all is put.",
+)
+KEY_COLUMNS: Option[tuple[str, ...]] = Option(
+    "keyColumns",
+    Kind("names", "the one or two columns of the table's key, comma-separated", _parse_keys),
+    None,
+    "The table's key: one column, or two with a comma between. Rows of one key may be written more than once "
+    "then, and the last one wins; without it they are refused by the service where they meet in a request.",
+)
+
+
+class DynamoDbDestination:
+    """A table, as the async sink sees it.
+
+    Args:
+        connection: how to reach the service.
+        table: name or ARN.
+        key_columns: the table's key, where it is known.
+        operation_column: the column that holds ``PUT`` or ``DELETE``.
+        client: makes the SDK's client; replaced in tests.
+        clock: monotonic seconds.
+
+    Attributes:
+        ordering_key: the key of the item that is written, so that of several writes to one item none is
+            sent before the one before it has been accepted; None where the key is not known.
+    """
+
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = (TABLE_NAME, OPERATION_COLUMN, KEY_COLUMNS)
+    LIMITS: ClassVar[SinkLimits] = SinkLimits(
+        max_batch_size=25,
+        max_batch_size_in_bytes=16_000 * _KB,
+        max_record_size_in_bytes=400 * _KB,
+    )
+
+    def __init__(  # noqa: PLR0913 - the options, and what tests replace
+        self,
+        connection: ConnectionConfig,
+        table: str,
+        *,
+        key_columns: Sequence[str] = (),
+        operation_column: str | None = None,
+        client: Callable[[ConnectionConfig, str], Any] = client_for,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        arn = _ARN.fullmatch(table)
+        if arn is not None and connection.region is None:
+            connection = replace(connection, region=arn["region"])
+        name = arn["name"] if arn else table
+        self._table = table
+        self._keys = tuple(key_columns)
+        self._operation = operation_column
+        self._call = BatchCall(
+            connection, "dynamodb", "BatchWriteItem", name, transient=_TRANSIENT, client=client, clock=clock
+        )
+        self._lock = threading.Lock()
+        self._being_written: set[Hashable] = set()
+        self.name = f"dynamodb table '{name}'"
+        self.ordering_key: Callable[[DynamoDbWrite], Hashable] | None = _key if self._keys else None
+
+    @classmethod
+    def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> DynamoDbDestination | None:
+        """Makes the destination from the options. What cannot be is noted in `values`."""
+        table, keys = values.get(TABLE_NAME), values.get(KEY_COLUMNS) or ()
+        operation = values.get(OPERATION_COLUMN)
+        if operation is not None and not values.given(KEY_COLUMNS):
+            values.reject(
+                OPERATION_COLUMN.key, f"needs '{KEY_COLUMNS.key}': what to delete is known by its key"
+            )
+        if operation is not None and operation.lower() in (key.lower() for key in keys):
+            values.reject(
+                OPERATION_COLUMN.key, f"is {operation!r}, which is one of '{KEY_COLUMNS.key}' as well"
+            )
+        return None if table is None else cls(connection, table, key_columns=keys, operation_column=operation)
+
+    def create_converter(self) -> DynamoDbRowConverter:
+        return DynamoDbRowConverter(key_columns=self._keys, operation_column=self._operation)
+
+    def size_in_bytes(self, entry: DynamoDbWrite) -> int:
+        """Names and values of all attributes; of a deletion those of the key."""
+        return entry.size
+
+    def submit(self, entries: Sequence[DynamoDbWrite]) -> SubmitResult[DynamoDbWrite]:
+        """Calls ``BatchWriteItem`` once.
+
+        Raises:
+            ServiceError: nothing is known to have been accepted.
+            OptionError: no client can be made from the connection options.
+        """
+        with self._lock:
+            # A request that timed out may still run, and would put its older item on top of this one.
+            held = {n: _STILL_WRITING for n, entry in enumerate(entries) if entry.key in self._being_written}
+            sent = [entry for n, entry in enumerate(entries) if n not in held]
+            keys = {entry.key for entry in sent} - {None}
+            self._being_written |= keys
+        try:
+            unprocessed = self._write(sent) if sent else []
+        finally:
+            with self._lock:
+                self._being_written -= keys
+        refused = {id(entry): _UNPROCESSED for entry in unprocessed}
+        return self._call.outcome(
+            entries,
+            held | {n: refused[id(entry)] for n, entry in enumerate(entries) if id(entry) in refused},
+        )
+
+    def _write(self, entries: Sequence[DynamoDbWrite]) -> list[DynamoDbWrite]:
+        """Writes, and returns what was not."""
+        try:
+            answer = self._call(RequestItems={self._table: [_as_request(entry) for entry in entries]})
+        except ServiceError as error:
+            if "duplicates" in str(error) and not self._keys:
+                error.args = (f"{error} (option 'keyColumns' makes the last of several rows of a key win)",)
+            raise
+        # By whatever name the service has for the table; there is one only.
+        left = [write for writes in (answer.get("UnprocessedItems") or {}).values() for write in writes]
+        if not left:
+            return []
+        by_content: dict[Hashable, list[DynamoDbWrite]] = defaultdict(list)
+        for entry in reversed(entries):
+            by_content[_content(_as_request(entry))].append(entry)
+        unprocessed = []
+        for write in left:
+            candidates = by_content.get(_content(write))
+            if not candidates:
+                raise self._call.damaged("an unprocessed item that was not in the request")
+            unprocessed.append(candidates.pop())
+        return unprocessed
+
+    def is_fatal(self, error: Exception) -> bool:
+        """See `BatchCall.is_fatal`."""
+        return self._call.is_fatal(error)
+
+    def close(self) -> None:
+        """Nothing to let go of: clients live as long as the process."""
+
+
+def _key(entry: DynamoDbWrite) -> Hashable:
+    return entry.key
+
+
+def _as_request(entry: DynamoDbWrite) -> dict[str, Any]:
+    if entry.operation == "DELETE":
+        return {"DeleteRequest": {"Key": entry.attributes}}
+    return {"PutRequest": {"Item": entry.attributes}}
+
+
+def _content(request: Mapping[str, Any]) -> Hashable:
+    """The same for a request and for the service's own way of writing it."""
+    ((operation, parameters),) = ((name, value) for name, value in request.items() if value)
+    ((_, attributes),) = parameters.items()
+    return operation, canonical({"M": attributes})

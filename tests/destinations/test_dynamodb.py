@@ -1,0 +1,363 @@
+"""The destination dynamodb: requests, unprocessed items, and that the last write wins in bad weather."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from botocore import exceptions as sdk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kinesis_wire import answer, refusal
+from service_wire import CONNECTION, OPTIONS, ServiceWire, write_all
+
+from sluice.destinations import read_sink
+from sluice.destinations.dynamodb import DynamoDbDestination, DynamoDbWrite
+from sluice.errors import InvalidRecordError, OptionError, ServiceError
+from sluice.kinesis.connection import ConnectionConfig, client_for
+from sluice.sink import SubmitResult
+
+TABLE = {"destination": "dynamodb", "tableName": "orders"}
+KEYED = TABLE | {"keyColumns": "id"}
+ARN = "arn:aws:dynamodb:ap-south-1:123456789012:table/orders"
+
+
+def put(key: str, **attributes: Any) -> DynamoDbWrite:
+    return DynamoDbWrite("PUT", {"id": {"S": key}, **attributes}, (("S", key),), 10)
+
+
+def delete(key: str) -> DynamoDbWrite:
+    return DynamoDbWrite("DELETE", {"id": {"S": key}}, (("S", key),), 10)
+
+
+def destination(
+    respond: Callable[[str, dict[str, Any]], Any], **more: Any
+) -> tuple[DynamoDbDestination, ServiceWire]:
+    return DynamoDbDestination(CONNECTION, "orders", **more), ServiceWire("dynamodb", respond)
+
+
+def left_over(*requests: Any, table: str = "orders") -> Any:
+    return answer({"UnprocessedItems": {table: list(requests)} if requests else {}})
+
+
+def test_a_request_holds_all_writes() -> None:
+    """Puts as items, deletions as keys, in order, to the table by name."""
+    made, wire = destination(lambda _, __: left_over())
+
+    assert made.submit([put("a", b={"B": b"\x00"}), delete("b")]) == SubmitResult([], {}, [])
+    ((operation, sent),) = wire.calls
+    assert operation == "BatchWriteItem"
+    assert sent == {
+        "RequestItems": {
+            "orders": [
+                {"PutRequest": {"Item": {"id": {"S": "a"}, "b": {"B": base64.b64encode(b"\x00").decode()}}}},
+                {"DeleteRequest": {"Key": {"id": {"S": "b"}}}},
+            ]
+        }
+    }
+
+
+@pytest.mark.parametrize("table", ["orders", ARN])
+def test_unprocessed_items_are_known_again(table: str) -> None:
+    """In whatever order and however written they come back, under whatever name of the table."""
+    entries = [
+        put("a", n={"N": "1.50"}, b={"B": b"\x00\xff"}, m={"M": {"x": {"N": "1"}, "y": {"L": []}}}),
+        put("b"),
+        delete("c"),
+    ]
+    unprocessed = {
+        "m": {"M": {"y": {"L": []}, "x": {"N": "1.0"}}},
+        "n": {"N": "1.5"},
+        "b": {"B": base64.b64encode(b"\x00\xff").decode()},
+        "id": {"S": "a"},
+    }
+    made, _ = destination(
+        lambda _, __: left_over(
+            {"DeleteRequest": {"Key": {"id": {"S": "c"}}}}, {"PutRequest": {"Item": unprocessed}}, table=table
+        )
+    )
+    result = made.submit(entries)
+
+    assert all(one is other for one, other in zip(result.failed, [entries[0], entries[2]], strict=True))
+    assert result.codes == {"UnprocessedItem": 2}
+
+
+def test_equal_items_are_told_apart_by_number() -> None:
+    """Of two equal rows one may be unprocessed: one is sent again, not both."""
+    twin = DynamoDbWrite("PUT", {"id": {"S": "a"}}, None, 10)
+    entries = [twin, DynamoDbWrite(*twin)]
+    made, _ = destination(lambda _, __: left_over({"PutRequest": {"Item": {"id": {"S": "a"}}}}))
+
+    assert len(made.submit(entries).failed) == 1
+
+
+def test_an_item_that_was_not_sent_is_a_damaged_answer() -> None:
+    """The batch goes again, as nothing is known of it."""
+    made, _ = destination(lambda _, __: left_over({"PutRequest": {"Item": {"id": {"S": "x"}}}}))
+    with pytest.raises(ServiceError, match="unprocessed item that was not in the request") as caught:
+        made.submit([put("a")])
+
+    assert not made.is_fatal(caught.value)
+
+
+def test_rows_of_one_key_without_key_columns_get_a_hint() -> None:
+    """The service refuses them when they meet in a request, and does not know our options."""
+    duplicates = refusal("ValidationException", "Provided list of item keys contains duplicates")
+    made, _ = destination(lambda _, __: duplicates)
+    with pytest.raises(ServiceError, match="option 'keyColumns' makes the last") as caught:
+        made.submit([put("a"), put("a")])
+
+    assert made.is_fatal(caught.value)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["ProvisionedThroughputExceededException", "RequestLimitExceeded", "ReplicatedWriteConflictException"],
+)
+def test_what_a_table_says_when_it_is_busy_is_retried(code: str) -> None:
+    """By its own names, beyond those every service has."""
+    made, _ = destination(lambda _, __: refusal(code))
+    with pytest.raises(ServiceError) as caught:
+        made.submit([put("a")])
+
+    assert not made.is_fatal(caught.value)
+
+
+def test_a_collection_that_is_full_is_fatal() -> None:
+    """It will be as full next time."""
+    made, _ = destination(lambda _, __: refusal("ItemCollectionSizeLimitExceededException"))
+    with pytest.raises(ServiceError) as caught:
+        made.submit([put("a")])
+
+    assert made.is_fatal(caught.value)
+
+
+def test_a_table_by_its_arn() -> None:
+    """The ARN is sent; its region holds where none is given."""
+    seen = []
+
+    def client(connection: ConnectionConfig, service: str) -> Any:
+        seen.append(connection.region)
+        return client_for(CONNECTION, service)
+
+    wire = ServiceWire("dynamodb", lambda _, __: left_over())
+    made = DynamoDbDestination(ConnectionConfig(), ARN, client=client)
+    made.submit([put("a")])
+
+    assert seen == ["ap-south-1"]
+    assert list(wire.calls[0][1]["RequestItems"]) == [ARN]
+    assert made.name == "dynamodb table 'orders'"
+
+
+def test_a_write_waits_for_a_request_that_was_given_up() -> None:
+    """A request that timed out but still runs would put its older item on top: the newer one is not sent.
+
+    The entry counts as refused meanwhile; other keys go through.
+    """
+    running, release = threading.Event(), threading.Event()
+
+    class Client:
+        sent: list[Any] = []  # noqa: RUF012 - of this test
+
+        def batch_write_item(self, RequestItems: Any) -> Any:  # noqa: N803
+            self.sent.append([write["PutRequest"]["Item"]["id"]["S"] for write in RequestItems["orders"]])
+            if len(self.sent) == 1:
+                running.set()
+                release.wait(30)
+            return {}
+
+    made = DynamoDbDestination(CONNECTION, "orders", key_columns=["id"], client=lambda _, __: Client())
+    given_up = threading.Thread(target=made.submit, args=([put("a")],))
+    given_up.start()
+    running.wait(30)
+    newer = put("a")
+    held = made.submit([newer, put("b")])
+    alone = made.submit([newer])
+    release.set()
+    given_up.join()
+
+    assert held.failed == [newer]
+    assert held.codes == {"StillBeingWritten": 1}
+    assert alone.failed == [newer]
+    assert made.submit([newer]).failed == []
+    assert Client.sent == [["a"], ["b"], ["a"]]
+
+
+def test_the_limits_and_the_name() -> None:
+    """25 writes, 16 MB a request, 400 KB an item; 50 requests in flight, 10,000 writes buffered."""
+    setup = read_sink(OPTIONS | TABLE)
+    config = setup.config
+
+    assert isinstance(setup.destination, DynamoDbDestination)
+    assert setup.destination.name == "dynamodb table 'orders'"
+    assert (config.max_batch_size, config.max_batch_size_in_bytes) == (25, 16_000_000)
+    assert (config.max_record_size_in_bytes, config.max_in_flight_requests) == (400_000, 50)
+    assert config.max_buffered_requests == 10_000
+
+
+@pytest.mark.parametrize(
+    ("given_options", "message"),
+    [
+        ({}, "option 'tableName' is required"),
+        ({"tableName": "ab"}, "option 'tableName' is 'ab': allowed is 3 to 255 letters"),
+        ({"tableName": "arn:aws:s3:::orders"}, "allowed is 3 to 255 letters"),
+        ({"tableName": "orders", "operationColumn": "op"}, "option 'operationColumn' needs 'keyColumns'"),
+        ({"tableName": "orders", "keyColumns": "a,b,c"}, "allowed is the one or two columns"),
+        ({"tableName": "orders", "keyColumns": "a,a"}, "allowed is the one or two columns"),
+        ({"tableName": "orders", "keyColumns": "a,"}, "allowed is the one or two columns"),
+        (
+            {"tableName": "orders", "keyColumns": "Op", "operationColumn": "op"},
+            "option 'operationColumn' is 'op', which is one of 'keyColumns' as well",
+        ),
+        ({"tableName": "orders", "maxBatchSize": "26"}, "the destination takes at most 25"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(given_options: dict[str, str], message: str) -> None:
+    """By name, before anything runs."""
+    with pytest.raises(OptionError) as caught:
+        read_sink({"destination": "dynamodb"} | given_options)
+
+    assert message in str(caught.value)
+
+
+def rows(keys: Sequence[str], **more: Any) -> pa.RecordBatch:
+    """Rows of these keys, with their place as attribute ``v``."""
+    columns = {"id": list(keys), "v": list(range(len(keys)))} | more
+    return pa.record_batch([pa.array(values) for values in columns.values()], names=list(columns))
+
+
+def test_an_item_that_is_too_large_is_refused() -> None:
+    """Before it is sent; 400,000 bytes with names are fine."""
+    ServiceWire("dynamodb", lambda _, __: left_over())
+
+    def one(length: int) -> pa.RecordBatch:
+        return pa.record_batch([pa.array(["x" * length])], names=["id"])
+
+    assert write_all(TABLE, one(399_998)).records == 1
+    with pytest.raises(InvalidRecordError, match="a record of 400001 bytes"):
+        write_all(TABLE, one(399_999))
+
+
+@pytest.mark.parametrize("fail_on_error", [False, True])
+def test_unprocessed_items_are_errors_where_asked_for(fail_on_error: bool) -> None:
+    """With failOnError the first one fails the task; without, it is sent again."""
+    first = iter([True])
+
+    def respond(_: str, params: dict[str, Any]) -> Any:
+        return left_over(*params["RequestItems"]["orders"][: next(first, False)])
+
+    ServiceWire("dynamodb", respond)
+    if fail_on_error:
+        with pytest.raises(ServiceError, match=r"1 of 3 records were not accepted .*UnprocessedItem"):
+            write_all(KEYED, rows("abc"), fail_on_error=True)
+    else:
+        assert write_all(KEYED, rows("abc")).records == 3
+
+
+class Table:
+    """A table behind the wire, in weather that is drawn: what becomes of each request.
+
+    A number: the writes whose bits are set are unprocessed. ``cut`` and ``throttle``: nothing is written.
+    ``lost``: all is written and the answer is lost. Like the service it refuses two writes of one key in a
+    request.
+    """
+
+    def __init__(self, weather: Sequence[int | str]) -> None:
+        self._weather = iter(weather)
+        self.items: dict[str, int] = {}
+        self.history: list[tuple[str, int | None]] = []
+
+    def respond(self, _: str, params: dict[str, Any]) -> Any:
+        fate = next(self._weather, 0)
+        writes = params["RequestItems"]["orders"]
+        keys = [self._key(write) for write in writes]
+        if len(set(keys)) < len(keys):
+            return refusal("ValidationException", "Provided list of item keys contains duplicates")
+        if fate == "throttle":
+            return refusal("ProvisionedThroughputExceededException")
+        if fate == "cut":
+            return sdk.ConnectionClosedError(endpoint_url="http://service.test")
+        left = [write for n, write in enumerate(writes) if isinstance(fate, int) and fate >> n & 1]
+        for write in writes:
+            if write not in left:
+                self._write(write)
+        if fate == "lost":
+            return sdk.ReadTimeoutError(endpoint_url="http://service.test")
+        return left_over(*left[::-1])
+
+    @staticmethod
+    def _key(write: dict[str, Any]) -> str:
+        ((_, parameters),) = write.items()
+        ((_, attributes),) = parameters.items()
+        return str(attributes["id"]["S"])
+
+    def _write(self, write: dict[str, Any]) -> None:
+        key = self._key(write)
+        if "PutRequest" in write:
+            value = int(write["PutRequest"]["Item"]["v"]["N"])
+            self.items[key] = value
+            self.history.append((key, value))
+        else:
+            self.items.pop(key, None)
+            self.history.append((key, None))
+
+
+WEATHER = st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "cut", "lost"])), max_size=40)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("aaabbcdefgh"), st.booleans()), max_size=12), max_size=8),
+    WEATHER,
+    st.integers(1, 6),
+)
+def test_the_last_write_of_a_key_wins(
+    batches: list[list[tuple[str, bool]]], weather: list[int | str], in_flight: int
+) -> None:
+    """The table ends as if every row had been written in order, whatever is refused or lost on the way.
+
+    Rows of a few keys, put or deleted, over several batches and requests in flight: no newer write is
+    accepted before an older one that is still to be written again, and no request has a key twice.
+    """
+    table = Table(weather)
+    ServiceWire("dynamodb", table.respond)
+    expected: dict[str, int] = {}
+    made = []
+    number = 0
+    for each in batches:
+        for n, (key, is_put) in enumerate(each, number):
+            if is_put:
+                expected[key] = n
+            else:
+                expected.pop(key, None)
+        columns = {
+            "id": pa.array([key for key, _ in each], pa.string()),
+            "v": pa.array(list(range(number, number + len(each))), pa.int64()),
+            "op": pa.array(["PUT" if is_put else "DELETE" for _, is_put in each], pa.string()),
+        }
+        made.append(pa.record_batch(list(columns.values()), names=list(columns)))
+        number += len(each)
+    options = KEYED | {"operationColumn": "op"}
+    write_all(options, *made, max_in_flight_requests=in_flight, max_batch_size=10)
+
+    assert table.items == expected
+    by_key: dict[str, list[int]] = {}
+    for key, value in table.history:
+        if value is not None:
+            by_key.setdefault(key, []).append(value)
+    assert all(found == sorted(found) for found in by_key.values())
+
+
+@settings(max_examples=30, deadline=None)
+@given(WEATHER)
+def test_without_keys_everything_is_written(weather: list[int | str]) -> None:
+    """Unprocessed items are found again among the rows by what they hold."""
+    table = Table(weather)
+    ServiceWire("dynamodb", table.respond)
+    write_all(TABLE, rows([f"key {n}" for n in range(90)]), max_batch_size=10)
+
+    assert table.items == {f"key {n}": n for n in range(90)}

@@ -1,0 +1,259 @@
+"""Rows as writes to a table: attributes, keys, deletions, and what can never be delivered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
+
+from sluice.destinations.dynamodb import DynamoDbRowConverter, DynamoDbWrite
+from sluice.errors import InvalidRecordError, OptionError
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    arrays = [values if isinstance(values, pa.Array) else pa.array(values) for values in columns.values()]
+    return pa.record_batch(arrays, names=list(columns))
+
+
+def convert(rows: pa.RecordBatch, *keys: str, operation: str | None = None) -> list[DynamoDbWrite]:
+    return list(DynamoDbRowConverter(key_columns=keys, operation_column=operation).convert(rows))
+
+
+def refused(rows: pa.RecordBatch, *keys: str, operation: str | None = None) -> str:
+    with pytest.raises(InvalidRecordError) as caught:
+        convert(rows, *keys, operation=operation)
+    return str(caught.value)
+
+
+def items(writes: list[DynamoDbWrite]) -> list[Any]:
+    return [write.attributes for write in writes]
+
+
+def test_every_column_is_an_attribute() -> None:
+    """Of the column's own name, in order; null is no attribute."""
+    rows = batch(id=["a", "b"], Count=pa.array([1, None], pa.int64()), ok=[True, False])
+
+    assert items(convert(rows)) == [
+        {"id": {"S": "a"}, "Count": {"N": "1"}, "ok": {"BOOL": True}},
+        {"id": {"S": "b"}, "ok": {"BOOL": False}},
+    ]
+
+
+def test_a_struct_item_alone_is_the_item() -> None:
+    """Its fields are the attributes; beside the operation's column too."""
+    struct = pa.array([{"id": "a", "n": 1}, {"id": "b", "n": None}])
+
+    assert items(convert(batch(Item=struct))) == [{"id": {"S": "a"}, "n": {"N": "1"}}, {"id": {"S": "b"}}]
+    writes = convert(batch(item=struct, op=["PUT", "DELETE"]), "id", operation="op")
+    assert items(writes) == [{"id": {"S": "a"}, "n": {"N": "1"}}, {"id": {"S": "b"}}]
+    assert [write.operation for write in writes] == ["PUT", "DELETE"]
+
+
+def test_an_item_among_others_is_an_attribute() -> None:
+    """So is one that is no struct."""
+    struct = pa.array([{"n": 1}])
+
+    assert items(convert(batch(id=["a"], item=struct))) == [
+        {"id": {"S": "a"}, "item": {"M": {"n": {"N": "1"}}}}
+    ]
+    assert items(convert(batch(item=["a"]))) == [{"item": {"S": "a"}}]
+
+
+def test_slices_of_structs_stay_with_their_rows() -> None:
+    """Beyond one slice of the conversion, and where the batch itself is a slice."""
+    rows = batch(item=pa.array([{"id": str(n)} for n in range(3000)])).slice(500)
+
+    assert items(convert(rows)) == [{"id": {"S": str(n)}} for n in range(500, 3000)]
+
+
+def test_a_null_item_is_refused() -> None:
+    """There is nothing to write; the row is counted."""
+    rows = batch(item=pa.array([{"id": "a"}, None], pa.struct([("id", pa.string())])))
+
+    assert "row 1 of a batch of rows (counted from 0): column 'item' is null" in refused(rows)
+
+
+def test_deletions_have_the_key_alone() -> None:
+    """Whatever the other columns hold, values that could not be written included."""
+    rows = batch(id=["a", "b"], n=[1.5, float("nan")], op=["put", "Delete"])
+    writes = convert(rows, "id", operation="OP")
+
+    assert [(write.operation, write.attributes) for write in writes] == [
+        ("PUT", {"id": {"S": "a"}, "n": {"N": "1.5"}}),
+        ("DELETE", {"id": {"S": "b"}}),
+    ]
+
+
+@pytest.mark.parametrize(("value", "what"), [(None, "is null"), ("UPDATE", "is something else")])
+def test_operations_are_put_and_delete(value: str | None, what: str) -> None:
+    """Nothing is guessed."""
+    rows = batch(id=["a", "b"], op=pa.array(["PUT", value]))
+
+    assert f"row 1 of a batch of rows (counted from 0): operationColumn {what}" in refused(
+        rows, "id", operation="op"
+    )
+
+
+def test_the_last_row_of_a_key_wins() -> None:
+    """In one batch only it is written, whatever its operation; the others keep their order."""
+    rows = batch(
+        id=["a", "b", "a", "c", "b"],
+        sort=[1, 1, 1, 1, 2],
+        v=[0, 1, 2, 3, 4],
+        op=["PUT", "PUT", "DELETE", "PUT", "PUT"],
+    )
+    writes = convert(rows, "id", "sort", operation="op")
+
+    assert [(write.operation, write.attributes["id"]["S"], write.key) for write in writes] == [
+        ("PUT", "b", (("S", "b"), ("N", 1))),
+        ("DELETE", "a", (("S", "a"), ("N", 1))),
+        ("PUT", "c", (("S", "c"), ("N", 1))),
+        ("PUT", "b", (("S", "b"), ("N", 2))),
+    ]
+
+
+def test_the_last_row_wins_across_slices() -> None:
+    """A key at both ends of a large batch is one item."""
+    rows = batch(id=[n % 2500 for n in range(5000)], v=list(range(5000)))
+
+    assert [int(write.attributes["v"]["N"]) for write in convert(rows, "id")] == list(range(2500, 5000))
+
+
+def test_without_keys_nothing_is_left_out() -> None:
+    """The table's key is not known."""
+    writes = convert(batch(id=["a", "a"]))
+
+    assert [write.key for write in writes] == [None, None]
+
+
+def test_equal_numbers_are_one_key() -> None:
+    """However they are written: -0.0 is 0."""
+    assert len(convert(batch(id=[0.0, -0.0, 1.0]), "id")) == 2
+
+
+@pytest.mark.parametrize("key", [None, ""])
+def test_a_key_has_a_value(key: str | None) -> None:
+    """The service refuses the whole request for it."""
+    what = "null" if key is None else "empty"
+
+    assert f"row 1 of a batch of rows (counted from 0): column 'id' (keyColumns) is {what}" in refused(
+        batch(id=pa.array(["a", key])), "id"
+    )
+
+
+def test_a_key_is_not_too_long() -> None:
+    """2,048 bytes."""
+    assert convert(batch(id=["x" * 2048]), "id")
+    assert "is longer than 2048 bytes" in refused(batch(id=["ü" * 1025]), "id")
+
+
+def test_a_row_of_nulls_is_refused() -> None:
+    """An item has a key."""
+    assert "row 0 of a batch" in (text := refused(batch(a=pa.array([None], pa.string()))))
+    assert "every column is null" in text
+
+
+def test_a_value_that_fits_nowhere_names_its_row_and_column() -> None:
+    """And shows nothing of it."""
+    text = refused(batch(id=["secret"] * 1500, n=[1.0] * 1499 + [float("inf")]))
+
+    assert "row 1499 of a batch of rows (counted from 0): column 'n' is NaN or infinite" in text
+    assert "secret" not in text
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_time_beyond_the_calendar_is_refused(nested: bool) -> None:
+    """Spark's timestamps reach further than the years 1 to 9999; the row is named."""
+    times = pa.array([0, 2**60], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    column = pa.StructArray.from_arrays([times], names=["at"]) if nested else times
+
+    assert "row 1 of a batch of rows (counted from 0): a date or timestamp is not in the years" in refused(
+        batch(id=["a", "b"], at=column)
+    )
+
+
+def test_sizes_are_kept_with_the_write() -> None:
+    """Of a deletion that of the key."""
+    writes = convert(batch(id=["a", "b"], v=["12345"] * 2, op=["PUT", "DELETE"]), "id", operation="op")
+
+    assert [write.size for write in writes] == [2 + 1 + 1 + 5, 2 + 1]
+
+
+def test_conversion_is_lazy() -> None:
+    """A writer with little room does not make the whole batch into objects."""
+    writes = DynamoDbRowConverter().convert(batch(n=[1.0] * 1500 + [float("nan")]))
+
+    assert [next(writes).attributes for _ in range(1000)] == [{"n": {"N": "1.0"}}] * 1000
+
+
+def test_a_batch_without_the_columns_is_refused_even_unopened() -> None:
+    """Whoever uses the converter by hand gets an error too."""
+    with pytest.raises(OptionError, match="no column 'id'"):
+        convert(batch(a=["x"]), "id")
+    with pytest.raises(OptionError, match="no column 'op'"):
+        convert(batch(id=["x"]), "id", operation="op")
+
+
+def schema(columns: dict[str, DataType]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+ID_AND_VALUE: dict[str, DataType] = {"id": StringType(), "v": LongType()}
+
+
+def opened(
+    columns: dict[str, DataType] | StructType, keys: tuple[str, ...] = (), operation: str | None = None
+) -> None:
+    rows = columns if isinstance(columns, StructType) else schema(columns)
+    DynamoDbRowConverter(key_columns=keys, operation_column=operation).open(rows)
+
+
+def test_spark_schemas_that_fit_are_taken() -> None:
+    """Plain, with keys and operation, and as one struct."""
+    opened(ID_AND_VALUE)
+    opened(ID_AND_VALUE | {"Op": StringType()}, ("id", "v"), "op")
+    opened({"Item": schema(ID_AND_VALUE), "op": StringType()}, ("id",), "op")
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys", "operation", "message"),
+    [
+        (ID_AND_VALUE, ("key",), None, "option 'keyColumns' has 'key': there is no such column"),
+        (ID_AND_VALUE, ("ID",), None, "there is no such column, only 'id', and names of attributes tell"),
+        ({"item": schema(ID_AND_VALUE)}, ("item",), None, "option 'keyColumns' has 'item'"),
+        (ID_AND_VALUE, ("id",), "op", "option 'operationColumn' is 'op': there is no such column"),
+        (ID_AND_VALUE, ("id",), "v", "column 'v' (operationColumn) is bigint: allowed is string"),
+        ({"id": BooleanType()}, ("id",), None, "column 'id' (keyColumns) is boolean: a key is a string,"),
+        ({"id": ArrayType(LongType())}, ("id",), None, "column 'id' (keyColumns) is array<bigint>: a key is"),
+        ({"id": StringType(), "v": VariantType()}, (), None, "column 'v' has type variant"),
+        ({"item": schema({"v": VariantType()})}, (), None, "column 'v' has type variant"),
+        ({"op": StringType()}, ("id",), "op", "there is no column to write"),
+        (
+            StructType([StructField("a", BinaryType()), StructField("a", DoubleType())]),
+            (),
+            None,
+            "a column is there twice",
+        ),
+    ],
+)
+def test_schemas_that_cannot_work_are_refused(
+    columns: Any, keys: tuple[str, ...], operation: str | None, message: str
+) -> None:
+    """A query with the wrong columns fails when it starts, not at its first row."""
+    with pytest.raises(OptionError) as caught:
+        opened(columns, keys, operation)
+
+    assert message in str(caught.value)
