@@ -36,7 +36,7 @@ def make_enumerator(
 ) -> StreamEnumerator:
     guard = LossGuard(log, fail, log.server_time)
     probe = Probe(log, guard, ProbeSettings(pause=log.sleep))
-    planner = Planner(probe, log.server_time, threads=1)
+    planner = Planner(probe, log.server_time, fail_on_missing=fail, threads=1)
     settings = EnumeratorSettings(streams, initial, discovery_interval)
     return StreamEnumerator(log, settings, guard, probe, planner)
 

@@ -619,6 +619,24 @@ def test_latest_that_was_not_looked_at_is_not_proven() -> None:
         query.run_to_end()
 
 
+def test_stream_that_is_away_for_long_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """With failOnDataLoss false a deleted stream is no end: its successor is read when it comes."""
+    log = MemoryLog()
+    log.create("s")
+    query = Query(log, ["s"], fail=False)
+    put_many(log, 10)
+    query.run_batch()
+    log.delete("s")
+    for _ in range(300):
+        assert query.run_batch() is None
+        log.pass_time(2)
+    log.create("s")
+    records = put_many(log, 5)
+    query.run_to_end()
+    assert [r for batch in query.batches[1:] for rows in batch.values() for r in rows] == records
+    assert "could not be listed" in caplog.text
+
+
 def test_vanished_shard() -> None:
     """A shard that is no longer listed before it was drained is a loss."""
     for fail in (True, False):

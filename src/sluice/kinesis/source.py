@@ -41,7 +41,8 @@ def make_enumerator(config: SourceConfig) -> StreamEnumerator:
         initial_positions(config.start),
         config.shard_discovery_interval,
     )
-    return StreamEnumerator(log, settings, guard, probe, Planner(probe, log.server_time))
+    planner = Planner(probe, log.server_time, fail_on_missing=config.fail_on_data_loss)
+    return StreamEnumerator(log, settings, guard, probe, planner)
 
 
 def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:

@@ -34,13 +34,22 @@ class Planner:
     Args:
         patience: for how long (seconds) a split whose looks fail with errors that may pass is left
             where it is before the query fails. Throttling is borne for ever: it is an answer.
+        fail_on_missing: whether a shard or stream that stays missing is such an error; else it is waited
+            for.
     """
 
     def __init__(
-        self, probe: Probe, now: Callable[[], int], *, threads: int = 32, patience: float = 60.0
+        self,
+        probe: Probe,
+        now: Callable[[], int],
+        *,
+        fail_on_missing: bool = True,
+        threads: int = 32,
+        patience: float = 60.0,
     ) -> None:
         self._probe = probe
         self._now = now
+        self._fail_on_missing = fail_on_missing
         self._patience = int(patience * _SECOND)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sluice-planner")
 
@@ -178,7 +187,8 @@ class Planner:
             return
         if front.failing_since is None:
             front.failing_since = now
-        if now - front.failing_since > self._patience:
+        is_awaited = error.missing and not self._fail_on_missing
+        if now - front.failing_since > self._patience and not is_awaited:
             raise error
         front.next_look = now + _FAILURE_PAUSE
         _log.warning("%s: not planned further for now: %s", front.split.id, error)
