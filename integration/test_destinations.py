@@ -1,0 +1,355 @@
+"""Real Spark writes to Firehose, DynamoDB and SQS as an emulator has them; everything is read back."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+
+import boto3
+import pytest
+from boto3.dynamodb.types import TypeDeserializer
+from botocore.config import Config
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from integration.support.kinesis import REGION
+from integration.support.servers import Server
+
+COUNT = 2000
+FILES = 4
+
+Plain = dict[str, Any]
+
+
+def client(moto: Server, service: str) -> Any:
+    """Plain boto3, and none of the library's code."""
+    session: Any = boto3.session.Session()
+    return session.client(
+        service,
+        endpoint_url=moto.endpoint,
+        region_name=REGION,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106 - emulators take anything
+        config=Config(retries={"total_max_attempts": 5}),
+    )
+
+
+def fresh(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+def connection(moto: Server) -> dict[str, str]:
+    return {"endpointUrl": moto.endpoint, "region": REGION}
+
+
+def write(frame: DataFrame, moto: Server, **options: str) -> None:
+    frame.write.format("async-sink").mode("append").options(**connection(moto), **options).save()
+
+
+class StreamWriter(Protocol):
+    def __call__(self, frame: DataFrame, moto: Server, **options: str) -> StreamingQuery: ...
+
+
+@pytest.fixture
+def write_stream(spark: SparkSession, tmp_path: Path, checkpoint: str) -> StreamWriter:
+    """Writes a frame through a streaming query of one batch for each of `FILES` files.
+
+    Called again, it goes on from the checkpoint.
+    """
+
+    def run(frame: DataFrame, moto: Server, **options: str) -> StreamingQuery:
+        directory = str(tmp_path / "rows")
+        frame.repartition(FILES).write.mode("append").parquet(directory)
+        stream = spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", 1).parquet(directory)
+        query = (
+            stream.writeStream.format("async-sink")
+            .options(**connection(moto), **options)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query
+
+    return run
+
+
+# --- Firehose -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def delivery(moto: Server) -> tuple[str, Callable[[], list[str]]]:
+    """The name of a delivery stream, and what reads the lines that it has delivered."""
+    bucket, name = fresh("bucket"), fresh("delivery")
+    s3 = client(moto, "s3")
+    s3.create_bucket(Bucket=bucket)
+    client(moto, "firehose").create_delivery_stream(
+        DeliveryStreamName=name,
+        ExtendedS3DestinationConfiguration={
+            "RoleARN": "arn:aws:iam::123456789012:role/any",
+            "BucketARN": f"arn:aws:s3:::{bucket}",
+        },
+    )
+
+    def lines() -> list[str]:
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        keys = [each["Key"] for page in pages for each in page.get("Contents", [])]
+        files = [s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode() for key in keys]
+        return sorted(line for file in files for line in file.splitlines())
+
+    return name, lines
+
+
+@pytest.mark.parametrize("as_binary", [False, True])
+def test_a_batch_to_firehose(
+    spark: SparkSession, moto: Server, delivery: tuple[str, Callable[[], list[str]]], as_binary: bool
+) -> None:
+    """Every row is delivered once, with the bytes it had, as text or as binary."""
+    name, lines = delivery
+    frame = spark.range(COUNT).selectExpr("concat('grün ', id, '\\n') AS data", "id AS other")
+    if as_binary:
+        frame = frame.withColumn("data", f.encode("data", "UTF-8"))
+
+    write(frame, moto, destination="firehose", deliveryStream=name)
+
+    assert lines() == sorted(f"grün {n}" for n in range(COUNT))
+
+
+def test_a_stream_to_firehose(
+    spark: SparkSession,
+    moto: Server,
+    delivery: tuple[str, Callable[[], list[str]]],
+    write_stream: StreamWriter,
+) -> None:
+    """Over several batches, and a second run takes only what is new."""
+    name, lines = delivery
+    options = {"destination": "firehose", "deliveryStream": name}
+    text = "concat(id, '\\n') AS data"
+
+    write_stream(spark.range(COUNT).selectExpr(text), moto, **options)
+    assert lines() == sorted(map(str, range(COUNT)))
+    write_stream(spark.range(COUNT, 2 * COUNT).selectExpr(text), moto, **options)
+    assert lines() == sorted(map(str, range(2 * COUNT)))
+
+
+# --- SQS ----------------------------------------------------------------------------------------------
+
+
+def create_queue(moto: Server, *, fifo: bool = False) -> str:
+    name = fresh("queue") + (".fifo" if fifo else "")
+    attributes = {"FifoQueue": "true"} if fifo else {}
+    url: str = client(moto, "sqs").create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+    return url
+
+
+def receive_all(moto: Server, url: str) -> list[Plain]:
+    """Empties a queue."""
+    sqs = client(moto, "sqs")
+    found: list[Plain] = []
+    while messages := sqs.receive_message(
+        QueueUrl=url,
+        MaxNumberOfMessages=10,
+        AttributeNames=["All"],
+        MessageAttributeNames=["All"],
+        WaitTimeSeconds=0,
+    ).get("Messages"):
+        found += messages
+        sqs.delete_message_batch(
+            QueueUrl=url,
+            Entries=[
+                {"Id": str(n), "ReceiptHandle": each["ReceiptHandle"]} for n, each in enumerate(messages)
+            ],
+        )
+    return found
+
+
+def test_a_batch_to_a_standard_queue(spark: SparkSession, moto: Server) -> None:
+    """Every row is a message, with its attributes; none is there twice."""
+    url = create_queue(moto)
+    frame = spark.range(500).selectExpr(
+        "concat('€ ', id) AS body",
+        "map('kind', 'row', 'number', cast(id AS string)) AS attributes",
+        "cast(0 AS int) AS delaySeconds",
+    )
+
+    write(frame, moto, destination="sqs", queueUrl=url)
+
+    messages = receive_all(moto, url)
+    found = {
+        message["Body"]: {name: value["StringValue"] for name, value in message["MessageAttributes"].items()}
+        for message in messages
+    }
+    assert len(messages) == 500
+    assert found == {f"€ {n}": {"kind": "row", "number": str(n)} for n in range(500)}
+
+
+def by_group(messages: Sequence[Plain]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = defaultdict(list)
+    for message in messages:
+        groups[message["Attributes"]["MessageGroupId"]].append(int(message["Body"]))
+    return dict(groups)
+
+
+def test_a_stream_to_a_fifo_queue(spark: SparkSession, moto: Server, write_stream: StreamWriter) -> None:
+    """Each group comes in the order of its rows within a task, each message once.
+
+    Run again from nothing, the same rows change nothing: the queue knows them by their deduplication ids.
+    """
+    url = create_queue(moto, fifo=True)
+    frame = spark.range(0, 300, 1, 2).selectExpr(
+        "cast(id AS string) AS body",
+        "concat('group-', id % 7) AS messageGroupId",
+        "cast(id AS string) AS messageDeduplicationId",
+    )
+    ordered = frame.repartition(2, "messageGroupId").sortWithinPartitions(
+        "messageGroupId", f.col("body").cast("int")
+    )
+    options = {"destination": "sqs", "queueUrl": url}
+    expected = {f"group-{group}": list(range(group, 300, 7)) for group in range(7)}
+
+    write(ordered, moto, **options)
+    write_stream(frame, moto, **options)
+
+    assert by_group(receive_all(moto, url)) == expected
+
+
+# --- DynamoDB -----------------------------------------------------------------------------------------
+
+
+def create_table(moto: Server, **keys: str) -> str:
+    """A table whose key has these attributes, of these types (``S``, ``N``, ``B``)."""
+    name = fresh("table")
+    client(moto, "dynamodb").create_table(
+        TableName=name,
+        BillingMode="PAY_PER_REQUEST",
+        KeySchema=[
+            {"AttributeName": key, "KeyType": kind}
+            for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+        ],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind} for key, kind in keys.items()],
+    )
+    return name
+
+
+def scan(moto: Server, table: str) -> list[Plain]:
+    """All items, as the SDK reads them."""
+    pages = client(moto, "dynamodb").get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
+    read = TypeDeserializer().deserialize
+    return [{name: read(value) for name, value in item.items()} for page in pages for item in page["Items"]]
+
+
+def test_a_batch_to_a_table(spark: SparkSession, moto: Server) -> None:
+    """Every row is an item, with all its columns."""
+    table = create_table(moto, id="N")
+    frame = spark.range(COUNT).selectExpr("id", "concat('name ', id) AS name", "id % 2 = 0 AS even")
+
+    write(frame, moto, destination="dynamodb", tableName=table)
+
+    assert sorted(scan(moto, table), key=lambda item: item["id"]) == [
+        {"id": n, "name": f"name {n}", "even": n % 2 == 0} for n in range(COUNT)
+    ]
+
+
+def test_types_of_spark_in_a_table(spark: SparkSession, moto: Server) -> None:
+    """What the documentation's table says, whatever the session's time zone, and null where there is none."""
+    table = create_table(moto, id="S")
+    frame = spark.sql(
+        """
+        SELECT 'a' AS id, cast(1.5 AS float) AS f, cast(0.1 AS double) AS d, tinyint(-7) AS i,
+            cast('99999999999999999999999999999999999999' AS decimal(38, 0)) AS wide,
+            X'00FF' AS bytes, DATE'2026-11-21' AS day, TIMESTAMP'2026-11-21 12:00:00+02:00' AS at,
+            TIMESTAMP_NTZ'2026-11-21 12:00:00.5' AS ntz, true AS ok, cast(NULL AS string) AS nothing,
+            array(1, NULL) AS list, map('k', cast(NULL AS int), 'l', 2) AS map,
+            named_struct('x', named_struct('y', array(1.25)), 'gone', cast(NULL AS int)) AS nested
+        """
+    )
+
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        write(frame, moto, destination="dynamodb", tableName=table)
+        write(
+            frame.selectExpr("struct(*) AS item").withColumn(
+                "item", f.col("item").withField("id", f.lit("b"))
+            ),
+            moto,
+            destination="dynamodb",
+            tableName=table,
+        )
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    wanted = {
+        "f": Decimal("1.5"),
+        "d": Decimal("0.1"),
+        "i": -7,
+        "wide": Decimal("9" * 38),
+        "bytes": b"\x00\xff",
+        "day": date(2026, 11, 21).isoformat(),
+        "at": datetime(2026, 11, 21, 10, tzinfo=timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "ntz": "2026-11-21T12:00:00.500000",
+        "ok": True,
+        "list": [1, None],
+        "map": {"k": None, "l": 2},
+        "nested": {"x": {"y": [Decimal("1.25")]}},
+    }
+    found = {item.pop("id"): item for item in scan(moto, table)}
+    assert found == {"a": wanted, "b": wanted}
+
+
+def test_a_stream_of_changes_to_a_table(
+    spark: SparkSession, moto: Server, write_stream: StreamWriter
+) -> None:
+    """Puts and deletes, of many rows of a key and over several batches, leave what its last row says."""
+    table = create_table(moto, id="N", kind="S")
+    options = {
+        "destination": "dynamodb",
+        "tableName": table,
+        "keyColumns": "id, kind",
+        "operationColumn": "op",
+    }
+    rows = "id % 100 AS id", "'x' AS kind", "id AS version"
+    changes = spark.range(0, 1000, 1, 1).selectExpr(*rows, "if(id % 3 = 0, 'DELETE', 'PUT') AS op")
+
+    write(changes.coalesce(1), moto, **options)
+    last = {n % 100: n for n in range(1000)}
+    wanted = {key: n for key, n in last.items() if n % 3}
+    assert {int(item["id"]): int(item["version"]) for item in scan(moto, table)} == wanted
+
+    for start in (1000, 1050):
+        write_stream(
+            spark.range(start, start + 50).selectExpr(*rows, "if(id % 2 = 0, 'DELETE', 'PUT') AS op"),
+            moto,
+            **options,
+        )
+    assert {int(item["id"]): int(item["version"]) for item in scan(moto, table)} == {
+        n % 100: n for n in range(1000, 1100) if n % 2
+    }
+
+
+# --- what is not there --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "message"),
+    [
+        ({"destination": "firehose", "deliveryStream": "nowhere"}, "'a' AS data", "firehose|nowhere"),
+        ({"destination": "dynamodb", "tableName": "nowhere"}, "'a' AS id", "ResourceNotFound"),
+        ({"destination": "sqs", "queueUrl": "http://127.0.0.1/1/nowhere"}, "'a' AS body", "NonExistentQueue"),
+        ({"destination": "sqs", "queueUrl": "http://127.0.0.1/1/nowhere"}, "'a' AS text", "column 'body'"),
+        ({"destination": "dynamodb", "tableName": "nowhere", "keyColumns": "id"}, "'a' AS x", "keyColumns"),
+        ({"destination": "firehose", "deliveryStream": "nowhere"}, "1 AS data", "column 'data' is int"),
+    ],
+)
+def test_a_target_that_is_not_there(
+    spark: SparkSession, moto: Server, options: dict[str, str], columns: str, message: str
+) -> None:
+    """A missing target or column fails the query at once, by name."""
+    with pytest.raises(PySparkException, match=message):
+        write(spark.range(1).selectExpr(columns), moto, **options)
