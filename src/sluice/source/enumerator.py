@@ -125,6 +125,8 @@ class StreamEnumerator:
             OptionError: a starting position for a split that does not exist.
         """
         if self._initial is None:
+            # A first answer tells how the service's clock differs: LATEST is a time of that clock.
+            self._log.describe(self._settings.streams[0])
             now = self._log.server_time()  # before listing: what comes between is not missed
             splits = self.discover()
             positions = self._settings.initial(splits, now)
