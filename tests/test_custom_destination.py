@@ -1,0 +1,240 @@
+"""docs/custom-destination.md: its code does what the page says, as it is printed."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from sluice.destinations import read_sink
+from sluice.errors import OptionError, ServiceError
+from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, RequestInfo, ResultInfo
+from sluice.spark.sink import AsyncSinkDataSource
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-destination.md"
+NAME = "http_destination:HttpDestination"
+
+
+def printed(title: str) -> str:
+    """The code block whose docstring is `title`."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (code,) = [block for block in blocks if block.startswith(f'"""{title}"""')]
+    return str(code)
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The page's modules, saved as it says."""
+    files = {
+        "http_destination": "Documents to an HTTP endpoint, in batches.",
+        "patient": "A second of silence after a refusal.",
+    }
+    directory = tmp_path / "modules"
+    directory.mkdir()
+    for name, title in files.items():
+        (directory / f"{name}.py").write_text(printed(title))
+    monkeypatch.syspath_prepend(directory)
+    yield
+    for name in files:
+        sys.modules.pop(name, None)
+
+
+class Endpoint:
+    """The endpoint of the page: takes documents, with the faults that a test hands it."""
+
+    def __init__(self) -> None:
+        self.stored: list[Any] = []
+        self.requests = 0
+        self.faults: list[int] = []  # whole requests to be answered with this status
+        self.busy_once = {3, 4}  # documents that are answered 429 the first time
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                documents = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                status, results = outer.take(documents)
+                body = json.dumps({"results": results}).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._lock = threading.Lock()
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/documents"
+
+    def take(self, documents: list[Any]) -> tuple[int, list[Any]]:
+        with self._lock:
+            self.requests += 1
+            if self.faults:
+                return self.faults.pop(0), []
+            results = []
+            for document in documents:
+                number = document["id"]
+                status = 400 if number < 0 else 429 if number in self.busy_once else 201
+                self.busy_once.discard(number)
+                if status == 201:
+                    self.stored.append(number)
+                results.append({"status": status})
+            return 200, results
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    made = Endpoint()
+    yield made
+    made.close()
+
+
+def write(options: dict[str, str], documents: list[str | None]) -> Any:
+    schema = StructType([StructField("document", StringType())])
+    writer: Any = AsyncSinkDataSource(options).writer(schema, overwrite=False)
+    return writer.write(iter([pa.record_batch([pa.array(documents, pa.string())], names=["document"])]))
+
+
+def test_documents_arrive_and_bad_ones_are_dead_letters(endpoint: Endpoint, tmp_path: Path) -> None:
+    """Refused once: sent again. Malformed, null or too large: put aside. A busy endpoint is waited for."""
+    endpoint.faults = [503]
+    letters = tmp_path / "letters"
+    numbers = [*range(10), -1]
+    documents: list[str | None] = [json.dumps({"id": number}) for number in numbers]
+    large = json.dumps({"id": 99, "text": "x" * 100})
+    written = write(
+        {
+            "destination": NAME,
+            "httpEndpoint": endpoint.url,
+            "deadLetterPath": str(letters),
+            "oversizedRecords": "deadLetter",
+            "maxRecordSizeInBytes": "100",
+        },
+        [*documents, None, large],
+    )
+    (file,) = letters.rglob("*.jsonl")
+    kept = [json.loads(line) for line in file.read_text().splitlines()]
+
+    assert sorted(endpoint.stored) == list(range(10))
+    assert (written.records, written.dead_letters) == (10, 3)
+    assert written.refused >= 2
+    assert sorted((letter["reason"].split(": ")[-1], letter["data"] is None) for letter in kept) == [
+        ("a record of 123 bytes is larger than the limit of 100 bytes (maxRecordSizeInBytes)", False),
+        ("column 'document' is null", False),
+        ("the endpoint calls it malformed", False),
+    ]
+    malformed = next(letter for letter in kept if "malformed" in letter["reason"])
+    assert json.loads(base64.b64decode(malformed["data"])) == {"id": -1}
+
+
+def test_a_fatal_answer_ends_the_task(endpoint: Endpoint) -> None:
+    """Any other 4xx: at once, and named."""
+    endpoint.faults = [403]
+    with pytest.raises(ServiceError, match=r"http endpoint 'http://127.0.0.1:\d+/documents' answered 403"):
+        write({"destination": NAME, "httpEndpoint": endpoint.url}, ['{"id": 1}'])
+
+    assert endpoint.requests == 1
+
+
+def test_an_endpoint_that_hangs_up_is_tried_again(endpoint: Endpoint) -> None:
+    """Errors of the transport say nothing of any entry; a mistake in the code is not tried again."""
+    destination = read_sink({"destination": NAME, "httpEndpoint": endpoint.url}).destination
+
+    assert not destination.is_fatal(ConnectionResetError())
+    assert destination.is_fatal(KeyError("results"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "option 'httpEndpoint' is required"),
+        ({"httpEndpoint": "ftp://x"}, "option 'httpEndpoint' is 'ftp://x': allowed is http://host"),
+        ({"httpEndpont": "http://x"}, "did you mean 'httpEndpoint'"),
+    ],
+)
+def test_its_options_are_checked_with_the_others(options: dict[str, str], message: str) -> None:
+    """As those of a built-in destination."""
+    with pytest.raises(OptionError) as caught:
+        read_sink({"destination": NAME, **options})
+
+    assert message in str(caught.value)
+
+
+def test_its_columns_are_checked() -> None:
+    """Before anything runs."""
+    schema = StructType([StructField("document", IntegerType())])
+    with pytest.raises(OptionError, match="column 'document'"):
+        AsyncSinkDataSource({"destination": NAME, "httpEndpoint": "http://x"}).writer(schema, overwrite=False)
+
+
+def test_it_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the line that the page gives for pyproject.toml."""
+    text = PAGE.read_text()
+    ((registered, name, value),) = re.findall(r'entry-points\."(.+?)"\]\n(\w+) = "(.+?)"', text)
+    point = SimpleNamespace(name=name, value=value)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: {registered: [point]}[group])
+
+    made = read_sink({"destination": "http", "httpEndpoint": "http://x"}).destination
+    assert type(made).__name__ == "HttpDestination"
+
+
+def strategy(config: AsyncSinkConfig, clock: Any) -> Any:
+    module: ModuleType = __import__("patient")
+    return module.PatientStrategy(config, clock)
+
+
+def test_the_strategy_of_the_page_is_silent_for_a_second(endpoint: Endpoint) -> None:
+    """By a clock of its own; and the sink builds it with the settings."""
+    setup = read_sink(
+        {"destination": NAME, "httpEndpoint": endpoint.url, "rateLimiting": "patient:PatientStrategy"}
+    )
+    built: Any = setup.create_strategy()
+    assert built.max_batch_size == 100
+    now = [0.0]
+    made = strategy(setup.config, lambda: now[0])
+    assert not made.should_block(RequestInfo(1))
+    made.register_completed_request(ResultInfo(1, 5))
+    now[0] = 0.4
+
+    assert made.should_block(RequestInfo(1))
+    assert made.delay(RequestInfo(1)) == pytest.approx(0.6)
+    now[0] = 1.0
+    assert not made.should_block(RequestInfo(1))
+
+
+def test_a_writer_obeys_it(endpoint: Endpoint) -> None:
+    """Through the sink's own threads, with a clock that runs a hundred times as fast."""
+
+    def fast() -> float:
+        return time.monotonic() * 100
+
+    setup = read_sink({"destination": NAME, "httpEndpoint": endpoint.url})
+    writer = AsyncSinkWriter(setup.destination, setup.config, strategy(setup.config, fast), clock=fast)
+    documents = [json.dumps({"id": number}) for number in range(6)]
+    writer.open(StructType([StructField("document", StringType())]))
+    writer.write(pa.record_batch([pa.array(documents)], names=["document"]))
+    writer.flush()
+    writer.close()
+
+    assert sorted(endpoint.stored) == list(range(6))
+    assert endpoint.requests == 2
