@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -28,6 +29,19 @@ from integration.support.paths import ROOT
 CLICK = Click("1-1", "user-1", "/toys/kite", "buy", 499, 1_767_225_601_500)
 
 
+def process_table() -> list[str]:
+    """A line a process, its environment included."""
+    if Path("/proc/self/environ").exists():  # a small Linux has no ps
+        lines = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                environment = (process / "environ").read_bytes().decode(errors="replace")
+                lines.append(f"{process.name} {environment}")
+        return lines
+    table = subprocess.run(("/bin/ps", "axeww"), capture_output=True, text=True, check=True).stdout
+    return table.splitlines()
+
+
 @dataclass(frozen=True)
 class Running:
     """A demo in a process group of its own; all it starts has `mark` in its environment."""
@@ -38,8 +52,7 @@ class Running:
 
     def left_behind(self) -> list[str]:
         """Processes of it, and files in its temporary directory."""
-        table = subprocess.run(("/bin/ps", "axeww"), capture_output=True, text=True, check=True).stdout
-        processes = [line for line in table.splitlines() if self.mark in line]
+        processes = [line for line in process_table() if self.mark in line]
         return processes + [str(path) for path in self.temporary.iterdir()]
 
     def wait_for(self, text: str) -> None:
