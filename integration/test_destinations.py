@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from integration.support.kinesis import REGION
 from integration.support.servers import Server
 
-COUNT = 2000
-FILES = 4
+COUNT = 1500
+FILES = 3
 
 Plain = dict[str, Any]
 
@@ -173,7 +173,7 @@ def receive_all(moto: Server, url: str) -> list[Plain]:
 def test_a_batch_to_a_standard_queue(spark: SparkSession, moto: Server) -> None:
     """Every row is a message, with its attributes; none is there twice."""
     url = create_queue(moto)
-    frame = spark.range(500).selectExpr(
+    frame = spark.range(200).selectExpr(
         "concat('€ ', id) AS body",
         "map('kind', 'row', 'number', cast(id AS string)) AS attributes",
         "cast(0 AS int) AS delaySeconds",
@@ -186,8 +186,8 @@ def test_a_batch_to_a_standard_queue(spark: SparkSession, moto: Server) -> None:
         message["Body"]: {name: value["StringValue"] for name, value in message["MessageAttributes"].items()}
         for message in messages
     }
-    assert len(messages) == 500
-    assert found == {f"€ {n}": {"kind": "row", "number": str(n)} for n in range(500)}
+    assert len(messages) == 200
+    assert found == {f"€ {n}": {"kind": "row", "number": str(n)} for n in range(200)}
 
 
 def by_group(messages: Sequence[Plain]) -> dict[str, list[int]]:
@@ -203,7 +203,7 @@ def test_a_stream_to_a_fifo_queue(spark: SparkSession, moto: Server, write_strea
     Run again from nothing, the same rows change nothing: the queue knows them by their deduplication ids.
     """
     url = create_queue(moto, fifo=True)
-    frame = spark.range(0, 300, 1, 2).selectExpr(
+    frame = spark.range(0, 126, 1, 2).selectExpr(
         "cast(id AS string) AS body",
         "concat('group-', id % 7) AS messageGroupId",
         "cast(id AS string) AS messageDeduplicationId",
@@ -212,7 +212,7 @@ def test_a_stream_to_a_fifo_queue(spark: SparkSession, moto: Server, write_strea
         "messageGroupId", f.col("body").cast("int")
     )
     options = {"destination": "sqs", "queueUrl": url}
-    expected = {f"group-{group}": list(range(group, 300, 7)) for group in range(7)}
+    expected = {f"group-{group}": list(range(group, 126, 7)) for group in range(7)}
 
     write(ordered, moto, **options)
     write_stream(frame, moto, **options)

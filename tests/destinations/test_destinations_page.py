@@ -1,0 +1,50 @@
+"""docs/destinations.md says of every destination what its code says; its tables are `test_readme`'s."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.destinations import read_sink, setup
+from sluice.destinations.firehose import destination as firehose
+from sluice.destinations.sqs import rows as sqs
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "destinations.md").read_text()
+SECTIONS = dict(re.findall(r"^## `(\w+)`[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+COLUMNS = {"firehose": [firehose._DATA], "sqs": list(sqs._COLUMNS)}
+MADE = {
+    "firehose": ({"deliveryStream": "x"}, "firehose:PutRecordBatch"),
+    "dynamodb": ({"tableName": "xxx"}, "dynamodb:BatchWriteItem"),
+    "sqs": ({"queueUrl": "https://host/1/x"}, "sqs:SendMessage"),
+}
+
+
+def test_every_destination_but_kinesis_has_a_section() -> None:
+    """That one is in the README."""
+    assert set(SECTIONS) == set(setup._BUILT_IN) - {"kinesis"}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_are_all_there_with_their_types(name: str) -> None:
+    """A row of the table for each, in the order of the code."""
+    found = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", SECTIONS[name].split("| column |")[1], re.MULTILINE)
+    types = {column: set(re.split(r", | or ", kinds)) for column, kinds in found}
+
+    assert types == {column.name: set(column.types) for column in COLUMNS[name]}
+    assert list(types) == [column.name for column in COLUMNS[name]]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_policies_allow_the_operation_that_is_called(name: str) -> None:
+    """And nothing else. The batch operation of SQS has no action of its own."""
+    (policy,) = re.findall(r"```json\n(.*?)```", SECTIONS[name], re.DOTALL)
+    ((statement,),) = (json.loads(policy)["Statement"],)
+    options, action = MADE[name]
+    destination: Any = read_sink({"destination": name} | options).destination
+
+    assert statement["Action"] == action
+    assert destination._call._operation.startswith(action.split(":")[1])
