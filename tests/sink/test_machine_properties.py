@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,20 +17,25 @@ from sluice.sink import (
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
     RateLimitingStrategy,
+    Rejection,
     SubmitResult,
 )
 from sluice.sink.machine import Request, SinkMachine
 
-Kind = Literal["accept", "refuse", "fail"]
+Kind = Literal["accept", "refuse", "fail", "reject"]
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of a request: after how long, and which of its entries (by bit) are refused."""
+    """What becomes of a request: after how long, and which of its entries (by bit) it is about."""
 
     kind: Kind
     latency: float
     mask: int
+
+
+class KilledError(Exception):
+    """The task is killed between two steps."""
 
 
 # An entry is its number; sizes are drawn apart.
@@ -40,10 +45,21 @@ class World:
     When the drawn answers are used up, everything is accepted at once.
     """
 
-    def __init__(self, settings_: AsyncSinkConfig, strategy: RateLimitingStrategy, fates: list[Fate]) -> None:
+    def __init__(
+        self,
+        settings_: AsyncSinkConfig,
+        strategy: RateLimitingStrategy,
+        fates: Iterable[Fate],
+        *,
+        steps: float = float("inf"),
+    ) -> None:
         self.config = settings_
         self.strategy = strategy
-        self.machine: SinkMachine[int] = SinkMachine(settings_, strategy, name="w", jitter=lambda: 0.5)
+        self.machine: SinkMachine[int] = SinkMachine(
+            settings_, strategy, name="w", jitter=lambda: 0.5, keeps_rejected=True
+        )
+        self.steps_left = steps
+        self.buried: list[int] = []
         self.fates = iter(fates)
         self.now = 0.0
         self.answers: list[tuple[float, int, Request[int], Fate]] = []
@@ -56,6 +72,9 @@ class World:
         assert self.machine.buffered <= self.config.max_buffered_requests
 
     def step(self, *, draining: bool) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise KilledError
         requests = self.machine.advance(self.now, draining=draining)
         assert self.machine.failure is None
         # Nothing that waits is overtaken: what is sent is the head of the queue, in order.
@@ -97,10 +116,14 @@ class World:
         if fate.kind == "fail":
             self.machine.fail(number, OSError("gone"), fatal=False, now=self.now)
         else:
-            bits = fate.mask if fate.kind == "refuse" else 0
-            failed = [entry for n, entry in enumerate(request.entries) if bits >> n & 1]
-            self.machine.complete(number, SubmitResult(failed), self.now)
-            for entry in set(request.entries) - set(failed):
+            hit = [entry for n, entry in enumerate(request.entries) if fate.mask >> n & 1]
+            failed = hit if fate.kind == "refuse" else []
+            rejected = hit if fate.kind == "reject" else []
+            result = SubmitResult(failed, rejected=[Rejection(entry, "no") for entry in rejected])
+            self.machine.complete(number, result, self.now)
+            self.buried += [rejection.entry for rejection in self.machine.rejected]
+            self.machine.rejected.clear()
+            for entry in set(request.entries) - set(failed) - set(rejected):
                 self.acknowledged[entry] = self.acknowledged.get(entry, 0) + 1
 
 
@@ -192,6 +215,45 @@ def test_every_record_is_acknowledged_before_the_flush_ends(
     if not figures.timeouts:
         assert set(world.acknowledged.values()) <= {1}
     event(f"timeouts: {bool(figures.timeouts)}, refused: {bool(figures.refused)}")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    setups(),
+    st.lists(st.integers(0, 4), max_size=30),
+    st.lists(
+        st.builds(
+            Fate,
+            st.sampled_from(["accept", "refuse", "fail", "reject"]),
+            st.sampled_from([0.0, 0.01, 0.5, 3.0, 25.0]),
+            st.integers(0, 31),
+        ),
+        max_size=30,
+    ),
+    st.lists(st.integers(0, 25), max_size=3),
+)
+def test_an_epoch_commits_no_earlier_than_all_of_it_is_acknowledged_or_put_aside(
+    setup: tuple[Any, Any], sizes: list[int], drawn: list[Fate], kills: list[int]
+) -> None:
+    """Through refusals, refusals for good, failures, timeouts and kills, with one strategy through it all.
+
+    An attempt that is killed commits nothing, and the next one writes all of the epoch again. The one that
+    comes to its end has every record acknowledged, or put aside, by its own requests.
+    """
+    settings_, strategy = setup
+    remaining = iter(drawn)
+    for steps in [*kills, None]:
+        world = World(settings_, strategy, remaining, steps=float("inf") if steps is None else steps)
+        try:
+            run(world, sizes, [])
+            break
+        except KilledError:
+            strategy.forget_in_flight()
+    event(f"killed: {steps is None and bool(kills)}, put aside: {bool(world.buried)}")
+
+    assert set(world.acknowledged) | set(world.buried) == set(range(len(sizes)))
+    assert world.machine.figures.records + len(world.buried) == len(sizes)
+    assert len(set(world.buried)) == len(world.buried)
 
 
 def test_time_in_the_buffer_is_bounded_when_nothing_is_in_the_way() -> None:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter, D
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from sluice.errors import OptionError
-from sluice.sink import SinkLimits, SubmitResult
+from sluice.sink import SinkLimits, SinkProgress, SubmitResult
 from sluice.sink.memory import remembered
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.sink_writer import CommitMessage
@@ -210,6 +210,43 @@ def test_a_commit_logs_one_line_of_sums(
         "committed destination=\"kinesis stream 'x'\" query_id=q batch_id=7 tasks=2 failed_tasks=1 "
         "records=15 bytes=200 requests=4 retries=2 refused=2 timeouts=0 dead_letters=0 duration=2.0 limit=30"
     )
+
+
+TOLD: list[SinkProgress] = []
+
+
+def broken(_: SinkProgress) -> None:
+    raise OSError("no room for figures")
+
+
+def test_a_listener_is_told_of_every_commit_and_abort() -> None:
+    """progressListener: the same figures as the line, as an object and as JSON."""
+    TOLD.clear()
+    writer = source(progressListener=f"{__name__}:TOLD.append").streamWriter(SCHEMA, False)
+    writer.commit([message(rate=100.5), message(records=5, rate=50.0)], batchId=7)
+    writer.abort([None], batchId=8)
+    first, second = TOLD
+
+    assert (first.outcome, first.batch_id, first.query_id, first.records) == ("committed", 7, "q", 15)
+    assert json.loads(first.json)["rate"] == 150.5
+    assert (second.outcome, second.batch_id, second.tasks, second.failed_tasks) == ("aborted", 8, 0, 1)
+
+
+def test_a_listener_that_fails_does_not_fail_the_commit(caplog: pytest.LogCaptureFixture) -> None:
+    """What was written is written; the mistake is logged with its traceback."""
+    source(progressListener=f"{__name__}:broken").streamWriter(SCHEMA, False).commit([message()], batchId=7)
+
+    assert "'progressListener' names has failed" in caplog.text
+    assert "no room for figures" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("no.such:x", "cannot be loaded"), ("sys:maxsize", "cannot be called")]
+)
+def test_a_listener_that_is_none_is_refused(name: str, message: str) -> None:
+    """Before anything runs."""
+    with pytest.raises(OptionError, match=f"'progressListener' is '{name}': it {message}"):
+        source(progressListener=name).streamWriter(SCHEMA, False)
 
 
 def test_an_abort_is_logged_even_without_messages(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,8 +24,10 @@ from sluice.sink.options import (
     DESTINATION,
     SINK_OPTIONS,
     config_from_options,
+    progress_listener_from_options,
     strategy_from_options,
 )
+from sluice.sink.progress import SinkProgress
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -90,6 +92,7 @@ class SinkSetup:
         create_strategy: makes a rate limiter that has learnt nothing yet.
         key: what a rate limiter has learnt holds for.
         dead_letters: makes the queue of a task; None where there is no `deadLetterPath`.
+        progress_listener: told of every commit and abort.
     """
 
     destination: Destination[Any]
@@ -97,6 +100,7 @@ class SinkSetup:
     create_strategy: Callable[[], RateLimitingStrategy]
     key: Hashable
     dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
+    progress_listener: Callable[[SinkProgress], object] | None = None
 
 
 def read_sink(options: Mapping[str, str]) -> SinkSetup:
@@ -119,6 +123,7 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
     values = read_options(FORMAT, _all_options(found.OPTIONS), options)
     config = config_from_options(values, found.LIMITS)
     strategy = strategy_from_options(values, found.LIMITS)
+    listener = progress_listener_from_options(values)
     connection = connection_from_options(values)
     destination = found.from_options(values, connection)
     values.check()
@@ -130,6 +135,7 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
         lambda: strategy(config),
         key=frozenset(options.items()),
         dead_letters=_dead_letters(values.get(DEAD_LETTER_PATH), connection),
+        progress_listener=listener,
     )
 
 

@@ -15,6 +15,7 @@ from sluice.sink.contracts import (
 )
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue
 from sluice.sink.machine import SinkFigures
+from sluice.sink.progress import SinkProgress
 from sluice.sink.rate_limiting import (
     AIMDScalingStrategy,
     CongestionControlRateLimitingStrategy,
@@ -43,6 +44,7 @@ __all__ = [
     "ScalingStrategy",
     "SinkFigures",
     "SinkLimits",
+    "SinkProgress",
     "StructType",
     "SubmitResult",
     "TokenBucketRateLimitingStrategy",

@@ -14,6 +14,7 @@ from sluice.errors import OptionError
 from sluice.options import BOOLEAN, TEXT, Kind, Option, OptionValues, choice, duration, integer, number, size
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import RateLimitingStrategy
+from sluice.sink.progress import SinkProgress
 from sluice.sink.rate_limiting import (
     AIMDScalingStrategy,
     CongestionControlRateLimitingStrategy,
@@ -26,6 +27,7 @@ __all__ = [
     "DESTINATION",
     "SINK_OPTIONS",
     "config_from_options",
+    "progress_listener_from_options",
     "strategy_from_options",
 ]
 
@@ -165,6 +167,14 @@ TOKEN_BUCKET_BURST = Option(
     "Records at once for one task; required for `token-bucket`.",
 )
 
+PROGRESS_LISTENER = Option(
+    "progressListener",
+    TEXT,
+    None,
+    "`package.module:Name` of a function that is called with a `sluice.sink.SinkProgress` after each commit "
+    "and abort, on the driver's machine.",
+)
+
 SINK_OPTIONS: tuple[Option[Any], ...] = (
     DESTINATION,
     MAX_BATCH_SIZE,
@@ -184,6 +194,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     AIMD_DECREASE_FACTOR,
     TOKEN_BUCKET_RATE,
     TOKEN_BUCKET_BURST,
+    PROGRESS_LISTENER,
 )
 
 
@@ -264,11 +275,8 @@ def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimit
 
 def _own(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
     """A strategy from elsewhere: whatever `name` is, it is called with the settings, if it takes them."""
-    module, _, attribute = name.partition(":")
     try:
-        make: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            make = getattr(make, part)
+        make = _named(name)
         takes_config = bool(inspect.signature(make).parameters)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         values.refuse(RATE_LIMITING, f"it cannot be loaded: {error}")
@@ -284,6 +292,30 @@ def _own(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLim
         return cast("RateLimitingStrategy", strategy)
 
     return own
+
+
+def progress_listener_from_options(values: OptionValues) -> Callable[[SinkProgress], object] | None:
+    """Who is told of commits. What cannot be is noted for `values.check()`."""
+    name = values.get(PROGRESS_LISTENER)
+    if name is None:
+        return None
+    try:
+        listener: Callable[[SinkProgress], object] = _named(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        values.refuse(PROGRESS_LISTENER, f"it cannot be loaded: {error}")
+        return None
+    if not callable(listener):
+        values.refuse(PROGRESS_LISTENER, "it cannot be called")
+    return listener
+
+
+def _named(name: str) -> Any:
+    """What ``package.module:Name`` stands for."""
+    module, _, attribute = name.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def _within(values: OptionValues, option: Option[int], most: int) -> int:

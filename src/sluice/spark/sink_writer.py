@@ -7,6 +7,7 @@ tasks: it holds plain data, and the destination is made where it is used.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from sluice.destinations.setup import FORMAT, SinkSetup, read_sink
 from sluice.errors import OptionError
 from sluice.sink.dead_letters import Origin
 from sluice.sink.memory import remembered
+from sluice.sink.progress import SinkProgress
 from sluice.sink.writer import AsyncSinkWriter
 from sluice.spark.logs import configure_driver_log
 
@@ -85,6 +87,7 @@ class _Settings:
                 f"{FORMAT}: what was written cannot be overwritten: use save mode 'append', or output mode "
                 "'append' or 'update'"
             )
+        self._has_listener = setup.progress_listener is not None
         setup.create_strategy()
         setup.destination.create_converter().open(schema)
         setup.destination.close()
@@ -122,6 +125,18 @@ class _Settings:
             rate=None if rate is None else round(rate, 1),
         )
 
+    def tell(self, progress: SinkProgress) -> None:
+        """Logs one line on the driver and calls the listener; its mistakes are no reason to fail a commit."""
+        log = configure_driver_log("sluice.sink")
+        # Delivery is at least once: what an aborted epoch had written stays, and comes again.
+        log.log(logging.INFO if progress.outcome == "committed" else logging.WARNING, "%s", progress.line)
+        listener = read_sink(self._options).progress_listener if self._has_listener else None
+        if listener is not None:
+            try:
+                listener(progress)
+            except Exception:
+                log.exception("what option 'progressListener' names has failed")
+
 
 def _origin(setup: SinkSetup, write: str) -> Origin:
     """Which task this is, of which epoch."""
@@ -149,10 +164,10 @@ class BatchSinkWriter(_Settings, DataSourceArrowWriter):
         return self.write_task(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _log("committed", None, messages)
+        self.tell(_progress("committed", None, messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _log("aborted", None, messages)
+        self.tell(_progress("aborted", None, messages))
 
 
 class StreamSinkWriter(_Settings, _ARROW, datasource.DataSourceStreamWriter):  # type: ignore[misc]
@@ -162,31 +177,28 @@ class StreamSinkWriter(_Settings, _ARROW, datasource.DataSourceStreamWriter):  #
         return self.write_task(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        _log("committed", batchId, messages)
+        self.tell(_progress("committed", batchId, messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        _log("aborted", batchId, messages)
+        self.tell(_progress("aborted", batchId, messages))
 
 
-def _log(outcome: str, batch_id: int | None, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Logs one line of ``name=value`` on the driver, with the figures of all tasks summed."""
+def _progress(
+    outcome: str, batch_id: int | None, messages: Sequence[WriterCommitMessage | None]
+) -> SinkProgress:
+    """The figures of all tasks summed; Spark passes None for a task that failed."""
     done = [message for message in messages if isinstance(message, CommitMessage)]
     summed = ("records", "bytes", "requests", "retries", "refused", "timeouts", "dead_letters")
-    values: dict[str, Any] = {
-        "destination": repr(done[0].destination) if done else None,
-        "query_id": done[0].query if done else None,
-        "batch_id": batch_id,
-        "tasks": len(done),
-        "failed_tasks": len(messages) - len(done),
+    rates = [message.rate for message in done if message.rate is not None]
+    return SinkProgress(
+        outcome=outcome,
+        destination=done[0].destination if done else None,
+        query_id=done[0].query if done else None,
+        batch_id=batch_id,
+        tasks=len(done),
+        failed_tasks=len(messages) - len(done),
         **{name: sum(getattr(message, name) for message in done) for name in summed},
-        "duration": max((message.duration for message in done), default=0.0),
-        "limit": min((message.limit for message in done), default=None),
-        "rate": sum(message.rate for message in done if message.rate is not None) or None,
-    }
-    line = " ".join(f"{name}={value}" for name, value in values.items() if value is not None)
-    log = configure_driver_log("sluice.sink")
-    if outcome == "committed":
-        log.info("%s %s", outcome, line)
-    else:
-        # Delivery is at least once: what was acknowledged stays, and comes again with the next attempt.
-        log.warning("%s %s", outcome, line)
+        duration=max((message.duration for message in done), default=0.0),
+        limit=min((message.limit for message in done), default=None),
+        rate=round(sum(rates), 1) if rates else None,
+    )
