@@ -126,9 +126,7 @@ def test_ids_that_a_queue_does_not_take_are_refused(column: str, value: str) -> 
 def test_delays_end_at_fifteen_minutes(delay: int) -> None:
     """0 to 900 seconds."""
     assert convert(body=["a"], delaySeconds=[0])[0].delay_seconds == 0
-    assert f"column 'delaySeconds' is {delay}: allowed are 0 to 900" in refused(
-        body=["a"], delaySeconds=[delay]
-    )
+    assert "column 'delaySeconds' is not from 0 to 900" in refused(body=["a"], delaySeconds=[delay])
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,7 @@ class SqsRowConverter:
                 text = _text(row, body)
                 self._check_ids(row, group, deduplication)
                 if delay is not None and not 0 <= delay <= _LONGEST_DELAY:
-                    raise invalid_row(
-                        _NAME, row, f"column 'delaySeconds' is {delay}: allowed are 0 to {_LONGEST_DELAY}"
-                    )
+                    raise invalid_row(_NAME, row, f"column 'delaySeconds' is not from 0 to {_LONGEST_DELAY}")
                 pairs = _attributes(row, attributes) if attributes else None
                 yield SqsMessage(text, group, deduplication, delay, pairs)
 
