@@ -29,11 +29,11 @@ from integration.support.replay_driver import BEFORE, HALF, WRITTEN, DriverPlan
 from integration.support.servers import FaultProxy
 
 SHARDS = 3
-BACKLOG = 2000
-PER_PUT = 10
+BACKLOG = 3000
+PER_PUT = 5
 MEANWHILE = 400
 PER_AGGREGATE = 5
-OPTIONS = {"maxRecordsPerTrigger": "400", "shardsPerTask": "1"}
+OPTIONS = {"maxRecordsPerTrigger": "600", "shardsPerTask": "1"}
 SEED = 20261121
 TIMEOUT = 90.0
 
@@ -79,7 +79,7 @@ class Producer:
 
         def run() -> None:
             try:
-                while not stopping.wait(0.2):
+                while not stopping.wait(0.25):
                     self.put(PER_PUT)
             except BaseException as error:  # noqa: BLE001 - raised below
                 failed.append(error)
