@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from sink_fakes import FakeConverter, FakeDestination, Outcome, config, rows
 
 from sluice.errors import InvalidRecordError
-from sluice.sink import AsyncSinkWriter, DeadLetter, NoRateLimitingStrategy, Rejection, SubmitResult
+from sluice.sink import (
+    AsyncSinkWriter,
+    DeadLetter,
+    NoRateLimitingStrategy,
+    Rejection,
+    ResultInfo,
+    SubmitResult,
+)
 from sluice.sink.dead_letters import (
     LocalDeadLetterQueue,
     Origin,
@@ -193,6 +200,22 @@ def test_a_refusal_for_good_is_fatal_where_nothing_takes_it(queue: Any, changes:
         write(FakeDestination(reject_b), ["a", "b"], queue, **changes)
 
     assert str(caught.value) == f"FakeDestination: 1 record was refused for good ({hint}): no b here"
+
+
+def test_a_refusal_for_good_is_no_sign_of_load() -> None:
+    """The rate limiter hears of what may come again, not of what a slower pace would not have saved."""
+    told: list[ResultInfo] = []
+
+    class Listening(NoRateLimitingStrategy):
+        def register_completed_request(self, result: ResultInfo) -> None:
+            told.append(result)
+
+    writer = AsyncSinkWriter(FakeDestination(reject_b), config(), Listening(), dead_letters=Keeping())
+    with closing(writer):
+        writer.write(rows("abb"))
+        writer.flush()
+
+    assert told == [ResultInfo(0, 3)]
 
 
 def test_a_queue_that_cannot_take_a_letter_fails_the_task() -> None:

@@ -220,6 +220,88 @@ def test_requests_given_up_leave_no_trace_in_the_pace() -> None:
     assert pace.rate < lowered
 
 
+def exchange(pace: Pace, count: int, refused: int, now: float) -> None:
+    pace.sent(count, now)
+    pace.answered(count - refused, refused, now)
+
+
+def settled(rate: float = 1000.0) -> Pace:
+    """A pace past its slow start: refused at 10 s, and again at 12 s, with `rate` accepted in between."""
+    pace = Pace(4 * rate)
+    exchange(pace, 100, 50, 10.0)
+    for n in range(20):
+        exchange(pace, round(rate / 10), 0, 10.0 + n / 10)
+    exchange(pace, 1000, 1000, 12.0)
+    return pace
+
+
+def test_a_rate_is_measured_between_two_refusals() -> None:
+    """What was accepted from one to the other, by the time, less a margin."""
+    pace = Pace(50_000.0)
+    exchange(pace, 5000, 50, 10.0)
+    exchange(pace, 3000, 1000, 12.0)
+
+    assert pace.rate == pytest.approx(0.95 * 2000 / 2)
+
+
+def test_echoes_say_nothing_new() -> None:
+    """Refusals of what was on its way when the pace was lowered do not lower it again."""
+    pace = settled()
+    pace.sent(500, 13.0)
+    pace.sent(500, 13.5)
+    pace.answered(0, 500, 14.0)
+    lowered = pace.rate
+    pace.answered(0, 500, 16.0)
+    assert pace.rate == lowered
+    exchange(pace, 500, 500, 16.0)
+    assert pace.rate < lowered
+
+
+def test_a_refusal_in_a_hundred_is_noise() -> None:
+    """It does not slow the sink down; more of them do."""
+    pace = settled()
+    before = pace.rate
+    for n in range(30):
+        exchange(pace, 90, n % 2, 12.0 + n / 10)
+    assert pace.rate >= before
+    for n in range(30):
+        exchange(pace, 90, 9, 15.0 + n / 10)
+    assert pace.rate < before
+
+
+def test_idleness_is_not_taken_for_slowness() -> None:
+    """A minute without anything to send does not make the measured rate a tenth of what it is."""
+    pace = settled()
+    before = pace.rate
+    for n in range(10):
+        exchange(pace, 100, 0, 12.0 + n / 10)
+    for n in range(10):
+        exchange(pace, 100, 5 if n == 9 else 0, 72.0 + n / 10)
+
+    assert pace.rate > 0.8 * before
+
+
+def test_long_calm_does_not_hide_a_change() -> None:
+    """After ten minutes in which all was accepted, refusals of a tenth are noticed within seconds."""
+    pace = Pace(50_000.0)
+    exchange(pace, 10, 5, 0.0)
+    for n in range(1, 6000):
+        exchange(pace, 100, 0, n / 10)
+    for n in range(6000, 6030):
+        exchange(pace, 100, 10, n / 10)
+
+    assert pace.rate < 1000.0
+
+
+def test_a_pause_after_refusals_is_not_idleness() -> None:
+    """However long the writer pauses between attempts that are all refused, requests get smaller."""
+    pace = settled()
+    for n in range(8):
+        exchange(pace, 100, 100, 12.0 + 5.0 * n)
+
+    assert pace.max_request < 10
+
+
 def test_the_bucket_fills_no_higher_than_its_burst() -> None:
     """However long nothing is sent; and it is worth as much as was asked for, not more."""
     now = [0.0]

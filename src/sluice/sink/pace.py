@@ -50,7 +50,8 @@ _NOISE: Final = 0.01
 _MANY: Final = 0.2
 # Seconds by which a request may be late and the time be made up for.
 _SLACK: Final = 0.1
-# One that is so late, with nothing in flight, found the sender idle; the writer's pauses are shorter.
+# One that is so late, with nothing in flight, found the sender idle; unless the last answer was a refusal:
+# then there was something to send again, and the writer paused.
 _IDLE: Final = 0.25
 # What a request may hold: so many seconds' worth.
 _REQUEST: Final = 0.1
@@ -71,10 +72,10 @@ class Pace:
         self._cut = False  # in this slow start
         self._calm_since = math.inf
         self._window_start = math.inf
-        self._exact = False  # the window began with a refusal: no burst is in it
         self._accepted = 0.0
         self._refused = 0.0
         self._in_flight = 0
+        self._retrying = False
         self._held_back = 0  # of those, entries that nothing but the pace had held back
         self._echoes = 0  # of those, entries that were on their way when the pace was last lowered
 
@@ -92,10 +93,9 @@ class Pace:
         late = now - self._next
         if late <= _SLACK:
             self._held_back += count
-        elif late > _IDLE and not self._in_flight:
+        elif late > _IDLE and not self._in_flight and not self._retrying:
             # Idle: the destination's allowance has filled up meanwhile, and the time does not count.
             self._window_start = min(self._window_start + late, now)
-            self._exact = False
             self._calm_since = now
         self._next = max(self._next, now - _SLACK) + count / self.rate
         self._in_flight += count
@@ -107,6 +107,11 @@ class Pace:
         held_back, self._held_back = min(count, self._held_back), max(0, self._held_back - count)
         echo, self._echoes = self._echoes > 0, max(0, self._echoes - count)
         self._accepted += accepted
+        self._retrying = refused > 0
+        if now - self._window_start > _LONG_WINDOW:
+            self._window_start = now - (now - self._window_start) / 2
+            self._accepted /= 2
+            self._refused /= 2
         if refused:
             if not echo:
                 self._refused += refused
@@ -117,16 +122,13 @@ class Pace:
     def forget_in_flight(self) -> None:
         """What is on its way will never be answered."""
         self._in_flight = self._held_back = self._echoes = 0
+        self._retrying = False
 
     def _grow(self, seconds: float, now: float) -> None:
         """By what was accepted: where answers are slow in coming, growth waits for them."""
         if not self._doubling and now - self._calm_since > _CALM:
             self._doubling, self._cut = True, False
         self.rate *= 2 ** (seconds / _DOUBLING) if self._doubling else 1 + _PROBE * seconds
-        if now - self._window_start > _LONG_WINDOW:
-            self._window_start = now - (now - self._window_start) / 2
-            self._accepted /= 2
-            self._refused /= 2
 
     def _lower(self, now: float) -> None:
         elapsed = now - self._window_start
@@ -137,8 +139,8 @@ class Pace:
         elif share <= _NOISE or elapsed < (_SHORT_WINDOW if share > _MANY else _WINDOW):
             return
         elif self._accepted:
-            measured = _MARGIN * self._accepted / elapsed
-            self.rate = measured if self._exact else min(self.rate, measured)
+            # After idleness a saved-up burst may be in it: never a reason to go faster.
+            self.rate = min(self.rate, _MARGIN * self._accepted / elapsed)
             self._doubling = False
         else:
             # Too much for it at any pace of this order, or out of order: start again from below.
@@ -148,4 +150,3 @@ class Pace:
         self._echoes = self._in_flight
         self._calm_since = self._window_start = now
         self._accepted = self._refused = 0.0
-        self._exact = True
