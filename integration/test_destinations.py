@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import REGION
-from integration.support.servers import Server
+from integration.support.servers import FaultProxy, Server, fault_proxy
 
 COUNT = 1500
 FILES = 3
@@ -330,6 +330,59 @@ def test_a_stream_of_changes_to_a_table(
         )
     assert {int(item["id"]): int(item["version"]) for item in scan(moto, table)} == {
         n % 100: n for n in range(1000, 1100) if n % 2
+    }
+
+
+# --- in bad weather -----------------------------------------------------------------------------------
+
+
+def faults(service: str, operation: str, throttled: str) -> list[Plain]:
+    """Throttling, a dropped connection, an answer cut short and a slow one, twice each."""
+    kinds: list[Plain] = [
+        {"error": {"code": throttled}},
+        {"reset": True},
+        {"response": {"abort_frac": 0.3}},
+        {"latency": 300},
+    ]
+    return [{"service": service, "operation": operation, "times": 2, **kind} for kind in kinds]
+
+
+@pytest.fixture
+def faulty_moto(moto: Server) -> Iterator[FaultProxy]:
+    with fault_proxy(moto.endpoint) as proxy:
+        yield proxy
+
+
+def test_a_table_behind_a_bad_network(spark: SparkSession, moto: Server, faulty_moto: FaultProxy) -> None:
+    """Nothing is missing, and the last row of a key has won."""
+    table = create_table(moto, id="N")
+    faulty_moto.set_rules(*faults("dynamodb", "BatchWriteItem", "ProvisionedThroughputExceededException"))
+    frame = spark.range(0, 1000, 1, 1).selectExpr("id % 400 AS id", "id AS version")
+
+    write(frame, faulty_moto.server, destination="dynamodb", tableName=table, keyColumns="id")
+
+    assert len(faulty_moto.fired()) == 8
+    versions = {int(item["id"]): int(item["version"]) for item in scan(moto, table)}
+    assert versions == {n % 400: n for n in range(1000)}
+
+
+def test_a_fifo_queue_behind_a_bad_network(
+    spark: SparkSession, moto: Server, faulty_moto: FaultProxy
+) -> None:
+    """Every message is there once, each group in order, though answers were lost after they were given."""
+    url = create_queue(moto, fifo=True)
+    faulty_moto.set_rules(*faults("sqs", "SendMessageBatch", "RequestThrottled"))
+    frame = spark.range(0, 84, 1, 1).selectExpr(
+        "cast(id AS string) AS body",
+        "concat('group-', id % 7) AS messageGroupId",
+        "cast(id AS string) AS messageDeduplicationId",
+    )
+
+    write(frame, faulty_moto.server, destination="sqs", queueUrl=url)
+
+    assert len(faulty_moto.fired()) == 8
+    assert by_group(receive_all(moto, url)) == {
+        f"group-{group}": list(range(group, 84, 7)) for group in range(7)
     }
 
 
