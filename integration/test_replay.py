@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from integration.support.kinesis import Streams
 from integration.support.paths import ROOT
+from integration.support.processes import marked_processes
 from integration.support.queries import read_stream, wait_until
 from integration.support.recorder import Recorder
 from integration.support.replay_driver import BEFORE, HALF, WRITTEN, DriverPlan
@@ -115,13 +116,7 @@ class Driver:
 
     def processes(self) -> list[int]:
         """All there are of it. Python workers are in process groups of their own."""
-        table = subprocess.run(
-            ("ps", "axeww"),  # noqa: S607 - wherever it is
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        return [int(line.split()[0]) for line in table.splitlines() if self.mark in line]
+        return marked_processes(self.mark)
 
     def kill(self) -> None:
         """SIGKILL for the driver, the JVM and the workers, and none is left when this returns."""
