@@ -276,7 +276,7 @@ def test_idleness_is_not_taken_for_slowness() -> None:
     for n in range(10):
         exchange(pace, 100, 0, 12.0 + n / 10)
     for n in range(10):
-        exchange(pace, 100, 5 if n == 9 else 0, 72.0 + n / 10)
+        exchange(pace, 100, 50 if n == 9 else 0, 72.0 + n / 10)
 
     assert pace.rate > 0.8 * before
 
