@@ -12,8 +12,8 @@ import pytest
 from botocore import exceptions as sdk
 from kinesis_wire import Wire, answer, refusal
 
+from sluice.destinations.common import call
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
-from sluice.destinations.kinesis import destination as module
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import read_options
@@ -31,9 +31,9 @@ FINE = {"SequenceNumber": "1", "ShardId": "s"}
 
 @pytest.fixture(autouse=True)
 def _strangers() -> Iterator[None]:
-    module._known.clear()
+    call._known.clear()
     yield
-    module._known.clear()
+    call._known.clear()
 
 
 def accepted(count: int) -> Any:

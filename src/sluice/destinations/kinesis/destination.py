@@ -7,45 +7,29 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+from sluice.destinations.common import BatchCall, Refusal, matching
 from sluice.destinations.kinesis.rows import KinesisEntry, KinesisRowConverter
-from sluice.errors import OptionError, ServiceError
-from sluice.kinesis.connection import ConnectionConfig, client_for, endpoint_for
-from sluice.kinesis.errors import is_unanswered, translate
-from sluice.options import BOOLEAN, Kind, Option, OptionValues
+from sluice.kinesis.connection import ConnectionConfig, client_for
+from sluice.options import BOOLEAN, Option, OptionValues
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
 
 __all__ = ["KinesisStreamsDestination"]
 
 _MIB: Final = 1024 * 1024
-_OPERATION: Final = "PutRecords"
-# An endpoint that has never answered, for this long (seconds), is taken for a wrong one.
-_FIRST_CONTACT: Final = 5.0
-# Those that have, while this process lives: a destination is made anew for every epoch.
-_known: Final[set[ConnectionConfig]] = set()
 
 _ARN = re.compile(
     r"arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):\d{12}:stream/(?P<name>[a-zA-Z0-9_.-]{1,128})"
 )
 
 
-def _matching(name: str, allowed: str, pattern: re.Pattern[str]) -> Kind[str]:
-    def parse(text: str) -> str:
-        if pattern.fullmatch(text.strip()) is None:
-            raise ValueError(text)
-        return text.strip()
-
-    return Kind(name, allowed, parse)
-
-
 STREAM_NAME = Option(
     "streamName",
-    _matching(
+    matching(
         "string", "one name of 1 to 128 letters, digits or any of _.-", re.compile(r"[a-zA-Z0-9_.-]{1,128}")
     ),
     None,
@@ -53,7 +37,7 @@ STREAM_NAME = Option(
 )
 STREAM_ARN = Option(
     "streamArn",
-    _matching("arn", "one arn:aws:kinesis:<region>:<account>:stream/<name>", _ARN),
+    matching("arn", "one arn:aws:kinesis:<region>:<account>:stream/<name>", _ARN),
     None,
     "ARN of the stream to write to; its region holds unless `region` is given.",
 )
@@ -97,13 +81,10 @@ class KinesisStreamsDestination:
         arn = _ARN.fullmatch(stream_arn) if stream_arn else None
         if arn is not None and connection.region is None:
             connection = replace(connection, region=arn["region"])
-        self._connection = connection
         self._stream = {"StreamARN": stream_arn} if stream_arn else {"StreamName": stream_name}
-        self._target = stream_name or (arn["name"] if arn else str(stream_arn))
-        self._make_client = client
-        self._clock = clock
-        self._first_try: float | None = None
-        self.name = f"kinesis stream '{self._target}'"
+        target = stream_name or (arn["name"] if arn else str(stream_arn))
+        self._call = BatchCall(connection, "kinesis", "PutRecords", target, client=client, clock=clock)
+        self.name = f"kinesis stream '{target}'"
 
     @classmethod
     def from_options(
@@ -136,59 +117,24 @@ class KinesisStreamsDestination:
             ServiceError: nothing is known to have been accepted.
             OptionError: no client can be made from the connection options.
         """
-        if self._first_try is None:
-            self._first_try = self._clock()
-        client = self._make_client(self._connection, "kinesis")
-        try:
-            response = client.put_records(Records=list(map(_as_request_entry, entries)), **self._stream)
-            outcomes = response["Records"]
-        except Exception as error:  # noqa: BLE001 - whatever the SDK raises, it leaves as a ServiceError
-            raise self._translated(error) from None
-        _known.add(self._connection)
+        answer = self._call(Records=list(map(_as_request_entry, entries)), **self._stream)
+        outcomes = answer.get("Records", ())
         if len(outcomes) != len(entries):
-            raise ServiceError(
-                f"{_OPERATION} of {self._target}: {len(outcomes)} results for {len(entries)} records",
-                operation=_OPERATION,
-                target=self._target,
-                code="DamagedAnswer",
-                retryable=True,
-            )
+            raise self._call.damaged(f"{len(outcomes)} results for {len(entries)} records")
         # The count of failures in the answer is not relied upon: each record speaks for itself.
-        failed = [n for n, outcome in enumerate(outcomes) if outcome.get("ErrorCode")]
-        if not failed:
-            return SubmitResult()
-        codes = Counter(str(outcomes[n]["ErrorCode"]) for n in failed)
-        return SubmitResult(failed=[entries[n] for n in failed], codes=codes)
+        refused = {
+            n: Refusal(code, str(outcome.get("ErrorMessage", "")), self._call.verdict(code))
+            for n, outcome in enumerate(outcomes)
+            if (code := outcome.get("ErrorCode"))
+        }
+        return self._call.outcome(entries, refused)
 
     def is_fatal(self, error: Exception) -> bool:
-        """Fatal is what another attempt will not change: no such stream, no access, bad credentials.
-
-        Throttling, a failure of the service, a timeout or a lost connection is not, unless the
-        endpoint has never answered at all: then it is more likely to be the wrong one.
-        """
-        if isinstance(error, OptionError):
-            return True
-        if not isinstance(error, ServiceError):
-            error = self._translated(error)
-        if not error.retryable:
-            return True
-        if self._connection in _known or not is_unanswered(error) or error.code == "ReadTimeoutError":
-            return False
-        return self._first_try is not None and self._clock() - self._first_try >= _FIRST_CONTACT
+        """See `BatchCall.is_fatal`."""
+        return self._call.is_fatal(error)
 
     def close(self) -> None:
         """Nothing to let go of: clients live as long as the process."""
-
-    def _translated(self, error: Exception) -> ServiceError:
-        translated = translate(
-            error,
-            operation=_OPERATION,
-            target=self._target,
-            endpoint=endpoint_for(self._connection, "kinesis"),
-        )
-        if not is_unanswered(translated):
-            _known.add(self._connection)
-        return translated
 
 
 def _as_request_entry(entry: KinesisEntry) -> dict[str, Any]:
