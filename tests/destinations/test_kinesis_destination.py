@@ -59,7 +59,7 @@ def test_a_request_holds_all_entries() -> None:
     """Data, partition key and explicit hash key of every entry, in order, to the stream by name."""
     made, wire = destination(lambda _, __: accepted(3))
 
-    assert made.submit(ENTRIES) == SubmitResult()
+    assert made.submit(ENTRIES) == SubmitResult(failed=[], rejected=[])
     (operation, sent) = wire.calls[0]
     assert operation == "PutRecords"
     assert sent["StreamName"] == "orders"

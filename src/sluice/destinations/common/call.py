@@ -117,8 +117,6 @@ class BatchCall:
         Raises:
             ServiceError: nothing will be accepted any more. Not to be retried.
         """
-        if not refused:
-            return SubmitResult()
         again: list[int] = []
         rejected: list[Rejection[EntryT]] = []
         for place, (code, message, verdict) in sorted(refused.items()):
