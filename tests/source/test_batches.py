@@ -413,6 +413,28 @@ def test_time_span_holds_on_every_shard() -> None:
     check_exactly_once(query, records)
 
 
+def test_a_cut_right_before_a_record_is_logged_again_as_it_is() -> None:
+    """A split that waits at such a cut while others move on keeps the number of its next record."""
+    log = MemoryLog()
+    log.create("s", 2)
+    query = Query(log, ["s"])
+    records = put_many(log, 6000)
+    query.run_batch(Limits(span=4 * SECOND))
+    waiting = [p for p in query.offsets[-1]["streams"]["s"].values() if "next" in p]
+    assert waiting
+    throttled = ServiceError("slow down", operation="GetRecords", retryable=True, throttling=True)
+    for split in log.shards:
+        query.restart()
+        log.pass_time(30)
+        log.fault = lambda _, asked, split=split: throttled if asked == split else None  # type: ignore[misc]
+        end = query.enumerator.advance(Offsets.from_json(query.offsets[-1]))
+        log.fault = None
+        query.offsets.append(end.to_json())
+        query.batches.append(query.read(-1))
+    query.run_to_end()
+    check_exactly_once(query, records)
+
+
 def test_available_now_ends_with_what_was_there() -> None:
     """What arrives while the run is under way is left for the next one."""
     log = MemoryLog()

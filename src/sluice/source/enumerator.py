@@ -341,7 +341,7 @@ class StreamEnumerator:
             position = positions.get(front.split.id)
             is_current = isinstance(here, After) and here == position == front.position
             if is_current and not front.seen and isinstance(here, After):
-                positions[front.split.id] = replace(here, next=None)
+                positions[front.split.id] = here
             elif isinstance(position, AtTime) and position == front.position and front.quiet is not None:
                 positions[front.split.id] = replace(position, idle=front.quiet)
 

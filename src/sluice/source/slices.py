@@ -5,9 +5,11 @@ Pure: what is known of the splits goes in, an instant comes out (FLIP-27's event
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 from sluice.source.front import Front, Seen
 from sluice.source.splits import SplitId
@@ -59,7 +61,8 @@ def slice_end(limits: Limits, fronts: Collection[Front], now: int) -> int | None
     if limits.span is not None:
         ends.append(start + limits.span)
     for limit, weigh in _weights(limits):
-        end = _latest(partial(_weight, fronts, weigh), limit, start + 1, now + 1)
+        profiles = [_Profile(front, weigh) for front in fronts]
+        end = _latest(partial(_weight, profiles), limit, start + 1, now + 1)
         if end is not None:
             ends.append(end)
     return min(ends) if ends else None
@@ -119,22 +122,31 @@ def _latest(weight: Callable[[int], float], limit: int, low: int, high: int) -> 
     return low
 
 
-def _weight(fronts: Collection[Front], weigh: _Weigh, until: int) -> float:
-    """What arrived before `until`: as seen, and beyond that as dense as what is seen."""
-    total = 0.0
-    for front in fronts:
-        count = front.count_before(until)
-        seen = sum(weigh(record) for record in front.seen[:count])
-        total += seen
-        if front.seen and count == len(front.seen) and not front.is_exhausted:
-            last = front.seen[-1].arrival
-            total += _MARGIN * _density(front, weigh) * max(0, until - last)
-    return total
+def _weight(profiles: Collection[_Profile], until: int) -> float:
+    return sum(profile.weight(until) for profile in profiles)
 
 
-def _density(front: Front, weigh: _Weigh) -> float:
-    """Weight a microsecond. The last time of arrival does not count: it may have been cut short."""
-    first, last = front.seen[0].arrival, max(record.arrival for record in front.seen)
-    if last <= first:
-        return float(sum(weigh(record) for record in front.seen))
-    return sum(weigh(record) for record in front.seen if record.arrival < last) / (last - first)
+class _Profile:
+    """How much of one split arrived before an instant: as seen, and beyond that as dense as what is seen.
+
+    Asked for many instants, of hundreds of splits: so everything is summed up once.
+    """
+
+    def __init__(self, front: Front, weigh: _Weigh) -> None:
+        # Arrival may step back, and a cut may not: what counts is the latest up to each record.
+        self._arrivals = list(accumulate((record.arrival for record in front.seen), max))
+        self._totals = [0, *accumulate(map(weigh, front.seen))]
+        self._density = 0.0 if front.is_exhausted or not front.seen else self._estimate()
+
+    def weight(self, until: int) -> float:
+        count = bisect_left(self._arrivals, until)
+        if count < len(self._arrivals) or not self._arrivals:
+            return self._totals[count]
+        return self._totals[count] + _MARGIN * self._density * (until - self._arrivals[-1])
+
+    def _estimate(self) -> float:
+        """Weight a microsecond. The last time of arrival does not count: it may have been cut short."""
+        first, last = self._arrivals[0], self._arrivals[-1]
+        if last == first:
+            return float(self._totals[-1])
+        return self._totals[bisect_left(self._arrivals, last)] / (last - first)
