@@ -196,7 +196,8 @@ class Planner:
 
 def _end_before(front: Front, instant: int) -> End | None:
     """The end of what is seen, without a last record that arrived at or after `instant`."""
-    if front.seen and front.seen[-1].arrival >= instant and not front.has_met_target:
-        end = before(front.seen[-1].number)
+    count = front.count_before(instant)
+    if count < len(front.seen) and not front.has_met_target:
+        end = before(front.seen[count].number)
         return end if isinstance(end, After) else None
     return front.cut_at(len(front.seen))
