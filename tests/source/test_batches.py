@@ -426,7 +426,7 @@ def test_a_cut_right_before_a_record_is_logged_again_as_it_is() -> None:
     for split in log.shards:
         query.restart()
         log.pass_time(30)
-        log.fault = lambda _, asked, split=split: throttled if asked == split else None  # type: ignore[misc]
+        log.fault = lambda _, asked, split=split: throttled if asked == split else None
         end = query.enumerator.advance(Offsets.from_json(query.offsets[-1]))
         log.fault = None
         query.offsets.append(end.to_json())
