@@ -136,6 +136,25 @@ class BatchCall:
             rejected=rejected,
         )
 
+    def outcome_in_order(
+        self, entries: Sequence[EntryT], outcomes: Sequence[Mapping[str, Any]]
+    ) -> SubmitResult[EntryT]:
+        """What became of `entries`, by an answer with one outcome for each, in their order.
+
+        Its count of failures is not relied upon: each outcome speaks for itself, by its ``ErrorCode``.
+
+        Raises:
+            ServiceError: the answer does not fit the entries, or as `outcome` does.
+        """
+        if len(outcomes) != len(entries):
+            raise self.damaged(f"{len(outcomes)} results for {len(entries)} records")
+        refused = {
+            place: Refusal(code, str(each.get("ErrorMessage", "")), self.verdict(code))
+            for place, each in enumerate(outcomes)
+            if (code := each.get("ErrorCode"))
+        }
+        return self.outcome(entries, refused)
+
     def verdict(self, code: str) -> Verdict:
         """What the code of a single entry says of another attempt."""
         name = re.split(r"[.#]", code)[-1]

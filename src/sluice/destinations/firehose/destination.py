@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from sluice.destinations.common import (
     BatchCall,
     Column,
-    Refusal,
     check_columns,
     column_of,
     first_row,
@@ -129,16 +128,7 @@ class FirehoseDestination:
             OptionError: no client can be made from the connection options.
         """
         answer = self._call(DeliveryStreamName=self._stream, Records=[{"Data": entry} for entry in entries])
-        outcomes = answer.get("RequestResponses", ())
-        if len(outcomes) != len(entries):
-            raise self._call.damaged(f"{len(outcomes)} results for {len(entries)} records")
-        # The count of failures in the answer is not relied upon: each record speaks for itself.
-        refused = {
-            n: Refusal(code, str(outcome.get("ErrorMessage", "")), self._call.verdict(code))
-            for n, outcome in enumerate(outcomes)
-            if (code := outcome.get("ErrorCode"))
-        }
-        return self._call.outcome(entries, refused)
+        return self._call.outcome_in_order(entries, answer.get("RequestResponses", ()))
 
     def is_fatal(self, error: Exception) -> bool:
         """See `BatchCall.is_fatal`."""

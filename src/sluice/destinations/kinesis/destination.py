@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from sluice.destinations.common import BatchCall, Refusal, matching
+from sluice.destinations.common import BatchCall, matching
 from sluice.destinations.kinesis.rows import KinesisEntry, KinesisRowConverter
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import BOOLEAN, Option, OptionValues
@@ -118,16 +118,7 @@ class KinesisStreamsDestination:
             OptionError: no client can be made from the connection options.
         """
         answer = self._call(Records=list(map(_as_request_entry, entries)), **self._stream)
-        outcomes = answer.get("Records", ())
-        if len(outcomes) != len(entries):
-            raise self._call.damaged(f"{len(outcomes)} results for {len(entries)} records")
-        # The count of failures in the answer is not relied upon: each record speaks for itself.
-        refused = {
-            n: Refusal(code, str(outcome.get("ErrorMessage", "")), self._call.verdict(code))
-            for n, outcome in enumerate(outcomes)
-            if (code := outcome.get("ErrorCode"))
-        }
-        return self._call.outcome(entries, refused)
+        return self._call.outcome_in_order(entries, answer.get("Records", ()))
 
     def is_fatal(self, error: Exception) -> bool:
         """See `BatchCall.is_fatal`."""
