@@ -1,4 +1,4 @@
-"""The options of the source: defaults, cross checks, and what is not built yet."""
+"""The options of the source: defaults and cross checks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from sluice.errors import OptionError
 from sluice.kinesis.connection import CONNECTION_OPTIONS, ConnectionConfig
+from sluice.kinesis.fanout_options import FanOut
 from sluice.kinesis.options import (
     SOURCE_OPTIONS,
     Polling,
@@ -159,32 +160,241 @@ def test_all_problems_come_in_one_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    "operation",
     [
-        ("consumerName", "me"),
-        ("consumerRegistration", "eager"),
-        ("consumerDeregistration", "never"),
-        ("consumerArn", ARN + "a/consumer/c:1"),
-        ("consumerArn.orders", ARN + "a/consumer/c:1"),
-        ("recordPublisher", "efo"),
-        ("subscribeToShardMaxRetries", "1"),
-        ("registerStreamConsumerBackoffBase", "1s"),
-        ("deregisterStreamConsumerBackoffMax", "1s"),
-        ("listStreamConsumersBackoffExponent", "2"),
-        ("describeStreamConsumerMaxRetries", "1"),
+        "subscribeToShard",
+        "registerStreamConsumer",
+        "deregisterStreamConsumer",
+        "listStreamConsumers",
+        "describeStreamConsumer",
     ],
 )
-def test_what_is_not_built_yet_is_refused_by_name(key: str, value: str) -> None:
-    """Fan-out options are known, but refused until there is fan-out: never ignored."""
-    message = refusal(streamName="orders", **{key: value})
-    assert f"'{key.partition('.')[0]}" in message
-    assert "not supported yet" in message
+def test_operations_of_fan_out_have_their_own_backoffs(operation: str) -> None:
+    """The four options of each reach the config under the operation's name in the API."""
+    given = {"MaxRetries": "2", "BackoffBase": "1s", "BackoffMax": "3s", "BackoffExponent": "4"}
+    config = read(consumerName="me", **{operation + key: value for key, value in given.items()})
+    assert config.backoffs[operation[0].upper() + operation[1:]] == Backoff(2, 1.0, 3.0, 4.0)
+
+
+# --- fan-out ------------------------------------------------------------------------------------------
+
+A, B = (f"{ARN}{name}/consumer/me:1700000000" for name in "ab")
+STREAMS_AB = {"streamName": "a,b"}
+
+
+@pytest.mark.parametrize(
+    ("given", "fan_out"),
+    [
+        ({}, None),
+        ({"recordPublisher": "polling"}, None),
+        ({"consumerName": "me"}, FanOut("me")),
+        ({"consumerName": "me", "recordPublisher": "EFO"}, FanOut("me")),
+        ({"consumerName": " me.1_x-y "}, FanOut("me.1_x-y")),
+        ({"consumerName": "me", "consumerRegistration": "Eager"}, FanOut("me", "eager")),
+        ({"consumerName": "me", "consumerDeregistration": "never"}, FanOut("me", deregister=False)),
+        ({"consumerName": "me", "subscribeToShardFallback": "fail"}, FanOut("me", may_poll=False)),
+        ({"consumerName": "me", "fanOutAgent": "none"}, FanOut("me", agent="none")),
+        (
+            {
+                "consumerName": "me",
+                "fanOutAgent": "workers",
+                "fanOutAgentAddress": "::1",
+                "fanOutBufferSize": "64MiB",
+            },
+            FanOut("me", agent="workers", agent_address="::1", buffer_bytes=64 * 1024 * 1024),
+        ),
+        ({"streamName": "a", "consumerArn": A}, FanOut(None, "none", False, {"a": A})),
+        ({"streamArn": ARN + "a", "consumerArn": A}, FanOut(None, "none", False, {"a": A})),
+        ({"streamName": "a", "consumerArn.A": A}, FanOut(None, "none", False, {"a": A})),
+        (
+            {"streamName": "a", "consumerArn": A, "consumerName": "me", "consumerRegistration": "none"},
+            FanOut(None, "none", False, {"a": A}),
+        ),
+        (
+            {**STREAMS_AB, "consumerarn.b": B, "CONSUMERARN.A": A},
+            FanOut(None, "none", False, {"a": A, "b": B}),
+        ),
+        (
+            {"streamName": "Orders", "consumerarn.orders": A.replace("/a/", "/Orders/")},
+            FanOut(None, "none", False, {"Orders": A.replace("/a/", "/Orders/")}),
+        ),
+    ],
+)
+def test_fan_out_is_chosen_by_naming_a_consumer(given: dict[str, str], fan_out: FanOut | None) -> None:
+    """By name, or by ARN; what is not given has its default, and all of it is plain data."""
+    config = source_config_from_options(given if "streamArn" in given else {"streamName": "orders", **given})
+    assert config.fan_out == fan_out
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_an_arn_of_a_consumer_says_where_its_stream_is() -> None:
+    """As that of a stream does: the SDK's chain must not send the calls elsewhere."""
+    assert read(streamName="a", consumerArn=A).connection.region == "eu-west-1"
+    assert read(streamName="a", consumerArn=A, region="eu-west-1").connection.region == "eu-west-1"
+
+
+ARN_SYNTAX = "arn:aws:kinesis:<region>:<account>:stream/<stream>/consumer/<consumer>:<creationTimestamp>"
+FAN_OUT_ONLY = {
+    "consumerName": "me",
+    "consumerRegistration": "none",
+    "consumerDeregistration": "auto",
+    "consumerArn": ARN + "orders/consumer/me:1",
+    "consumerArn.orders": ARN + "orders/consumer/me:1",
+    "fanOutAgent": "driver",
+    "fanOutAgentAddress": "10.0.0.1",
+    "fanOutBufferSize": "1MiB",
+    "subscribeToShardFallback": "polling",
+}
+
+
+@pytest.mark.parametrize("key", FAN_OUT_ONLY)
+def test_polling_refuses_what_only_fan_out_has(key: str) -> None:
+    """An option that did nothing would be worse than one that is refused."""
+    value = FAN_OUT_ONLY[key]
+    message = refusal(streamName="orders", recordPublisher="polling", **{key: value})
+    assert f"option '{key}' is {value!r}: 'recordPublisher' is polling: it is for efo only" in message
+    if not key.startswith(("consumerName", "consumerArn")):
+        message = refusal(streamName="orders", **{key: value})
+        assert f"option '{key}' is {value!r}: it is for fan-out, which needs 'consumerName' or" in message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"recordPublisher": "efo"},
+            "option 'consumerName' is required with 'recordPublisher' efo: 1 to 128 letters",
+        ),
+        (
+            {"consumerName": "my consumer"},
+            "option 'consumerName' is 'my consumer': allowed is 1 to 128 letters",
+        ),
+        ({"consumerName": "x" * 129}, "allowed is 1 to 128 letters"),
+        ({"consumerName": ""}, "option 'consumerName' is '': allowed is 1 to 128 letters"),
+        (
+            {"consumerName": "me", "consumerRegistration": "never"},
+            "option 'consumerRegistration' is 'never': allowed is one of lazy, eager, none",
+        ),
+        (
+            {"consumerName": "me", "consumerDeregistration": "none"},
+            "option 'consumerDeregistration' is 'none': allowed is one of auto, never",
+        ),
+        (
+            {"consumerName": "me", "consumerRegistration": "none", "streamName": "a"},
+            f"option 'consumerArn' is required with 'consumerRegistration' none: {ARN_SYNTAX}",
+        ),
+        (
+            {"consumerArn.a": A, **STREAMS_AB},
+            f"option 'consumerArn.b' is required with 'consumerRegistration' none: {ARN_SYNTAX}",
+        ),
+        (
+            {"consumerArn": A, **STREAMS_AB},
+            f"'consumerArn' is {A!r}: it is for one stream: give 'consumerArn.<stream>' for each of a, b",
+        ),
+        (
+            {"consumerArn": A, "consumerArn.a": A, "streamName": "a"},
+            "option 'consumerArn.a' and 'consumerArn' exclude one another: give one of them",
+        ),
+        (
+            {"consumerArn": A, "consumerArn.b": B, "streamName": "a"},
+            f"option 'consumerArn.b' is {B!r}: no such stream is read: allowed are a",
+        ),
+        (
+            {"consumerarn.a": A, "streamName": "a,A,b", "consumerarn.b": B},
+            "option 'consumerArn.a' could be for 'a' and 'A', as keys have no case",
+        ),
+        (
+            {"consumerArn": ARN + "a", "streamName": "a"},
+            f"option 'consumerArn' is '{ARN}a': allowed is {ARN_SYNTAX}",
+        ),
+        ({"consumerArn": A + "x", "streamName": "a"}, f"allowed is {ARN_SYNTAX}"),
+        ({"consumerArn": A.replace("12", "1", 1), "streamName": "a"}, f"allowed is {ARN_SYNTAX}"),
+        (
+            {"consumerArn.a": "me", "streamName": "a"},
+            f"option 'consumerArn.a' is 'me': allowed is {ARN_SYNTAX}",
+        ),
+        (
+            {"consumerArn": B, "streamName": "a"},
+            f"option 'consumerArn' is {B!r}: that is a consumer of stream 'b', not of 'a'",
+        ),
+        (
+            {"consumerArn.a": B, "consumerArn.b": B, **STREAMS_AB},
+            f"option 'consumerArn.a' is {B!r}: that is a consumer of stream 'b', not of 'a'",
+        ),
+        (
+            {"consumerArn": A.replace("9012", "9013"), "streamArn": ARN + "a"},
+            f"that is not a consumer of {ARN}a",
+        ),
+        (
+            {"consumerArn": A.replace("west", "east"), "streamArn": ARN + "a"},
+            f"that is not a consumer of {ARN}a",
+        ),
+        (
+            {"consumerArn": A, "streamName": "a", "region": "us-east-1"},
+            "option 'region' is 'us-east-1': the consumers of 'consumerArn' are in eu-west-1",
+        ),
+        (
+            {"consumerArn.a": A, "consumerArn.b": B.replace("west", "east"), **STREAMS_AB},
+            "option 'consumerArn.*' are in eu-east-1 and eu-west-1: allowed is one region",
+        ),
+        (
+            {"consumerArn": A, "streamName": "a", "consumerRegistration": "eager"},
+            f"option 'consumerArn' is {A!r}: 'consumerRegistration' is eager: a consumer's ARN is for none",
+        ),
+        (
+            {"consumerArn.a": A, "streamName": "a", "consumerName": "me", "consumerRegistration": "lazy"},
+            f"option 'consumerArn.a' is {A!r}: 'consumerRegistration' is lazy: a consumer's ARN is for none",
+        ),
+        (
+            {"consumerArn": A, "streamName": "a", "consumerName": "you"},
+            f"option 'consumerArn' is {A!r}: 'consumerName' is 'you'; leave it out, or let them agree",
+        ),
+        (
+            {"consumerName": "me", "fanOutAgent": "executors"},
+            "option 'fanOutAgent' is 'executors': allowed is one of driver, workers, none",
+        ),
+        (
+            {"consumerName": "me", "fanOutAgent": "none", "fanOutAgentAddress": "10.0.0.1"},
+            "option 'fanOutAgentAddress' is '10.0.0.1': 'fanOutAgent' is none: there is no agent",
+        ),
+        (
+            {"consumerName": "me", "fanOutAgent": "none", "fanOutBufferSize": "1GiB"},
+            "option 'fanOutBufferSize' is '1GiB': 'fanOutAgent' is none: there is no agent",
+        ),
+        (
+            {"consumerName": "me", "fanOutAgentAddress": "0.0.0.0"},  # noqa: S104 - refused
+            "is '0.0.0.0': tasks connect to it, so it has to be an address of one host",
+        ),
+        ({"consumerName": "me", "fanOutAgentAddress": "10.0.0.1:99"}, "without a port"),
+        ({"consumerName": "me", "fanOutAgentAddress": "10.0.0.999"}, "without a port"),
+        ({"consumerName": "me", "fanOutAgentAddress": "a b"}, "without a port"),
+        ({"consumerName": "me", "fanOutBufferSize": "1"}, "allowed is a size of at least 1048576"),
+        (
+            {"consumerName": "me", "subscribeToShardFallback": "never"},
+            "option 'subscribeToShardFallback' is 'never': allowed is one of polling, fail",
+        ),
+    ],
+)
+def test_consumers_that_cannot_work_are_refused_by_name(given: dict[str, str], message: str) -> None:
+    """Before anything runs: the option, what was given, and what is allowed; one problem is told once."""
+    named = any(key in given for key in ("streamName", "streamArn"))
+    found = refusal(**(given if named else {"streamName": "orders", **given}))
+    assert message in found
+    assert found.count("option '") == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "driver", "driver-1.svc.cluster.local", "fe80::1", "10.1.2.3"])
+def test_an_agent_listens_on_a_host(host: str) -> None:
+    """Names and addresses alike, without a port."""
+    fan_out = read(consumerName="me", fanOutAgentAddress=host).fan_out
+    assert fan_out is not None
+    assert fan_out.agent_address == host
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:
     """32 backoff options, the rest of the source's and the connection's; each with a description."""
     keys = [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)]
-    assert len(keys) == len({key.lower() for key in keys}) == 21 + 32 + 12
+    assert len(keys) == len({key.lower() for key in keys}) == 25 + 32 + 12
     assert all(option.description.endswith(".") for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
     for operation in ("subscribeToShard", "getRecords", "describeStreamConsumer", "listShards"):
         for suffix in ("MaxRetries", "BackoffBase", "BackoffMax", "BackoffExponent"):

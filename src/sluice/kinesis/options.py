@@ -13,6 +13,7 @@ from sluice.kinesis.connection import (
     ConnectionConfig,
     connection_from_options,
 )
+from sluice.kinesis.fanout_options import CONSUMER_ARN, FAN_OUT_OPTIONS, FanOut, fan_out_from_options
 from sluice.kinesis.starting import (
     ENDING_POSITION,
     LATEST,
@@ -29,10 +30,8 @@ from sluice.kinesis.starting import (
 from sluice.kinesis.streams import STREAM_ARN, STREAM_NAME, StreamRef, streams_from_options
 from sluice.options import (
     BOOLEAN,
-    TEXT,
     Option,
     OptionValues,
-    choice,
     duration,
     integer,
     number,
@@ -53,46 +52,6 @@ __all__ = [
 FORMAT: Final = "kinesis-efo"
 _MILLISECOND: Final = 0.001
 
-RECORD_PUBLISHER = Option(
-    "recordPublisher",
-    choice("efo", "polling"),
-    None,
-    "How records are fetched: `efo` (enhanced fan-out) or `polling`.",
-    shown_default="`efo` when a consumer is named, else `polling`",
-)
-CONSUMER_NAME = Option(
-    "consumerName",
-    TEXT,
-    None,
-    "Fan-out consumer, registered with Kinesis Data Streams.",
-    shown_default="required for `efo` unless ARNs are given",
-    supported=False,
-)
-CONSUMER_REGISTRATION = Option(
-    "consumerRegistration",
-    choice("lazy", "eager", "none"),
-    "lazy",
-    "When the consumer is registered: `lazy` when the query starts, `eager` at `.load()`, "
-    "`none` by the user, who gives `consumerArn`.",
-    supported=False,
-)
-CONSUMER_DEREGISTRATION = Option(
-    "consumerDeregistration",
-    choice("auto", "never"),
-    "auto",
-    "`auto`: on stop, a consumer that this query registered is deregistered. `never`: it stays.",
-    supported=False,
-)
-CONSUMER_ARN = Option(
-    "consumerArn", TEXT, None, "A consumer registered by the user, with one stream.", supported=False
-)
-CONSUMER_ARNS = Option(
-    "consumerArn.*",
-    TEXT,
-    None,
-    "The same for one of several streams: `consumerArn.<stream>`.",
-    supported=False,
-)
 STARTING = Option(
     "startingPosition",
     STARTING_POSITION,
@@ -177,7 +136,6 @@ BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
     "GetShardIterator": Backoff(3, 0.3, 1.0, 1.5),
     "ListShards": Backoff(10, 1.0, 5.0, 1.5),
 }
-_POLLING_OPERATIONS: Final = frozenset({"GetRecords", "GetShardIterator", "ListShards"})
 
 
 def _shown_duration(seconds: float) -> str:
@@ -208,11 +166,10 @@ class _BackoffOptions:
 
 def _declare_backoff(operation: str, default: Backoff) -> _BackoffOptions:
     prefix = operation[0].lower() + operation[1:]
-    supported = operation in _POLLING_OPERATIONS
 
     def time(name: str, seconds: float, text: str) -> Option[float]:
         shown = _shown_duration(seconds)
-        return Option(f"{prefix}{name}", duration(), seconds, text, shown_default=shown, supported=supported)
+        return Option(f"{prefix}{name}", duration(), seconds, text, shown_default=shown)
 
     return _BackoffOptions(
         Option(
@@ -220,7 +177,6 @@ def _declare_backoff(operation: str, default: Backoff) -> _BackoffOptions:
             integer(0),
             default.max_retries,
             f"How often a failed `{operation}` is retried.",
-            supported=supported,
         ),
         time("BackoffBase", default.base, f"Longest wait before the first retry of `{operation}`."),
         time("BackoffMax", default.max, f"Longest wait before any retry of `{operation}`."),
@@ -229,7 +185,6 @@ def _declare_backoff(operation: str, default: Backoff) -> _BackoffOptions:
             number(1.0),
             default.exponent,
             f"How the wait grows from retry to retry of `{operation}`.",
-            supported=supported,
         ),
     )
 
@@ -239,12 +194,7 @@ _BACKOFFS: Final = {name: _declare_backoff(name, default) for name, default in B
 SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     STREAM_NAME,
     STREAM_ARN,
-    RECORD_PUBLISHER,
-    CONSUMER_NAME,
-    CONSUMER_REGISTRATION,
-    CONSUMER_DEREGISTRATION,
-    CONSUMER_ARN,
-    CONSUMER_ARNS,
+    *FAN_OUT_OPTIONS,
     STARTING,
     STARTING_TIMESTAMP,
     ENDING,
@@ -277,6 +227,7 @@ class SourceConfig:
     Attributes:
         streams: in the order given, no name twice.
         backoffs: by the operation's name in the API (``GetRecords``).
+        fan_out: None when records are polled.
     """
 
     connection: ConnectionConfig
@@ -290,6 +241,7 @@ class SourceConfig:
     shards_per_task: int = 16
     deaggregate: bool = True
     fail_on_data_loss: bool = True
+    fan_out: FanOut | None = None
 
 
 def source_config_from_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceConfig:
@@ -306,9 +258,8 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool = 
     streams = streams_from_options(
         values, mentioned=any(option.takes(key) for option in (STREAM_NAME, STREAM_ARN) for key in options)
     )
-    connection = _in_region(values, connection_from_options(values), streams)
-    if values.get(RECORD_PUBLISHER) == "efo":
-        values.reject(RECORD_PUBLISHER.key, "('efo' given) is not supported yet: allowed is polling")
+    fan_out = fan_out_from_options(values, streams, options.keys())
+    connection = _in_region(values, connection_from_options(values), streams, fan_out)
     start = _read_start(values, streams, options.keys())
     end = _read_end(values, start, options.keys(), streaming=streaming)
     values.check()
@@ -324,6 +275,7 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool = 
         shards_per_task=values.require(SHARDS_PER_TASK),
         deaggregate=values.require(DEAGGREGATE),
         fail_on_data_loss=values.require(FAIL_ON_DATA_LOSS),
+        fan_out=fan_out,
     )
 
 
@@ -334,14 +286,19 @@ def _read_limits(values: OptionValues) -> Limits:
 
 
 def _in_region(
-    values: OptionValues, connection: ConnectionConfig, streams: tuple[StreamRef, ...]
+    values: OptionValues,
+    connection: ConnectionConfig,
+    streams: tuple[StreamRef, ...],
+    fan_out: FanOut | None,
 ) -> ConnectionConfig:
     # An ARN says where its stream is; the SDK's chain must not send the calls elsewhere.
-    region = streams[0].region if streams else None
+    region, whose = streams[0].region if streams else None, f"the streams of '{STREAM_ARN.key}'"
+    if region is None:
+        region, whose = fan_out.region if fan_out else None, f"the consumers of '{CONSUMER_ARN.key}'"
     if region is None:
         return connection
     if connection.region not in (None, region):
-        values.refuse(REGION, f"the streams of '{STREAM_ARN.key}' are in {region}")
+        values.refuse(REGION, f"{whose} are in {region}")
     return replace(connection, region=region)
 
 

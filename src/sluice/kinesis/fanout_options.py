@@ -1,0 +1,313 @@
+"""The options of enhanced fan-out, and what they make: a `FanOut`, or none where records are polled."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sluice.errors import OptionError
+from sluice.kinesis.streams import StreamRef
+from sluice.options import Kind, Option, OptionValues, choice, size
+
+__all__ = ["FAN_OUT_OPTIONS", "ConsumerArn", "FanOut", "fan_out_from_options"]
+
+_MIB: Final = 1024 * 1024
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_NAME_ALLOWED: Final = "1 to 128 letters, digits or any of _.-"
+_ARN = re.compile(
+    r"(?P<stream_arn>arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):\d{12}:stream/(?P<stream>[A-Za-z0-9_.-]{1,128}))"
+    r"/consumer/(?P<consumer>[A-Za-z0-9_.-]{1,128}):\d+"
+)
+_ARN_ALLOWED: Final = (
+    "arn:aws:kinesis:<region>:<account>:stream/<stream>/consumer/<consumer>:<creationTimestamp>"
+)
+_HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerArn:
+    """The ARN of a consumer, and what it says of it."""
+
+    text: str
+    region: str
+    stream_arn: str
+    stream: str
+    consumer: str
+
+    @classmethod
+    def parse(cls, text: str) -> ConsumerArn:
+        """Raises ValueError for anything else."""
+        match = _ARN.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(text)
+        return cls(match[0], match["region"], match["stream_arn"], match["stream"], match["consumer"])
+
+
+def _parse_name(text: str) -> str:
+    if _NAME.fullmatch(text.strip()) is None:
+        raise ValueError(text)
+    return text.strip()
+
+
+def _parse_keyed_arn(text: str) -> ConsumerArn:
+    # An OptionError is reported under the key that was given, which names the stream.
+    try:
+        return ConsumerArn.parse(text)
+    except ValueError:
+        raise OptionError(f"is {text!r}: allowed is {_ARN_ALLOWED}") from None
+
+
+def _parse_host(text: str) -> str:
+    host = text.strip()
+    try:
+        is_unspecified = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        if _HOST.fullmatch(host) is None or host.replace(".", "").isdigit():
+            raise
+        return host
+    if is_unspecified:
+        raise OptionError(f"is {text!r}: tasks connect to it, so it has to be an address of one host")
+    return host
+
+
+RECORD_PUBLISHER = Option(
+    "recordPublisher",
+    choice("efo", "polling"),
+    None,
+    "How records are fetched: `efo` (enhanced fan-out) or `polling`.",
+    shown_default="`efo` when a consumer is named, else `polling`",
+)
+CONSUMER_NAME = Option(
+    "consumerName",
+    Kind("string", _NAME_ALLOWED, _parse_name),
+    None,
+    "Fan-out consumer, registered with Kinesis Data Streams; several streams get one of this name each.",
+    shown_default="required for `efo` unless ARNs are given",
+)
+CONSUMER_REGISTRATION = Option(
+    "consumerRegistration",
+    choice("lazy", "eager", "none"),
+    None,
+    "When the consumer is registered, unless it exists: `lazy` when the query starts, `eager` at `.load()`, "
+    "`none` by the user, who gives `consumerArn`.",
+    shown_default="`lazy`; `none` when ARNs are given",
+)
+CONSUMER_DEREGISTRATION = Option(
+    "consumerDeregistration",
+    choice("auto", "never"),
+    "auto",
+    "`auto`: on stop, a consumer that this query registered is deregistered. `never`: it stays.",
+)
+CONSUMER_ARN = Option(
+    "consumerArn",
+    Kind("arn", _ARN_ALLOWED, ConsumerArn.parse),
+    None,
+    "A consumer registered by the user, with the one stream that is read.",
+)
+CONSUMER_ARNS = Option(
+    "consumerArn.*",
+    Kind("arn", _ARN_ALLOWED, _parse_keyed_arn),
+    None,
+    "The same for one of several streams: `consumerArn.<stream>`, in any case.",
+)
+AGENT = Option(
+    "fanOutAgent",
+    choice("driver", "workers", "none"),
+    "driver",
+    "Where subscriptions stay open between batches: in one process beside the driver, in one on each worker "
+    "host, or nowhere: each range is a subscription of its own, at most one in 5 s for a shard. A batch read "
+    "has no agent.",
+)
+AGENT_ADDRESS = Option(
+    "fanOutAgentAddress",
+    Kind("host", "the name or address of a host, without a port", _parse_host),
+    "127.0.0.1",
+    "Address that the agent listens on and tasks connect to; on a cluster, one of the driver's own that "
+    "workers reach.",
+)
+BUFFER_SIZE = Option(
+    "fanOutBufferSize",
+    size(_MIB),
+    256 * _MIB,
+    "What one agent buffers before it lets the service wait.",
+    shown_default="256MiB",
+)
+FALLBACK = Option(
+    "subscribeToShardFallback",
+    choice("polling", "fail"),
+    "polling",
+    "What becomes of a range that fan-out does not deliver: it is read by `polling`, or the query is to "
+    "`fail`.",
+)
+
+FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    RECORD_PUBLISHER,
+    CONSUMER_NAME,
+    CONSUMER_REGISTRATION,
+    CONSUMER_DEREGISTRATION,
+    CONSUMER_ARN,
+    CONSUMER_ARNS,
+    AGENT,
+    AGENT_ADDRESS,
+    BUFFER_SIZE,
+    FALLBACK,
+)
+
+
+@dataclass(frozen=True)
+class FanOut:
+    """How records are had by fan-out, as plain data, which Spark may pickle.
+
+    Attributes:
+        consumer_name: None with `registration` ``none``.
+        registration: ``lazy``, ``eager`` or ``none``.
+        deregister: whether a consumer that this query registered goes when the query is stopped.
+        arns: the consumer's ARN for every stream, by the stream's name, with `registration` ``none``.
+        agent: ``driver``, ``workers`` or ``none``.
+        agent_address: what the agent listens on and tasks connect to.
+        buffer_bytes: what one agent may buffer.
+        may_poll: a range that can't be had by fan-out is read by polling; else the read fails.
+        registered: the ARN of each consumer that ``load()`` registered, by the stream's name.
+    """
+
+    consumer_name: str | None = None
+    registration: str = "lazy"
+    deregister: bool = True
+    arns: Mapping[str, str] = field(default_factory=dict)
+    agent: str = "driver"
+    agent_address: str = "127.0.0.1"
+    buffer_bytes: int = 256 * _MIB
+    may_poll: bool = True
+    registered: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def region(self) -> str | None:
+        """The region that the ARNs name."""
+        return next((ConsumerArn.parse(arn).region for arn in self.arns.values()), None)
+
+
+def fan_out_from_options(
+    values: OptionValues, streams: Sequence[StreamRef], keys: Collection[str]
+) -> FanOut | None:
+    """Reads the options of fan-out; None for polling. What does not fit is noted for `values.check()`.
+
+    Args:
+        values: read with FAN_OUT_OPTIONS declared.
+        streams: those that are read.
+        keys: all keys that the user gave, maybe with a value that was refused.
+    """
+    has_arns = _mentioned(CONSUMER_ARN, keys) or _mentioned(CONSUMER_ARNS, keys)
+    is_named = has_arns or _mentioned(CONSUMER_NAME, keys)
+    if (values.get(RECORD_PUBLISHER) or ("efo" if is_named else "polling")) == "polling":
+        _refuse_with_polling(values)
+        return None
+    registration = values.get(CONSUMER_REGISTRATION) or ("none" if has_arns else "lazy")
+    arns: Mapping[str, str] = {}
+    if registration == "none":
+        arns = _read_arns(values, streams, keys)
+    elif has_arns:
+        why = f"'{CONSUMER_REGISTRATION.key}' is {registration}: a consumer's ARN is for none"
+        _refuse_each(values, (CONSUMER_ARN, CONSUMER_ARNS), why)
+    elif not is_named:
+        values.reject(
+            CONSUMER_NAME.key,
+            f"is required with '{RECORD_PUBLISHER.key}' efo: {_NAME_ALLOWED} (or give '{CONSUMER_ARN.key}')",
+        )
+    agent = values.require(AGENT)
+    if agent == "none":
+        _refuse_each(values, (AGENT_ADDRESS, BUFFER_SIZE), f"'{AGENT.key}' is none: there is no agent")
+    return FanOut(
+        consumer_name=None if registration == "none" else values.get(CONSUMER_NAME),
+        registration=registration,
+        deregister=registration != "none" and values.get(CONSUMER_DEREGISTRATION) == "auto",
+        arns=arns,
+        agent=agent,
+        agent_address=values.require(AGENT_ADDRESS),
+        buffer_bytes=values.require(BUFFER_SIZE),
+        may_poll=values.get(FALLBACK) == "polling",
+    )
+
+
+def _mentioned(option: Option[Any], keys: Collection[str]) -> bool:
+    return any(option.takes(key) for key in keys)
+
+
+def _refuse_with_polling(values: OptionValues) -> None:
+    # An option that did nothing would be worse than one that is refused.
+    if values.given(RECORD_PUBLISHER):
+        why = f"'{RECORD_PUBLISHER.key}' is polling: it is for efo only"
+    else:
+        why = f"it is for fan-out, which needs '{CONSUMER_NAME.key}' or '{CONSUMER_ARN.key}'"
+    _refuse_each(values, FAN_OUT_OPTIONS[1:], why)
+
+
+def _refuse_each(values: OptionValues, options: Sequence[Option[Any]], why: str) -> None:
+    for option in options:
+        if option.is_prefix:
+            for suffix, arn in values.with_prefix(option).items():
+                values.reject(option.key[:-1] + suffix, f"is {arn.text!r}: {why}")
+        elif values.given(option):
+            values.refuse(option, why)
+
+
+def _read_arns(
+    values: OptionValues, streams: Sequence[StreamRef], keys: Collection[str]
+) -> Mapping[str, str]:
+    found = _match_arns(values, streams)
+    regions = {arn.region for _, arn in found.values()}
+    if len(regions) > 1:
+        values.reject(CONSUMER_ARNS.key, f"are in {' and '.join(sorted(regions))}: allowed is one region")
+    for stream in streams:
+        if stream.name in found:
+            _check_arn(values, stream, *found[stream.name])
+            continue
+        keyed = f"{CONSUMER_ARN.key}.{stream.name}"
+        wanted = {CONSUMER_ARN.key.lower(), keyed.lower()}
+        if not any(key.lower() in wanted for key in keys):  # else it was refused for what it is
+            missing = CONSUMER_ARN.key if len(streams) == 1 else keyed
+            values.reject(missing, f"is required with '{CONSUMER_REGISTRATION.key}' none: {_ARN_ALLOWED}")
+    return {name: arn.text for name, (_, arn) in found.items()}
+
+
+def _match_arns(values: OptionValues, streams: Sequence[StreamRef]) -> dict[str, tuple[str, ConsumerArn]]:
+    """By the stream's name: the key as the user knows it, and the ARN."""
+    found: dict[str, tuple[str, ConsumerArn]] = {}
+    names = [stream.name for stream in streams]
+    one = values.get(CONSUMER_ARN)
+    if one is not None and len(names) > 1:
+        values.refuse(
+            CONSUMER_ARN,
+            f"it is for one stream: give '{CONSUMER_ARN.key}.<stream>' for each of {', '.join(names)}",
+        )
+    elif one is not None and names:
+        found[names[0]] = (CONSUMER_ARN.key, one)
+    for suffix, arn in values.with_prefix(CONSUMER_ARNS).items():
+        key = f"{CONSUMER_ARN.key}.{suffix}"
+        # Spark hands keys on in lower case; streams' names differ by case.
+        meant = [name for name in names if name.lower() == suffix.lower()]
+        if len(meant) > 1:
+            both = " and ".join(f"'{name}'" for name in meant)
+            values.reject(
+                key, f"could be for {both}, as keys have no case: read them apart, or give 'consumerName'"
+            )
+        elif meant and meant[0] in found:
+            values.reject(key, f"and '{found[meant[0]][0]}' exclude one another: give one of them")
+        elif meant:
+            found[meant[0]] = (key, arn)
+        elif names:
+            values.reject(key, f"is {arn.text!r}: no such stream is read: allowed are {', '.join(names)}")
+    return found
+
+
+def _check_arn(values: OptionValues, stream: StreamRef, key: str, arn: ConsumerArn) -> None:
+    given = f"is {arn.text!r}:"
+    name = values.get(CONSUMER_NAME)
+    if arn.stream != stream.name:
+        values.reject(key, f"{given} that is a consumer of stream '{arn.stream}', not of '{stream.name}'")
+    elif stream.arn not in (None, arn.stream_arn):
+        values.reject(key, f"{given} that is not a consumer of {stream.arn}")
+    elif name not in (None, arn.consumer):
+        values.reject(key, f"{given} '{CONSUMER_NAME.key}' is '{name}'; leave it out, or let them agree")
