@@ -245,7 +245,7 @@ def test_the_log_of_a_source_config_travels() -> None:
     log.server_time()
     again = pickle.loads(pickle.dumps(log))
     assert again._streams == {"orders": ARN}
-    assert again._connection.region == "eu-west-1"
+    assert again._calls._connection.region == "eu-west-1"
 
 
 # --- damaged answers ----------------------------------------------------------------------------------

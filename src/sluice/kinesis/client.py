@@ -5,15 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from botocore import xform_name
-from botocore.exceptions import ClientError
-
-from sluice.errors import ServiceError, SluiceError
-from sluice.kinesis.connection import ConnectionConfig, client_for
-from sluice.kinesis.contact import Contact, contact_with
-from sluice.kinesis.errors import DamagedAnswerError, endpoint_of, is_unanswered, translate
+from sluice.errors import ServiceError
+from sluice.kinesis.calls import Calls
+from sluice.kinesis.connection import ConnectionConfig
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Backoff, Retrying
 from sluice.source.log import IteratorStart, Page, Record, StreamInfo
@@ -21,17 +17,10 @@ from sluice.source.splits import Split, SplitId
 
 __all__ = ["KinesisLog"]
 
-T = TypeVar("T")
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-# An endpoint that never answered is more likely mistyped than busy: say so within seconds.
-_FIRST_CONTACT_RETRIES: Final = 1
 _LISTING_RESTARTS: Final = 2
-
-# Interface.md has options for the operations of FLIP-128; the others share those of a close relative.
-_BACKOFF_OF: Final[Mapping[str, str]] = {"DescribeStreamSummary": "ListShards"}
 
 
 class KinesisLog:
@@ -59,12 +48,8 @@ class KinesisLog:
         clock: Callable[[], float] = time.time,
         is_known: bool = False,
     ) -> None:
-        self._connection = connection
+        self._calls = Calls(connection, backoffs, retrying=retrying, clock=clock, is_known=is_known)
         self._streams = dict(streams)
-        self._backoffs = dict(backoffs)
-        self._retrying = retrying or Retrying()
-        self._clock = clock
-        self._is_known = is_known
 
     @classmethod
     def of(
@@ -76,7 +61,7 @@ class KinesisLog:
 
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""
-        return self._call(
+        return self._calls.call(
             "DescribeStreamSummary", stream, self._address(stream), lambda answer: _info(stream, answer)
         )
 
@@ -96,7 +81,7 @@ class KinesisLog:
         splits: list[Split] = []
         request = self._address(stream)
         while True:
-            page, token = self._call(
+            page, token = self._calls.call(
                 "ListShards",
                 stream,
                 request,
@@ -115,7 +100,7 @@ class KinesisLog:
             request["StartingSequenceNumber"] = start.sequence_number
         if start.timestamp is not None:
             request["Timestamp"] = _EPOCH + start.timestamp * _MICROSECOND
-        return self._call(
+        return self._calls.call(
             "GetShardIterator", str(split), request, lambda answer: answer.get("ShardIterator") or None
         )
 
@@ -125,67 +110,15 @@ class KinesisLog:
         arn = self._streams.get(split.stream)
         if arn is not None:
             request["StreamARN"] = arn
-        return self._call("GetRecords", str(split), request, _page)
+        return self._calls.call("GetRecords", str(split), request, _page)
 
     def server_time(self) -> int:
         """See `StreamLog.server_time`: the local clock, unless answers showed that it is off."""
-        contact = self._contact(client_for(self._connection, "kinesis"))
-        return round((self._clock() + contact.skew) * 1_000_000)
+        return round(self._calls.server_time() * 1_000_000)
 
     def _address(self, stream: str) -> dict[str, Any]:
         arn = self._streams.get(stream)
         return {"StreamName": stream} if arn is None else {"StreamARN": arn}
-
-    @staticmethod
-    def _contact(client: Any) -> Contact:
-        return contact_with(client.meta.endpoint_url)
-
-    def _call(
-        self,
-        operation: str,
-        target: str,
-        request: Mapping[str, Any],
-        read: Callable[[Mapping[str, Any]], T],
-    ) -> T:
-        """Calls the service until `read` has made sense of an answer, and returns what it made of it.
-
-        Raises:
-            ServiceError: the last one, when it is not worth a retry or none is left.
-        """
-        client = client_for(self._connection, "kinesis")
-        method = getattr(client, xform_name(operation))
-        contact = self._contact(client)
-        unanswered = 0
-
-        def attempt() -> T:
-            nonlocal unanswered
-            sent = self._clock()
-            try:
-                answer = method(**request)
-                contact.note(answer, sent, self._clock())
-                return _understood(answer, read)
-            except SluiceError:
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever the SDK raises must not get further
-                if isinstance(error, ClientError) and error.operation_name == operation:
-                    contact.note(error.response, sent, self._clock())
-                endpoint = endpoint_of(error, client.meta.endpoint_url)
-                problem = translate(error, operation=operation, target=target, endpoint=endpoint)
-                is_known = self._is_known or contact_with(endpoint).reached
-                if is_unanswered(problem) and not is_known:
-                    unanswered += 1
-                    problem.retryable = problem.retryable and unanswered <= _FIRST_CONTACT_RETRIES
-            raise problem from None
-
-        return self._retrying.call(self._backoffs[_BACKOFF_OF.get(operation, operation)], attempt)
-
-
-def _understood(answer: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
-    # What is missing must not be taken for "nothing there": a page without NextShardIterator ends a shard.
-    try:
-        return read(answer)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedAnswerError(f"the answer is not what it should be: {error!r}") from None
 
 
 def _info(stream: str, answer: Mapping[str, Any]) -> StreamInfo:
