@@ -74,15 +74,25 @@ class Cursor:
                 target=str(self.split),
                 retryable=True,
             )
-        self._verify(page)
-        records = self._fresh(page.records)
-        if records:
-            last = records[-1]
-            self.position = After(last.sequence_number, arrival=last.arrival)
+        if self._lacks_anchor(page):
+            self._report_missing_anchor(page)
         is_tip = page.millis_behind == 0 and len(page.records) < limit and page.next_iterator is not None
+        fresh = self._take(page)
         if is_tip and isinstance(self.position, After):
             self.position = replace(self.position, idle=self._log.server_time())
-        return Page(records, page.next_iterator, page.millis_behind)
+        return fresh
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether the next page comes by itself: then nobody need wait before asking for it."""
+        return False
+
+    def close(self) -> None:
+        """Lets go of what the service holds for this cursor."""
+
+    def at(self, position: Position) -> Cursor:
+        """A new cursor of the same split, at another position, that asks for pages."""
+        return Cursor(self._log, self._guard, self.split, position)
 
     def reopen(self) -> None:
         """Forgets the iterator; the next page is read through a fresh one."""
@@ -116,17 +126,28 @@ class Cursor:
                 return self._log.get_iterator(self.split, IteratorStart("TRIM_HORIZON"))
             raise
 
-    def _verify(self, page: Page) -> None:
-        """Looks, once for each iterator, whether the record the position names is still there."""
+    def _lacks_anchor(self, page: Page) -> bool:
+        """Looks, once for each iterator, whether the record the position names is no longer there."""
         position = self.position
         if self._is_verified or not isinstance(position, After):
-            return
-        oldest = int(page.records[0].sequence_number) if page.records else None
-        if oldest is None and page.next_iterator is not None and page.millis_behind > 0:
-            return  # an empty page in mid-shard says nothing yet
+            return False
+        if not page.records and page.next_iterator is not None and page.millis_behind > 0:
+            return False  # an empty page in mid-shard says nothing yet
         self._is_verified = True
-        if oldest is None or oldest > int(position.landmark):
-            self._guard.missing_anchor(self.split, position, oldest)
+        return not page.records or int(page.records[0].sequence_number) > int(position.landmark)
+
+    def _report_missing_anchor(self, page: Page) -> None:
+        assert isinstance(self.position, After)  # noqa: S101 - no other position has an anchor
+        oldest = int(page.records[0].sequence_number) if page.records else None
+        self._guard.missing_anchor(self.split, self.position, oldest)
+
+    def _take(self, page: Page) -> Page:
+        """Moves the position behind the page; the page without what lay before."""
+        records = self._fresh(page.records)
+        if records:
+            last = records[-1]
+            self.position = After(last.sequence_number, arrival=last.arrival)
+        return Page(records, page.next_iterator, page.millis_behind)
 
     def _fresh(self, records: Sequence[Record]) -> Sequence[Record]:
         position = self.position

@@ -15,15 +15,27 @@ __all__ = ["Front", "Seen"]
 
 
 class Seen(NamedTuple):
-    """A record that was looked at: what planning needs of it."""
+    """A record behind which a batch may end: what planning needs of it, and of those that lie before it.
+
+    Of a split that is read by looks each is one record. Of one that is pushed it may be the last of many
+    that came together.
+    """
 
     number: str
     arrival: int  # microseconds
-    size: int  # bytes, partition key included
+    size: int  # bytes, partition key included, of all that are counted
+    # Records from the one before in the list (excluded) up to this one (included).
+    count: int = 1  # type: ignore[assignment]  # hides that of tuples, which nobody needs
+    since: int | None = None  # when the first of those counted arrived (microseconds), where it is known
 
     @property
     def sequence(self) -> int:
         return int(self.number)
+
+    @property
+    def first_arrival(self) -> int | None:
+        """When the first of those counted arrived (microseconds); None where that is not known."""
+        return self.arrival if self.count == 1 and self.since is None else self.since
 
 
 @dataclass

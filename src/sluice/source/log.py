@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from sluice.source.splits import Split, SplitId
 
-__all__ = ["IteratorStart", "Page", "Record", "StreamInfo", "StreamLog"]
+__all__ = ["Feed", "IteratorStart", "Page", "Record", "StreamInfo", "StreamLog"]
 
 
 class Record(NamedTuple):
@@ -87,3 +87,20 @@ class StreamLog(Protocol):
 
     def server_time(self) -> int:
         """Now, by the service's clock as far as known (microseconds)."""
+
+
+class Feed(Protocol):
+    """Pages of one split that a service pushes, from a position on."""
+
+    def next_page(self) -> Page:
+        """Blocks until the next event.
+
+        Its records may be none; ``next_iterator`` is None only at the end of a closed split, and any text
+        else. Records that were handed out before, or that lie before the position, may come again.
+
+        Raises:
+            ServiceError: this feed is over; what has been handed out stays valid.
+        """
+
+    def close(self) -> None:
+        """Lets go of what the feed holds; a feed that is over is closed as well. May be called twice."""

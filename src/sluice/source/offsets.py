@@ -14,7 +14,8 @@ time each stream was ``created`` (ms), which tells a stream from its successor o
 
 Spark logs where batches end. The start of the first one it asks for again when that batch is run
 again, and ``LATEST`` would be another moment then. So the end of the first batch also holds its
-``start``, in the form of ``streams``; it goes before any other.
+``start``, in the form of ``streams``; it goes before any other. ``consumers`` holds, by stream, the
+ARNs of the consumers that the query registered itself: after a restart it may still deregister them.
 """
 
 from __future__ import annotations
@@ -162,12 +163,14 @@ class Offsets:
         created: stream to the time it was created (microseconds).
         streams: all streams, also those without any position yet.
         start: as the end of the first batch: where that batch starts.
+        consumers: stream to the ARN of the consumer that this query registered itself.
     """
 
     positions: Mapping[SplitId, Position]
     created: Mapping[str, int] = field(default_factory=dict, compare=False)
     streams: frozenset[str] = frozenset()
     start: Mapping[SplitId, Position] | None = field(default=None, compare=False)
+    consumers: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def position(self, split: SplitId) -> Position:
         return self.positions.get(split, HORIZON)
@@ -195,7 +198,9 @@ class Offsets:
         streams: dict[str, dict[str, Any]] = {name: {} for name in sorted(self.streams)}
         streams |= _positions_to_json(self.positions)
         created = {name: at // 1000 for name, at in sorted(self.created.items())}
-        value = {"version": VERSION, "streams": streams, "created": created}
+        value: dict[str, Any] = {"version": VERSION, "streams": streams, "created": created}
+        if self.consumers:
+            value["consumers"] = dict(sorted(self.consumers.items()))
         return value if self.start is None else value | {"start": _positions_to_json(self.start)}
 
     @classmethod
@@ -211,9 +216,10 @@ class Offsets:
             positions = _positions_from_json(streams)
             start = _positions_from_json(value["start"]) if "start" in value else None
             created = {name: int(at) * 1000 for name, at in value.get("created", {}).items()}
+            consumers = {name: str(arn) for name, arn in value.get("consumers", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SluiceError(f"these are not offsets of this source: {value!r} ({error!r})") from error
-        return cls(positions, created, frozenset(streams), start)
+        return cls(positions, created, frozenset(streams), start, consumers)
 
     def with_positions(self, positions: Mapping[SplitId, Position]) -> Offsets:
         return replace(self, positions=positions, start=None)
