@@ -32,7 +32,8 @@ from sluice.options import TEXT, Kind, Option, OptionValues, duration
 
 __all__ = ["CONNECTION_OPTIONS", "ConnectionConfig", "client_for", "connection_from_options", "endpoint_for"]
 
-# A task reads its shards side by side through one client; the SDK's 10 connections would queue them.
+# A task reads its shards side by side through one client. The SDK's pool does not make callers wait for
+# a connection: it opens as many as are asked for (one for each subscription, say) and keeps this many.
 _POOL_CONNECTIONS: Final = 64
 _DEFAULT_SESSION_NAME: Final = "pyspark-sluice"
 _AWS_HOST = re.compile(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws)\Z")
@@ -280,6 +281,7 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
 
 def _new_session(config: ConnectionConfig) -> Session:
     session = Session(profile=config.profile)
+    session.register_component("response_parser_factory", wire.ParserFactory())
     if config.access_key_id and config.secret_access_key:
         session.set_credentials(config.access_key_id, config.secret_access_key, config.session_token)
     if session.get_credentials() is None:
@@ -287,6 +289,7 @@ def _new_session(config: ConnectionConfig) -> Session:
     if config.role_arn is None:
         return session
     assumed = Session(profile=config.profile)
+    assumed.register_component("response_parser_factory", wire.ParserFactory())
     assumed.register_component("credential_provider", CredentialResolver([_RoleProvider(session, config)]))
     return assumed
 

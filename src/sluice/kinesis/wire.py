@@ -1,24 +1,27 @@
 """What Sluice adds to the SDK's clients through the SDK's own hooks.
 
-This is the one place that touches requests and answers on their way. A faster decoder of
-``GetRecords`` belongs here too: a parser registered as the session's ``response_parser_factory``.
+This is the one place that touches requests and answers on their way.
 
-- `keep_fractions`: older SDKs cut timestamps to whole seconds; an ``AT_TIMESTAMP`` iterator would
-  start up to a second early.
+- `keep_fractions`: older SDKs cut timestamps to whole seconds; an ``AT_TIMESTAMP`` iterator or
+  subscription would start up to a second early.
 - `refuse_damage`: the SDK reads an answer that is cut short as one without any fields, and a
   ``GetRecords`` without ``NextShardIterator`` means "the shard has ended". Records would be lost.
+- `ParserFactory`: answers that the library reads itself, faster than the SDK does.
 """
 
 from __future__ import annotations
 
 import calendar
 import json
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from botocore.parsers import ResponseParserFactory
+
 from sluice.kinesis.errors import DamagedAnswerError
 
-__all__ = ["install"]
+__all__ = ["ParserFactory", "install"]
 
 _CONTEXT_KEY: Final = "sluice_timestamp"
 
@@ -35,12 +38,25 @@ def install(client: Any) -> None:
             unique_id="sluice-timestamp",
         )
         events.register("before-call.kinesis.GetShardIterator", keep_fractions, unique_id="sluice-fractions")
+        events.register(
+            "before-parameter-build.kinesis.SubscribeToShard",
+            remember_position,
+            unique_id="sluice-timestamp",
+        )
+        events.register("before-call.kinesis.SubscribeToShard", keep_fractions, unique_id="sluice-fractions")
 
 
-def remember_timestamp(*, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+def remember_timestamp(*, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
     """Keeps the exact instant for `keep_fractions`, which sees only the finished body."""
     if isinstance(params.get("Timestamp"), datetime):
         context[_CONTEXT_KEY] = params["Timestamp"]
+
+
+def remember_position(*, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
+    """As `remember_timestamp`, of a subscription's starting position."""
+    position = params.get("StartingPosition")
+    if isinstance(position, Mapping):
+        remember_timestamp(params=position, context=context)
 
 
 def keep_fractions(*, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
@@ -50,7 +66,7 @@ def keep_fractions(*, params: dict[str, Any], context: dict[str, Any], **_: Any)
         return
     micros = calendar.timegm(instant.utctimetuple()) * 1_000_000 + instant.microsecond
     body = json.loads(params["body"])
-    body["Timestamp"] = micros / 1_000_000
+    body.get("StartingPosition", body)["Timestamp"] = micros / 1_000_000
     params["body"] = json.dumps(body).encode()
 
 
@@ -76,3 +92,43 @@ def refuse_damage(*, http_response: Any, parsed: dict[str, Any], model: Any, **_
             whole = False
         if not whole:
             raise DamagedAnswerError(f"the answer of {len(body)} bytes is not a JSON object")
+
+
+# --- answers -----------------------------------------------------------------------------------------
+
+
+def _raw_stream(response: Mapping[str, Any]) -> dict[str, Any]:
+    # The SDK would insist on an "initial-response" first and make an object of every field.
+    headers = {name.lower(): value for name, value in response["headers"].items()}
+    metadata = {"HTTPStatusCode": response["status_code"], "HTTPHeaders": headers}
+    if "x-amzn-requestid" in headers:
+        metadata["RequestId"] = headers["x-amzn-requestid"]
+    return {"EventStream": response["body"], "ResponseMetadata": metadata}
+
+
+# By the name that the API's model gives the answer's shape: what reads it in the SDK's place.
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+    "SubscribeToShardOutput": _raw_stream,  # EventStream: the body as urllib3 has it, unread
+}
+
+
+class ParserFactory(ResponseParserFactory):
+    """A session's ``response_parser_factory``: the SDK's own, but for good answers in `_READERS`."""
+
+    def create_parser(self, protocol_name: str) -> Any:
+        """The parser of a protocol."""
+        return _Parser(super().create_parser(protocol_name))
+
+
+class _Parser:
+    """Stands before the SDK's parser, which reads all errors and most answers."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+
+    def parse(self, response: Mapping[str, Any], shape: Any) -> Any:
+        reader = _READERS.get(shape.name) if shape is not None and response["status_code"] < 300 else None
+        return self._parser.parse(response, shape) if reader is None else reader(response)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
