@@ -6,6 +6,7 @@ asks for a reader.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -13,8 +14,12 @@ from pyspark.sql.datasource import DataSource
 from sluice.errors import OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
+
+    from sluice.kinesis.options import SourceConfig
 
 __all__ = ["SCHEMA", "KinesisDataSource"]
 
@@ -31,28 +36,43 @@ class KinesisDataSource(DataSource):
     def name(cls) -> str:
         return "kinesis-efo"
 
-    def schema(self) -> str:
-        """Raises OptionError, at ``load()``, for options that cannot work."""
-        from sluice.kinesis.options import source_config_from_options  # noqa: PLC0415 - see above
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        # By stream, the ARN of each consumer registered at load(). Spark pickles this object after it
+        # has asked for the schema, and has readers made by the copy.
+        self._registered: dict[str, str] = {}
 
-        source_config_from_options(dict(self.options))
+    def schema(self) -> str:
+        """Registers consumers where that is to be done at ``load()``.
+
+        Raises OptionError for options that cannot work, ServiceError for consumers that can't be had.
+        """
+        from sluice.kinesis.consumers import register_at_load  # noqa: PLC0415 - see above
+
+        self._registered.update(register_at_load(self._config()))
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Raises OptionError for options or a schema that cannot work."""
-        from sluice.kinesis.options import source_config_from_options  # noqa: PLC0415 - see above
-        from sluice.spark.source_reader import BatchReader  # noqa: PLC0415
+        from sluice.spark.source_reader import BatchReader  # noqa: PLC0415 - see above
 
         _check_schema(schema)
-        return BatchReader(source_config_from_options(dict(self.options)))
+        return BatchReader(self._config())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Raises OptionError for options or a schema that cannot work."""
-        from sluice.kinesis.options import source_config_from_options  # noqa: PLC0415 - see above
-        from sluice.spark.source_reader import make_stream_reader  # noqa: PLC0415
+        from sluice.spark.source_reader import make_stream_reader  # noqa: PLC0415 - see above
 
         _check_schema(schema)
-        return make_stream_reader(source_config_from_options(dict(self.options), streaming=True))
+        return make_stream_reader(self._config(streaming=True))
+
+    def _config(self, *, streaming: bool = False) -> SourceConfig:
+        from sluice.kinesis.options import source_config_from_options  # noqa: PLC0415 - see above
+
+        config = source_config_from_options(dict(self.options), streaming=streaming)
+        if config.fan_out is None or not self._registered:
+            return config
+        return replace(config, fan_out=replace(config.fan_out, registered=dict(self._registered)))
 
 
 def _check_schema(schema: StructType) -> None:

@@ -1,0 +1,456 @@
+"""Consumers: what becomes of each state one may be in, what is retried, what is whose to deregister."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from botocore import exceptions as sdk
+from kinesis_transport import Answer, Transport, answer, refusal
+
+from sluice.errors import OptionError, ServiceError
+from sluice.kinesis import connection, contact
+from sluice.kinesis.connection import client_for
+from sluice.kinesis.consumers import Consumer, Consumers, register_at_load
+from sluice.kinesis.options import SourceConfig, source_config_from_options
+from sluice.retry import Retrying
+
+URL = "http://127.0.0.1:9"
+STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+ARN = f"{STREAM_ARN}/consumer/me:1700000000"
+NEWER = f"{STREAM_ARN}/consumer/me:1700000009"
+DESCRIBE, REGISTER = "DescribeStreamConsumer", "RegisterStreamConsumer"
+DEREGISTER, LIST = "DeregisterStreamConsumer", "ListStreamConsumers"
+SUMMARY: dict[str, Any] = {"StreamDescriptionSummary": {"StreamName": "orders", "StreamARN": STREAM_ARN}}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process() -> Iterator[None]:
+    yield
+    connection._clients.clear()
+    connection._sessions.clear()
+    contact._contacts.clear()
+
+
+def config_of(**options: str) -> SourceConfig:
+    base = {
+        "endpointUrl": URL,
+        "region": "eu-west-1",
+        "awsAccessKeyId": "AKIDEXAMPLE",
+        "awsSecretAccessKey": "hush",
+    }
+    streams = {} if "streamName" in options else {"streamArn": STREAM_ARN}
+    consumer = {} if any(key.startswith("consumerArn") for key in options) else {"consumerName": "me"}
+    return source_config_from_options(base | streams | consumer | options)
+
+
+def is_(status: str, arn: str = ARN) -> Mapping[str, Any]:
+    """The answer that describes a consumer."""
+    about = {"ConsumerName": "me", "ConsumerARN": arn, "ConsumerStatus": status}
+    return {
+        "ConsumerDescription": about | {"ConsumerCreationTimestamp": 1_700_000_000, "StreamARN": STREAM_ARN}
+    }
+
+
+def is_new(arn: str = ARN) -> Mapping[str, Any]:
+    """The answer to a registration."""
+    return {"Consumer": {"ConsumerName": "me", "ConsumerARN": arn, "ConsumerStatus": "CREATING"}}
+
+
+def listed(*statuses: str) -> Mapping[str, Any]:
+    return {
+        "Consumers": [
+            {
+                "ConsumerName": f"c{n}",
+                "ConsumerARN": f"{STREAM_ARN}/consumer/c{n}:1",
+                "ConsumerStatus": status,
+            }
+            for n, status in enumerate(statuses)
+        ]
+    }
+
+
+GONE = refusal("ResourceNotFoundException", "no such thing")
+IN_USE = refusal("ResourceInUseException", "it exists, or is busy")
+LIMIT = refusal("LimitExceededException", "too many")
+DENIED = refusal("AccessDeniedException", "you may not")
+
+Script = Answer | Mapping[str, Any]
+
+
+class Service:
+    """Consumers over a fake transport that plays lists of answers by operation, the last one for ever."""
+
+    def __init__(self, answers: Mapping[str, list[Script]], config: SourceConfig | None = None) -> None:
+        self.left = {"DescribeStreamSummary": [SUMMARY]} | {
+            name: list(each) for name, each in answers.items()
+        }
+        self.slept: list[float] = []
+        self.config = config or config_of()
+        self.transport = Transport(self._next)
+        self.transport.install(client_for(self.config.connection, "kinesis"))
+        # The longest waits there can be.
+        self.consumers = Consumers(
+            self.config, retrying=Retrying(sleep=self.slept.append, jitter=lambda: 1.0)
+        )
+
+    def _next(self, operation: str, _params: dict[str, Any]) -> Answer:
+        left = self.left[operation]
+        found = left.pop(0) if len(left) > 1 else left[0]
+        return answer(found) if isinstance(found, Mapping) else found
+
+    @property
+    def operations(self) -> list[str]:
+        return [operation for operation, _ in self.transport.calls]
+
+    def count(self, operation: str) -> int:
+        return self.operations.count(operation)
+
+    def failure(self) -> ServiceError:
+        with pytest.raises(ServiceError) as raised:
+            self.consumers.ensure("orders")
+        return raised.value
+
+
+# --- a consumer by name -------------------------------------------------------------------------------
+
+BY_NAME = {"StreamARN": STREAM_ARN, "ConsumerName": "me"}
+STATES: dict[str, tuple[dict[str, list[Script]], Consumer, list[str]]] = {
+    "active": ({DESCRIBE: [is_("ACTIVE")]}, Consumer("me", ARN, False), [DESCRIBE]),
+    "being created": (
+        {DESCRIBE: [is_("CREATING"), is_("CREATING"), is_("ACTIVE")]},
+        Consumer("me", ARN, False),
+        [DESCRIBE] * 3,
+    ),
+    "not there": (
+        {DESCRIBE: [GONE, is_("CREATING"), is_("ACTIVE")], REGISTER: [is_new()]},
+        Consumer("me", ARN, True),
+        [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE],
+    ),
+    "being deleted": (
+        {DESCRIBE: [is_("DELETING"), is_("DELETING"), GONE, is_("ACTIVE", NEWER)], REGISTER: [is_new(NEWER)]},
+        Consumer("me", NEWER, True),
+        [DESCRIBE, DESCRIBE, DESCRIBE, REGISTER, DESCRIBE],
+    ),
+    "registered by another at the same time": (
+        {DESCRIBE: [GONE, is_("CREATING"), is_("ACTIVE")], REGISTER: [IN_USE]},
+        Consumer("me", ARN, False),
+        [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE],
+    ),
+    "registered and deregistered by another at the same time": (
+        {DESCRIBE: [GONE, is_("DELETING"), GONE, is_("ACTIVE")], REGISTER: [IN_USE, is_new()]},
+        Consumer("me", ARN, True),
+        [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE, REGISTER, DESCRIBE],
+    ),
+    "registered, the stream being changed": (
+        {DESCRIBE: [GONE, GONE, GONE, is_("ACTIVE")], REGISTER: [IN_USE, IN_USE, is_new()]},
+        Consumer("me", ARN, True),
+        [DESCRIBE, REGISTER, DESCRIBE, REGISTER, DESCRIBE, REGISTER, DESCRIBE],
+    ),
+    "registered, and not known everywhere yet": (
+        {DESCRIBE: [GONE, GONE, GONE, is_("CREATING"), is_("ACTIVE")], REGISTER: [is_new()]},
+        Consumer("me", ARN, True),
+        [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE, DESCRIBE, DESCRIBE],
+    ),
+    "registered when the limit allowed it": (
+        {DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [LIMIT, LIMIT, is_new()]},
+        Consumer("me", ARN, True),
+        [DESCRIBE, REGISTER, REGISTER, REGISTER, DESCRIBE],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_a_consumer_is_used_waited_for_or_registered(case: str) -> None:
+    """Whatever its state, it is active in the end; `registered` only if it was this call that did it."""
+    answers, expected, operations = STATES[case]
+    service = Service(answers)
+    assert service.consumers.ensure("orders") == expected
+    assert service.operations == operations
+
+
+def test_calls_name_the_stream_by_its_arn() -> None:
+    """The operations of consumers know no stream's name: the ARN is looked up, once."""
+    answers: dict[str, list[Script]] = {DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}
+    service = Service(answers, config_of(streamName="orders"))
+    service.consumers.ensure("orders")
+    service.consumers.ensure("orders")
+    assert service.transport.calls == [
+        ("DescribeStreamSummary", {"StreamName": "orders"}),
+        (DESCRIBE, BY_NAME),
+        (REGISTER, BY_NAME),
+        (DESCRIBE, {"ConsumerARN": ARN}),
+        (DESCRIBE, BY_NAME),
+    ]
+
+
+def test_waiting_is_that_of_the_describe_options() -> None:
+    """50 tries by default, 2 s to 5 s apart at most; then the error says what it was waiting for."""
+    service = Service({DESCRIBE: [is_("CREATING")]})
+    failure = service.failure()
+    assert str(failure) == "DescribeStreamConsumer of orders/consumer/me: the consumer is CREATING"
+    assert service.operations == [DESCRIBE] * 51
+    assert service.slept == [2.0, 3.0, 4.5] + [5.0] * 47
+
+
+FEW = {
+    "describeStreamConsumerMaxRetries": "2",
+    "describeStreamConsumerBackoffBase": "1s",
+    "describeStreamConsumerBackoffMax": "10s",
+    "describeStreamConsumerBackoffExponent": "3",
+    "registerStreamConsumerMaxRetries": "2",
+    "registerStreamConsumerBackoffBase": "7ms",
+    "registerStreamConsumerBackoffMax": "10ms",
+    "registerStreamConsumerBackoffExponent": "1",
+    "deregisterStreamConsumerMaxRetries": "1",
+    "deregisterStreamConsumerBackoffBase": "11ms",
+    "listStreamConsumersMaxRetries": "3",
+    "listStreamConsumersBackoffBase": "8ms",
+    "listStreamConsumersBackoffExponent": "1",
+    "listShardsMaxRetries": "0",
+}
+
+
+@pytest.mark.parametrize("status", ["CREATING", "DELETING"])
+@pytest.mark.parametrize("before", [[], [GONE]])
+def test_a_state_that_does_not_change_is_not_waited_for_for_ever(status: str, before: list[Script]) -> None:
+    """The waits of one operation do not multiply with the retries of another."""
+    service = Service({DESCRIBE: [*before, is_(status)], REGISTER: [IN_USE]}, config_of(**FEW))
+    assert status in str(service.failure())
+    assert service.slept == [1.0, 3.0]
+    assert service.count(REGISTER) == len(before)
+
+
+def test_a_new_consumer_that_somebody_deregisters_is_not_waited_for() -> None:
+    """Nothing would come of it."""
+    service = Service({DESCRIBE: [GONE, is_("DELETING")], REGISTER: [is_new()]})
+    assert "the consumer is DELETING" in str(service.failure())
+    assert service.slept == []
+
+
+def test_a_registration_whose_answer_was_lost_is_not_this_query_s() -> None:
+    """It may have been anybody's: a consumer too many is better than one taken from under a query."""
+    lost = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
+    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [lost, IN_USE]})
+    assert service.consumers.ensure("orders") == Consumer("me", ARN, False)
+
+
+# --- limits and refusals ------------------------------------------------------------------------------
+
+
+def test_a_limit_is_named_when_retries_are_used_up() -> None:
+    """Consumer, stream, the limits, and how many consumers there are."""
+    names = listed(*["ACTIVE"] * 17, *["CREATING"] * 3)
+    service = Service({DESCRIBE: [GONE], REGISTER: [LIMIT], LIST: [names]}, config_of(**FEW))
+    failure = service.failure()
+    message = str(failure)
+    assert message.startswith(
+        f"RegisterStreamConsumer of orders/consumer/me at {URL} failed: LimitExceededException: too many"
+    )
+    assert "at most 20 consumers (50 in on-demand advantage mode), 5 of them being created at once" in message
+    assert "an account registers 5 a second" in message
+    assert "this stream has 20, 3 of them being created: c0, c1, c10" in message
+    assert (failure.code, failure.operation, failure.throttling) == ("LimitExceededException", REGISTER, True)
+    assert service.operations == [DESCRIBE, REGISTER, REGISTER, REGISTER, LIST]
+    assert service.slept == [0.007, 0.007]
+
+
+def test_a_limit_is_named_without_a_listing_too() -> None:
+    """Who may not list consumers still learns of the limits; a listing is retried as its options say."""
+    throttled = refusal("LimitExceededException", "slower")
+    service = Service({DESCRIBE: [GONE], REGISTER: [LIMIT], LIST: [throttled]}, config_of(**FEW))
+    message = str(service.failure())
+    assert message.endswith("an account registers 5 a second)")
+    assert service.slept == [0.007, 0.007, 0.008, 0.008, 0.008]
+
+
+def test_consumers_are_listed_page_by_page() -> None:
+    """The operation wants the stream's ARN beside the token."""
+    pages: list[Script] = [dict(listed("ACTIVE")) | {"NextToken": "more"}, listed("ACTIVE", "ACTIVE")]
+    service = Service({DESCRIBE: [GONE], REGISTER: [LIMIT], LIST: pages}, config_of(**FEW))
+    assert "this stream has 3, 0 of them being created: c0, c0, c1" in str(service.failure())
+    assert [params for operation, params in service.transport.calls if operation == LIST] == [
+        {"StreamARN": STREAM_ARN},
+        {"StreamARN": STREAM_ARN, "NextToken": "more"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "operation", "code"),
+    [
+        ({"DescribeStreamSummary": [GONE]}, "DescribeStreamSummary", "ResourceNotFoundException"),
+        ({"DescribeStreamSummary": [DENIED]}, "DescribeStreamSummary", "AccessDeniedException"),
+        ({DESCRIBE: [DENIED]}, DESCRIBE, "AccessDeniedException"),
+        ({DESCRIBE: [GONE], REGISTER: [DENIED]}, REGISTER, "AccessDeniedException"),
+        # A stream that was named by its ARN is missed only here.
+        ({DESCRIBE: [GONE], REGISTER: [GONE]}, REGISTER, "ResourceNotFoundException"),
+        ({DESCRIBE: [GONE, DENIED], REGISTER: [is_new()]}, DESCRIBE, "AccessDeniedException"),
+        ({DESCRIBE: [GONE, DENIED], REGISTER: [IN_USE]}, DESCRIBE, "AccessDeniedException"),
+    ],
+)
+def test_what_will_not_pass_is_raised_at_once(
+    answers: dict[str, list[Script]], operation: str, code: str
+) -> None:
+    """No waiting, and the error says which call it was, of what, and why."""
+    service = Service(answers, config_of(streamName="orders"))
+    failure = service.failure()
+    assert (failure.operation, failure.code) == (operation, code)
+    assert f"{operation} of orders" in str(failure)
+    assert service.slept == []
+    assert failure.__suppress_context__ or failure.__context__ is None
+
+
+@pytest.mark.parametrize("damaged", [{}, {"ConsumerDescription": {"ConsumerName": "me"}}])
+def test_a_damaged_description_is_asked_for_again(damaged: Mapping[str, Any]) -> None:
+    """It is not taken for a consumer that is not there."""
+    service = Service({DESCRIBE: [damaged, is_("ACTIVE")]})
+    assert service.consumers.ensure("orders").arn == ARN
+    assert service.slept == [2.0]
+
+
+# --- a consumer by its ARN ----------------------------------------------------------------------------
+
+
+def test_an_arn_of_the_users_is_checked() -> None:
+    """It is described, waited for, and never registered."""
+    service = Service({DESCRIBE: [is_("CREATING"), is_("ACTIVE")]}, config_of(consumerArn=ARN))
+    assert service.consumers.ensure("orders") == Consumer("me", ARN, False)
+    assert service.transport.calls == [(DESCRIBE, {"ConsumerARN": ARN})] * 2
+
+
+OTHER_ACCOUNT = {
+    "StreamDescriptionSummary": {"StreamName": "orders", "StreamARN": STREAM_ARN.replace("9012", "9999")}
+}
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (
+            {DESCRIBE: [GONE], LIST: [listed("ACTIVE", "ACTIVE")]},
+            "there is no such consumer: the stream has "
+            + ", ".join(f"{STREAM_ARN}/consumer/{name}:1" for name in ("c0", "c1")),
+        ),
+        ({DESCRIBE: [GONE], LIST: [listed()]}, "there is no such consumer: the stream has none"),
+        ({DESCRIBE: [GONE], LIST: [GONE]}, "there is no such consumer"),
+        ({DESCRIBE: [is_("DELETING")]}, "the consumer is DELETING"),
+        (
+            {DESCRIBE: [is_("ACTIVE")], "DescribeStreamSummary": [OTHER_ACCOUNT]},
+            f"that is not a consumer of {STREAM_ARN.replace('9012', '9999')}",
+        ),
+    ],
+)
+@pytest.mark.parametrize("streams", ["orders", "orders,other"])
+def test_an_arn_that_cannot_be_used_is_the_users_to_mend(
+    answers: dict[str, list[Script]], message: str, streams: str
+) -> None:
+    """The error names the option and its value, and what there is to choose from."""
+    arns = {"consumerArn": ARN}
+    if "," in streams:
+        arns = {"consumerArn.orders": ARN, "consumerArn.other": ARN.replace("orders", "other")}
+    service = Service(answers, config_of(streamName=streams, **arns))
+    with pytest.raises(OptionError) as raised:
+        service.consumers.ensure("orders")
+    assert str(raised.value) == f"option '{next(iter(arns))}' is {ARN!r}: {message}"
+    assert REGISTER not in service.operations
+
+
+def test_an_arn_that_may_not_be_described_is_an_error_of_the_service() -> None:
+    """It may be there all the same."""
+    service = Service({DESCRIBE: [DENIED]}, config_of(consumerArn=ARN))
+    assert service.failure().code == "AccessDeniedException"
+
+
+# --- deregistering ------------------------------------------------------------------------------------
+
+THROTTLED = refusal("ThrottlingException")
+
+
+@pytest.mark.parametrize(
+    ("answers", "operations", "slept"),
+    [
+        ({DEREGISTER: [{}]}, [DEREGISTER], []),
+        ({DEREGISTER: [answer(b"")]}, [DEREGISTER], []),
+        ({DEREGISTER: [GONE]}, [DEREGISTER], []),
+        ({DEREGISTER: [THROTTLED, {}]}, [DEREGISTER, DEREGISTER], [0.5]),
+        ({DEREGISTER: [IN_USE], DESCRIBE: [is_("DELETING")]}, [DEREGISTER, DESCRIBE], []),
+        ({DEREGISTER: [IN_USE], DESCRIBE: [GONE]}, [DEREGISTER, DESCRIBE], []),
+        ({DEREGISTER: [IN_USE, {}], DESCRIBE: [is_("CREATING")]}, [DEREGISTER, DESCRIBE, DEREGISTER], [0.5]),
+        ({DEREGISTER: [IN_USE, {}], DESCRIBE: [DENIED]}, [DEREGISTER, DESCRIBE, DEREGISTER], [0.5]),
+    ],
+)
+def test_deregistering_is_idempotent(
+    answers: dict[str, list[Script]], operations: list[str], slept: list[float]
+) -> None:
+    """What is gone or going is as good as done; nothing is waited for that need not be."""
+    service = Service(answers)
+    service.consumers.deregister(ARN)
+    assert service.operations == operations
+    assert service.transport.calls[0] == (DEREGISTER, {"ConsumerARN": ARN})
+    assert service.slept == slept
+
+
+@pytest.mark.parametrize(("refused", "calls"), [(THROTTLED, 2), (DENIED, 1)])
+def test_deregistering_may_fail(refused: Answer, calls: int) -> None:
+    """After its own retries, with the name of the consumer."""
+    service = Service({DEREGISTER: [refused]}, config_of(**FEW))
+    with pytest.raises(ServiceError, match="DeregisterStreamConsumer of orders/consumer/me at"):
+        service.consumers.deregister(ARN)
+    assert service.operations == [DEREGISTER] * calls
+    assert service.slept == [0.011] * (calls - 1)
+
+
+# --- at load ------------------------------------------------------------------------------------------
+
+
+def two_streams(**options: str) -> SourceConfig:
+    streams = {"streamName": "orders,other", "consumerName": "me", "consumerRegistration": "eager"}
+    return config_of(**(streams | options | {"describeStreamConsumerMaxRetries": "0"}))
+
+
+def test_eager_consumers_are_registered_at_load() -> None:
+    """What was registered is told by stream; what was there before is not."""
+    describe: list[Script] = [GONE, is_("ACTIVE"), is_("ACTIVE")]
+    service = Service({DESCRIBE: describe, REGISTER: [is_new()]}, two_streams())
+    assert register_at_load(service.config) == {"orders": ARN}
+    assert register_at_load(service.config) == {}
+
+
+@pytest.mark.parametrize("options", [{"consumerRegistration": "lazy"}, {"consumerArn": ARN}])
+def test_nothing_is_asked_at_load_otherwise(options: dict[str, str]) -> None:
+    """Lazy consumers are registered when the query starts, those of the user never."""
+    service = Service({}, config_of(**options))
+    assert register_at_load(service.config) == {}
+    assert service.operations == []
+
+
+def test_polling_has_no_consumers() -> None:
+    """Nothing is asked at load, and there is nothing to make ready."""
+    config = source_config_from_options({"streamName": "orders"})
+    assert register_at_load(config) == {}
+    with pytest.raises(ValueError, match="polled"):
+        Consumers(config)
+
+
+@pytest.mark.parametrize(
+    ("options", "deregistered"),
+    [({}, [{"ConsumerARN": ARN}]), ({"consumerDeregistration": "never"}, [])],
+)
+@pytest.mark.parametrize("refused", [{}, DENIED])
+def test_a_load_that_fails_leaves_no_consumer_behind(
+    options: dict[str, str], deregistered: list[dict[str, str]], refused: Script
+) -> None:
+    """There will be no query to deregister it; the error is that of the load, whatever comes of this."""
+    answers: dict[str, list[Script]] = {
+        "DescribeStreamSummary": [SUMMARY, GONE],
+        DESCRIBE: [GONE, is_("ACTIVE")],
+        REGISTER: [is_new()],
+        DEREGISTER: [refused],
+    }
+    service = Service(answers, two_streams(**options))
+    with pytest.raises(ServiceError, match="DescribeStreamSummary of other"):
+        register_at_load(service.config)
+    assert [
+        params for operation, params in service.transport.calls if operation == DEREGISTER
+    ] == deregistered
