@@ -6,15 +6,18 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from sluice.errors import OptionError, ServiceError
 from sluice.source.front import Front
+from sluice.source.frontier import Frontier
+from sluice.source.hints import refresh_idle, with_quiet
 from sluice.source.log import StreamInfo, StreamLog
 from sluice.source.loss import LossGuard
-from sluice.source.offsets import After, AtTime, Closed, Offsets, Position, SplitRange
+from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
+from sluice.source.pushed import Pushed
 from sluice.source.slices import NO_LIMITS, Limits
 from sluice.source.splits import Lineage, Split, SplitId
 
@@ -22,7 +25,6 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamE
 
 _log = logging.getLogger(__name__)
 
-_QUIET_WORTH_LOGGING = 600 * 1_000_000
 _LAG_LINE_INTERVAL = 10 * 1_000_000
 
 SplitT_co = TypeVar("SplitT_co", covariant=True)
@@ -80,16 +82,34 @@ class StreamEnumerator:
     """The `SplitEnumerator` of shards, with `Offsets` as positions. Owned by one thread.
 
     All it keeps is derived: a new one, given the offsets, goes on where the last one was.
+
+    Args:
+        frontier: knows splits that are pushed; those it does not know are probed. Closed with this.
+        registered: stream to the ARN of a consumer registered by this query.
+
+    Attributes:
+        registered: goes into every end planned from now on, beside what was logged before.
     """
 
-    def __init__(
-        self, log: StreamLog, settings: EnumeratorSettings, guard: LossGuard, probe: Probe, planner: Planner
+    def __init__(  # noqa: PLR0913 - its parts, put together in one place
+        self,
+        log: StreamLog,
+        settings: EnumeratorSettings,
+        guard: LossGuard,
+        probe: Probe,
+        planner: Planner,
+        *,
+        frontier: Frontier | None = None,
+        registered: Mapping[str, str] | None = None,
     ) -> None:
+        self.registered = dict(registered or {})
         self._log = log
         self._settings = settings
         self._guard = guard
         self._probe = probe
         self._planner = planner
+        self._frontier = frontier
+        self._pushed = Pushed(frontier)
         self._initial: Offsets | None = None
         self._listing: _Listing | None = None
         self._is_listing_stale = False
@@ -102,6 +122,8 @@ class StreamEnumerator:
 
     def close(self) -> None:
         self._planner.close()
+        if self._frontier is not None:
+            self._frontier.close()
 
     def discover(self) -> Sequence[Split]:
         """Lists the splits of all streams now.
@@ -111,7 +133,9 @@ class StreamEnumerator:
         """
         infos = {stream: self._log.describe(stream) for stream in self._settings.streams}
         splits = [split for stream in self._settings.streams for split in self._log.list_splits(stream)]
-        self._listing = _Listing(Lineage(splits), infos, self._log.server_time())
+        self._listing = _Listing(
+            Lineage([*splits, *self._unlisted(splits, infos)]), infos, self._log.server_time()
+        )
         self._is_listing_stale = False
         for split in splits:
             if split.id in self._fronts:
@@ -150,17 +174,19 @@ class StreamEnumerator:
         listing = self._current_listing()
         base = self._without_lost(start, listing)
         fronts = self._readable_fronts(base, listing)
+        self._pushed.follow(self._fronts)
+        self._pushed.adopt(fronts, limits)
         ends = self._planner.plan(fronts, limits)
         if any(front.is_missing or (front.has_ended and not front.split.is_closed) for front in fronts):
             self._is_listing_stale = True  # a split has gone, or its children are due
         self._note(fronts, ends)
         if not ends and base is start:
             return start
-        positions = {**base.positions, **{s: self._with_quiet(s, end) for s, end in ends.items()}}
-        self._refresh_idle(positions, self._fronts.values())
+        positions = {**base.positions, **{s: with_quiet(self._fronts[s], end) for s, end in ends.items()}}
+        refresh_idle(positions, self._fronts.values())
         listed = listing.lineage.splits
         kept = {s: p for s, p in positions.items() if s in listed or not isinstance(p, Closed)}
-        end = self._offsets(kept)
+        end = replace(self._offsets(kept), consumers={**start.consumers, **self.registered})
         # Run again after a restart, the first batch would be given another start; and after a loss
         # that is tolerated a batch does not start where the last one ended.
         starts_elsewhere = base is not start or start == self._initial
@@ -169,7 +195,9 @@ class StreamEnumerator:
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
         """See `SplitEnumerator.ranges`."""
         self._check_streams(end)
-        return self._known(start.ranges_to(end))
+        ranges = self._known(start.ranges_to(end))
+        self._pushed.rerun({r.split: r.start for r in ranges})
+        return ranges
 
     def bounded(self, before: int | None = None) -> Sequence[SplitRange]:
         """The ranges of a read that ends: from the starting positions to the tips of now.
@@ -213,6 +241,15 @@ class StreamEnumerator:
         assert self._listing is not None  # noqa: S101 - set by discover
         return self._listing
 
+    def _unlisted(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
+        """Splits that have gone from streams that are still the same, and may be read nevertheless."""
+        if self._listing is None:
+            return []
+        before = {name: info.created for name, info in self._listing.infos.items()}
+        listed = {split.id for split in splits}
+        gone = self._pushed.unlisted(self._fronts, listed)
+        return [split for split in gone if before.get(split.id.stream) == infos[split.id.stream].created]
+
     def _check_streams(self, offsets: Offsets) -> None:
         others = sorted(offsets.streams - set(self._settings.streams))
         if others:
@@ -225,7 +262,7 @@ class StreamEnumerator:
     def _offsets(self, positions: dict[SplitId, Position]) -> Offsets:
         assert self._listing is not None  # noqa: S101 - nothing is handed out before a discovery
         created = {name: info.created for name, info in self._listing.infos.items()}
-        return Offsets(positions, created, frozenset(self._settings.streams))
+        return Offsets(positions, created, frozenset(self._settings.streams), consumers=self.registered)
 
     def _without_lost(self, start: Offsets, listing: _Listing) -> Offsets:
         """`start` as it is, or, after a loss that is tolerated, without what is gone."""
@@ -294,17 +331,6 @@ class StreamEnumerator:
             for r in ranges
         ]
 
-    def _with_quiet(self, split: SplitId, end: After | Closed) -> After | Closed:
-        """Logs how long nothing came, where that is much longer than the last batch's end tells."""
-        front = self._fronts[split]
-        here = front.position
-        logged = here.known_idle if isinstance(here, AtTime) else None
-        if isinstance(here, After):
-            logged = here.idle
-        if front.quiet is None or logged is None or front.quiet - logged < _QUIET_WORTH_LOGGING:
-            return end
-        return replace(end, quiet=front.quiet)
-
     def _note(self, fronts: Iterable[Front], ends: Mapping[SplitId, After | Closed]) -> None:
         """Keeps what reporting and reading want to know of the batch planned last."""
         self._expected = {}
@@ -316,7 +342,7 @@ class StreamEnumerator:
             if isinstance(end, After):
                 count = sum(1 for record in front.seen if record.sequence <= end.sequence)
                 if not front.has_gap:
-                    self._expected[front.split.id, end] = count
+                    self._expected[front.split.id, end] = sum(r.count for r in front.seen[:count])
             behind = front.lag(count)
             lag[front.split.id] = 0 if isinstance(end, Closed) else behind
         self._lag = {split: behind for split, behind in lag.items() if behind is not None}
@@ -329,21 +355,6 @@ class StreamEnumerator:
             self._next_lag_line = now + _LAG_LINE_INTERVAL
             lag = {str(split): behind for split, behind in sorted(self._lag.items())}
             _log.info("millisBehindLatest %s", json.dumps(lag))
-
-    def _refresh_idle(self, positions: dict[SplitId, Any], fronts: Iterable[Front]) -> None:
-        """Writes down, for splits without news, until when that is known to be so.
-
-        Not news by itself: it rides along with a batch, so that a later start can tell an idle
-        split from one whose records have expired.
-        """
-        for front in fronts:
-            here = front.cursor.position
-            position = positions.get(front.split.id)
-            is_current = isinstance(here, After) and here == position == front.position
-            if is_current and not front.seen and isinstance(here, After):
-                positions[front.split.id] = here
-            elif isinstance(position, AtTime) and position == front.position and front.quiet is not None:
-                positions[front.split.id] = replace(position, idle=front.quiet)
 
 
 def _is_within(position: Position, split: Split | None) -> bool:

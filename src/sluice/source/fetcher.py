@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from sluice.source.log import Record
@@ -55,14 +55,21 @@ class _Fetcher(threading.Thread):
         error: BaseException | None = None
         try:
             self._wait_for_space()
-            for records in self._read(self._range, self._pause):
-                self._output.put(_Fetched(self._range, records))
-                self._wait_for_space()
+            self._fetch(self._read(self._range, self._pause))
         except Stopped:
             pass
         except BaseException as caught:  # noqa: BLE001 - it is raised again in the consumer's thread
             error = caught
         self._output.put(_Fetched(self._range, (), error, is_last=True))
+
+    def _fetch(self, pages: Iterator[Sequence[Record]]) -> None:
+        try:
+            for records in pages:
+                self._output.put(_Fetched(self._range, records))
+                self._wait_for_space()
+        finally:
+            if isinstance(pages, Generator):  # what it holds open ends here, not when it is collected
+                pages.close()
 
     def _pause(self, seconds: float) -> None:
         if self._stopping.wait(seconds):

@@ -3,13 +3,16 @@ that is thrown away is rebuilt from the position alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from sluice.source.cursor import Cursor
 from sluice.source.offsets import After, AtTime, Closed, Position
 from sluice.source.splits import Split
+
+if TYPE_CHECKING:
+    from sluice.source.frontier import View
 
 __all__ = ["Front", "Seen"]
 
@@ -58,6 +61,7 @@ class Front:
         failing_since: since when (microseconds) no look has succeeded.
         is_missing: the service says that there is no such split.
         retention: for how long records are kept (microseconds), 0 where that is not known.
+        is_pushed: all this comes from a subscription, and the service is not to be asked.
     """
 
     split: Split
@@ -75,15 +79,12 @@ class Front:
     failing_since: int | None = None
     is_missing: bool = False
     retention: int = 0
+    is_pushed: bool = False
 
     @property
     def is_exhausted(self) -> bool:
         """Whether there is nothing to look for behind ``seen``."""
         return self.is_at_tip or self.has_ended or self.has_met_target
-
-    @property
-    def first_arrival(self) -> int | None:
-        return self.seen[0].arrival if self.seen else None
 
     @property
     def last_sequence(self) -> int:
@@ -106,7 +107,7 @@ class Front:
         """
         if not self.seen and isinstance(self.position, AtTime):
             known = self.position.known_idle if self.quiet is None else self.quiet
-            if now - known < self.retention:
+            if known < now < known + self.retention:
                 self.quiet = now
 
     def add(self, records: Iterable[Seen]) -> None:
@@ -114,10 +115,67 @@ class Front:
         if not isinstance(self.target, After):
             self.seen.extend(records)
             return
+        target = self.target
         for record in records:
-            if record.sequence <= self.target.sequence:
+            if record.sequence <= target.sequence:
                 self.seen.append(record)
-            self.has_met_target = self.has_met_target or record.sequence >= self.target.sequence
+            elif record.count > 1 and not self.has_met_target:
+                # The target is one of the many that came together, and what lies before it counts.
+                self.seen.append(
+                    record._replace(number=target.number, arrival=target.arrival or record.arrival)
+                )
+            self.has_met_target = self.has_met_target or record.sequence >= target.sequence
+
+    def adopt(self, view: View) -> None:
+        """Takes over what a subscription has brought behind `position`, in place of what was looked up.
+
+        Whoever looks again goes on behind it, and nothing is read twice.
+        """
+        self.is_pushed = True
+        self.failing_since, self.is_missing = None, False
+        self.millis_behind = view.millis_behind
+        marks = self._behind_position(view.marks)
+        if not marks and (self.seen or self.has_met_target):
+            return  # looks have come further: that is planned first
+        if marks:
+            self.note_quiet()
+        self.seen, self.has_gap, self.has_met_target = [], False, False
+        self.add(marks)
+        is_whole = not marks or (bool(self.seen) and self.seen[-1].number == marks[-1].number)
+        self.is_at_tip = view.is_at_tip and is_whole
+        self.has_ended = view.has_ended and is_whole
+        idle = view.idle_at if is_whole else None
+        self.cursor = self.cursor.at(self._behind_seen(idle))
+        if idle is not None:
+            self.note_nothing(idle)
+
+    def unsee(self) -> None:
+        """Forgets what was seen: looks begin again right behind `position`."""
+        self.seen, self.has_gap, self.has_met_target = [], False, False
+        self.is_pushed = self.is_at_tip = self.has_ended = False
+        self.cursor = self.cursor.at(self._behind_seen(self.quiet))
+
+    def _behind_position(self, marks: Sequence[Seen]) -> Sequence[Seen]:
+        if not isinstance(self.position, After):
+            return marks
+        # Inside an aggregate the record itself is still to come, with the sub-records that are left.
+        done = self.position.sequence - (self.position.sub is not None)
+        count = 0
+        while count < len(marks) and marks[count].sequence <= done:
+            count += 1
+        return marks[count:]
+
+    def _behind_seen(self, idle: int | None) -> Position:
+        """The place behind ``seen``, at which nothing lay behind it at the instant `idle`."""
+        if self.seen:
+            return After(self.seen[-1].number, arrival=self.seen[-1].arrival, idle=idle)
+        here = self.position
+        if not isinstance(here, After):
+            return here
+        looked = self.cursor.position
+        before = looked.idle if isinstance(looked, After) and looked == here else None
+        known = [instant for instant in (here.idle, before, idle) if instant is not None]
+        return replace(here, idle=max(known, default=None))
 
     def can_follow(self, position: Position) -> bool:
         """Whether what is known still holds when the last batch ended at `position`."""

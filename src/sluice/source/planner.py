@@ -127,7 +127,7 @@ class Planner:
 
     def _cut(self, visit: Visit, front: Front, until: int | None, *, is_strict: bool) -> End | None:
         count = front.count_before(until)
-        is_decided = count < len(front.seen) or front.is_exhausted
+        is_decided = count < len(front.seen) or front.is_exhausted or front.is_pushed
         if is_decided or not front.seen or front.failing_since is not None:
             return front.cut_at(count)
         exact = front.target is not None
@@ -140,7 +140,7 @@ class Planner:
         return front.cut_at(len(front.seen))
 
     def _is_due(self, front: Front) -> bool:
-        return front.next_look <= self._now()
+        return not front.is_pushed and front.next_look <= self._now()
 
     def _each(
         self,
@@ -171,8 +171,8 @@ class Planner:
                 return result
 
         fronts = list(fronts)
-        if len(fronts) == 1:
-            return [(fronts[0], visit(fronts[0]))]
+        if sum(not front.is_pushed for front in fronts) <= 1:  # nobody to wait for beside another one
+            return [(front, visit(front)) for front in fronts]
         return list(zip(fronts, self._pool.map(visit, fronts), strict=True))
 
     def _bear(self, front: Front, error: ServiceError) -> None:

@@ -16,11 +16,15 @@ from sluice.source.log import Page, Record, StreamLog
 from sluice.source.loss import LossGuard
 from sluice.source.offsets import After, Closed, Position, SplitRange, before
 
-__all__ = ["RangeReader", "ReadSettings", "SplitReader"]
+__all__ = ["OpenCursor", "RangeReader", "ReadSettings", "SplitReader"]
 
 _MAX_REOPENED = 5
 
 SplitT_contra = TypeVar("SplitT_contra", contravariant=True)
+
+
+OpenCursor = Callable[[SplitRange, Position], Cursor]
+"""Makes the cursor through which a range is read from a position on."""
 
 
 class SplitReader(Protocol[SplitT_contra]):
@@ -49,12 +53,23 @@ class ReadSettings:
 
 
 class RangeReader:
-    """The `SplitReader` of exact ranges over a `StreamLog`."""
+    """The `SplitReader` of exact ranges over a `StreamLog`.
 
-    def __init__(self, log: StreamLog, guard: LossGuard, settings: ReadSettings) -> None:
+    Args:
+        open_cursor: None for cursors that poll.
+    """
+
+    def __init__(
+        self,
+        log: StreamLog,
+        guard: LossGuard,
+        settings: ReadSettings,
+        open_cursor: OpenCursor | None = None,
+    ) -> None:
         self._log = log
         self._guard = guard
         self._settings = settings
+        self._open_cursor = open_cursor or self._poll
 
     def read(self, split: SplitRange) -> Iterator[Sequence[Record]]:
         """Yields the records of the range; aggregates at its edges come whole.
@@ -72,7 +87,13 @@ class RangeReader:
 
     def _read(self, split: SplitRange) -> Iterator[Sequence[Record]]:
         self._guard.expired_start(split.split, split.start, split.end.quiet)
-        cursor = Cursor(self._log, self._guard, split.split, _start(split))
+        cursor = self._open_cursor(split, _start(split))
+        try:
+            yield from self._read_through(cursor, split)
+        finally:
+            cursor.close()
+
+    def _read_through(self, cursor: Cursor, split: SplitRange) -> Iterator[Sequence[Record]]:
         limit = self._first_limit(split)
         while True:
             page = cursor.next_page(limit)
@@ -82,7 +103,11 @@ class RangeReader:
             if self._is_complete(split, cursor, page):
                 return
             limit = self._settings.page_limit
-            self._settings.pause(self._settings.interval)
+            # Nothing to wait for where pages are pushed, but a reader nobody listens to is told so here.
+            self._settings.pause(0.0 if cursor.is_pushed else self._settings.interval)
+
+    def _poll(self, split: SplitRange, position: Position) -> Cursor:
+        return Cursor(self._log, self._guard, split.split, position)
 
     def _first_limit(self, split: SplitRange) -> int:
         """Asks for little more than the range holds: what lies behind its end is thrown away."""

@@ -42,7 +42,7 @@ _Weigh = Callable[[Seen], int]
 
 def is_sampled(front: Front, share: int) -> bool:
     """Whether enough is seen of a split to say where a batch with `share` of its records ends."""
-    if front.is_exhausted or len(front.seen) >= share:
+    if front.is_exhausted or sum(record.count for record in front.seen) >= share:
         return True
     return len({record.arrival for record in front.seen}) >= _DISTINCT_ARRIVALS
 
@@ -53,13 +53,14 @@ def slice_end(limits: Limits, fronts: Collection[Front], now: int) -> int | None
     Args:
         now: no record arrives later (microseconds).
     """
-    arrivals = [first for front in fronts if (first := front.first_arrival) is not None]
-    if limits.is_none or not arrivals:
+    firsts = [front.seen[0] for front in fronts if front.seen]
+    if limits.is_none or not firsts:
         return None
-    start = min(arrivals)
+    start = min(first.arrival for first in firsts)
     ends = []
     if limits.span is not None:
-        ends.append(start + limits.span)
+        earliest = (first.first_arrival for first in firsts)
+        ends.append(min((at for at in earliest if at is not None), default=start) + limits.span)
     for limit, weigh in _weights(limits):
         profiles = [_Profile(front, weigh) for front in fronts]
         end = _latest(partial(_weight, profiles), limit, start + 1, now + 1)
@@ -86,7 +87,7 @@ def trim(limits: Limits, fronts: Collection[Front], counts: Mapping[SplitId, int
 def _weights(limits: Limits) -> list[tuple[int, _Weigh]]:
     weights: list[tuple[int, _Weigh]] = []
     if limits.records is not None:
-        weights.append((limits.records, lambda _: 1))
+        weights.append((limits.records, lambda record: record.count))
     if limits.bytes is not None:
         weights.append((limits.bytes, lambda record: record.size))
     return weights
