@@ -9,30 +9,50 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from sluice.errors import OptionError
+from sluice.kinesis.access import FanOutAccess
 from sluice.kinesis.client import KinesisLog
+from sluice.kinesis.consumers import Consumers
+from sluice.kinesis.fanout.feeds import AgentFeed, SubscriptionFeed
 from sluice.kinesis.options import STARTING, SourceConfig
 from sluice.kinesis.rows import to_record_batches
 from sluice.kinesis.starting import AtTimestamp, Latest, PerShard, StartingPosition
 from sluice.retry import Retrying
+from sluice.source.cursor import Cursor
 from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
+from sluice.source.feed import FeedCursor
 from sluice.source.fetcher import fetch_side_by_side
-from sluice.source.log import Record
+from sluice.source.frontier import Frontier
+from sluice.source.log import Feed, Record
 from sluice.source.loss import LossGuard
 from sluice.source.offsets import HORIZON, After, AtTime, Position, SplitRange, before
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.reader import RangeReader, ReadSettings
+from sluice.source.reader import OpenCursor, RangeReader, ReadSettings
 from sluice.source.splits import Split, SplitId
 
-__all__ = ["initial_positions", "make_enumerator", "plan_bounded_read", "read_ranges"]
+__all__ = ["bounded_access", "initial_positions", "make_enumerator", "plan_bounded_read", "read_ranges"]
 
 _SECOND = 1_000_000
+_PATIENCE = 5.0
+"""Seconds a task waits for an agent that has no news, before it reads on by polling."""
+_FORBEARANCE = 120.0
+"""The same where it may not poll."""
 
 _log = logging.getLogger(__name__)
 
 
-def make_enumerator(config: SourceConfig) -> StreamEnumerator:
-    """What finds shards and plans batches, for the process beside the driver."""
+def make_enumerator(
+    config: SourceConfig,
+    *,
+    frontier: Frontier | None = None,
+    registered: Mapping[str, str] | None = None,
+) -> StreamEnumerator:
+    """What finds shards and plans batches, for the process beside the driver.
+
+    Args:
+        frontier: knows what is pushed; without it everything is probed.
+        registered: stream to ARN of the consumers that the query registered; may change later.
+    """
     log = KinesisLog.of(config)
     guard = LossGuard(log, config.fail_on_data_loss, log.server_time)
     probe = Probe(log, guard, ProbeSettings(pause=time.sleep))
@@ -42,7 +62,9 @@ def make_enumerator(config: SourceConfig) -> StreamEnumerator:
         config.shard_discovery_interval,
     )
     planner = Planner(probe, log.server_time, fail_on_missing=config.fail_on_data_loss)
-    return StreamEnumerator(log, settings, guard, probe, planner)
+    return StreamEnumerator(
+        log, settings, guard, probe, planner, frontier=frontier, registered=registered or {}
+    )
 
 
 def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
@@ -60,8 +82,30 @@ def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
         enumerator.close()
 
 
-def read_ranges(config: SourceConfig, ranges: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
+def bounded_access(config: SourceConfig) -> FanOutAccess | None:
+    """How the tasks of a batch read may read by fan-out; None where they poll.
+
+    Raises:
+        SluiceError: a consumer can't be had.
+    """
+    if config.fan_out is None:
+        return None
+    consumers = Consumers(config)
+    found = {stream.name: consumers.ensure(stream.name) for stream in config.streams}
+    for consumer in found.values():
+        if consumer.registered:
+            # Nobody says when the last task has read: then it could be deregistered.
+            _log.warning("consumer %s was registered for a batch read, and stays registered", consumer.arn)
+    return FanOutAccess({stream: consumer.arn for stream, consumer in found.items()}, is_streaming=False)
+
+
+def read_ranges(
+    config: SourceConfig, ranges: Sequence[SplitRange], access: FanOutAccess | None = None
+) -> Iterator[pa.RecordBatch]:
     """Reads ranges side by side, as a task does; the rows of each range in order.
+
+    Args:
+        access: how to read by fan-out; None for polling. The rows are the same.
 
     Raises:
         DataLossError: records of a range are gone and data loss is to fail.
@@ -72,10 +116,34 @@ def read_ranges(config: SourceConfig, ranges: Sequence[SplitRange]) -> Iterator[
         log = KinesisLog.of(config, retrying=Retrying(sleep=pause), is_known=True)
         guard = LossGuard(log, config.fail_on_data_loss, log.server_time)
         settings = ReadSettings(config.polling.records_limit, config.polling.interval, pause)
-        return RangeReader(log, guard, settings).read(split_range)
+        open_cursor = None if access is None else _push(config, access, log, guard)
+        return RangeReader(log, guard, settings, open_cursor).read(split_range)
 
     for split_range, records in fetch_side_by_side(ranges, read):
         yield from to_record_batches(split_range, records, unpack=config.deaggregate)
+
+
+def _push(config: SourceConfig, access: FanOutAccess, log: KinesisLog, guard: LossGuard) -> OpenCursor:
+    """Opens cursors that read what is pushed, by the agent that has it or by a subscription of their own."""
+    fan_out = config.fan_out
+    assert fan_out is not None  # noqa: S101 - there is no access without
+
+    def open_feed(split_range: SplitRange, position: Position) -> Feed:
+        agent = access.agents.get(split_range.split)
+        if agent is not None:
+            patience = _PATIENCE if fan_out.may_poll else _FORBEARANCE
+            return AgentFeed(agent, split_range, position, patience=patience)
+        arn = access.arns[split_range.split.stream]
+        return SubscriptionFeed(config, lambda: arn, split_range, position)
+
+    def open_cursor(split_range: SplitRange, position: Position) -> Cursor:
+        # Who subscribes to a shard that an agent is about to hold takes it from the agent.
+        is_held = fan_out.agent != "none" and access.is_streaming
+        if is_held and split_range.split not in access.agents and fan_out.may_poll:
+            return Cursor(log, guard, split_range.split, position)
+        return FeedCursor(log, guard, split_range, position, open_feed, may_poll=fan_out.may_poll)
+
+    return open_cursor
 
 
 def initial_positions(start: StartingPosition) -> InitialPositions:

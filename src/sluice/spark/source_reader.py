@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from sluice.kinesis.access import FanOutAccess
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.source import make_enumerator, plan_bounded_read, read_ranges
-from sluice.source.enumerator import StreamEnumerator
+from sluice.kinesis.planning import StreamPlanning
+from sluice.kinesis.source import bounded_access, plan_bounded_read, read_ranges
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.source.slices import NO_LIMITS, Limits
 from sluice.spark.logs import configure_driver_log
@@ -38,9 +39,10 @@ __all__ = ["BatchReader", "StreamReader", "make_stream_reader"]
 
 @dataclass
 class RangesPartition(InputPartition):
-    """What one task reads."""
+    """What one task reads, and how it may."""
 
     ranges: tuple[SplitRange, ...]
+    access: FanOutAccess | None = None
 
 
 class BatchReader(DataSourceReader):
@@ -51,8 +53,10 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         configure_driver_log("sluice")
+        access = bounded_access(self._config)
+        ranges = plan_bounded_read(self._config)
         # Of no partition at all Spark would make one that holds nothing, not even ranges.
-        return _deal(plan_bounded_read(self._config), self._config.shards_per_task) or [RangesPartition(())]
+        return _deal(ranges, self._config.shards_per_task, access) or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._config, partition)
@@ -67,19 +71,21 @@ class StreamReader(DataSourceStreamReader):
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
-        self._enumerator: StreamEnumerator | None = None
+        self._planning: StreamPlanning | None = None
         self._planned: Offsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_enumerator": None, "_planned": None}
+        return {**self.__dict__, "_planning": None, "_planned": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return self._beside_driver().initial().to_json()
+        return self._beside_driver().enumerator.initial().to_json()
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        enumerator = self._beside_driver()
+        planning = self._beside_driver()
+        enumerator = planning.enumerator
         if start is not None:
             planned = Offsets.from_json(start)
+            planning.recall(planned)
         elif self._planned is not None:
             # Before 4.2 Spark does not say where a batch starts: it is where the last one ended.
             planned = self._planned
@@ -93,8 +99,10 @@ class StreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._planned = Offsets.from_json(end)
-        ranges = self._beside_driver().ranges(Offsets.from_json(start), self._planned)
-        return _deal(ranges, self._config.shards_per_task)
+        planning = self._beside_driver()
+        planning.recall(self._planned)
+        ranges = planning.enumerator.ranges(Offsets.from_json(start), self._planned)
+        return _deal(ranges, self._config.shards_per_task, planning.access(ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._config, partition)
@@ -103,14 +111,14 @@ class StreamReader(DataSourceStreamReader):
         """Nothing is kept for batches that are done: the offset log is the only state."""
 
     def stop(self) -> None:
-        if self._enumerator is not None:
-            self._enumerator.close()
+        if self._planning is not None:
+            self._planning.close()
 
-    def _beside_driver(self) -> StreamEnumerator:
-        if self._enumerator is None:
+    def _beside_driver(self) -> StreamPlanning:
+        if self._planning is None:
             configure_driver_log("sluice")
-            self._enumerator = make_enumerator(self._config)
-        return self._enumerator
+            self._planning = StreamPlanning(self._config)
+        return self._planning
 
     def _limits(self, limit: Any) -> Limits:
         del limit
@@ -139,26 +147,28 @@ if HAS_ADMISSION_CONTROL:
         def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
             if self._planned is None:
                 return None
-            enumerator = self._beside_driver()
+            enumerator = self._beside_driver().enumerator
             lag: dict[str, dict[str, int]] = {}
             for split, millis in sorted(enumerator.millis_behind_latest.items()):
                 lag.setdefault(split.stream, {})[split.shard] = millis
             return {**enumerator.newest(self._planned).to_json(), "millisBehindLatest": lag}
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-            self._beside_driver().stop_at_available()
+            self._beside_driver().enumerator.stop_at_available()
 
         def _limits(self, limit: Any) -> Limits:
             # A trigger that takes all there is in one batch (once) comes without limits.
             return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._config.limits
 
 
-def _deal(ranges: Sequence[SplitRange], shards_per_task: int) -> list[InputPartition]:
+def _deal(
+    ranges: Sequence[SplitRange], shards_per_task: int, access: FanOutAccess | None
+) -> list[InputPartition]:
     """Deals ranges out to as few tasks as may be: a task is dear, and a shard is light."""
     count = -(-len(ranges) // shards_per_task)
-    return [RangesPartition(tuple(ranges[index::count])) for index in range(count)]
+    return [RangesPartition(tuple(ranges[index::count]), access) for index in range(count)]
 
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, RangesPartition)  # noqa: S101 - no other is made
-    return read_ranges(config, partition.ranges)
+    return read_ranges(config, partition.ranges, partition.access)

@@ -1,0 +1,358 @@
+"""The planning process' end of its fan-out agent: starts it, tells it what to watch, knows what has come.
+
+A `sluice.source.frontier.Frontier`. All it knows may be lost with the agent; then the planner probes,
+and a new agent is asked for what is wanted by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sluice.errors import ServiceError
+from sluice.kinesis.fanout.agent import STOP, AgentSetup
+from sluice.kinesis.fanout.channel import Address, Channel
+from sluice.kinesis.fanout.messages import (
+    Consumers,
+    Coverage,
+    FromAgent,
+    Gone,
+    Listening,
+    Progress,
+    ToAgent,
+    Trim,
+    Unwatch,
+    Watch,
+    decode_from_agent,
+    encode,
+    needed,
+)
+from sluice.kinesis.options import SourceConfig
+from sluice.source.cursor import iterator_start
+from sluice.source.front import Seen
+from sluice.source.frontier import View
+from sluice.source.log import IteratorStart
+from sluice.source.offsets import After, Position
+from sluice.source.splits import SplitId
+
+__all__ = ["FanOutLink"]
+
+_log = logging.getLogger(__name__)
+
+_RESTART_PAUSE: Final = 2.0
+"""Seconds from an agent's start to that of the next one, if it dies."""
+_WATCH_PAUSE: Final = 10.0
+"""Seconds from a watch that the service ended to the next one of that shard."""
+_SECRET_BYTES: Final = 32
+_MISSING: Final = "ResourceNotFoundException"
+
+
+@dataclass(eq=False)
+class _Watched:
+    """One watch, and what has come of it."""
+
+    epoch: int
+    coverage: Coverage
+    trimmed: int = -1
+    marks: list[Seen] = field(default_factory=list)
+    progress: Progress | None = None
+    gone: Gone | None = None
+    retry_at: float = 0.0
+
+
+class FanOutLink:
+    """One agent, and another when it has died. Calls come from the planning thread.
+
+    Args:
+        renew: called, in a thread of its own, with a stream whose consumer seems to be gone; gives the
+            ARN of the one to use from now on.
+    """
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        arns: Mapping[str, str],
+        *,
+        renew: Callable[[str], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert config.fan_out is not None  # noqa: S101 - there is no link without
+        self._config = config
+        self._fan_out = config.fan_out
+        self._secret = os.urandom(_SECRET_BYTES)
+        self._renew = renew
+        self._clock = clock
+        self._arns = dict(arns)
+        self._registered: frozenset[str] = frozenset()
+        self._renewing: set[str] = set()
+        self._lock = threading.RLock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._stop_descriptor: int | None = None
+        self._address: Address | None = None
+        self._next_start = 0.0
+        self._epoch = 0
+        self._watched: dict[SplitId, _Watched] = {}
+
+    @property
+    def hub(self) -> Address | None:
+        """Where the agent beside the driver listens, once it does."""
+        return self._address
+
+    def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
+        """Where tasks get what has been pushed of each split, as far as known."""
+        with self._lock:
+            found = {}
+            for split in splits:
+                watched = self._watched.get(split)
+                if watched is None or watched.gone is not None or self._address is None:
+                    continue
+                if watched.progress is not None:
+                    found[split] = Address(*watched.progress.server, self._secret)
+                elif self._fan_out.agent == "driver":
+                    found[split] = self._address
+            return found
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Hosts whose agents serve splits."""
+        with self._lock:
+            return frozenset(w.progress.server[0] for w in self._watched.values() if w.progress is not None)
+
+    def use(self, registered: frozenset[str]) -> None:
+        """Says which ARNs are of consumers that this query registered: to be deregistered at its stop."""
+        with self._lock:
+            if registered != self._registered:
+                self._registered = registered
+                self._send_consumers()
+
+    def start(self) -> None:
+        """Starts the agent, unless one runs or has been started a moment ago."""
+        with self._lock:
+            if self._channel is None and self._clock() >= self._next_start:
+                self._next_start = self._clock() + _RESTART_PAUSE
+                self._spawn()
+
+    def follow(self, positions: Mapping[SplitId, Position]) -> None:
+        """See `Frontier.follow`.
+
+        Raises:
+            ServiceError: a subscription has failed for good, and polling is forbidden.
+        """
+        with self._lock:
+            self.start()
+            if self._channel is None:
+                return  # the next one is asked as soon as it runs
+            for split in [split for split in self._watched if split not in positions]:
+                del self._watched[split]
+                self._send(Unwatch(split))
+            for split, position in positions.items():
+                self._follow(split, position)
+
+    def view(self, split: SplitId, position: Position) -> View | None:
+        """See `Frontier.view`."""
+        with self._lock:
+            watched = self._watched.get(split)
+            if watched is None or watched.progress is None or watched.gone is not None:
+                return None
+            if not watched.coverage.holds(iterator_start(position), needed(position)):
+                return None
+            reached = position.sequence if isinstance(position, After) else -1
+            marks = watched.marks
+            if marks and marks[0].sequence <= reached:
+                marks = [mark for mark in marks if mark.sequence > reached]
+            progress = watched.progress
+            return View(
+                marks=tuple(marks),
+                is_at_tip=progress.millis_behind == 0 and not progress.has_ended,
+                has_ended=progress.has_ended,
+                millis_behind=progress.millis_behind,
+                idle_at=progress.idle_at,
+            )
+
+    def close(self) -> None:
+        """Lets the agent end as after a crash: consumers stay."""
+        with self._lock:
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+        self._release_stop()
+
+    def tell_stop(self) -> None:
+        """Lets the agent deregister what the query registered, once this process has ended.
+
+        Called in a signal handler: takes no lock and does next to nothing.
+        """
+        if self._fan_out.deregister and self._stop_descriptor is not None:
+            os.write(self._stop_descriptor, STOP)
+
+    # --- watching -------------------------------------------------------------------------------------
+
+    def _follow(self, split: SplitId, position: Position) -> None:
+        start, need = iterator_start(position), needed(position)
+        watched = self._watched.get(split)
+        if watched is not None and watched.gone is not None:
+            self._check_forbidden(watched.gone)
+            if self._clock() < watched.retry_at:
+                return
+        elif watched is not None and watched.coverage.holds(start, need):
+            self._trim(split, watched, position, need)
+            return
+        self._watch(split, start)
+
+    def _watch(self, split: SplitId, start: IteratorStart) -> None:
+        self._epoch += 1
+        self._watched[split] = _Watched(self._epoch, Coverage(start))
+        self._send(Watch(split, self._epoch, start))
+
+    def _trim(self, split: SplitId, watched: _Watched, position: Position, need: int | None) -> None:
+        if need is None or need <= watched.trimmed:
+            return
+        watched.trimmed = need
+        reached = position.sequence if isinstance(position, After) else need
+        watched.marks = [mark for mark in watched.marks if mark.sequence > reached]
+        self._send(Trim(split, str(need)))
+
+    def _check_forbidden(self, gone: Gone) -> None:
+        if gone.code and gone.code != _MISSING and not self._fan_out.may_poll:
+            raise ServiceError(
+                f"{gone.split} can't be read by fan-out, and option 'subscribeToShardFallback' forbids "
+                f"polling: {gone.why}",
+                operation="SubscribeToShard",
+                target=str(gone.split),
+                code=gone.code,
+                retryable=True,
+            )
+
+    # --- what the agent says --------------------------------------------------------------------------
+
+    def _hear(self, message: FromAgent) -> None:
+        with self._lock:
+            if isinstance(message, Listening):
+                self._address = Address(message.host, message.port, self._secret)
+                return
+            watched = self._watched.get(message.split)
+            if watched is None or watched.epoch != message.epoch:
+                return
+            if isinstance(message, Gone):
+                self._note_gone(watched, message)
+                return
+            if message.first is not None:
+                watched.coverage.begin(message.first)
+            watched.progress = message
+            watched.marks.extend(Seen(m.number, m.arrival, m.size, m.records) for m in message.marks)
+
+    def _note_gone(self, watched: _Watched, gone: Gone) -> None:
+        watched.gone = gone
+        watched.marks = []
+        # What did not end by the service's doing may be had again at once.
+        watched.retry_at = self._clock() + (_WATCH_PAUSE if gone.code else 0.0)
+        log = _log.warning if gone.code else _log.info
+        log("%s: no fan-out for now, it is read by polling: %s", gone.split, gone.why)
+        stream = gone.split.stream
+        if gone.code == _MISSING and stream not in self._renewing:
+            self._renewing.add(stream)
+            threading.Thread(target=self._renew_consumer, args=(stream,), daemon=True).start()
+
+    def _renew_consumer(self, stream: str) -> None:
+        try:
+            arn = self._renew(stream)
+        except Exception as error:  # noqa: BLE001 - polling goes on, and the next watch that fails asks again
+            _log.warning("the consumer of %s can't be had: %s", stream, error)
+            return
+        finally:
+            with self._lock:
+                self._renewing.discard(stream)
+        with self._lock:
+            if arn != self._arns[stream]:
+                self._arns[stream] = arn
+                self._send_consumers()
+                for split, watched in self._watched.items():
+                    if split.stream == stream:
+                        watched.retry_at = 0.0
+
+    # --- the process ----------------------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        self._release_stop()
+        ours, theirs = socket.socketpair()
+        stop_read, stop_write = os.pipe()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                (sys.executable, "-m", "sluice.kinesis.fanout", str(theirs.fileno()), str(stop_read)),
+                pass_fds=(theirs.fileno(), stop_read),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # a signal to our group is not for the agent: it outlives us a little
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+        finally:
+            theirs.close()
+            os.close(stop_read)
+        self._stop_descriptor = stop_write
+        self._channel = channel = Channel(ours)
+        setup = AgentSetup(self._config, self._fan_out.agent_address, self._secret)
+        channel.send(pickle.dumps(setup))
+        self._send_consumers()
+        _log.info("started the fan-out agent, process %d", self._process.pid)
+        name = "sluice-fan-out-link"
+        threading.Thread(target=self._listen, args=(channel, self._process), name=name, daemon=True).start()
+
+    def _listen(self, channel: Channel, process: subprocess.Popen[bytes]) -> None:
+        try:
+            while True:
+                self._hear(decode_from_agent(channel.receive()))
+        except (EOFError, OSError):
+            pass
+        with self._lock:
+            if channel is not self._channel:
+                return  # we have closed it
+            self._channel = self._address = None
+            self._watched = {}
+        channel.close()
+        _log.warning(
+            "the fan-out agent is gone (exit code %s); polling until there is another", process.wait()
+        )
+
+    def _send(self, message: ToAgent) -> None:
+        if self._channel is None:
+            return
+        with contextlib.suppress(OSError):  # it is gone, which `_listen` notices
+            self._channel.send(encode(message))
+
+    def _send_consumers(self) -> None:
+        self._send(Consumers(dict(self._arns), tuple(sorted(self._registered))))
+
+    def _release_stop(self) -> None:
+        descriptor, self._stop_descriptor = self._stop_descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def on_stop(tell: Callable[[], None]) -> None:
+    """Calls `tell` when this process is told to end (SIGTERM), right before it does.
+
+    Does nothing outside the main thread, where Python takes no signal handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    previous = signal.getsignal(signal.SIGTERM)
+
+    def handle(number: int, frame: Any) -> None:
+        del frame
+        signal.signal(number, previous if previous is not None else signal.SIG_DFL)
+        tell()
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, handle)

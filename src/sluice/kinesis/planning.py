@@ -1,0 +1,93 @@
+"""What plans a streaming query, in the process beside the driver: the enumerator and, in fan-out mode,
+the consumers and the agent that holds subscriptions between batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from sluice.kinesis.access import FanOutAccess
+from sluice.kinesis.consumers import Consumers
+from sluice.kinesis.fanout.link import FanOutLink, on_stop
+from sluice.kinesis.options import SourceConfig
+from sluice.kinesis.source import make_enumerator
+from sluice.source.enumerator import StreamEnumerator
+from sluice.source.offsets import Offsets, SplitRange
+
+__all__ = ["StreamPlanning"]
+
+_log = logging.getLogger(__name__)
+
+
+class StreamPlanning:
+    """The enumerator of a streaming query, and how its tasks get at what has been pushed.
+
+    Raises:
+        OptionError: a consumer that the user named can't be used.
+        ServiceError: a consumer can't be registered.
+    """
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._fan_out = config.fan_out
+        self._registered: dict[str, str] = {}
+        self._arns: dict[str, str] = {}
+        self._link: FanOutLink | None = None
+        if self._fan_out is not None:
+            self._consumers = Consumers(config)
+            self._arns = {stream.name: self._ensure(stream.name) for stream in config.streams}
+            self._note(self._fan_out.registered)
+            self._link = FanOutLink(config, self._arns, renew=self._renew)
+            self._tell_registered()
+            on_stop(self._link.tell_stop)
+        holds = self._fan_out is not None and self._fan_out.agent != "none"
+        if holds and self._link is not None:
+            self._link.start()
+        self.enumerator: StreamEnumerator = make_enumerator(
+            config, frontier=self._link if holds else None, registered=self._registered
+        )
+
+    def recall(self, offsets: Offsets) -> None:
+        """Learns from logged offsets which consumers an earlier run of the query registered."""
+        if self._link is not None:
+            self._note(offsets.consumers)
+            self._tell_registered()
+
+    def access(self, ranges: Sequence[SplitRange]) -> FanOutAccess | None:
+        """How tasks may read these ranges otherwise than by polling."""
+        if self._link is None or self._fan_out is None:
+            return None
+        if self._fan_out.agent == "none":
+            return FanOutAccess(self._arns)
+        splits = [split_range.split for split_range in ranges]
+        return FanOutAccess(self._arns, self._link.agents(splits), self._link.hub, self._link.hosts)
+
+    def close(self) -> None:
+        self.enumerator.close()
+        if self._link is not None:
+            self._link.close()
+
+    def _ensure(self, stream: str) -> str:
+        consumer = self._consumers.ensure(stream)
+        if consumer.registered:
+            self._registered[stream] = consumer.arn
+        elif self._registered.get(stream) != consumer.arn:
+            self._registered.pop(stream, None)
+        return consumer.arn
+
+    def _renew(self, stream: str) -> str:
+        self._arns[stream] = arn = self._ensure(stream)
+        self._tell_registered()
+        return arn
+
+    def _note(self, registered: Mapping[str, str]) -> None:
+        """An ARN says when its consumer was registered: one that is in use now is still that very one."""
+        for stream, arn in registered.items():
+            if self._arns.get(stream) == arn:
+                self._registered[stream] = arn
+
+    def _tell_registered(self) -> None:
+        if self._link is None:
+            return
+        self._link.use(frozenset(self._registered.values()))
+        if self._registered:
+            self._link.start()  # it deregisters at a stop, also where it holds no subscriptions
