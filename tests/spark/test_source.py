@@ -15,9 +15,10 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from sluice.errors import OptionError
+from sluice.kinesis.access import FanOutAccess
 from sluice.kinesis.options import SourceConfig
+from sluice.kinesis.planning import StreamPlanning
 from sluice.kinesis.rows import ARROW_SCHEMA
-from sluice.source.enumerator import StreamEnumerator
 from sluice.source.offsets import HORIZON, After, Offsets, SplitRange
 from sluice.source.slices import NO_LIMITS, Limits
 from sluice.source.splits import SplitId
@@ -85,18 +86,37 @@ class FakeEnumerator:
         self.is_closed = True
 
 
+class FakePlanning:
+    """What plans beside the driver, without fan-out."""
+
+    def __init__(self, enumerator: FakeEnumerator) -> None:
+        self.enumerator = enumerator
+        self.recalled: list[Offsets] = []
+        self.given = FanOutAccess({"clicks": "arn:consumer"})
+
+    def recall(self, offsets: Offsets) -> None:
+        self.recalled.append(offsets)
+
+    def access(self, ranges: Sequence[SplitRange]) -> FanOutAccess:
+        del ranges
+        return self.given
+
+    def close(self) -> None:
+        self.enumerator.close()
+
+
 def plain_reader(enumerator: FakeEnumerator, **options: str) -> StreamReader:
     """The reader of Spark 4.0 and 4.1, whatever is installed."""
     made = cast("StreamReader", source(**options).streamReader(SPARK_SCHEMA))
     reader = StreamReader(made._config)
-    reader._enumerator = cast("StreamEnumerator", enumerator)
+    reader._planning = cast("StreamPlanning", FakePlanning(enumerator))
     return reader
 
 
 def admitting_reader(enumerator: FakeEnumerator, **options: str) -> Any:
     """The reader of Spark 4.2 and later."""
     reader: Any = source(**options).streamReader(SPARK_SCHEMA)
-    reader._enumerator = enumerator
+    reader._planning = FakePlanning(enumerator)
     return reader
 
 
@@ -190,6 +210,28 @@ def test_ranges_are_dealt_to_as_few_tasks_as_may_be(shards: int, per_task: int, 
     assert all(r.start == HORIZON and r.end == After("7") for part in dealt for r in part)
 
 
+def test_every_task_is_told_how_to_read_what_is_pushed() -> None:
+    """Only the partitions carry anything from the planning process to the tasks."""
+    reader = plain_reader(FakeEnumerator())
+    planning = cast("FakePlanning", reader._planning)
+
+    partitions = reader.partitions(at(0).to_json(), at(10).to_json())
+
+    carried: Any = pickle.loads(pickle.dumps(partitions[0]))
+    assert carried.access == planning.given
+
+
+def test_what_an_earlier_run_registered_is_learnt_from_the_offsets() -> None:
+    """After a restart the log is the only place that says so."""
+    reader = plain_reader(FakeEnumerator())
+    planning = cast("FakePlanning", reader._planning)
+
+    reader.latestOffset(at(0).to_json())
+    reader.partitions(at(0).to_json(), at(10).to_json())
+
+    assert planning.recalled == [at(0), at(10)]
+
+
 def ranges(partition: InputPartition) -> tuple[SplitRange, ...]:
     """What Spark carries into the task."""
     carried: Any = pickle.loads(pickle.dumps(partition))
@@ -208,11 +250,11 @@ def test_a_batch_that_is_read_again_has_the_same_ranges() -> None:
 
 @pytest.mark.parametrize("mode", ["batch", "stream"])
 def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a task gets of the reader is its options; of the partition, its ranges."""
-    seen: list[tuple[SourceConfig, Sequence[SplitRange]]] = []
+    """What a task gets of the reader is its options; of the partition, its ranges and how to read them."""
+    seen: list[tuple[SourceConfig, Sequence[SplitRange], FanOutAccess | None]] = []
 
-    def read_ranges(config: SourceConfig, given: Sequence[SplitRange]) -> Any:
-        seen.append((config, given))
+    def read_ranges(config: SourceConfig, given: Sequence[SplitRange], access: FanOutAccess | None) -> Any:
+        seen.append((config, given, access))
         return iter(())
 
     monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
@@ -220,9 +262,10 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     wanted = SplitRange(SHARD, After("3"), After("9"))
 
     copy = pickle.loads(pickle.dumps(made))
-    list(copy.read(source_reader.RangesPartition((wanted,))))
+    access = FanOutAccess({"clicks": "arn:consumer"})
+    list(copy.read(source_reader.RangesPartition((wanted,), access)))
 
-    assert seen == [(made._config, (wanted,))]
+    assert seen == [(made._config, (wanted,), access)]
 
 
 def test_a_batch_read_plans_once_and_deals_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,10 +298,10 @@ def test_a_pickled_reader_is_plain_data() -> None:
 
     copy: Any = pickle.loads(pickle.dumps(reader))
 
-    assert copy._enumerator is None
+    assert copy._planning is None
     assert copy._planned is None
     assert copy._config == reader._config
-    assert reader._enumerator is not None
+    assert reader._planning is not None
     assert "s3cret" not in repr(copy._config)
 
 

@@ -13,6 +13,7 @@ from sluice.kinesis.access import FanOutAccess
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import Consumers
 from sluice.kinesis.fanout.feeds import AgentFeed, SubscriptionFeed
+from sluice.kinesis.fanout.hosts import start_agent_here
 from sluice.kinesis.options import STARTING, SourceConfig
 from sluice.kinesis.rows import to_record_batches
 from sluice.kinesis.starting import AtTimestamp, Latest, PerShard, StartingPosition
@@ -119,6 +120,8 @@ def read_ranges(
         open_cursor = None if access is None else _push(config, access, log, guard)
         return RangeReader(log, guard, settings, open_cursor).read(split_range)
 
+    if access is not None and config.fan_out is not None and config.fan_out.agent == "workers":
+        start_agent_here(config, access)
     for split_range, records in fetch_side_by_side(ranges, read):
         yield from to_record_batches(split_range, records, unpack=config.deaggregate)
 

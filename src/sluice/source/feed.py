@@ -99,7 +99,7 @@ class FeedCursor(Cursor):
     def _pushed_page(self) -> Page:
         if self._feed is None:
             self._feed = self._open_feed(self._range, self.position)
-            self._is_verified = not isinstance(self.position, After)
+            self._is_verified = self._feed.vouches or not isinstance(self.position, After)
             self._idle_pages = 0
         page = self._feed.next_page()
         is_idle = not page.records and page.next_iterator is not None and page.millis_behind == 0

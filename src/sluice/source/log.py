@@ -90,7 +90,14 @@ class StreamLog(Protocol):
 
 
 class Feed(Protocol):
-    """Pages of one split that a service pushes, from a position on."""
+    """Pages of one split that a service pushes, from a position on.
+
+    Attributes:
+        vouches: nothing is missing between the position and the first page, which whoever gives the
+            feed has seen to. Else it begins with the record that shows where the position is.
+    """
+
+    vouches: bool
 
     def next_page(self) -> Page:
         """Blocks until the next event.

@@ -126,7 +126,7 @@ class Agent:
         for stream, arn in self._consumers.arns.items():
             if arn not in self._consumers.registered:
                 continue
-            if stream in self._holder.contested:
+            if stream in (self._holder if self._delegates is None else self._delegates).contested:
                 _log.warning("consumer %s stays: somebody else has subscribed with it", arn)
                 continue
             try:

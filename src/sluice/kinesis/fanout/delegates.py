@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 from sluice.kinesis.fanout.channel import Channel
 from sluice.kinesis.fanout.messages import (
+    TAKEN_OVER,
     Consumers,
     FromAgent,
     Gone,
+    Hosts,
     Join,
     Progress,
     ToAgent,
@@ -55,7 +57,13 @@ class Delegates:
         self._members: dict[str, _Member] = {}
         self._waiting: dict[SplitId, Watch] = {}
         self._consumers: Consumers | None = None
+        self._contested: set[str] = set()
         self._lock = threading.Lock()
+
+    @property
+    def contested(self) -> frozenset[str]:
+        """Streams whose consumer somebody else subscribed with as well."""
+        return frozenset(self._contested)
 
     def use(self, consumers: Consumers) -> None:
         """Passes the consumers on, and keeps them for those who join later. They deregister none."""
@@ -92,6 +100,8 @@ class Delegates:
             waiting, self._waiting = self._waiting, {}
             for watch in waiting.values():
                 self._assign(watch)
+            hosts = Hosts(tuple(self._members))
+        self._report(hosts)
         self._tell_gone(moved, "another agent takes it over")
         try:
             while True:
@@ -102,6 +112,8 @@ class Delegates:
             with self._lock:
                 del self._members[join.host]
                 orphans = list(member.watches.values())
+                hosts = Hosts(tuple(self._members))
+            self._report(hosts)
             self._tell_gone(orphans, f"the agent on {join.host} is gone")
 
     def close(self) -> None:
@@ -116,6 +128,8 @@ class Delegates:
                 return
             if isinstance(message, Gone):
                 del member.watches[message.split]
+                if message.code == TAKEN_OVER:
+                    self._contested.add(message.split.stream)
         if isinstance(message, Progress | Gone):
             self._report(message)
 

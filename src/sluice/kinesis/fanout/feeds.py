@@ -31,6 +31,8 @@ class AgentFeed:
         patience: seconds without news after which the agent says that it lacks the range.
     """
 
+    vouches = True  # the agent serves what it has had without a gap from a verified start on
+
     def __init__(
         self, address: Address, split_range: SplitRange, position: Position, *, patience: float
     ) -> None:
@@ -85,6 +87,8 @@ class AgentFeed:
 
 class SubscriptionFeed:
     """Subscribes to a shard for one range. Only for splits that no agent holds: there is one owner."""
+
+    vouches = False
 
     def __init__(
         self, config: SourceConfig, arn: Callable[[], str], split_range: SplitRange, position: Position

@@ -24,10 +24,12 @@ from sluice.errors import ServiceError
 from sluice.kinesis.fanout.agent import STOP, AgentSetup
 from sluice.kinesis.fanout.channel import Address, Channel
 from sluice.kinesis.fanout.messages import (
+    TAKEN_OVER,
     Consumers,
     Coverage,
     FromAgent,
     Gone,
+    Hosts,
     Listening,
     Progress,
     ToAgent,
@@ -54,6 +56,8 @@ _RESTART_PAUSE: Final = 2.0
 """Seconds from an agent's start to that of the next one, if it dies."""
 _WATCH_PAUSE: Final = 10.0
 """Seconds from a watch that the service ended to the next one of that shard."""
+_TRUCE: Final = 300.0
+"""The same where another reader has taken the shard: taking it back at once would start a fight."""
 _SECRET_BYTES: Final = 32
 _MISSING: Final = "ResourceNotFoundException"
 
@@ -101,6 +105,7 @@ class FanOutLink:
         self._channel: Channel | None = None
         self._stop_descriptor: int | None = None
         self._address: Address | None = None
+        self._hosts: frozenset[str] = frozenset()
         self._next_start = 0.0
         self._epoch = 0
         self._watched: dict[SplitId, _Watched] = {}
@@ -126,9 +131,8 @@ class FanOutLink:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Hosts whose agents serve splits."""
-        with self._lock:
-            return frozenset(w.progress.server[0] for w in self._watched.values() if w.progress is not None)
+        """Worker hosts that have an agent."""
+        return self._hosts
 
     def use(self, registered: frozenset[str]) -> None:
         """Says which ARNs are of consumers that this query registered: to be deregistered at its stop."""
@@ -242,6 +246,9 @@ class FanOutLink:
             if isinstance(message, Listening):
                 self._address = Address(message.host, message.port, self._secret)
                 return
+            if isinstance(message, Hosts):
+                self._hosts = frozenset(message.hosts)
+                return
             watched = self._watched.get(message.split)
             if watched is None or watched.epoch != message.epoch:
                 return
@@ -257,7 +264,8 @@ class FanOutLink:
         watched.gone = gone
         watched.marks = []
         # What did not end by the service's doing may be had again at once.
-        watched.retry_at = self._clock() + (_WATCH_PAUSE if gone.code else 0.0)
+        pause = _TRUCE if gone.code == TAKEN_OVER else _WATCH_PAUSE if gone.code else 0.0
+        watched.retry_at = self._clock() + pause
         log = _log.warning if gone.code else _log.info
         log("%s: no fan-out for now, it is read by polling: %s", gone.split, gone.why)
         stream = gone.split.stream
@@ -320,6 +328,7 @@ class FanOutLink:
                 return  # we have closed it
             self._channel = self._address = None
             self._watched = {}
+            self._hosts = frozenset()
         channel.close()
         _log.warning(
             "the fan-out agent is gone (exit code %s); polling until there is another", process.wait()

@@ -14,11 +14,13 @@ from sluice.source.offsets import After, Position
 from sluice.source.splits import SplitId
 
 __all__ = [
+    "TAKEN_OVER",
     "Consumers",
     "Coverage",
     "Fetch",
     "FromAgent",
     "Gone",
+    "Hosts",
     "Join",
     "Listening",
     "Mark",
@@ -33,6 +35,10 @@ __all__ = [
     "encode",
     "needed",
 ]
+
+
+TAKEN_OVER: Final = "ResourceInUseException"
+"""The code of a watch that ended since somebody else has subscribed with the same consumer."""
 
 
 class Mark(NamedTuple):
@@ -89,6 +95,12 @@ class Join(msgspec.Struct, tag=True, frozen=True):
     port: int
 
 
+class Hosts(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner: the worker hosts that have an agent now."""
+
+    hosts: tuple[str, ...]
+
+
 class Progress(msgspec.Struct, tag=True, frozen=True):
     """Agent to planner: what an event brought.
 
@@ -137,7 +149,7 @@ class Fetch(msgspec.Struct, tag=True, frozen=True):
 
 
 ToAgent = Watch | Trim | Unwatch | Consumers
-FromAgent = Listening | Progress | Gone
+FromAgent = Listening | Hosts | Progress | Gone
 FirstFrame = Fetch | Join
 
 _encoder: Final = msgspec.msgpack.Encoder()

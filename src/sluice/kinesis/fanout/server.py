@@ -75,6 +75,7 @@ class RangeServer:
                     self._answer(channel, request)
                 elif self._join is not None:
                     self._join(channel, request)
+                    return
         except (EOFError, OSError):
             pass  # the task has what it wants, or is gone
         finally:
