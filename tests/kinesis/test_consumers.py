@@ -236,6 +236,15 @@ def test_a_registration_whose_answer_was_lost_is_not_this_query_s() -> None:
     assert service.consumers.ensure("orders") == Consumer("me", ARN, False)
 
 
+def test_a_limit_of_another_call_is_not_taken_for_that_of_registering() -> None:
+    """How many consumers there are has nothing to do with it."""
+    service = Service({DESCRIBE: [GONE, LIMIT], REGISTER: [IN_USE]}, config_of(**FEW))
+    failure = service.failure()
+    assert (failure.operation, failure.code) == (DESCRIBE, "LimitExceededException")
+    assert "consumers" not in str(failure)
+    assert service.operations == [DESCRIBE, REGISTER] + [DESCRIBE] * 3
+
+
 # --- limits and refusals ------------------------------------------------------------------------------
 
 
@@ -399,6 +408,16 @@ def test_deregistering_may_fail(refused: Answer, calls: int) -> None:
         service.consumers.deregister(ARN)
     assert service.operations == [DEREGISTER] * calls
     assert service.slept == [0.011] * (calls - 1)
+
+
+@pytest.mark.parametrize(("is_known", "calls"), [(False, 2), (True, 11)])
+def test_an_endpoint_that_the_query_knows_gets_all_retries(is_known: bool, calls: int) -> None:
+    """The process that deregisters may never have called it before."""
+    service = Service({DEREGISTER: [sdk.EndpointConnectionError(endpoint_url=URL, error=OSError("refused"))]})
+    retrying = Retrying(sleep=service.slept.append)
+    with pytest.raises(ServiceError, match="refused"):
+        Consumers(service.config, retrying=retrying, is_known=is_known).deregister(ARN)
+    assert service.count(DEREGISTER) == calls
 
 
 # --- at load ------------------------------------------------------------------------------------------

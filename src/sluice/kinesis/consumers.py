@@ -63,13 +63,16 @@ class Consumers:
     Args:
         config: with `fan_out`.
         retrying: its sleep is where a stopping query gets out.
+        is_known: the endpoint has answered another process of the query: it is not given up early.
     """
 
-    def __init__(self, config: SourceConfig, *, retrying: Retrying | None = None) -> None:
+    def __init__(
+        self, config: SourceConfig, *, retrying: Retrying | None = None, is_known: bool = False
+    ) -> None:
         if config.fan_out is None:
             raise ValueError("records are polled: there are no consumers")
         self._fan_out: FanOut = config.fan_out
-        self._calls = Calls(config.connection, config.backoffs, retrying=retrying)
+        self._calls = Calls(config.connection, config.backoffs, retrying=retrying, is_known=is_known)
         self._stream_arns = {stream.name: stream.arn for stream in config.streams}
 
     def ensure(self, stream: str) -> Consumer:
