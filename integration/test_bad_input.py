@@ -67,6 +67,7 @@ def write_stream(frame: DataFrame, checkpoint: str, **options: str) -> None:
 
 # --- options of the source ----------------------------------------------------------------------------
 
+CONSUMER = f"arn:aws:kinesis:{REGION}:123456789012:stream/orders/consumer/me:1700000000"
 SOURCE_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "unknown": ({"frobnicate": "1"}, "option 'frobnicate' is not known: allowed are awsAccessKeyId, "),
     "misspelt": ({"startingPositon": "LATEST"}, "is not known: did you mean 'startingPosition'?"),
@@ -85,6 +86,60 @@ SOURCE_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "zero limit": ({"maxBytesPerTrigger": "0"}, "is '0': allowed is a size of at least 1"),
     "zero span": ({"maxTimeSpanPerTrigger": "0s"}, "is '0s': allowed is a duration of at least"),
     "large page": ({"getRecordsLimit": "10001"}, "is '10001': allowed is a whole number from 1 to 10000"),
+    "no consumer": (
+        {"recordPublisher": "efo"},
+        "option 'consumerName' is required with 'recordPublisher' efo",
+    ),
+    "bad consumer": ({"consumerName": "my consumer"}, "is 'my consumer': allowed is 1 to 128 letters"),
+    "a consumer, polling": (
+        {"consumerName": "me", "recordPublisher": "polling"},
+        "option 'consumerName' is 'me': 'recordPublisher' is polling: it is for efo only",
+    ),
+    "fan-out without a consumer": (
+        {"fanOutAgent": "driver"},
+        "option 'fanOutAgent' is 'driver': it is for fan-out, which needs 'consumerName' or 'consumerArn'",
+    ),
+    "no ARN": (
+        {"consumerName": "me", "consumerRegistration": "none"},
+        "option 'consumerArn' is required with 'consumerRegistration' none: arn:aws:kinesis:<region>:",
+    ),
+    "an ARN to register": (
+        {"consumerArn": CONSUMER, "consumerRegistration": "eager"},
+        f"is '{CONSUMER}': 'consumerRegistration' is eager: a consumer's ARN is for none",
+    ),
+    "bad ARN": ({"consumerArn": "me"}, "is 'me': allowed is arn:aws:kinesis:<region>:<account>:stream/"),
+    "ARN of another stream": (
+        {"consumerArn": CONSUMER.replace("orders", "clicks")},
+        "that is a consumer of stream 'clicks', not of 'orders'",
+    ),
+    "ARN of another region": (
+        {"consumerArn": CONSUMER.replace(REGION, "eu-north-1")},
+        f"option 'region' is '{REGION}': the consumers of 'consumerArn' are in eu-north-1",
+    ),
+    "one ARN, two streams": (
+        {"streamName": "orders,clicks", "consumerArn": CONSUMER},
+        "it is for one stream: give 'consumerArn.<stream>' for each of orders, clicks",
+    ),
+    "ARN missing": (
+        {"streamName": "orders,clicks", "consumerArn.orders": CONSUMER},
+        "option 'consumerArn.clicks' is required with 'consumerRegistration' none",
+    ),
+    "ARN of a stream that is not read": (
+        {"consumerArn.clicks": CONSUMER},
+        f"option 'consumerArn.clicks' is '{CONSUMER}': no such stream is read: allowed are orders",
+    ),
+    "ARN of either stream": (
+        {"streamName": "orders,Orders", "consumerArn.Orders": CONSUMER},
+        "option 'consumerArn.orders' could be for 'orders' and 'Orders', as keys have no case",
+    ),
+    "address of no host": (
+        {"consumerName": "me", "fanOutAgentAddress": "127.0.0.1:80"},
+        "is '127.0.0.1:80': allowed is the name or address of a host, without a port",
+    ),
+    "a buffer without an agent": (
+        {"consumerName": "me", "fanOutAgent": "none", "fanOutBufferSize": "1GiB"},
+        "option 'fanOutBufferSize' is '1GiB': 'fanOutAgent' is none: there is no agent",
+    ),
 }
 
 
@@ -165,8 +220,6 @@ def test_options_of_the_sink_are_refused_before_anything_is_written(spark: Spark
 # A row goes when its feature comes.
 NOT_BUILT_YET: dict[str, dict[str, str]] = {
     "destination": {"destination": "s3", "path": "s3://bucket/prefix"},
-    "consumerName": {"streamName": "orders", "consumerName": "me"},
-    "recordPublisher": {"streamName": "orders", "recordPublisher": "efo"},
 }
 
 
@@ -175,10 +228,7 @@ def test_what_is_not_built_yet_is_refused_by_name(spark: SparkSession, key: str)
     """An option that did nothing would be worse than one that is not there."""
     options = NOT_BUILT_YET[key]
     with fails() as failure:
-        if "destination" in options:
-            write(rows(spark), **options)
-        else:
-            source(spark, **options)
+        write(rows(spark), **options)
 
     assert f"option '{key}' ('{options[key]}' given) is not supported yet" in failure.message
 
@@ -266,6 +316,20 @@ def test_records_of_a_stream_that_can_never_be_written(
         write_stream(bad, checkpoint, destination="kinesis", streamName=stream, endpointUrl=streams.endpoint)
 
     assert "row 1 of a batch of rows (counted from 0): column 'data' is null" in failure.message
+
+
+# --- consumers that can't be had ----------------------------------------------------------------------
+
+
+def test_an_eager_consumer_of_a_stream_that_does_not_exist(spark: SparkSession, streams: Streams) -> None:
+    """Eager means that ``load()`` says so; nothing is retried."""
+    with fails() as failure:
+        read_stream(
+            spark, streams.endpoint, "no-such-stream", consumerName="me", consumerRegistration="eager"
+        )
+
+    assert "DescribeStreamSummary of no-such-stream" in failure.message
+    assert "ResourceNotFoundException" in failure.message
 
 
 # --- what the service says no to ----------------------------------------------------------------------

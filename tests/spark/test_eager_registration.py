@@ -1,0 +1,45 @@
+"""What ``load()`` registers reaches the readers: Spark pickles the source once it has its schema."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+
+import pytest
+
+from sluice.kinesis import consumers
+from sluice.kinesis.options import SourceConfig
+from sluice.spark.source import SCHEMA, KinesisDataSource
+
+OPTIONS = {"streamname": "clicks", "region": "eu-west-1", "consumername": "me"}
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks/consumer/me:1700000000"
+
+
+def test_what_load_registers_travels_with_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for its schema again, a source finds its consumer there, and still knows whose it is."""
+    answers: list[Mapping[str, str]] = [{"clicks": ARN}, {}]
+    asked: list[SourceConfig] = []
+
+    def register(config: SourceConfig) -> Mapping[str, str]:
+        asked.append(config)
+        return answers.pop(0)
+
+    monkeypatch.setattr(consumers, "register_at_load", register)
+    source = KinesisDataSource(OPTIONS | {"consumerregistration": "eager"})
+    assert [source.schema(), source.schema()] == [SCHEMA, SCHEMA]
+    assert [config.fan_out.registration for config in asked if config.fan_out] == ["eager", "eager"]
+
+    copy = pickle.loads(pickle.dumps(source))
+    for streaming in (True, False):
+        fan_out = copy._config(streaming=streaming).fan_out
+        assert fan_out.registered == {"clicks": ARN}
+
+
+@pytest.mark.parametrize("more", [{}, {"consumerregistration": "lazy"}, {"consumerarn": ARN}])
+def test_nothing_is_registered_at_load_otherwise(more: Mapping[str, str]) -> None:
+    """No call is made, and there is nothing to deregister but what the query will register."""
+    source = KinesisDataSource(OPTIONS | dict(more))
+    source.schema()
+    fan_out = source._config(streaming=True).fan_out
+    assert fan_out is not None
+    assert fan_out.registered == {}
