@@ -6,12 +6,16 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from memory_frontier import MemoryAgent
 from memory_log import MemoryLog
 
+from sluice.source.cursor import Cursor
 from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
+from sluice.source.feed import FeedCursor
+from sluice.source.frontier import Frontier
 from sluice.source.log import Record
 from sluice.source.loss import LossGuard
-from sluice.source.offsets import HORIZON, Offsets, Position
+from sluice.source.offsets import HORIZON, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.reader import RangeReader, ReadSettings
@@ -33,16 +37,21 @@ def make_enumerator(
     initial: InitialPositions = at_horizon,
     fail: bool = True,
     discovery_interval: float = 10.0,
+    frontier: Frontier | None = None,
 ) -> StreamEnumerator:
     guard = LossGuard(log, fail, log.server_time)
     probe = Probe(log, guard, ProbeSettings(pause=log.sleep))
     planner = Planner(probe, log.server_time, fail_on_missing=fail, threads=1)
     settings = EnumeratorSettings(streams, initial, discovery_interval)
-    return StreamEnumerator(log, settings, guard, probe, planner)
+    return StreamEnumerator(log, settings, guard, probe, planner, frontier=frontier)
 
 
 class Query:
-    """Runs batches as Spark does: the end is logged as JSON before anything is read."""
+    """Runs batches as Spark does: the end is logged as JSON before anything is read.
+
+    Args:
+        agent: plans from its frontier and reads from its feeds; None for polling alone.
+    """
 
     def __init__(
         self,
@@ -52,7 +61,9 @@ class Query:
         initial: InitialPositions = at_horizon,
         fail: bool = True,
         page_limit: int = 10_000,
+        agent: MemoryAgent | None = None,
     ) -> None:
+        self.agent = agent
         self.log = log
         self.streams = streams
         self.initial = initial
@@ -93,16 +104,24 @@ class Query:
             idle = 0 if self.run_batch(limits) is not None else idle + 1
             self.log.pass_time(step)
 
-    def read(self, batch: int) -> Rows:
+    def read(self, batch: int, *, by_polling: bool = False) -> Rows:
         """The rows of a logged batch, read from nothing but the log's two offsets."""
         start = Offsets.from_json(self.offsets[batch - 1 if batch < 0 else batch])
         end = Offsets.from_json(self.offsets[batch if batch < 0 else batch + 1])
         guard = LossGuard(self.log, self.fail, self.log.server_time)
         settings = ReadSettings(self.page_limit, 0.2, self.log.sleep)
+        agent = None if by_polling else self.agent
+
+        def by_feed(split_range: SplitRange, position: Position) -> Cursor:
+            assert agent is not None
+            return FeedCursor(self.log, guard, split_range, position, agent.open_feed, may_poll=True)
+
         rows: Rows = {}
         for split_range in self.enumerator.ranges(start, end):
-            pages = RangeReader(self.log, guard, settings).read(split_range)
-            rows[split_range.split] = [record for page in pages for record in page]
+            reader = RangeReader(self.log, guard, settings, by_feed if agent else None)
+            rows[split_range.split] = [record for page in reader.read(split_range) for record in page]
+        if agent is not None:
+            assert all(feed.is_closed for feed in agent.feeds)
         return rows
 
     def by_split(self) -> Rows:
@@ -117,7 +136,10 @@ class Query:
         return sorted(int(r.sequence_number) for records in self.by_split().values() for r in records)
 
     def _enumerator(self) -> StreamEnumerator:
-        return make_enumerator(self.log, self.streams, initial=self.initial, fail=self.fail)
+        frontier = self.agent.new_frontier() if self.agent is not None else None
+        return make_enumerator(
+            self.log, self.streams, initial=self.initial, fail=self.fail, frontier=frontier
+        )
 
 
 def through_json(offsets: Offsets) -> dict[str, Any]:
