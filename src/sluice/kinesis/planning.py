@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from sluice.kinesis.access import FanOutAccess
 from sluice.kinesis.consumers import Consumers
-from sluice.kinesis.fanout.link import FanOutLink, on_stop
+from sluice.kinesis.fanout.launch import on_stop
+from sluice.kinesis.fanout.link import FanOutLink
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.source import make_enumerator
 from sluice.source.enumerator import StreamEnumerator

@@ -14,6 +14,7 @@ from typing import Final
 
 from sluice.kinesis.access import FanOutAccess
 from sluice.kinesis.fanout.agent import AgentSetup
+from sluice.kinesis.fanout.launch import agent_environment
 from sluice.kinesis.options import SourceConfig
 
 __all__ = ["start_agent_here", "worker_host"]
@@ -52,7 +53,7 @@ def start_agent_here(config: SourceConfig, access: FanOutAccess) -> None:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env=agent_environment(),
         )
         assert process.stdin is not None  # noqa: S101 - as asked for
         with process.stdin as stdin:

@@ -9,20 +9,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.agent import STOP, AgentSetup
-from sluice.kinesis.fanout.channel import Address, Channel
+from sluice.kinesis.fanout.agent import AgentSetup
+from sluice.kinesis.fanout.channel import Address
+from sluice.kinesis.fanout.launch import AgentProcess, RunningAgent
 from sluice.kinesis.fanout.messages import (
     TAKEN_OVER,
     Consumers,
@@ -81,6 +77,8 @@ class FanOutLink:
     Args:
         renew: called, in a thread of its own, with a stream whose consumer seems to be gone; gives the
             ARN of the one to use from now on.
+        launch: starts an agent.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -89,6 +87,7 @@ class FanOutLink:
         arns: Mapping[str, str],
         *,
         renew: Callable[[str], str],
+        launch: Callable[[AgentSetup], RunningAgent] = AgentProcess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert config.fan_out is not None  # noqa: S101 - there is no link without
@@ -96,14 +95,13 @@ class FanOutLink:
         self._fan_out = config.fan_out
         self._secret = os.urandom(_SECRET_BYTES)
         self._renew = renew
+        self._launch = launch
         self._clock = clock
         self._arns = dict(arns)
         self._registered: frozenset[str] = frozenset()
         self._renewing: set[str] = set()
         self._lock = threading.RLock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
-        self._stop_descriptor: int | None = None
+        self._agent: RunningAgent | None = None
         self._address: Address | None = None
         self._hosts: frozenset[str] = frozenset()
         self._next_start = 0.0
@@ -144,9 +142,9 @@ class FanOutLink:
     def start(self) -> None:
         """Starts the agent, unless one runs or has been started a moment ago."""
         with self._lock:
-            if self._channel is None and self._clock() >= self._next_start:
+            if self._agent is None and self._clock() >= self._next_start:
                 self._next_start = self._clock() + _RESTART_PAUSE
-                self._spawn()
+                self._start()
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
         """See `Frontier.follow`.
@@ -156,7 +154,7 @@ class FanOutLink:
         """
         with self._lock:
             self.start()
-            if self._channel is None:
+            if self._agent is None:
                 return  # the next one is asked as soon as it runs
             for split in [split for split in self._watched if split not in positions]:
                 del self._watched[split]
@@ -188,18 +186,17 @@ class FanOutLink:
     def close(self) -> None:
         """Lets the agent end as after a crash: consumers stay."""
         with self._lock:
-            channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
-        self._release_stop()
+            agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.close()
 
     def tell_stop(self) -> None:
         """Lets the agent deregister what the query registered, once this process has ended.
 
         Called in a signal handler: takes no lock and does next to nothing.
         """
-        if self._fan_out.deregister and self._stop_descriptor is not None:
-            os.write(self._stop_descriptor, STOP)
+        if self._fan_out.deregister and self._agent is not None:
+            self._agent.tell_stop()
 
     # --- watching -------------------------------------------------------------------------------------
 
@@ -292,76 +289,33 @@ class FanOutLink:
 
     # --- the process ----------------------------------------------------------------------------------
 
-    def _spawn(self) -> None:
-        self._release_stop()
-        ours, theirs = socket.socketpair()
-        stop_read, stop_write = os.pipe()
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                (sys.executable, "-m", "sluice.kinesis.fanout", str(theirs.fileno()), str(stop_read)),
-                pass_fds=(theirs.fileno(), stop_read),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # a signal to our group is not for the agent: it outlives us a little
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            )
-        finally:
-            theirs.close()
-            os.close(stop_read)
-        self._stop_descriptor = stop_write
-        self._channel = channel = Channel(ours)
+    def _start(self) -> None:
         setup = AgentSetup(self._config, self._fan_out.agent_address, self._secret)
-        channel.send(pickle.dumps(setup))
+        self._agent = agent = self._launch(setup)
+        _log.info("started a fan-out agent")
         self._send_consumers()
-        _log.info("started the fan-out agent, process %d", self._process.pid)
-        name = "sluice-fan-out-link"
-        threading.Thread(target=self._listen, args=(channel, self._process), name=name, daemon=True).start()
+        threading.Thread(target=self._listen, args=(agent,), name="sluice-fan-out-link", daemon=True).start()
 
-    def _listen(self, channel: Channel, process: subprocess.Popen[bytes]) -> None:
+    def _listen(self, agent: RunningAgent) -> None:
         try:
             while True:
-                self._hear(decode_from_agent(channel.receive()))
+                self._hear(decode_from_agent(agent.channel.receive()))
         except (EOFError, OSError):
             pass
         with self._lock:
-            if channel is not self._channel:
+            if agent is not self._agent:
                 return  # we have closed it
-            self._channel = self._address = None
+            self._agent = self._address = None
             self._watched = {}
             self._hosts = frozenset()
-        channel.close()
-        _log.warning(
-            "the fan-out agent is gone (exit code %s); polling until there is another", process.wait()
-        )
+        agent.close()
+        _log.warning("the fan-out agent is gone (exit code %s); polling until there is another", agent.wait())
 
     def _send(self, message: ToAgent) -> None:
-        if self._channel is None:
+        if self._agent is None:
             return
         with contextlib.suppress(OSError):  # it is gone, which `_listen` notices
-            self._channel.send(encode(message))
+            self._agent.channel.send(encode(message))
 
     def _send_consumers(self) -> None:
         self._send(Consumers(dict(self._arns), tuple(sorted(self._registered))))
-
-    def _release_stop(self) -> None:
-        descriptor, self._stop_descriptor = self._stop_descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def on_stop(tell: Callable[[], None]) -> None:
-    """Calls `tell` when this process is told to end (SIGTERM), right before it does.
-
-    Does nothing outside the main thread, where Python takes no signal handlers.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    previous = signal.getsignal(signal.SIGTERM)
-
-    def handle(number: int, frame: Any) -> None:
-        del frame
-        signal.signal(number, previous if previous is not None else signal.SIG_DFL)
-        tell()
-        os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGTERM, handle)
