@@ -122,7 +122,7 @@ class Agent:
 
     def deregister(self) -> None:
         """Deregisters the consumers that the query registered, unless others have subscribed with them."""
-        registry = ConsumerRegistry(self._config)
+        registry = ConsumerRegistry(self._config, is_known=True)
         for stream, arn in self._consumers.arns.items():
             if arn not in self._consumers.registered:
                 continue
