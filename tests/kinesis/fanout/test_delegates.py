@@ -158,6 +158,7 @@ def test_a_second_agent_of_a_host_is_turned_away(hub: Hub) -> None:
     assert not extra.thread.is_alive()
     with pytest.raises(EOFError):
         extra.asked()
+    extra.leave()
     assert hub.reports.empty()
 
 
