@@ -451,6 +451,51 @@ def test_available_now_ends_with_what_was_there() -> None:
     check_exactly_once(query, records)
 
 
+@pytest.mark.parametrize("limits", [Limits(records=100), Limits(records=1000), Limits(bytes=300)])
+@pytest.mark.parametrize("gap", [0.0, 0.2])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_available_now_does_not_end_for_want_of_a_look(limits: Limits, gap: float, shards: int) -> None:
+    """Batches come faster than looks are due; the run ends all the same where it should, paced."""
+    log = MemoryLog()
+    log.create("s", shards)
+    query = Query(log, ["s"])
+    records = put_many(log, 3_000, per_second=100)
+    query.enumerator.stop_at_available()
+    begun, slept = log.calls["GetRecords"], log.slept
+    while query.run_batch(limits) is not None:
+        log.pass_time(gap)
+    check_exactly_once(query, records)
+    assert log.calls["GetRecords"] - begun < 2 * len(query.batches) * shards + 40 * shards
+    assert gap or log.slept > slept
+
+
+def test_available_now_waits_while_it_is_refused() -> None:
+    """Neither throttling nor a failure that passes makes a run end with what it has read so far."""
+    log = MemoryLog()
+    log.create("s")
+    query = Query(log, ["s"])
+    records = put_many(log, 3_000, per_second=100)
+    query.enumerator.stop_at_available()
+    assert query.run_batch(Limits(records=1000)) is not None
+    slow_down = ServiceError("slow down", operation="GetRecords", retryable=True, throttling=True)
+    broken = ServiceError("500", operation="GetRecords", retryable=True)
+    refusals = iter([slow_down] * 5 + [broken] * 5)
+
+    def refuse(operation: str, _: SplitId) -> Exception | None:
+        return next(refusals, None) if operation == "GetRecords" else None
+
+    while True:
+        log.fault = refuse  # only the planner is refused
+        end = query.enumerator.advance(Offsets.from_json(query.offsets[-1]), Limits(records=1000))
+        log.fault = None
+        if end.to_json() == query.offsets[-1]:
+            break
+        query.offsets.append(through_json(end))
+        query.batches.append(query.read(-1))
+    assert next(refusals, None) is None
+    check_exactly_once(query, records)
+
+
 # --- reads that end -----------------------------------------------------------------------------------
 
 

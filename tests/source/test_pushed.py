@@ -188,6 +188,28 @@ def test_subscription_from_further_back() -> None:
     assert agent.frontier.subscriptions[S0].start == After(records[5].sequence_number)
 
 
+def test_subscription_that_is_far_behind_is_not_waited_for() -> None:
+    """Looks took a whole backlog; a subscription that has yet to get through it says nothing of the tip."""
+    log = MemoryLog()
+    log.create("s")
+    query, _ = pushed_query(log, event_size=10, events=1)
+    records = put_many(log, 10_000)
+    log.pass_time(30)
+    query.run_batch()
+    assert len(query.numbers()) == len(records)
+    log.pass_time(30)
+    records += put_many(log, 5)
+    calls = log.calls["GetRecords"]
+    assert query.run_batch() is None
+    log.pass_time(2)
+    assert query.run_batch() is None
+    assert log.calls["GetRecords"] == calls  # it may only be a moment late
+    log.pass_time(4)
+    rows = query.run_batch()
+    assert rows is not None
+    check_exactly_once(query, records)
+
+
 def test_a_batch_that_is_run_again_is_followed_from_its_start() -> None:
     """After a restart the agent hears of the batch that comes again; later only plans tell it where to be."""
     log = MemoryLog()

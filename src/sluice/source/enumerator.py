@@ -109,7 +109,7 @@ class StreamEnumerator:
         self._probe = probe
         self._planner = planner
         self._frontier = frontier
-        self._pushed = Pushed(frontier)
+        self._pushed = Pushed(frontier, log.server_time)
         self._initial: Offsets | None = None
         self._listing: _Listing | None = None
         self._is_listing_stale = False

@@ -62,6 +62,7 @@ class Front:
         is_missing: the service says that there is no such split.
         retention: for how long records are kept (microseconds), 0 where that is not known.
         is_pushed: all this comes from a subscription, and the service is not to be asked.
+        waits_since: since when (microseconds) a subscription has brought nothing and is not at the tip.
     """
 
     split: Split
@@ -80,6 +81,7 @@ class Front:
     is_missing: bool = False
     retention: int = 0
     is_pushed: bool = False
+    waits_since: int | None = None
 
     @property
     def is_exhausted(self) -> bool:

@@ -140,7 +140,8 @@ class Planner:
         return front.cut_at(len(front.seen))
 
     def _is_due(self, front: Front) -> bool:
-        return not front.is_pushed and front.next_look <= self._now()
+        # A run that stops at a target ends when nothing is new: it must not seem so for want of a look.
+        return not front.is_pushed and (front.target is not None or front.next_look <= self._now())
 
     def _each(
         self,
@@ -164,7 +165,10 @@ class Planner:
                     if not patient:
                         raise
                     self._bear(front, error)
-                    return None
+                    if front.target is None or error.missing:
+                        return None
+                    series.back_off()  # left where it is, the split would end the run
+                    continue
                 series.end()
                 if series.has_read:
                     front.failing_since = None

@@ -84,6 +84,9 @@ class Visit:
         self._settings = settings
         self._front = front
         self._reads = 0
+        # A run that stops at a target can't wait until a look is due; then each one waits a little.
+        is_early = front.target is not None and front.next_look > log.server_time()
+        self._owed = settings.burst if is_early else 0
 
     @property
     def has_read(self) -> bool:
@@ -198,7 +201,7 @@ class Visit:
         return None
 
     def _pace(self) -> None:
-        if self._reads >= self._settings.burst:
+        if self._owed + self._reads >= self._settings.burst:
             self._settings.pause(self._settings.spacing)
         self._reads += 1
 

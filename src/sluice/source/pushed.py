@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 
 from sluice.source.front import Front
-from sluice.source.frontier import Frontier
+from sluice.source.frontier import Frontier, View
 from sluice.source.offsets import Position
 from sluice.source.slices import Limits
 from sluice.source.splits import Split, SplitId
@@ -16,12 +16,19 @@ __all__ = ["Pushed"]
 
 _log = logging.getLogger(__name__)
 
+_PATIENCE = 5 * 1_000_000
+"""So long (microseconds) a subscription may bring nothing and yet not be at the tip.
+
+Looks may have come far ahead of it: then it gives only what is done, for as long as that takes.
+"""
+
 
 class Pushed:
     """Keeps the fronts of splits up with their subscriptions; without a frontier it does nothing."""
 
-    def __init__(self, frontier: Frontier | None) -> None:
+    def __init__(self, frontier: Frontier | None, now: Callable[[], int]) -> None:
         self._frontier = frontier
+        self._now = now
         self._covered: set[SplitId] = set()
         self._has_planned = False
 
@@ -47,6 +54,8 @@ class Pushed:
         for front in fronts:
             front.is_pushed = False
             view = self._frontier.view(front.split.id, front.position)
+            if view is not None and self._is_far_behind(front, view):
+                view = None
             self._note(front.split.id, is_covered=view is not None)
             # A run that stops at a target must not stop short of it because events are on their way.
             if view is not None and (view.marks or front.target is None):
@@ -66,13 +75,22 @@ class Pushed:
                 splits.append(replace(front.split, ending_sequence=front.split.ending_sequence or last))
         return splits
 
+    def _is_far_behind(self, front: Front, view: View) -> bool:
+        if view.marks or view.is_at_tip or view.has_ended:
+            front.waits_since = None
+            return False
+        now = self._now()
+        if front.waits_since is None:
+            front.waits_since = now
+        return now - front.waits_since >= _PATIENCE
+
     def _note(self, split: SplitId, *, is_covered: bool) -> None:
         if is_covered and split not in self._covered:
             self._covered.add(split)
             _log.info("%s: batches end where its subscription has come to", split)
         elif not is_covered and split in self._covered:
             self._covered.remove(split)
-            _log.info("%s: no subscription covers it now; batches end where looks at it say", split)
+            _log.info("%s: no subscription has come to where it is; batches end where looks at it say", split)
 
 
 def _keeps_to(span: int, front: Front) -> bool:
