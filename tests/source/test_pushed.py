@@ -192,12 +192,14 @@ def test_subscription_that_is_far_behind_is_not_waited_for() -> None:
     """Looks took a whole backlog; a subscription that has yet to get through it says nothing of the tip."""
     log = MemoryLog()
     log.create("s")
-    query, _ = pushed_query(log, event_size=10, events=1)
+    query, agent = pushed_query(log, event_size=10, events=1)
     records = put_many(log, 10_000)
     log.pass_time(30)
     query.run_batch()
     assert len(query.numbers()) == len(records)
     log.pass_time(30)
+    first = After(records[0].sequence_number)
+    agent.frontier.subscriptions[S0] = Subscription(first, first.sequence)
     records += put_many(log, 5)
     calls = log.calls["GetRecords"]
     assert query.run_batch() is None
