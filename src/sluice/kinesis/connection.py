@@ -32,9 +32,9 @@ from sluice.options import TEXT, Kind, Option, OptionValues, duration
 
 __all__ = ["CONNECTION_OPTIONS", "ConnectionConfig", "client_for", "connection_from_options", "endpoint_for"]
 
-# A task reads its shards side by side through one client. The SDK's pool does not make callers wait for
-# a connection: it opens as many as are asked for (one for each subscription, say) and keeps this many.
-_POOL_CONNECTIONS: Final = 64
+# A task reads its shards side by side through one client, and an agent holds a subscription for each. No
+# call ever waits for a connection: the SDK opens more than these, but warns of each that it can't keep.
+_POOL_CONNECTIONS: Final = 1024
 _DEFAULT_SESSION_NAME: Final = "pyspark-sluice"
 _AWS_HOST = re.compile(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws)\Z")
 

@@ -38,14 +38,12 @@ class StreamPlanning:
             self._arns = {stream.name: self._ensure(stream.name) for stream in config.streams}
             self._note(self._fan_out.registered)
             self._link = FanOutLink(config, self._arns, renew=self._renew)
-            self._tell_registered()
             on_stop(self._link.tell_stop)
         holds = self._fan_out is not None and self._fan_out.agent != "none"
         if holds and self._link is not None:
             self._link.start()
-        self.enumerator: StreamEnumerator = make_enumerator(
-            config, frontier=self._link if holds else None, registered=self._registered
-        )
+        self.enumerator: StreamEnumerator = make_enumerator(config, frontier=self._link if holds else None)
+        self._tell_registered()
 
     def recall(self, offsets: Offsets) -> None:
         """Learns from logged offsets which consumers an earlier run of the query registered."""
@@ -90,5 +88,6 @@ class StreamPlanning:
         if self._link is None:
             return
         self._link.use(frozenset(self._registered.values()))
+        self.enumerator.registered = dict(self._registered)
         if self._registered:
             self._link.start()  # it deregisters at a stop, also where it holds no subscriptions

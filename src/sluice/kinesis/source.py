@@ -42,17 +42,11 @@ _FORBEARANCE = 120.0
 _log = logging.getLogger(__name__)
 
 
-def make_enumerator(
-    config: SourceConfig,
-    *,
-    frontier: Frontier | None = None,
-    registered: Mapping[str, str] | None = None,
-) -> StreamEnumerator:
+def make_enumerator(config: SourceConfig, *, frontier: Frontier | None = None) -> StreamEnumerator:
     """What finds shards and plans batches, for the process beside the driver.
 
     Args:
         frontier: knows what is pushed; without it everything is probed.
-        registered: stream to ARN of the consumers that the query registered; may change later.
     """
     log = KinesisLog.of(config)
     guard = LossGuard(log, config.fail_on_data_loss, log.server_time)
@@ -63,9 +57,7 @@ def make_enumerator(
         config.shard_discovery_interval,
     )
     planner = Planner(probe, log.server_time, fail_on_missing=config.fail_on_data_loss)
-    return StreamEnumerator(
-        log, settings, guard, probe, planner, frontier=frontier, registered=registered or {}
-    )
+    return StreamEnumerator(log, settings, guard, probe, planner, frontier=frontier)
 
 
 def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:

@@ -103,7 +103,14 @@ def test_an_event_is_buffered_before_the_planner_hears_of_it(make: Callable[...,
     heard = bench.progress()
 
     assert heard == Progress(
-        SPLIT, 1, "5", (Mark("7", 7000, 3, 90),), 0, has_ended=False, idle_at=NOW, server=("127.0.0.1", 4000)
+        SPLIT,
+        1,
+        "5",
+        (Mark("7", 7000, 3, 90, 5000),),
+        0,
+        has_ended=False,
+        idle_at=NOW,
+        server=("127.0.0.1", 4000),
     )
     assert bench.read(None, 7) == [b"x" * 120]
 

@@ -153,20 +153,21 @@ def progress(
 
 
 def mark(number: int, records: int = 1) -> Mark:
-    return Mark(str(number), number * 10, records, records * 100)
+    return Mark(str(number), number * 10, records, records * 100, number * 10 - 5)
 
 
 def seen(number: int, records: int = 1) -> Seen:
-    return Seen(str(number), number * 10, records * 100, records)
+    return Seen(str(number), number * 10, records * 100, records, number * 10 - 5)
 
 
 def test_what_is_followed_is_watched_from_there_on(make: Callable[..., Desk]) -> None:
     """Once: a second trigger asks for nothing new."""
     desk = make()
     agent = desk.started()
-    desk.link.follow({SPLIT: HORIZON, OTHER: After("50")})
-    desk.link.follow({SPLIT: HORIZON, OTHER: After("50")})
-    desk.link.follow({OTHER: After("50")})
+    position = After("50")
+    for _ in range(3):
+        desk.link.follow({SPLIT: HORIZON, OTHER: position})
+    desk.link.follow({OTHER: position})
 
     asked = [agent.asked() for _ in range(4)]
 
@@ -206,6 +207,21 @@ def test_a_view_begins_behind_the_position(make: Callable[..., Desk]) -> None:
     assert view is not None
     assert view.marks == (seen(9),)
     assert agent.asked() == Trim(SPLIT, "5")
+
+
+def test_a_view_is_made_anew_with_news_only(make: Callable[..., Desk]) -> None:
+    """The planner asks a hundred times a second, of hundreds of shards."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched()
+    agent.says(progress(epoch, mark(5), first="5"))
+    view = desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+
+    assert desk.link.view(SPLIT, HORIZON) is view
+    agent.says(progress(epoch, mark(6)))
+    newer = desk.until(lambda: (now := desk.link.view(SPLIT, HORIZON)) is not view and now)
+
+    assert newer.marks == (seen(5), seen(6))
 
 
 def test_a_position_before_the_watch_is_not_covered(make: Callable[..., Desk]) -> None:

@@ -180,4 +180,5 @@ def _marks(head: EventHead, size: int, at_most: int) -> Iterator[Mark]:
     for begin in range(0, total, step):
         last = min(begin + step, total) - 1
         count = last + 1 - begin
-        yield Mark(head.numbers[last], head.arrivals[last], count, size * 3 // 4 * count // total)
+        weight = size * 3 // 4 * count // total
+        yield Mark(head.numbers[last], head.arrivals[last], count, weight, head.arrivals[begin])

@@ -69,6 +69,9 @@ class _Watched:
     progress: Progress | None = None
     gone: Gone | None = None
     retry_at: float = 0.0
+    # With no news the planner asks a hundred times a second: what it asked last, and was told.
+    followed: Position | None = None
+    viewed: tuple[Position, View | None] | None = None
 
 
 class FanOutLink:
@@ -168,20 +171,24 @@ class FanOutLink:
             watched = self._watched.get(split)
             if watched is None or watched.progress is None or watched.gone is not None:
                 return None
-            if not watched.coverage.holds(iterator_start(position), needed(position)):
-                return None
-            reached = position.sequence if isinstance(position, After) else -1
-            marks = watched.marks
-            if marks and marks[0].sequence <= reached:
-                marks = [mark for mark in marks if mark.sequence > reached]
-            progress = watched.progress
-            return View(
-                marks=tuple(marks),
-                is_at_tip=progress.millis_behind == 0 and not progress.has_ended,
-                has_ended=progress.has_ended,
-                millis_behind=progress.millis_behind,
-                idle_at=progress.idle_at,
-            )
+            if watched.viewed is None or watched.viewed[0] is not position:
+                watched.viewed = position, self._look(watched, watched.progress, position)
+            return watched.viewed[1]
+
+    def _look(self, watched: _Watched, progress: Progress, position: Position) -> View | None:
+        if not watched.coverage.holds(iterator_start(position), needed(position)):
+            return None
+        reached = position.sequence if isinstance(position, After) else -1
+        marks = watched.marks
+        if marks and marks[0].sequence <= reached:
+            marks = [mark for mark in marks if mark.sequence > reached]
+        return View(
+            marks=tuple(marks),
+            is_at_tip=progress.millis_behind == 0 and not progress.has_ended,
+            has_ended=progress.has_ended,
+            millis_behind=progress.millis_behind,
+            idle_at=progress.idle_at,
+        )
 
     def close(self) -> None:
         """Lets the agent end as after a crash: consumers stay."""
@@ -201,14 +208,17 @@ class FanOutLink:
     # --- watching -------------------------------------------------------------------------------------
 
     def _follow(self, split: SplitId, position: Position) -> None:
-        start, need = iterator_start(position), needed(position)
         watched = self._watched.get(split)
+        if watched is not None and watched.gone is None and watched.followed is position:
+            return
+        start, need = iterator_start(position), needed(position)
         if watched is not None and watched.gone is not None:
             self._check_forbidden(watched.gone)
             if self._clock() < watched.retry_at:
                 return
         elif watched is not None and watched.coverage.holds(start, need):
             self._trim(split, watched, position, need)
+            watched.followed = position
             return
         self._watch(split, start)
 
@@ -223,6 +233,7 @@ class FanOutLink:
         watched.trimmed = need
         reached = position.sequence if isinstance(position, After) else need
         watched.marks = [mark for mark in watched.marks if mark.sequence > reached]
+        watched.viewed = None
         self._send(Trim(split, str(need)))
 
     def _check_forbidden(self, gone: Gone) -> None:
@@ -255,7 +266,8 @@ class FanOutLink:
             if message.first is not None:
                 watched.coverage.begin(message.first)
             watched.progress = message
-            watched.marks.extend(Seen(m.number, m.arrival, m.size, m.records) for m in message.marks)
+            watched.viewed = None
+            watched.marks.extend(Seen(m.number, m.arrival, m.size, m.records, m.since) for m in message.marks)
 
     def _note_gone(self, watched: _Watched, gone: Gone) -> None:
         watched.gone = gone

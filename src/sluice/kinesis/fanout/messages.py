@@ -48,6 +48,7 @@ class Mark(NamedTuple):
     arrival: int  # microseconds
     records: int
     size: int  # bytes
+    since: int  # arrival of the first of them, microseconds
 
 
 class Watch(msgspec.Struct, tag=True, frozen=True):

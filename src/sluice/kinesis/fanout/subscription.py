@@ -87,7 +87,7 @@ class Subscription:
         """Ends the subscription. A blocked reader is woken at once."""
         self._is_closed = True
         self._shut_down()
-        # Where nobody reads there is nobody to give the connection back.
+        # Where nobody reads there is nobody else to close the connection.
         if self._reading.acquire(blocking=False):
             try:
                 self._release()
@@ -118,11 +118,9 @@ class Subscription:
                 getattr(self._body.connection, "sock", None).shutdown(socket.SHUT_RD)  # type: ignore[union-attr]
 
     def _release(self) -> None:
-        # Closed first: a connection with half an answer in it is of no use to the next call.
+        # Not given back to the SDK's pool: with half an answer in it, it is of no use to the next call.
         with contextlib.suppress(Exception):
             self._body.close()
-        with contextlib.suppress(Exception):
-            self._body.release_conn()
 
 
 def subscribe(client: Any, consumer_arn: str, split: SplitId, start: IteratorStart) -> Subscription:
