@@ -225,13 +225,12 @@ def test_a_subscription_is_renewed_before_the_service_ends_it() -> None:
 @pytest.mark.parametrize(("jitter", "age"), [(0.0, 270.0), (0.5, 255.0), (0.999, 240.03)])
 def test_renewals_are_spread(jitter: float, age: float) -> None:
     """Shards that were subscribed at once do not renew at once."""
-    service = script([event([1]), Later(age - 0.01), event([2]), Later(0.02), event([3])], [event([4])])
+    service = script(
+        [event([1]), Later(age - 0.01), event([2]), Later(0.02), event([3]), event([99])], [event([4])]
+    )
     subscriber = service.subscriber(settings=SubscriberSettings(Backoff(3, 1, 4, 2)), jitter=lambda: jitter)
 
-    numbers(subscriber, 3)
-    assert len(service.starts) == 1
-    numbers(subscriber, 1)
-    assert len(service.starts) == 2
+    assert numbers(subscriber, 4) == [["1"], ["2"], ["3"], ["4"]]
 
 
 def test_a_renewal_that_fails_leaves_the_old_one_in_place() -> None:
@@ -288,6 +287,14 @@ def test_a_call_that_comes_too_soon_waits_out_the_rest_of_the_rule() -> None:
     assert numbers(service.subscriber(), 2) == [["1"], ["2"]]
     assert service.time.slept == [0.5, 2.5 + 0.5]
     assert service.called_at[-1] - service.called_at[0] >= 5
+
+
+def test_a_call_long_after_its_own_last_one_waits_for_that_of_somebody_else() -> None:
+    """Its own cannot be what the service minds."""
+    service = script([event([1]), Later(100), RESET], IN_USE, [event([2])])
+
+    assert numbers(service.subscriber(), 2) == [["1"], ["2"]]
+    assert service.time.slept == [0.5, 5.5]
 
 
 def test_a_shard_that_somebody_else_has_just_taken_is_waited_for_as_long() -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from sluice.kinesis import connection as connections
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.kinesis.fanout.events import decode_head
 from sluice.kinesis.fanout.subscription import CLOSED, Subscribing, Subscription
+from sluice.kinesis.wire import ParserFactory
 from sluice.source.log import IteratorStart
 from sluice.source.splits import SplitId
 
@@ -50,6 +52,12 @@ def config_of(server: Server) -> ConnectionConfig:
 
 def subscribe(server: Server, start: IteratorStart = HORIZON, *, silence_limit: float = 10.0) -> Subscription:
     return Subscribing(config_of(server), ARN, silence_limit)(SPLIT, start)
+
+
+def numbers_of_next(subscription: Subscription) -> list[str]:
+    payload = subscription.next_payload()
+    assert payload is not None
+    return decode_head(payload).numbers
 
 
 def numbers_of(subscription: Subscription) -> list[str]:
@@ -317,25 +325,26 @@ def test_closing_without_a_reader_gives_the_connection_up() -> None:
     assert caught.value.code == CLOSED
 
 
-def test_a_connection_is_never_shared_with_the_next_call() -> None:
-    """One client serves more subscriptions than its pool has room for, all open at once."""
+def test_a_connection_is_never_shared_with_the_next_call(caplog: pytest.LogCaptureFixture) -> None:
+    """One client serves many subscriptions, all open at once, and goes on when they have ended."""
     many = 80
 
     def answer(it: Connection) -> None:
-        it.send(STREAM, chunk(event_message(event([len(server.bodies)]))))
+        it.send(STREAM, chunk(event_message(event([1]))), chunk(IDLE)[: len(server.bodies) % 2 * 20])
         it.wait_until_left()
 
     with serving(answer) as server:
         opened = [subscribe(server) for _ in range(many)]
         for each in opened:
-            assert each.next_payload() is not None
+            assert numbers_of_next(each) == ["1"]
         for each in opened:
             each.close()
-        assert subscribe(server).next_payload() is not None
-        client_for(config_of(server), "kinesis").close()
-        for client in connections._clients.values():
-            client.close()
-        assert len(server.bodies) == many + 1
+        for _ in range(3):
+            last = subscribe(server)
+            assert numbers_of_next(last) == ["1"]
+            last.close()
+
+    assert caplog.messages == []
 
 
 def test_other_answers_are_read_by_the_sdk() -> None:
@@ -361,3 +370,13 @@ def test_the_answer_has_the_metadata_that_all_answers_have() -> None:
     metadata = answer["ResponseMetadata"]
     assert metadata["HTTPStatusCode"] == 200
     assert metadata["RequestId"] == metadata["HTTPHeaders"]["x-amzn-requestid"] == "request-1"
+
+
+def test_a_role_subscribes_through_the_same_parser() -> None:
+    """Its clients are made by a session of their own."""
+    role = "arn:aws:iam::123456789012:role/reader"
+    config = ConnectionConfig(access_key_id="AKIDEXAMPLE", secret_access_key="hush", role_arn=role)
+
+    for each in (config, replace(config, role_arn=None)):
+        session = connections._new_session(each)
+        assert isinstance(session.get_component("response_parser_factory"), ParserFactory)
