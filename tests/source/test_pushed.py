@@ -385,11 +385,11 @@ def test_end_of_a_split_that_is_pushed() -> None:
     check_exactly_once(query, records)
 
 
-def vanished(*, fail: bool) -> tuple[Query, MemoryAgent, list[Record]]:
+def vanished(*, fail: bool, events: int = 1_000) -> tuple[Query, MemoryAgent, list[Record]]:
     """A split that was pushed to its end, and is neither listed nor readable when that is noticed."""
     log = MemoryLog()
     log.create("s")
-    query, agent = pushed_query(log, fail=fail, event_size=5)
+    query, agent = pushed_query(log, fail=fail, event_size=5, events=events)
     records = put_many(log, 10)
     settle(query)
     records += put_many(log, 10)
@@ -429,6 +429,18 @@ def test_split_that_has_gone_with_its_subscription_is_a_loss() -> None:
     query.log.expire(S0)
     query.log.pass_time(20)
     agent.frontier.lose()
+    with pytest.raises(DataLossError, match="vanished"):
+        query.run_batch()
+
+
+def test_split_that_was_not_pushed_to_its_end_is_a_loss() -> None:
+    """Of a split that has gone, some records were never pushed: that is no reason to keep silent."""
+    query, agent, _ = vanished(fail=True, events=1)
+    query.log.expire(S0)
+    query.log.pass_time(20)
+    view = agent.frontier.view(S0, Offsets.from_json(query.offsets[-1]).position(S0))
+    assert view is not None
+    assert not view.has_ended
     with pytest.raises(DataLossError, match="vanished"):
         query.run_batch()
 
