@@ -31,7 +31,7 @@ _PART: Final = re.compile(
 _MANIFEST: Final = re.compile(r"(?P<owner>[A-Za-z0-9-]+)/(?P<batch>\d{20})\.json\Z")
 _PENDING_FILE: Final = re.compile(r"(?P<batch>\d{20})_[A-Za-z0-9-]+\.json\Z")
 # What Spark's ExternalCatalogUtils.escapePathName escapes, and NUL, which S3 does not take.
-_ESCAPED: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{}\[\]^]""")
+_ESCAPED: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 
 
 @dataclass(frozen=True)
