@@ -1,4 +1,4 @@
-"""A bucket on an emulator, looked at with plain boto3 and none of the library's code but the public helper."""
+"""A bucket on an emulator, looked at with plain boto3, and none of our code but the public helper."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Lake:
             **more,
         }
 
-    def keys(self) -> list[str]:
+    def listed(self) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
         return [each["Key"] for page in pages for each in page.get("Contents", [])]
 
@@ -60,7 +60,7 @@ class Lake:
 
     def manifests(self) -> list[dict[str, Any]]:
         """Those of all queries, in the order of their keys."""
-        keys = [key for key in self.keys() if "/_sluice/" in key and "/pending/" not in key]
+        keys = [key for key in self.listed() if "/_sluice/" in key and "/pending/" not in key]
         return [json.loads(self._get(key)) for key in keys]
 
     def files(self) -> list[str]:
@@ -89,9 +89,9 @@ class Lake:
 
     def check_nothing_else(self) -> None:
         """Below the path there are files that manifests list, the manifests, and nothing under way."""
-        data = {key for key in self.keys() if "/_sluice/" not in key}
+        data = {key for key in self.listed() if "/_sluice/" not in key}
         assert data == set(self.files())
-        assert [key for key in self.keys() if "/pending/" in key] == []
+        assert [key for key in self.listed() if "/pending/" in key] == []
         assert self.uploads() == []
 
     def _get(self, key: str) -> bytes:

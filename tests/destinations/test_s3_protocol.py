@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -95,10 +96,8 @@ class Spark:
                 made.commit(uploads)
             return next(self.moods) != 2  # else it dies before it can log the commit
         except CommitError:
-            try:
+            with contextlib.suppress(CommitError):
                 made.abort(uploads)
-            except CommitError:
-                pass
             return False
 
     def _task(self, epoch: Epoch, partition: int) -> list[Any] | None:
@@ -113,11 +112,11 @@ class Spark:
                 if mood == 3:  # the worker is killed
                     continue
                 prepared = writer.prepare_commit()
-                if mood == 4:  # finished, but another attempt was quicker
-                    continue
-                return prepared
             except ServiceError:
                 writer.abort()
+            else:
+                if mood != 4:  # else it has finished, but another attempt was quicker
+                    return prepared
             finally:
                 writer.close()
         return None
