@@ -106,6 +106,7 @@ class FanOutLink:
         self._lock = threading.RLock()
         self._agent: RunningAgent | None = None
         self._address: Address | None = None
+        self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
         self._next_start = 0.0
         self._epoch = 0
@@ -148,6 +149,11 @@ class FanOutLink:
             if self._agent is None and self._clock() >= self._next_start:
                 self._next_start = self._clock() + _RESTART_PAUSE
                 self._start()
+
+    def wait_for_agent(self, seconds: float) -> None:
+        """Returns when an agent listens, or after so long."""
+        self.start()
+        self._listens.wait(seconds)
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
         """See `Frontier.follow`.
@@ -253,6 +259,7 @@ class FanOutLink:
         with self._lock:
             if isinstance(message, Listening):
                 self._address = Address(message.host, message.port, self._secret)
+                self._listens.set()
                 return
             if isinstance(message, Hosts):
                 self._hosts = frozenset(message.hosts)
@@ -318,6 +325,7 @@ class FanOutLink:
             if agent is not self._agent:
                 return  # we have closed it
             self._agent = self._address = None
+            self._listens.clear()
             self._watched = {}
             self._hosts = frozenset()
         agent.close()
