@@ -52,8 +52,10 @@ class Pushed:
         if self._frontier is None:
             return
         for front in fronts:
-            front.is_pushed = False
             view = self._frontier.view(front.split.id, front.position)
+            if front.is_pushed and view is front.idle_view and view is not None:
+                continue  # nothing is new, as for most shards at most of a hundred times a second
+            front.is_pushed = False
             if view is not None and self._is_far_behind(front, view):
                 view = None
             self._note(front.split.id, is_covered=view is not None)
