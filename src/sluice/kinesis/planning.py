@@ -93,5 +93,5 @@ class StreamPlanning:
             return
         self._link.use(frozenset(self._registered.values()))
         self.enumerator.registered = dict(self._registered)
-        if self._registered:
+        if self._registered and self._fan_out is not None and self._fan_out.deregister:
             self._link.start()  # it deregisters at a stop, also where it holds no subscriptions
