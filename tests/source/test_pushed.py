@@ -415,6 +415,33 @@ def test_end_of_a_split_that_is_pushed() -> None:
     check_exactly_once(query, records)
 
 
+@pytest.mark.parametrize("limits", [Limits(), Limits(records=1_000)])
+def test_subscription_that_does_not_tell_the_end(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A split is listed as closed, and its subscription goes on to say that it is at the tip: a look finds
+    the end, and the children are read.
+    """
+    log = MemoryLog()
+    log.create("s")
+    query, agent = pushed_query(log)
+    view = agent.frontier.view
+
+    def without_end(split: SplitId, position: Position) -> View | None:
+        known = view(split, position)
+        return None if known is None else replace(known, has_ended=False, is_at_tip=True)
+
+    monkeypatch.setattr(agent.frontier, "view", without_end)
+    records = put_many(log, 10)
+    settle(query)
+    records += put_many(log, 10)
+    query.run_batch(limits)
+    log.split(S0)
+    records += put_many(log, 30)
+    for _ in range(20):
+        query.run_batch(limits)
+        log.pass_time(5)
+    check_exactly_once(query, records)
+
+
 def vanished(*, fail: bool, events: int = 1_000) -> tuple[Query, MemoryAgent, list[Record]]:
     """A split that was pushed to its end, and is neither listed nor readable when that is noticed."""
     log = MemoryLog()
