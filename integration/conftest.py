@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from integration.support import servers
+from integration.support.fan_out import MARK
 from integration.support.kinesis import Streams
+from integration.support.queries import PUBLISHERS, published_by
 from integration.support.servers import FaultProxy, Server
 from integration.support.spark import SPARK_VERSION, Sessions, prepare_environment, stop_queries
 
 prepare_environment()
+os.environ[MARK] = uuid.uuid4().hex  # before the JVM starts
 
 # PySpark before 4.2 leaves the sockets of `collect` to the garbage collector.
 _LEFT_OPEN = "ignore:unclosed <socket:ResourceWarning"
@@ -112,3 +118,21 @@ def spark(make_spark: Callable[..., SparkSession]) -> SparkSession:
 def checkpoint(tmp_path: Path) -> str:
     """A checkpoint directory that is not there yet."""
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def driver_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """What the driver's JVM, the process that plans and its agent write to standard error meanwhile."""
+    file = tmp_path / "driver.log"
+    jvm: Any = spark._jvm
+    before = jvm.java.lang.System.err
+    jvm.java.lang.System.setErr(jvm.java.io.PrintStream(str(file)))
+    yield file
+    jvm.java.lang.System.setErr(before)
+
+
+@pytest.fixture(params=list(PUBLISHERS))
+def publisher(request: pytest.FixtureRequest) -> Iterator[str]:
+    """For tests of what holds however records are had: each runs by polling, and by fan-out."""
+    with published_by(request.param):
+        yield request.param

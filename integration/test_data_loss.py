@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors.exceptions.base import StreamingQueryException
@@ -22,6 +21,8 @@ from integration.support.queries import WAIT, logged_offsets, read_stream, wait_
 from integration.support.recorder import Recorder
 from integration.support.servers import Clock
 from integration.support.spark import SPARK_VERSION
+
+BOTH = pytest.mark.usefixtures("publisher")
 
 GONE_ON = "data loss, going on from what is there"
 RUNS = 1 if SPARK_VERSION >= (4, 2) else 2  # before, a run is one batch, and a batch that comes again is one
@@ -39,18 +40,6 @@ class Aging:
 def aging() -> Iterator[Aging]:
     with servers.aging_ministack() as (server, clock):
         yield Aging(Streams(server.endpoint), clock)
-
-
-@pytest.fixture
-def driver_log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
-    """What the process that plans writes to the driver's standard error."""
-    file = tmp_path / "driver.log"
-    jvm: Any = spark._jvm
-    before = jvm.java.lang.System.err
-    log = jvm.java.io.PrintStream(str(file))
-    jvm.java.lang.System.setErr(log)
-    yield file
-    jvm.java.lang.System.setErr(before)
 
 
 @dataclass
@@ -128,6 +117,7 @@ def failed(query: StreamingQuery) -> str:
     return str(error)
 
 
+@BOTH
 def test_records_trimmed_while_stopped(case: Case, driver_log: Path) -> None:
     """Records that expired unread while the query was stopped: by default it fails and names the record
     that it stood at; told to go on, it logs that, and reads what is left once, and what comes later too.
@@ -153,6 +143,7 @@ def test_records_trimmed_while_stopped(case: Case, driver_log: Path) -> None:
     assert case.recorder.data() == sorted(read + left + later)
 
 
+@BOTH
 def test_records_trimmed_while_a_batch_takes_its_time(case: Case) -> None:
     """A query that is too slow for the stream's retention finds that out when it goes on."""
     read = case.fill("read")
@@ -178,6 +169,7 @@ def test_records_trimmed_while_a_batch_takes_its_time(case: Case) -> None:
     assert case.recorder.data() == sorted(read + left)
 
 
+@BOTH
 def test_an_idle_shard_has_lost_nothing(case: Case) -> None:
     """The last record of a shard expires, and the shard is known to have been idle since: no data loss."""
     idle, busy = case.streams.open_shards(case.stream)
@@ -194,6 +186,7 @@ def test_an_idle_shard_has_lost_nothing(case: Case) -> None:
     assert case.recorder.data() == sorted(read)
 
 
+@BOTH
 def test_a_start_at_the_latest_outlives_the_retention(case: Case) -> None:
     """A shard that has no record for longer than the stream's retention after the query has started has
     lost nothing, and neither has one that is read after another start of the query. The latest is that of
@@ -246,6 +239,7 @@ def vanish(case: Case) -> list[bytes]:
     return [f"logged {second} {number}".encode() for number in range(10)]
 
 
+@BOTH
 @pytest.mark.parametrize("lose", [trim, recreate, vanish])
 def test_a_logged_batch_is_never_cut_short(case: Case, lose: Callable[[Case], list[bytes]]) -> None:
     """The records of a batch that is logged but not committed are gone: run again, it fails. Told to go
@@ -265,6 +259,7 @@ def test_a_logged_batch_is_never_cut_short(case: Case, lose: Callable[[Case], li
     assert case.recorder.data() == sorted(read + left + fresh)
 
 
+@BOTH
 def test_a_logged_batch_of_which_some_records_are_gone(case: Case) -> None:
     """A batch whose first records have expired is not given without them, however often it is tried,
     unless told so.
@@ -342,6 +337,7 @@ def start_both(
     return queries
 
 
+@BOTH
 @pytest.mark.parametrize("discovery", ["300ms", "5s"])
 def test_stream_created_again_while_running(
     case: Case, two_queries: tuple[Recorder, Recorder], discovery: str
@@ -363,6 +359,7 @@ def test_stream_created_again_while_running(
     assert set(two_queries[0].data()) <= set(read)
 
 
+@BOTH
 def test_shard_gone_while_stopped(case: Case, driver_log: Path) -> None:
     """A shard that is no longer there before it was read to its end is named; told to go on, the query
     reads its children and the others.
@@ -381,6 +378,7 @@ def test_shard_gone_while_stopped(case: Case, driver_log: Path) -> None:
     assert GONE_ON in driver_log.read_text()
 
 
+@BOTH
 def test_shard_gone_while_running(case: Case, two_queries: tuple[Recorder, Recorder]) -> None:
     """The same under a running query."""
     first, _ = case.streams.open_shards(case.stream)

@@ -20,13 +20,15 @@ from rich.console import Console
 
 from integration.demo.display import LiveDisplay, PlainDisplay, Snapshot
 from integration.demo.events import Click, expected_totals, mark
+from integration.demo.fanout import FanOut, FanOutState
+from integration.demo.pipeline import CONSUMER
 from integration.demo.producer import Record
-from integration.demo.progress import Figures, lags
+from integration.demo.progress import Figures, Latency, PipelineError, lags
 from integration.demo.proof import checksum, compare_clicks
-from integration.support.kinesis import Stored
+from integration.support.kinesis import Stored, Streams
 from integration.support.paths import ROOT
 
-CLICK = Click("1-1", "user-1", "/toys/kite", "buy", 499, 1_767_225_601_500)
+CLICK = Click("1-1", "user-1", "/toys/kite", "buy", 499, 1_767_225_601_500, 1_767_225_602_000)
 
 
 def process_table() -> list[str]:
@@ -84,12 +86,18 @@ def demo(tmp_path: Path) -> Iterator[Running]:
 
 
 def test_the_demo_proves_its_output_and_leaves_nothing(demo: Running) -> None:
-    """It ends by itself with status 0, every click and total accounted for, no process and no file left."""
+    """It ends by itself with status 0, every click and total accounted for, no process and no file left.
+
+    One query reads by fan-out: its consumer is registered, subscribed to every shard and deregistered.
+    """
     output, _ = demo.process.communicate(timeout=180)
 
     assert demo.process.returncode == 0, output
     assert "clicks: equal" in output
     assert "totals: equal" in output
+    assert f"consumer/{CONSUMER}:" in output
+    assert f"consumer {CONSUMER} ACTIVE, 4 of 4 subscribed" in output
+    assert f"consumer {CONSUMER} deregistered" in output
     assert demo.left_behind() == []
 
 
@@ -173,10 +181,45 @@ def test_lag_is_found_in_the_newest_offset(offset: object, found: dict[str, int]
     assert dict(lags(offset)) == found
 
 
-def test_both_displays_show_rates_and_lag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_latency_is_the_median_of_late_by_rows() -> None:
+    """Batches count by their rows; without rows there is none, and what is old is forgotten."""
+    latency = Latency(seconds=0.2)
+    assert latency.p50 is None
+
+    latency.add(900, 1)
+    latency.add(100, 5)
+    latency.add(200, 3)
+    assert latency.p50 == 100
+
+    time.sleep(0.25)
+    assert latency.p50 is None
+
+
+def test_subscriptions_are_read_from_the_log(streams: Streams, tmp_path: Path) -> None:
+    """A shard counts as subscribed from the line that says so to the one that says it is not."""
+    stream = streams.create(2)
+    log = tmp_path / "log"
+    log.touch()
+    fan_out = FanOut(streams, stream, log)
+    assert str(fan_out.state()) == f"consumer {CONSUMER} not registered, 0 of 2 subscribed"
+    with pytest.raises(PipelineError, match="not registered"):
+        fan_out.arn()
+
+    with log.open("a") as file:
+        file.write(f"INFO {stream}/a: batches end where its subscription has come to\n")
+        file.write(f"INFO {stream}/b: batches end where its subscription has come to\nhalf a li")
+    assert fan_out.state().subscribed == {"a", "b"}
+    with log.open("a") as file:
+        file.write(f"ne\nINFO {stream}/a: no subscription covers it now; batches end where looks say\n")
+    assert fan_out.state().subscribed == {"b"}
+
+
+def test_both_displays_show_rates_lag_and_fan_out(capsys: pytest.CaptureFixture[str]) -> None:
     """A pipe gets a line, a terminal a table; both have the figures."""
     figures = {"clicks": Figures(batches=3, rows=1234, lag={"shardId-000000000001": 70})}
-    snapshot = Snapshot(12.0, 1300, 500.0, figures, {"clicks": 480.0})
+    figures["clicks"].latency.add(345, 10)
+    fan_out = FanOutState("app", "ACTIVE", frozenset({"shardId-000000000001"}), 4)
+    snapshot = Snapshot(12.0, 1300, 500.0, figures, {"clicks": 480.0}, fan_out)
 
     PlainDisplay().show(snapshot)
     plain = capsys.readouterr().out
@@ -187,9 +230,10 @@ def test_both_displays_show_rates_and_lag(capsys: pytest.CaptureFixture[str]) ->
     live.close()
     table = terminal.getvalue()
 
-    assert "clicks 1,234 (480/s) in 3 batches" in plain
+    assert "clicks 1,234 (480/s) in 3 batches, p50 345 ms" in plain
+    assert "consumer app ACTIVE, 1 of 4 subscribed" in plain
     assert "lag 70 ms" in plain
-    assert all(text in table for text in ("1,234", "480", "done"))
+    assert all(text in table for text in ("1,234", "480", "345 ms", "subscribed", "ACTIVE", "done"))
 
 
 def stored(click: Click) -> Stored:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
-import uuid
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,10 +16,9 @@ import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import SparkSession
 
+from integration.support.drivers import TIMEOUT, Driver, Line, Outcome, started_drivers
 from integration.support.kinesis import Streams
-from integration.support.paths import ROOT
-from integration.support.processes import marked_processes
-from integration.support.queries import read_stream, wait_until
+from integration.support.queries import publisher_options, read_stream
 from integration.support.recorder import Recorder
 from integration.support.replay_driver import BEFORE, HALF, WRITTEN, DriverPlan
 from integration.support.servers import FaultProxy
@@ -36,10 +30,6 @@ MEANWHILE = 400
 PER_AGGREGATE = 5
 OPTIONS = {"maxRecordsPerTrigger": "600", "shardsPerTask": "1"}
 SEED = 20261121
-TIMEOUT = 90.0
-
-Line = tuple[str, str, int, str]
-"""Shard, sequence number, sub-sequence number, data in hex."""
 
 
 @dataclass
@@ -96,124 +86,13 @@ class Producer:
             raise failed[0]
 
 
-class Driver:
-    """A driver with its JVM and Python workers; all of them have `mark` in their environment."""
-
-    def __init__(self, plan: DriverPlan) -> None:
-        self.plan = plan
-        self.mark = uuid.uuid4().hex
-        self.log = Path(plan.directory, f"driver-{plan.attempt}.log")
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                (sys.executable, "-m", "integration.support.replay_driver", plan.to_json()),
-                cwd=ROOT,
-                env={**os.environ, "SLUICE_TEST_MARK": self.mark},
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def processes(self) -> list[int]:
-        """All there are of it. Python workers are in process groups of their own."""
-        return marked_processes(self.mark)
-
-    def kill(self) -> None:
-        """SIGKILL for the driver, the JVM and the workers, and none is left when this returns."""
-        alive = self.processes()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # driver and JVM at once
-        while alive:
-            for process in alive:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-            alive = self.processes()
-        self.process.wait(TIMEOUT)
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-
-    def end(self) -> None:
-        """Lets it end by itself."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.wait(TIMEOUT) == 0, self.log.read_text()
-        wait_until(lambda: not self.processes(), "the driver's processes are gone")
-
-    def wait_for(self, text: str) -> None:
-        self.wait_until(lambda: text in self.log.read_text(), text)
-
-    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        def check() -> bool:
-            assert self.process.poll() is None, self.log.read_text()
-            return holds()
-
-        try:
-            wait_until(check, what, timeout=TIMEOUT)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}; the driver's log:\n{self.log.read_text()}") from None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the attempts left on disk."""
-
-    whole: Mapping[int, Mapping[int, Sequence[Line]]]  # batch, attempt, rows
-    parts: Mapping[int, Mapping[int, Sequence[Line]]]  # the same of what was cut short
-
-    @classmethod
-    def of(cls, output: Path) -> Outcome:
-        return cls(_read(output, "jsonl"), _read(output, "part"))
-
-    @property
-    def rows(self) -> list[Line]:
-        """The union of all batches, each as its last attempt had it."""
-        return [row for attempts in self.whole.values() for row in attempts[max(attempts)]]
-
-    def replayed(self) -> list[int]:
-        """The batches that more than one attempt read, in whole or in part."""
-        return [batch for batch in self.whole if len({*self.whole[batch], *self.parts.get(batch, {})}) > 1]
-
-    def check_replays(self) -> None:
-        """The same rows for the same batch, in each shard in the same order; parts are beginnings of it."""
-        for batch, attempts in self.whole.items():
-            last = by_shard(attempts[max(attempts)])
-            for rows in attempts.values():
-                assert by_shard(rows) == last, f"batch {batch}"
-            for rows in self.parts.get(batch, {}).values():
-                for shard, part in by_shard(rows).items():
-                    assert part == last[shard][: len(part)], f"batch {batch}"
-
-
-def _read(output: Path, suffix: str) -> dict[int, dict[int, list[Line]]]:
-    found: dict[int, dict[int, list[Line]]] = defaultdict(dict)
-    for file in output.glob(f"*.{suffix}"):
-        batch, attempt = map(int, file.stem.split("-"))
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        found[batch][attempt] = [(str(a), str(b), int(c), str(d)) for a, b, c, d in lines]
-    return dict(sorted(found.items()))
-
-
-def by_shard(rows: Sequence[Line]) -> dict[str, list[Line]]:
-    found: dict[str, list[Line]] = defaultdict(list)
-    for row in rows:
-        found[row[0]].append(row)
-    return found
-
-
-def count_rows(output: Path) -> int:
-    return sum(1 for row in Outcome.of(output).rows)
-
-
 @pytest.fixture
 def drivers() -> Iterator[list[Driver]]:
-    """What a test adds here is gone at its end."""
-    started: list[Driver] = []
-    yield started
-    for driver in started:
-        driver.kill()
-    assert [process for driver in started for process in driver.processes()] == []
+    with started_drivers() as started:
+        yield started
 
 
+@pytest.mark.usefixtures("publisher")
 def test_a_killed_driver_reads_the_same_batches_again(
     streams: Streams, tmp_path: Path, drivers: list[Driver]
 ) -> None:
@@ -224,7 +103,7 @@ def test_a_killed_driver_reads_the_same_batches_again(
     stream = streams.create(SHARDS)
     producer = Producer(streams, stream)
     producer.put(BACKLOG)
-    plan = DriverPlan(0, streams.endpoint, stream, str(tmp_path), OPTIONS)
+    plan = DriverPlan(0, streams.endpoint, stream, str(tmp_path), {**publisher_options(), **OPTIONS})
     plan.output.mkdir()
     moments = [(2, HALF), (4, WRITTEN), (4, BEFORE)]  # and once at random
 
@@ -246,7 +125,7 @@ def test_a_killed_driver_reads_the_same_batches_again(
     producer.put(MEANWHILE)
     last = Driver(replace(plan, attempt=len(moments) + 1))
     drivers.append(last)
-    last.wait_until(lambda: count_rows(plan.output) >= len(producer.expected), "all that was put")
+    last.wait_until(lambda: len(Outcome.of(plan.output).rows) >= len(producer.expected), "all that was put")
     last.end()
 
     outcome = Outcome.of(plan.output)
@@ -260,6 +139,7 @@ def test_a_killed_driver_reads_the_same_batches_again(
     )
 
 
+@pytest.mark.usefixtures("publisher")
 def test_the_first_batch_after_a_start_at_the_latest_comes_again_as_it_was(
     spark: SparkSession,
     resharding_streams: Streams,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -20,7 +21,8 @@ from pyspark.sql import SparkSession
 
 from integration.demo.display import Display, Rate, Snapshot, make_display
 from integration.demo.events import mark
-from integration.demo.pipeline import Pipeline
+from integration.demo.fanout import FanOut
+from integration.demo.pipeline import CONSUMER, Pipeline
 from integration.demo.producer import Record
 from integration.demo.progress import PipelineError, Progress
 from integration.demo.proof import Comparison, checksum, compare_clicks, compare_totals
@@ -29,6 +31,7 @@ from integration.support.kinesis import Stored, Streams
 from integration.support.spark import spark_session, stop_queries
 
 CLICKS, OUTPUT, TOTALS = "clicks", "clicks-out", "totals"
+SPARK_LOG = "spark.log"
 PAUSE = 0.5
 WARM_UP_TIMEOUT = 60.0
 DRAIN_TIMEOUT = 40.0  # for what is still on its way when the producer is done
@@ -88,17 +91,23 @@ def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[
 
     display.say(f"starting Spark {pyspark.__version__}")
     spark = stack.enter_context(quiet_spark(directory))
+    # PySpark's own handler would call the JVM, maybe in the middle of another call, which it then reports.
+    signal.signal(signal.SIGINT, _as_interrupt)
     display.say(f"on Java {java_version(spark)}, {os.environ['JAVA_HOME']}")
     pipeline = Pipeline(spark, server.endpoint, directory / "checkpoints")
     stack.callback(stop_queries, spark)
     queries = pipeline.start(clicks=CLICKS, output=OUTPUT, totals=TOTALS)
     display.say("two queries read kinesis-efo and write async-sink: each click, and totals by window")
+    display.say(f"query clicks reads by fan-out with consumer {CONSUMER}, query totals by polling")
 
     record = Record(directory / "clicks.jsonl")
-    show = Screen(display, record, Progress(queries))
+    fan_out = FanOut(streams, CLICKS, directory / SPARK_LOG)
+    show = Screen(display, record, Progress(queries), fan_out)
     display.say("the first batch: Spark starts its workers, which takes longest")
     put_mark(streams, ahead=False)
-    show_until(show, lambda: show.progress.least >= 1, WARM_UP_TIMEOUT)
+    show_until(show, lambda: show.progress.least >= 1 and show.is_subscribed, WARM_UP_TIMEOUT)
+    display.say(f"consumer {fan_out.arn()} is registered")
+    display.say(f"subscribed to {', '.join(sorted(fan_out.state().subscribed)) or 'no shard'}")
 
     display.say(f"putting {plan.rate:g} clicks a second for {plan.seconds:g} s, from another process")
     producer = stack.enter_context(start_producer(plan, server.endpoint, directory))
@@ -113,6 +122,8 @@ def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[
     show_until(show, lambda: counted(streams.read(TOTALS)) >= put, DRAIN_TIMEOUT)
     show_until(show, lambda: False, SETTLE)
     stop_queries(spark)
+    fan_out.wait_until_gone()
+    display.say(f"the queries are stopped; consumer {CONSUMER} deregistered")
     for name, figures in show.progress.figures.items():
         rows = f"{figures.rows:,} records in {figures.batches} batches"
         display.say(f"query {name}: {rows}, {figures.late_rows} too late for their window")
@@ -126,10 +137,12 @@ def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[
 class Screen:
     """Shows where things stand, each time it is told to."""
 
-    def __init__(self, display: Display, record: Record, progress: Progress) -> None:
+    def __init__(self, display: Display, record: Record, progress: Progress, fan_out: FanOut) -> None:
         self._display = display
         self._record = record
+        self._fan_out = fan_out
         self.progress = progress
+        self.is_subscribed = False
         self._rates = {name: Rate() for name in ("put", *progress.figures)}
         self._start = time.monotonic()
 
@@ -139,7 +152,9 @@ class Screen:
         put, figures = len(self._record.clicks), self.progress.figures
         rates = {name: self._rates[name].update(each.rows) for name, each in figures.items()}
         elapsed = time.monotonic() - self._start
-        self._display.show(Snapshot(elapsed, put, self._rates["put"].update(put), figures, rates))
+        state = self._fan_out.state()
+        self.is_subscribed = len(state.subscribed) == state.shards
+        self._display.show(Snapshot(elapsed, put, self._rates["put"].update(put), figures, rates, state))
 
 
 def show_until(screen: Screen, done: Callable[[], bool], seconds: float) -> None:
@@ -179,7 +194,7 @@ def summary(comparisons: Sequence[Comparison], display: Display) -> int:
 def quiet_spark(directory: Path) -> Iterator[SparkSession]:
     """Spark, with what its JVM and its workers say in a file."""
     with contextlib.ExitStack() as stack:
-        with (directory / "spark.log").open("wb") as log, _stderr_to(log.fileno()):
+        with (directory / SPARK_LOG).open("wb") as log, _stderr_to(log.fileno()):
             spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
         yield spark
 
@@ -212,6 +227,7 @@ def _stderr_to(descriptor: int) -> Iterator[None]:
 
 
 def _as_interrupt(*_: object) -> None:
+    logging.disable()  # py4j reports each call that this cuts short, at length
     raise KeyboardInterrupt
 
 

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from integration.demo.fanout import FanOutState
 from integration.demo.progress import Figures
 
 __all__ = ["Display", "LiveDisplay", "PlainDisplay", "Rate", "Snapshot", "make_display"]
@@ -30,6 +31,7 @@ class Snapshot:
     put_rate: float
     figures: Mapping[str, Figures]
     rates: Mapping[str, float]
+    fan_out: FanOutState
 
     @property
     def lag(self) -> dict[str, int]:
@@ -89,8 +91,11 @@ class PlainDisplay:
         for name, figures in snapshot.figures.items():
             rate = snapshot.rates[name]
             parts.append(f"{name} {figures.rows:,} ({rate:.0f}/s) in {figures.batches} batches")
+            if (p50 := figures.latency.p50) is not None:
+                parts[-1] += f", p50 {p50} ms"
         if snapshot.lag:
             parts.append(f"lag {lag_text(snapshot.lag.values())} ms")
+        parts.append(str(snapshot.fan_out))
         print("   ".join(parts), flush=True)
 
 
@@ -109,20 +114,29 @@ class LiveDisplay:
         self._console.print(Text(f"== {what}" if not what.startswith(" ") else what))
 
     def show(self, snapshot: Snapshot) -> None:
-        self._live.update(Group(self._flow(snapshot), self._shards(snapshot)))
+        consumer = Text(f"{snapshot.fan_out.consumer}: {snapshot.fan_out.status}")
+        self._live.update(Group(self._flow(snapshot), self._shards(snapshot), consumer))
 
     def _flow(self, snapshot: Snapshot) -> Table:
-        table = right_aligned(f"{snapshot.elapsed:.0f} s", "records", "records/s", "batches")
-        table.add_row("put into the stream", f"{snapshot.put:,}", f"{snapshot.put_rate:,.0f}", "")
+        table = right_aligned(
+            f"{snapshot.elapsed:.0f} s", "records", "records/s", "batches", "p50 put to row"
+        )
+        table.add_row("put into the stream", f"{snapshot.put:,}", f"{snapshot.put_rate:,.0f}")
         for name, figures in snapshot.figures.items():
             rate = f"{snapshot.rates[name]:,.0f}"
-            table.add_row(f"query {name}", f"{figures.rows:,}", rate, str(figures.batches))
+            p50 = figures.latency.p50
+            latency = "" if p50 is None else f"{p50:,} ms"
+            table.add_row(f"query {name}", f"{figures.rows:,}", rate, str(figures.batches), latency)
         return table
 
     def _shards(self, snapshot: Snapshot) -> Table:
-        table = right_aligned("shard", "ms behind latest")
-        for shard, behind in snapshot.lag.items():
-            table.add_row(shard, f"{behind:,}")
+        table = right_aligned("shard", "ms behind latest", f"{snapshot.fan_out.consumer}")
+        subscribed = snapshot.fan_out.subscribed
+        for shard in sorted({*snapshot.lag, *subscribed}):
+            behind = snapshot.lag.get(shard)
+            table.add_row(
+                shard, "" if behind is None else f"{behind:,}", "subscribed" if shard in subscribed else "-"
+            )
         return table
 
 

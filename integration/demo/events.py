@@ -26,7 +26,7 @@ ACTIONS = ("view", "view", "view", "view", "view", "view", "basket", "basket", "
 
 @dataclass(frozen=True, slots=True)
 class Click:
-    """One event. ``at`` is ms since the epoch, ``price`` is cents."""
+    """One event. ``at``, when it happened, and ``sent`` are ms since the epoch, ``price`` is cents."""
 
     id: str
     user: str
@@ -34,6 +34,7 @@ class Click:
     action: str
     price: int
     at: int
+    sent: int
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -62,19 +63,22 @@ def clicks(seed: int) -> Iterator[Click]:
     while True:
         number += 1
         page = chance.choice(pages)
+        now = int(time.time() * 1000)
         yield Click(
             id=f"{seed}-{number:07d}",
             user=chance.choices(users, weights)[0],
             page=page,
             action=chance.choice(ACTIONS),
             price=499 + 100 * pages.index(page),
-            at=int(time.time() * 1000) - chance.randrange(LATEST),
+            at=now - chance.randrange(LATEST),
+            sent=now,
         )
 
 
 def mark(*, ahead: bool) -> Click:
     """An event that is in no output. One that is an hour ahead lets the watermark pass every window."""
-    return Click("mark", "nobody", f"/{MARK}", MARK, 0, int(time.time() * 1000) + ahead * MARK_AHEAD)
+    now = int(time.time() * 1000)
+    return Click("mark", "nobody", f"/{MARK}", MARK, 0, now + ahead * MARK_AHEAD, now)
 
 
 def expected_output(made: Iterable[Click]) -> Iterator[str]:

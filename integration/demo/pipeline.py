@@ -1,4 +1,8 @@
-"""The pipeline: a Kinesis stream in, each click with what is known of it out, and totals by window."""
+"""The pipeline: a Kinesis stream in, each click with what is known of it out, and totals by window.
+
+The clicks come by fan-out, the totals by polling: what each of them takes from the put to the row is
+observed on the way.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from integration.demo.events import MARK, WINDOW_SECONDS
 from integration.support.kinesis import REGION
 
-__all__ = ["Pipeline"]
+__all__ = ["CONSUMER", "LATENCY", "Pipeline"]
 
-SCHEMA = "id string, user string, page string, action string, price long, at long"
+CONSUMER = "demo-clicks"
+LATENCY = "latency"  # what is observed: how many clicks, and the median of their ms since they were sent
+SCHEMA = "id string, user string, page string, action string, price long, at long, sent long"
 WATERMARK = "10 seconds"
-TRIGGER = "500 milliseconds"
+TRIGGERS = {"clicks": "100 milliseconds", "totals": "500 milliseconds"}
 
 
 class Pipeline:
@@ -28,19 +34,24 @@ class Pipeline:
 
     def start(self, *, clicks: str, output: str, totals: str) -> list[StreamingQuery]:
         """Starts both; the arguments are names of streams."""
+        pushed = self._read(clicks, recordPublisher="efo", consumerName=CONSUMER)
+        polled = self._read(clicks, recordPublisher="polling")
+        return [
+            self._write(each_click(pushed), output, "clicks"),
+            self._write(by_window(polled), totals, "totals"),
+        ]
+
+    def _read(self, stream: str, **publisher: str) -> DataFrame:
         source = (
             self._spark.readStream.format("kinesis-efo")
-            .option("streamName", clicks)
+            .option("streamName", stream)
             .option("startingPosition", "TRIM_HORIZON")
             .option("region", REGION)
             .option("endpointUrl", self._endpoint)
+            .options(**publisher)
             .load()
         )
-        parsed = with_section(source)
-        return [
-            self._write(each_click(parsed), output, "clicks"),
-            self._write(by_window(parsed), totals, "totals"),
-        ]
+        return with_section(timed(parsed(source)))
 
     def _write(self, rows: DataFrame, stream: str, name: str) -> StreamingQuery:
         return (
@@ -51,19 +62,30 @@ class Pipeline:
             .option("endpointUrl", self._endpoint)
             .option("checkpointLocation", str(self._checkpoints / name))
             .queryName(name)
-            .trigger(processingTime=TRIGGER)
+            .trigger(processingTime=TRIGGERS[name])
             .start()
         )
 
 
-def with_section(source: DataFrame) -> DataFrame:
-    """The clicks in columns, with the section of the shop and what was earned."""
+def parsed(source: DataFrame) -> DataFrame:
+    """The clicks in columns."""
     click = f.from_json(f.col("data").cast("string"), SCHEMA)
-    return (
-        source.select(click.alias("click"))
-        .select("click.*")
-        .withColumn("section", f.split("page", "/")[1])
-        .withColumn("revenue", f.when(f.col("action") == "buy", f.col("price")).otherwise(f.lit(0)))
+    return source.select(click.alias("click")).select("click.*")
+
+
+def timed(clicks: DataFrame) -> DataFrame:
+    """The same rows; how long each has taken to get here goes into the reports on the query's progress."""
+    # Spark's own current_timestamp() is the same for a whole batch: when that was planned.
+    now = f.reflect(f.lit("java.lang.System"), f.lit("currentTimeMillis")).cast("long")
+    taken = f.when(f.col("action") != MARK, now - f.col("sent"))
+    figures = f.count("taken").alias("rows"), f.percentile_approx("taken", 0.5).alias("p50")
+    return clicks.withColumn("taken", taken).observe(LATENCY, *figures).drop("taken")
+
+
+def with_section(clicks: DataFrame) -> DataFrame:
+    """With the section of the shop and what was earned."""
+    return clicks.withColumn("section", f.split("page", "/")[1]).withColumn(
+        "revenue", f.when(f.col("action") == "buy", f.col("price")).otherwise(f.lit(0))
     )
 
 

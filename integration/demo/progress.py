@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Figures", "PipelineError", "Progress"]
+from integration.demo.pipeline import LATENCY
+
+__all__ = ["Figures", "Latency", "PipelineError", "Progress"]
 
 
 class PipelineError(Exception):
     """A query has failed."""
+
+
+class Latency:
+    """How long rows took lately, from put to row: the median, by the medians of batches."""
+
+    def __init__(self, seconds: float = 5.0) -> None:
+        self._seconds = seconds
+        self._batches: deque[tuple[float, int, int]] = deque()  # when it was added, its median, its rows
+
+    def add(self, median: int, rows: int) -> None:
+        self._batches.append((time.monotonic(), median, rows))
+
+    @property
+    def p50(self) -> int | None:
+        """In ms; None where no rows have come lately."""
+        while self._batches and self._batches[0][0] < time.monotonic() - self._seconds:
+            self._batches.popleft()
+        half = sum(rows for _, _, rows in self._batches) / 2
+        for _, median, rows in sorted(self._batches, key=lambda batch: batch[1]):
+            half -= rows
+            if half <= 0:
+                return median
+        return None
 
 
 @dataclass
@@ -24,6 +51,7 @@ class Figures:
     rows: int = 0
     late_rows: int = 0
     lag: dict[str, int] = field(default_factory=dict)  # ms behind the tip, by shard
+    latency: Latency = field(default_factory=Latency)
 
 
 class Progress:
@@ -57,6 +85,9 @@ class Progress:
         self._seen.add(batch)
         figures.batches += 1
         figures.rows += report["numInputRows"]
+        observed = report.get("observedMetrics", {}).get(LATENCY)
+        if observed and observed["rows"]:
+            figures.latency.add(observed["p50"], observed["rows"])
         figures.late_rows += sum(
             operator.get("numRowsDroppedByWatermark", 0) for operator in report["stateOperators"]
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,40 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import REGION
 
-__all__ = ["WAIT", "Run", "logged_offsets", "read", "read_stream", "start", "wait_until"]
+__all__ = [
+    "PUBLISHERS",
+    "WAIT",
+    "Run",
+    "logged_offsets",
+    "published_by",
+    "publisher_options",
+    "read",
+    "read_stream",
+    "start",
+    "wait_until",
+]
 
 WAIT = 60.0
+
+PUBLISHERS: dict[str, dict[str, str]] = {"polling": {}, "efo": {"consumerName": "tests"}}
+"""The two ways in which the source gets records, and the options that choose each."""
+
+_publishers = ["polling"]
+
+
+@contextlib.contextmanager
+def published_by(publisher: str) -> Iterator[None]:
+    """Within the ``with`` block, `read` and `read_stream` get records in this way."""
+    _publishers.append(publisher)
+    try:
+        yield
+    finally:
+        _publishers.pop()
+
+
+def publisher_options() -> dict[str, str]:
+    """The options of the source that choose the way to get records."""
+    return PUBLISHERS[_publishers[-1]]
 
 
 def read(spark: SparkSession, endpoint: str, stream: str, **options: str) -> DataFrame:
@@ -36,7 +68,7 @@ def _options(endpoint: str, stream: str, options: dict[str, str]) -> dict[str, A
         "endpointUrl": endpoint,
         "region": REGION,
     }
-    return {**base, **options}
+    return {**base, **publisher_options(), **options}
 
 
 @dataclass

@@ -106,13 +106,25 @@ class FaultProxy:
         self.set_rules()
         self._control("DELETE", "fired")
 
-    def fired(self) -> list[dict[str, Any]]:
-        """The faults so far."""
-        answer = self._control("GET", "fired")
+    def fired(self, newest: int = 100) -> list[dict[str, Any]]:
+        """The faults so far, or as many of the newest."""
+        answer = self._control("GET", f"fired?limit={newest}")
         events: list[dict[str, Any]] = answer if isinstance(answer, list) else answer["fired"]
         return events
 
+    def count(self, operation: str) -> int:
+        """How many calls of an operation of Kinesis have met a rule since this proxy started, whatever
+        `clear` forgets.
+        """
+        metrics = self._request("GET", "metrics").decode()
+        wanted = f'microburst_faults_total{{service="kinesis",operation="{operation}",'
+        lines = [line for line in metrics.splitlines() if line.startswith(wanted)]
+        return sum(int(line.rpartition(" ")[2]) for line in lines)
+
     def _control(self, method: str, path: str, body: object = None) -> Any:
+        return json.loads(self._request(method, path, body) or b"null")
+
+    def _request(self, method: str, path: str, body: object = None) -> bytes:
         request = urllib.request.Request(  # noqa: S310 - our own loopback address
             f"{self.endpoint}/_microburst/{path}",
             method=method,
@@ -121,7 +133,8 @@ class FaultProxy:
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=10) as answer:
-            return json.loads(answer.read() or b"null")
+            content: bytes = answer.read()
+            return content
 
 
 @contextlib.contextmanager

@@ -130,6 +130,11 @@ class Sessions:
         self._active = (wanted, session)
         return session
 
+    def stop_queries(self) -> None:
+        """Stops every query of the active session, if there is one."""
+        if self._active and self._alive(self._active[1]):
+            stop_queries(self._active[1])
+
     def stop(self) -> None:
         """Stops every query, and the session if there is one."""
         if self._active:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from memory_log import MemoryLog
 from test_batches import S0
 
@@ -10,7 +12,9 @@ from sluice.source.front import Front, Seen
 from sluice.source.frontier import View
 from sluice.source.loss import LossGuard
 from sluice.source.offsets import After, Position
-from sluice.source.splits import Split
+from sluice.source.pushed import Pushed
+from sluice.source.slices import NO_LIMITS
+from sluice.source.splits import Split, SplitId
 
 
 def front_at(position: Position) -> Front:
@@ -95,3 +99,50 @@ def test_forgetting_keeps_what_is_known_of_idle_time() -> None:
     assert front.cursor.position == After("5")
     assert isinstance(front.cursor.position, After)
     assert front.cursor.position.idle == 70
+
+
+class OneView:
+    """A frontier that has the same news until it is given others."""
+
+    def __init__(self, given: View) -> None:
+        self.given: View | None = given
+
+    def follow(self, positions: Mapping[SplitId, Position]) -> None: ...
+
+    def view(self, split: SplitId, position: Position) -> View | None:
+        del split, position
+        return self.given
+
+    def close(self) -> None: ...
+
+
+def test_an_idle_view_is_taken_over_once() -> None:
+    """The planner is asked a hundred times a second, and then says nothing new of hundreds of shards."""
+    front = front_at(After("5"))
+    frontier = OneView(view(tip=True, idle=50))
+    pushed = Pushed(frontier, lambda: 0)
+    pushed.adopt([front], NO_LIMITS)
+    cursor = front.cursor
+
+    pushed.adopt([front], NO_LIMITS)
+    assert (front.cursor, front.is_pushed, front.is_at_tip) == (cursor, True, True)
+    frontier.given = view(7, tip=True)
+    pushed.adopt([front], NO_LIMITS)
+    assert numbers(front) == [7]
+    pushed.adopt([front], NO_LIMITS)  # with marks there is something to plan, each time
+    assert front.idle_view is None
+    frontier.given = None
+    pushed.adopt([front], NO_LIMITS)
+    assert not front.is_pushed
+
+
+def test_an_idle_view_is_no_news_behind_another_position() -> None:
+    """It said that nothing lay behind the position before."""
+    front = front_at(After("5"))
+    pushed = Pushed(OneView(view(tip=True, idle=50)), lambda: 0)
+    pushed.adopt([front], NO_LIMITS)
+
+    front.follow(After("9"))
+    pushed.adopt([front], NO_LIMITS)
+
+    assert front.cursor.position == After("9")

@@ -104,6 +104,36 @@ def test_pushed_split_is_never_looked_at(limits: Limits) -> None:
     check_exactly_once(query, records)
 
 
+@pytest.mark.parametrize("limits", [Limits(), Limits(records=10**6), Limits(span=3600 * SECOND)])
+def test_pushed_split_that_is_not_at_its_tip_is_not_looked_at_either(limits: Limits) -> None:
+    """A batch ends at the last mark there is, even where the limits would allow more."""
+    log = MemoryLog()
+    log.create("s", 2)
+    query, _ = pushed_query(log, event_size=10, events=1)
+    put_many(log, 4)
+    settle(query)
+    calls = log.calls["GetRecords"]
+    put_many(log, 500)
+    while query.run_batch(limits) is not None:
+        pass
+    assert len(query.numbers()) == 504
+    assert len(query.batches) > 500 // 20
+    assert log.calls["GetRecords"] == calls
+
+
+def test_splits_at_their_targets_are_followed_still() -> None:
+    """A run that stops at what is available keeps the subscriptions of those that have got there."""
+    log = MemoryLog()
+    one, other = log.create("s", 2)
+    query, agent = pushed_query(log)
+    put_to(log, one, 1)
+    put_to(log, other, 40)
+    query.enumerator.stop_at_available()
+    while query.run_batch(Limits(records=4)) is not None:
+        pass
+    assert all(followed.keys() == {one, other} for followed in agent.frontier.followed)
+
+
 def test_ends_are_numbers_of_records_with_their_hints() -> None:
     """What a batch's end says is what a look would have said: the record, its arrival, the idle time."""
     log = MemoryLog()
@@ -385,6 +415,33 @@ def test_end_of_a_split_that_is_pushed() -> None:
     check_exactly_once(query, records)
 
 
+@pytest.mark.parametrize("limits", [Limits(), Limits(records=1_000)])
+def test_subscription_that_does_not_tell_the_end(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A split is listed as closed, and its subscription goes on to say that it is at the tip: a look finds
+    the end, and the children are read.
+    """
+    log = MemoryLog()
+    log.create("s")
+    query, agent = pushed_query(log)
+    view = agent.frontier.view
+
+    def without_end(split: SplitId, position: Position) -> View | None:
+        known = view(split, position)
+        return None if known is None else replace(known, has_ended=False, is_at_tip=True)
+
+    monkeypatch.setattr(agent.frontier, "view", without_end)
+    records = put_many(log, 10)
+    settle(query)
+    records += put_many(log, 10)
+    query.run_batch(limits)
+    log.split(S0)
+    records += put_many(log, 30)
+    for _ in range(20):
+        query.run_batch(limits)
+        log.pass_time(5)
+    check_exactly_once(query, records)
+
+
 def vanished(*, fail: bool, events: int = 1_000) -> tuple[Query, MemoryAgent, list[Record]]:
     """A split that was pushed to its end, and is neither listed nor readable when that is noticed."""
     log = MemoryLog()
@@ -456,10 +513,12 @@ def test_split_that_has_gone_between_planning_and_reading_is_a_loss() -> None:
 
 def test_recreated_stream_does_not_keep_what_was_pushed_of_the_old_one() -> None:
     """A subscription to a deleted stream says nothing of its successor."""
-    query, _, _ = vanished(fail=False)
-    log = query.log
-    query.run_to_end()
-    log.split(SplitId("s", "shardId-000000000001"))
+    log = MemoryLog()
+    both = log.create("s", 2)
+    query, _ = pushed_query(log, fail=False)
+    put_many(log, 10)
+    settle(query)
+    log.merge(*both)
     query.run_batch()
     log.delete("s")
     log.pass_time(60)
@@ -468,6 +527,7 @@ def test_recreated_stream_does_not_keep_what_was_pushed_of_the_old_one() -> None
     records = put_many(log, 5)
     query.run_to_end()
     assert [r for batch in query.batches[done:] for rows in batch.values() for r in rows] == records
+    assert all(list(offsets["streams"]["s"]) == [S0.shard] for offsets in query.offsets[done + 1 :])
 
 
 # --- hints --------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@ the consumers and the agent that holds subscriptions between batches."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from sluice.kinesis.access import FanOutAccess
 from sluice.kinesis.consumers import Consumers
@@ -17,7 +17,8 @@ from sluice.source.offsets import Offsets, SplitRange
 
 __all__ = ["StreamPlanning"]
 
-_log = logging.getLogger(__name__)
+_AGENT_START: Final = 10.0
+"""Seconds that an agent gets to start, where nothing else may read."""
 
 
 class StreamPlanning:
@@ -57,6 +58,9 @@ class StreamPlanning:
             return None
         if self._fan_out.agent == "none":
             return FanOutAccess(self._arns)
+        if not self._fan_out.may_poll:
+            # A task without an agent would have to subscribe itself, and take the shard from the agent.
+            self._link.wait_for_agent(_AGENT_START)
         splits = [split_range.split for split_range in ranges]
         return FanOutAccess(self._arns, self._link.agents(splits), self._link.hub, self._link.hosts)
 
@@ -89,5 +93,5 @@ class StreamPlanning:
             return
         self._link.use(frozenset(self._registered.values()))
         self.enumerator.registered = dict(self._registered)
-        if self._registered:
+        if self._registered and self._fan_out is not None and self._fan_out.deregister:
             self._link.start()  # it deregisters at a stop, also where it holds no subscriptions

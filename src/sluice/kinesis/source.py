@@ -12,7 +12,7 @@ from sluice.errors import OptionError
 from sluice.kinesis.access import FanOutAccess
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import Consumers
-from sluice.kinesis.fanout.feeds import AgentFeed, SubscriptionFeed
+from sluice.kinesis.fanout.feeds import AgentFeed, SubscriptionFeed, is_reachable
 from sluice.kinesis.fanout.hosts import start_agent_here
 from sluice.kinesis.options import STARTING, SourceConfig
 from sluice.kinesis.rows import to_record_batches
@@ -134,7 +134,9 @@ def _push(config: SourceConfig, access: FanOutAccess, log: KinesisLog, guard: Lo
     def open_cursor(split_range: SplitRange, position: Position) -> Cursor:
         # Who subscribes to a shard that an agent is about to hold takes it from the agent.
         is_held = fan_out.agent != "none" and access.is_streaming
-        if is_held and split_range.split not in access.agents and fan_out.may_poll:
+        agent = access.agents.get(split_range.split)
+        is_there = agent is not None and is_reachable(agent)
+        if is_held and not is_there and fan_out.may_poll:
             return Cursor(log, guard, split_range.split, position)
         return FeedCursor(log, guard, split_range, position, open_feed, may_poll=fan_out.may_poll)
 

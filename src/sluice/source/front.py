@@ -62,6 +62,7 @@ class Front:
         is_missing: the service says that there is no such split.
         retention: for how long records are kept (microseconds), 0 where that is not known.
         is_pushed: all this comes from a subscription, and the service is not to be asked.
+        idle_view: what was adopted last, where it said that nothing lies behind ``position``.
         waits_since: since when (microseconds) a subscription has brought nothing and is not at the tip.
     """
 
@@ -82,6 +83,7 @@ class Front:
     retention: int = 0
     is_pushed: bool = False
     waits_since: int | None = None
+    idle_view: View | None = None
 
     @property
     def is_exhausted(self) -> bool:
@@ -134,6 +136,7 @@ class Front:
         Whoever looks again goes on behind it, and nothing is read twice.
         """
         self.is_pushed = True
+        self.idle_view = view if view.is_at_tip and not view.marks and self.target is None else None
         self.failing_since, self.is_missing = None, False
         self.millis_behind = view.millis_behind
         marks = self._behind_position(view.marks)
@@ -155,6 +158,7 @@ class Front:
         """Forgets what was seen: looks begin again right behind `position`."""
         self.seen, self.has_gap, self.has_met_target = [], False, False
         self.is_pushed = self.is_at_tip = self.has_ended = False
+        self.idle_view = None
         self.cursor = self.cursor.at(self._behind_seen(self.quiet))
 
     def _behind_position(self, marks: Sequence[Seen]) -> Sequence[Seen]:
@@ -196,6 +200,7 @@ class Front:
             self.has_gap = False
             self.position = position
             self.quiet = None
+            self.idle_view = None
 
     def count_before(self, instant: int | None) -> int:
         """How many of ``seen`` come before the first that arrived at or after `instant`."""

@@ -52,8 +52,12 @@ class Pushed:
         if self._frontier is None:
             return
         for front in fronts:
-            front.is_pushed = False
             view = self._frontier.view(front.split.id, front.position)
+            if view is not None and _hides_end(front.split, view):
+                view = None
+            if front.is_pushed and view is front.idle_view and view is not None:
+                continue  # nothing is new, as for most shards at most of a hundred times a second
+            front.is_pushed = False
             if view is not None and self._is_far_behind(front, view):
                 view = None
             self._note(front.split.id, is_covered=view is not None)
@@ -91,6 +95,11 @@ class Pushed:
         elif not is_covered and split in self._covered:
             self._covered.remove(split)
             _log.info("%s: no subscription has come to where it is; batches end where looks at it say", split)
+
+
+def _hides_end(split: Split, view: View) -> bool:
+    """Whether a split has ended and its subscription, at the tip, has not said so: a look will tell."""
+    return split.is_closed and view.is_at_tip and not view.marks
 
 
 def _keeps_to(span: int, front: Front) -> bool:

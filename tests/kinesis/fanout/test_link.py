@@ -283,6 +283,43 @@ def test_what_has_ended_is_asked_for_again_in_its_time(
     assert agent.asked() == Watch(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "8"))
 
 
+def test_a_subscription_that_batches_have_left_behind_is_replaced(make: Callable[..., Desk]) -> None:
+    """Looks took a backlog while it was opened: what it would push for hours has been read."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched()
+    agent.says(progress(epoch, mark(5), first="5", behind=60_000))
+    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    position = After("900")
+    desk.link.follow({SPLIT: position})
+    assert agent.asked() == Trim(SPLIT, "900")
+
+    for seconds in (0.0, 9.0, 1.0):
+        desk.now += seconds
+        desk.link.follow({SPLIT: position})
+
+    assert agent.asked() == Watch(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "900"))
+
+
+@pytest.mark.parametrize(("mark_at", "behind"), [(5, 0), (950, 60_000)])
+def test_a_subscription_that_is_not_behind_is_left_alone(
+    make: Callable[..., Desk], mark_at: int, behind: int
+) -> None:
+    """At the tip there is just no news; and what it has brought the next batch will take."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched()
+    agent.says(progress(epoch, mark(mark_at), first="5", behind=behind))
+    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    position = After("900")
+    for seconds in (0.0, 9.0, 100.0):
+        desk.now += seconds
+        desk.link.follow({SPLIT: position})
+    desk.link.follow({})
+
+    assert [agent.asked(), agent.asked()] == [Trim(SPLIT, "900"), Unwatch(SPLIT)]
+
+
 def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[..., Desk]) -> None:
     """A record that is gone does not: whether it is lost is judged by a look."""
     desk = make(subscribeToShardFallback="fail")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -12,7 +13,7 @@ import pytest
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.buffer import Lacking
 from sluice.kinesis.fanout.channel import Address, Channel, connect
-from sluice.kinesis.fanout.feeds import AgentFeed
+from sluice.kinesis.fanout.feeds import AgentFeed, is_reachable
 from sluice.kinesis.fanout.messages import Fetch, Join, encode
 from sluice.kinesis.fanout.server import RangeServer
 from sluice.source.log import IteratorStart, Page
@@ -111,6 +112,9 @@ def test_an_agent_that_is_gone_is_no_disaster() -> None:
         feed(agent)
 
     assert caught.value.retryable
+    # Every batch of this process would wait for it again, and say so.
+    assert not is_reachable(agent.address)
+    assert is_reachable(agent.address, lambda: time.monotonic() + 30)
 
 
 def test_an_agent_of_another_query_serves_nothing() -> None:

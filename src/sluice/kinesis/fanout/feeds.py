@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -17,11 +18,20 @@ from sluice.source.cursor import iterator_start
 from sluice.source.log import Page
 from sluice.source.offsets import After, Position, SplitRange
 
-__all__ = ["AgentFeed", "SubscriptionFeed"]
+__all__ = ["AgentFeed", "SubscriptionFeed", "is_reachable"]
 
 _CONNECT_TIMEOUT: Final = 5.0
 _SLACK: Final = 10.0
 """Seconds an agent may take beyond the patience it is asked for before it counts as hung."""
+_UNREACHABLE: Final = 30.0
+"""Seconds for which an agent that could not be reached is not tried again by this process."""
+
+_unreachable: dict[Address, float] = {}
+
+
+def is_reachable(address: Address, clock: Callable[[], float] = time.monotonic) -> bool:
+    """Whether an agent is worth asking: from another host it may be out of reach for good."""
+    return _unreachable.get(address, 0.0) <= clock()
 
 
 class AgentFeed:
@@ -49,6 +59,10 @@ class AgentFeed:
         )
         try:
             self._channel = connect(address, timeout=_CONNECT_TIMEOUT)
+        except (OSError, EOFError) as error:
+            _unreachable[address] = time.monotonic() + _UNREACHABLE
+            raise self._broken(error) from None
+        try:
             self._channel.set_timeout(patience + _SLACK)
             self._channel.send(encode(fetch))
         except (OSError, EOFError) as error:

@@ -54,6 +54,8 @@ _WATCH_PAUSE: Final = 10.0
 """Seconds from a watch that the service ended to the next one of that shard."""
 _TRUCE: Final = 300.0
 """The same where another reader has taken the shard: taking it back at once would start a fight."""
+_LAG: Final = 10.0
+"""Seconds that a subscription may bring nothing but what batches had from elsewhere."""
 _SECRET_BYTES: Final = 32
 _MISSING: Final = "ResourceNotFoundException"
 
@@ -71,6 +73,7 @@ class _Watched:
     retry_at: float = 0.0
     # With no news the planner asks a hundred times a second: what it asked last, and was told.
     followed: Position | None = None
+    lags_since: float | None = None
     viewed: tuple[Position, View | None] | None = None
 
 
@@ -106,6 +109,7 @@ class FanOutLink:
         self._lock = threading.RLock()
         self._agent: RunningAgent | None = None
         self._address: Address | None = None
+        self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
         self._next_start = 0.0
         self._epoch = 0
@@ -149,6 +153,11 @@ class FanOutLink:
                 self._next_start = self._clock() + _RESTART_PAUSE
                 self._start()
 
+    def wait_for_agent(self, seconds: float) -> None:
+        """Returns when an agent listens, or after so long."""
+        self.start()
+        self._listens.wait(seconds)
+
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
         """See `Frontier.follow`.
 
@@ -178,7 +187,7 @@ class FanOutLink:
     def _look(self, watched: _Watched, progress: Progress, position: Position) -> View | None:
         if not watched.coverage.holds(iterator_start(position), needed(position)):
             return None
-        reached = position.sequence if isinstance(position, After) else -1
+        reached = _reached(position)
         marks = watched.marks
         if marks and marks[0].sequence <= reached:
             marks = [mark for mark in marks if mark.sequence > reached]
@@ -209,6 +218,10 @@ class FanOutLink:
 
     def _follow(self, split: SplitId, position: Position) -> None:
         watched = self._watched.get(split)
+        if watched is not None and watched.gone is None and self._lags(watched, position):
+            _log.info("%s: subscribing again, from where batches are by now", split)
+            self._watch(split, iterator_start(position))
+            return
         if watched is not None and watched.gone is None and watched.followed is position:
             return
         start, need = iterator_start(position), needed(position)
@@ -227,11 +240,23 @@ class FanOutLink:
         self._watched[split] = _Watched(self._epoch, Coverage(start))
         self._send(Watch(split, self._epoch, start))
 
+    def _lags(self, watched: _Watched, position: Position) -> bool:
+        """Whether batches have long been ahead of the subscription, which then pushes what is done."""
+        progress = watched.progress
+        is_behind = progress is not None and progress.millis_behind > 0 and watched.followed is position
+        if not is_behind or any(mark.sequence > _reached(position) for mark in watched.marks[-1:]):
+            watched.lags_since = None
+            return False
+        now = self._clock()
+        if watched.lags_since is None:
+            watched.lags_since = now
+        return now - watched.lags_since >= _LAG
+
     def _trim(self, split: SplitId, watched: _Watched, position: Position, need: int | None) -> None:
         if need is None or need <= watched.trimmed:
             return
         watched.trimmed = need
-        reached = position.sequence if isinstance(position, After) else need
+        reached = _reached(position)
         watched.marks = [mark for mark in watched.marks if mark.sequence > reached]
         watched.viewed = None
         self._send(Trim(split, str(need)))
@@ -253,6 +278,7 @@ class FanOutLink:
         with self._lock:
             if isinstance(message, Listening):
                 self._address = Address(message.host, message.port, self._secret)
+                self._listens.set()
                 return
             if isinstance(message, Hosts):
                 self._hosts = frozenset(message.hosts)
@@ -318,6 +344,7 @@ class FanOutLink:
             if agent is not self._agent:
                 return  # we have closed it
             self._agent = self._address = None
+            self._listens.clear()
             self._watched = {}
             self._hosts = frozenset()
         agent.close()
@@ -331,3 +358,8 @@ class FanOutLink:
 
     def _send_consumers(self) -> None:
         self._send(Consumers(dict(self._arns), tuple(sorted(self._registered))))
+
+
+def _reached(position: Position) -> int:
+    """The highest number that no mark needs to be remembered for."""
+    return position.sequence if isinstance(position, After) else -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -53,6 +54,9 @@ class RangeServer:
         threading.Thread(target=self._accept, name="sluice-accept", daemon=True).start()
 
     def close(self) -> None:
+        # Closed alone, it would go on listening for as long as a thread waits in `accept`.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:

@@ -1,0 +1,253 @@
+"""From PutRecords to the row in foreachBatch, by publisher, next to what Spark takes at best.
+
+The floor is a Python source that always has a row ready, made when its batch is planned. A record that
+is put while another batch runs waits for half of that on average: hence the goal, 1.5 times the floor
+and what the embedded Kinesis itself takes to deliver. Everything runs on the same cores, at a low rate.
+A subscription per batch looks better here than it is: the service refuses one within 5 s of the last,
+the embedded Kinesis only while that is open.
+
+    python -m integration.benchmarks.fan_out_latency
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from integration.benchmarks.floor import FloorSource
+from integration.support import servers
+from integration.support.chart import Line, Panel, draw
+from integration.support.kinesis import REGION, Streams
+from integration.support.spark import spark_session
+
+MODES: dict[str, dict[str, str]] = {
+    "fan-out, agent": {"consumerName": "agent"},
+    "fan-out, per batch": {"consumerName": "per-batch", "fanOutAgent": "none"},
+    "polling": {},
+}
+FLOOR = "floor"
+GOAL = 1.5  # times the floor, plus the delivery delay
+PAUSES = (0.05, 0.15)  # between two puts: not in step with anything
+WARM_UP = 3.0  # after the first row, which waits for Spark to start workers
+START_LIMIT = 60.0
+DRAIN_LIMIT = 15.0
+SHOWN = 3.0  # seconds of latency in the picture
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Latencies (seconds, sorted) of one way at one number of shards."""
+
+    latencies: Sequence[float]
+    missing: int = 0
+    batches_a_second: float = 0.0
+
+    def quantile(self, part: float) -> float:
+        return self.latencies[min(len(self.latencies) - 1, int(len(self.latencies) * part))]
+
+    @property
+    def p50(self) -> float:
+        return statistics.median(self.latencies)
+
+
+class Producer:
+    """One thread that puts a record into every shard, some times a second. Its data is when."""
+
+    def __init__(self, streams: Streams, stream: str) -> None:
+        self._client = streams.client
+        self._stream = stream
+        self._hash_keys = [s["HashKeyRange"]["StartingHashKey"] for s in streams.shards(stream)]
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.sent: list[float] = []  # once a record
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        chance = random.Random(7)
+        while not self._stopped.wait(chance.uniform(*PAUSES)):
+            now = time.time()
+            data = repr(now).encode()
+            self._client.put_records(
+                StreamName=self._stream,
+                Records=[
+                    {"Data": data, "PartitionKey": "key", "ExplicitHashKey": key} for key in self._hash_keys
+                ],
+            )
+            self.sent += [now] * len(self._hash_keys)
+
+
+class Arrivals:
+    """When each record was sent, and when its row was there."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[float, float]] = []
+        self.batches: list[float] = []
+
+    def take(self, frame: DataFrame, _batch_id: int) -> None:
+        rows = frame.select("data").collect()
+        now = time.time()
+        self.batches.append(now)
+        self.pairs += [(float(bytes(row["data"])), now) for row in rows]
+
+    def between(self, start: float, end: float) -> list[float]:
+        return sorted(there - sent for sent, there in list(self.pairs) if start <= sent < end)
+
+
+def measure(frame: DataFrame, producer: Producer | None, seconds: float) -> Measured:
+    """Runs a query on `frame` for `seconds`, once it is warm."""
+    arrivals = Arrivals()
+    query = frame.writeStream.foreachBatch(arrivals.take).start()
+    try:
+        limit = time.monotonic() + START_LIMIT
+        while not arrivals.pairs:
+            if (error := query.exception()) is not None:
+                raise error
+            if time.monotonic() > limit:
+                raise TimeoutError("no row comes")
+            time.sleep(0.1)
+        time.sleep(WARM_UP)
+        start = time.time()
+        time.sleep(seconds)
+        end = time.time()
+        limit = time.monotonic() + DRAIN_LIMIT
+        while True:
+            latencies = arrivals.between(start, end)
+            expected = len(latencies) if producer is None else sum(start <= t < end for t in producer.sent)
+            if len(latencies) >= expected or time.monotonic() > limit:
+                break
+            time.sleep(0.1)
+    finally:
+        query.stop()
+    batches = sum(start <= at < end for at in arrivals.batches)
+    return Measured(latencies, expected - len(latencies), batches / seconds)
+
+
+def delivery(streams: Streams, stream: str, seconds: float) -> Measured:
+    """What the embedded Kinesis takes from PutRecords to the event, by plain subscriptions."""
+    client = streams.client
+    stream_arn = client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
+    consumer: Any = client.register_stream_consumer(StreamARN=stream_arn, ConsumerName="bare")["Consumer"]
+    arn = consumer["ConsumerARN"]
+    while True:
+        described = client.describe_stream_consumer(ConsumerARN=arn)["ConsumerDescription"]
+        if described["ConsumerStatus"] == "ACTIVE":
+            break
+        time.sleep(0.1)
+    found: list[float] = []
+    end = time.time() + seconds
+
+    def follow(shard: str) -> None:
+        answer = client.subscribe_to_shard(
+            ConsumerARN=arn, ShardId=shard, StartingPosition={"Type": "LATEST"}
+        )
+        with contextlib.closing(answer["EventStream"]) as events:
+            for event in events:
+                now = time.time()
+                records = event["SubscribeToShardEvent"]["Records"]
+                found.extend(now - float(record["Data"]) for record in records)
+                if now > end:
+                    return
+
+    threads = [threading.Thread(target=follow, args=(shard,)) for shard in streams.open_shards(stream)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    client.deregister_stream_consumer(ConsumerARN=arn)
+    return Measured(sorted(found))
+
+
+def read(spark: SparkSession, endpoint: str, stream: str, options: dict[str, str]) -> DataFrame:
+    base = {"streamName": stream, "endpointUrl": endpoint, "region": REGION}
+    return spark.readStream.format("kinesis-efo").options(**base, **options).load()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m integration.benchmarks.fan_out_latency", description=__doc__
+    )
+    parser.add_argument("--shards", default="1,4,16", help="comma-separated (default 1,4,16)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement (default 10)")
+    arguments = parser.parse_args()
+    counts = [int(count) for count in arguments.shards.split(",")]
+    good = True
+    panels = []
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
+        server = stack.enter_context(servers.ministack())
+        spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
+        spark.dataSource.register(FloorSource)
+        streams = Streams(server.endpoint)
+        for count in counts:
+            stream = streams.create(count)
+            with contextlib.closing(Producer(streams, stream)) as producer:
+                delay = delivery(streams, stream, arguments.seconds / 2)
+                runs = dict(measure_all(spark, streams, stream, producer, arguments.seconds))
+            good = report(count, runs, delay) and good
+            panels.append(Panel(f"{count} shards: rows that are there, %, after", lines(runs)))
+    print(f"picture: {draw('fan_out_latency', panels)}")
+    return 0 if good else 1
+
+
+def measure_all(
+    spark: SparkSession, streams: Streams, stream: str, producer: Producer, seconds: float
+) -> Iterator[tuple[str, Measured]]:
+    # The producer goes on meanwhile, for all of them alike.
+    yield FLOOR, measure(spark.readStream.format("floor").load(), None, seconds)
+    for mode, options in MODES.items():
+        yield mode, measure(read(spark, streams.endpoint, stream, options), producer, seconds)
+
+
+def report(count: int, runs: dict[str, Measured], delay: Measured) -> bool:
+    """Prints a table; whether the goal is met."""
+    floor = runs[FLOOR].p50
+    columns = ("p50 ms", "p95 ms", "p99 ms", "p50 / floor", "rows", "missing", "batches/s")
+    print(f"{f'{count} shards':<20}" + "".join(f"{title:>12}" for title in columns))
+    for mode, run in itertools.chain(runs.items(), [("delivery alone", delay)]):
+        cells = [f"{1000 * value:,.0f}" for value in (run.p50, run.quantile(0.95), run.quantile(0.99))]
+        cells += [f"{run.p50 / floor:.2f}", f"{len(run.latencies):,}", str(run.missing)]
+        cells += [f"{run.batches_a_second:.1f}" if run.batches_a_second else ""]
+        print(f"{mode:<20}" + "".join(f"{cell:>12}" for cell in cells))
+    wanted, found = GOAL * floor + delay.p50, runs["fan-out, agent"].p50
+    good = found <= wanted
+    print(
+        f"goal: p50 of fan-out at most {GOAL:g} x floor + delivery = {1000 * wanted:,.0f} ms: "
+        f"{'met' if good else 'NOT met'} ({1000 * found:,.0f} ms, {found / wanted:.2f} of it)",
+        flush=True,
+    )
+    return good and not any(run.missing for run in runs.values())
+
+
+def lines(runs: dict[str, Measured]) -> list[Line]:
+    return [
+        Line(
+            mode,
+            [
+                (latency, 100 * n / len(run.latencies))
+                for n, latency in enumerate(run.latencies, 1)
+                if latency <= SHOWN
+            ],
+        )
+        for mode, run in runs.items()
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

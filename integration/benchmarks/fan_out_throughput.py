@@ -1,0 +1,318 @@
+"""What one fan-out agent passes on, with 1 KiB records, and what CPU that takes.
+
+A server with prepared events pushes to a real agent process; a planner's link moves batches on, and
+clients in processes of their own fetch the ranges, as tasks do: without decoding what they get, and
+with. Everything shares this machine's cores, so the figure to go by is MB of record data per second of
+the agent's CPU. Plain HTTP: TLS is not in it.
+
+    python -m integration.benchmarks.fan_out_throughput
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import itertools
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from integration.benchmarks import server
+from integration.support.chart import Line, Panel, draw
+from integration.support.kinesis import REGION
+from integration.support.spark import prepare_environment
+from sluice.kinesis.fanout.agent import AgentSetup
+from sluice.kinesis.fanout.channel import Address, connect
+from sluice.kinesis.fanout.feeds import AgentFeed
+from sluice.kinesis.fanout.launch import AgentProcess
+from sluice.kinesis.fanout.link import FanOutLink
+from sluice.kinesis.fanout.messages import Fetch, encode, needed
+from sluice.kinesis.fanout.server import DONE, EVENT
+from sluice.kinesis.options import source_config_from_options
+from sluice.source.cursor import iterator_start
+from sluice.source.offsets import HORIZON, After, Position, SplitRange
+from sluice.source.splits import SplitId
+
+GOAL = 200.0  # MB of record data a second of the agent's CPU
+STREAM = "bench"
+CONSUMER_ARN = f"arn:aws:kinesis:{REGION}:000000000000:stream/{STREAM}/consumer/bench:1"
+SIZE = 1024  # bytes of a record
+TICK = os.sysconf("SC_CLK_TCK")
+LIMIT = 60.0  # seconds that a pass may take
+PATIENCE = 10.0
+PAUSE = 0.002
+
+
+@dataclass(frozen=True)
+class Load:
+    """What every shard pushes, once: `events` of `records` each."""
+
+    shards: int
+    events: int
+    records: int
+
+    @property
+    def shard_bytes(self) -> int:
+        return self.events * self.records * SIZE
+
+
+def prepare(load: Load) -> server.Operations:
+    """Every shard pushes the same bytes, as fast as they are taken, and then nothing."""
+    source = random.Random(7)
+    data = [source.randbytes(SIZE) for _ in range(load.records)]
+    now = time.time()
+    events = [
+        server.event(index * load.records, data, arrival=now, millis_behind=1) for index in range(load.events)
+    ]
+
+    def subscribe(request: dict[str, Any]) -> Iterator[bytes]:
+        del request
+        yield server.initial_response()
+        yield from events
+        threading.Event().wait(LIMIT)  # an end would be taken for a reason to subscribe again
+
+    return {"SubscribeToShard": subscribe}
+
+
+# --- clients --------------------------------------------------------------------------------------------
+
+
+def run_client(requests: Connection, *, decodes: bool) -> None:
+    """Fetches the ranges it is told to, one after the other; answers with the bytes of data in each."""
+    fetch = fetch_decoded if decodes else fetch_raw
+    with contextlib.suppress(EOFError):
+        while True:
+            address, split_range = requests.recv()
+            requests.send((split_range.split, split_range.end, fetch(address, split_range)))
+
+
+def fetch_raw(address: Address, split_range: SplitRange) -> int:
+    """As `AgentFeed` does, but for decoding. Bytes of payload."""
+    position, end = split_range.start, split_range.end
+    assert isinstance(end, After)
+    need = needed(position)
+    fetch = Fetch(
+        split_range.split, iterator_start(position), None if need is None else str(need), end.number, PATIENCE
+    )
+    with contextlib.closing(connect(address, timeout=PATIENCE)) as channel:
+        channel.send(encode(fetch))
+        done = 0
+        while bytes((frame := channel.receive())[:1]) == EVENT:
+            done += len(frame) - 1
+        if bytes(frame[:1]) != DONE:
+            raise RuntimeError(bytes(frame[1:]).decode())
+        return done
+
+
+def fetch_decoded(address: Address, split_range: SplitRange) -> int:
+    """Bytes of record data."""
+    end = split_range.end
+    assert isinstance(end, After)
+    with contextlib.closing(AgentFeed(address, split_range, split_range.start, patience=PATIENCE)) as feed:
+        done = 0
+        while True:
+            page = feed.next_page()
+            done += sum(len(record.data) for record in page.records)
+            if page.records[-1].sequence_number == end.number:
+                return done
+
+
+# --- one pass -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pass:
+    """One time all data, through the agent."""
+
+    seconds: float
+    cpu: float  # seconds of the agent
+    data: float  # MB of record data
+    points: list[tuple[float, float]] = field(default_factory=list)  # seconds, MB/s since the one before
+
+    @property
+    def rate(self) -> float:
+        return self.data / self.seconds
+
+    @property
+    def rate_per_core(self) -> float:
+        return self.data / self.cpu
+
+
+class Bench:
+    """One agent, and a planner that has it pass on all data again and again."""
+
+    def __init__(self, endpoint: str, load: Load) -> None:
+        config = source_config_from_options(
+            {
+                "streamName": STREAM,
+                "endpointUrl": endpoint,
+                "region": REGION,
+                "consumerArn": CONSUMER_ARN,
+            },
+            streaming=True,
+        )
+        self._load = load
+        self._pid = 0
+        self._link = FanOutLink(
+            config, {STREAM: CONSUMER_ARN}, renew=lambda _: CONSUMER_ARN, launch=self._launch
+        )
+        self._splits = [SplitId(STREAM, f"shardId-{index:012d}") for index in range(load.shards)]
+
+    def close(self) -> None:
+        self._link.close()
+
+    def measure(self, clients: Sequence[Connection]) -> Pass:
+        """Moves every shard from its horizon to its end, one range after the other."""
+        self._link.follow({})  # what was held of a pass before is let go
+        last = server.NUMBERS_START + self._load.events * self._load.records - 1
+        owner = dict(zip(self._splits, itertools.cycle(clients), strict=False))
+        positions: dict[SplitId, Position] = dict.fromkeys(self._splits, HORIZON)
+        self._wait_for_agent()
+        before, start = self._cpu(), time.monotonic()
+        busy: set[SplitId] = set()
+        steps: list[tuple[float, float]] = [(0.0, 0.0)]
+        fetched = 0.0
+        while any(not isinstance(p, After) or p.sequence < last for p in positions.values()):
+            if time.monotonic() > start + LIMIT:
+                raise TimeoutError(f"a pass takes longer than {LIMIT:g} s: {positions}")
+            self._link.follow(positions)
+            for split in set(self._splits) - busy:
+                if self._fetch(split, positions[split], owner[split]):
+                    busy.add(split)
+            for client in clients:
+                while client.poll():
+                    split, end, _ = client.recv()
+                    had = positions[split]
+                    begin = had.sequence if isinstance(had, After) else server.NUMBERS_START - 1
+                    fetched += (end.sequence - begin) * SIZE / 1e6
+                    positions[split] = end
+                    busy.discard(split)
+            if time.monotonic() - start > steps[-1][0] + 0.1:
+                steps.append((time.monotonic() - start, fetched))
+            time.sleep(PAUSE)
+        seconds, cpu = time.monotonic() - start, self._cpu() - before
+        points = [(t, (mb - b) / (t - s)) for (s, b), (t, mb) in itertools.pairwise(steps)]
+        return Pass(seconds, cpu, fetched, points)
+
+    def _fetch(self, split: SplitId, position: Position, client: Connection) -> bool:
+        view = self._link.view(split, position)
+        if view is None or not view.marks:
+            return False
+        mark = view.marks[-1]
+        end = After(mark.number, arrival=mark.arrival)
+        client.send((self._link.agents([split])[split], SplitRange(split, position, end)))
+        return True
+
+    def _wait_for_agent(self) -> None:
+        end = time.monotonic() + LIMIT
+        while self._link.hub is None:
+            if time.monotonic() > end:
+                raise TimeoutError("the agent does not start")
+            self._link.start()
+            time.sleep(0.05)
+
+    def _launch(self, setup: AgentSetup) -> AgentProcess:
+        process = AgentProcess(setup)
+        self._pid = process.pid
+        return process
+
+    def _cpu(self) -> float:
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICK
+
+
+@contextlib.contextmanager
+def clients(count: int, *, decodes: bool) -> Iterator[list[Connection]]:
+    context = multiprocessing.get_context("spawn")
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            run = functools.partial(run_client, theirs, decodes=decodes)
+            process = context.Process(target=run, daemon=True)
+            process.start()
+            theirs.close()
+            stack.callback(process.join, 5.0)
+            stack.callback(ours.close)
+            found.append(ours)
+        yield found
+
+
+def server_limit(endpoint: str, load: Load) -> float:
+    """MB of record data a second that a client takes that looks at nothing."""
+    start = time.monotonic()
+    bare_bytes = server.bare_read(endpoint, "SubscribeToShard", {}, load.shard_bytes)
+    seconds = time.monotonic() - start
+    overhead = len(server.event(0, [bytes(SIZE)] * load.records, arrival=time.time())) / (load.records * SIZE)
+    return bare_bytes / overhead / seconds / 1e6
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m integration.benchmarks.fan_out_throughput", description=__doc__
+    )
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--records", type=int, default=256, help="of an event (default 256)")
+    parser.add_argument("--megabytes", type=int, default=100, help="of data, a shard and pass (default 100)")
+    parser.add_argument(
+        "--passes", type=int, default=3, help="of each kind, after one to warm up (default 3)"
+    )
+    parser.add_argument("--clients", type=int, default=2, help="processes that fetch (default 2)")
+    arguments = parser.parse_args()
+    prepare_environment()
+    events = max(1, arguments.megabytes * 1_000_000 // (arguments.records * SIZE))
+    load = Load(arguments.shards, events, arguments.records)
+    runs: dict[str, list[Pass]] = {}
+    with contextlib.ExitStack() as stack:
+        endpoint = stack.enter_context(server.serving(prepare, load))
+        limit = statistics.median(server_limit(endpoint, load) for _ in range(3))
+        bench = stack.enter_context(contextlib.closing(Bench(endpoint, load)))
+        for name, decodes in (("passed on", False), ("passed on, decoded", True)):
+            with clients(arguments.clients, decodes=decodes) as connections:
+                bench.measure(connections)
+                runs[name] = [bench.measure(connections) for _ in range(arguments.passes)]
+        limit_after = statistics.median(server_limit(endpoint, load) for _ in range(3))
+    return report(load, runs, min(limit, limit_after))
+
+
+def report(load: Load, runs: dict[str, list[Pass]], limit: float) -> int:
+    total = load.shards * load.shard_bytes / 1e6
+    print(
+        f"{load.shards} shards, events of {load.records} records of {SIZE} bytes, "
+        f"{total:,.0f} MB of data a pass; medians of {len(next(iter(runs.values())))} passes"
+    )
+    columns = ("MB/s", "of the server's", "agent CPU s/GB", "MB/s per core", "of the goal")
+    print(f"{'':<22}" + "".join(f"{title:>17}" for title in columns))
+    print(f"{'server, bare client':<22}{limit:>17,.0f}{1:>17.2f}")
+    rates = {}
+    for name, passes in runs.items():
+        rate = statistics.median(each.rate for each in passes)
+        rates[name] = statistics.median(each.rate_per_core for each in passes)
+        print(
+            f"{name:<22}{rate:>17,.0f}{rate / limit:>17.2f}{1000 / rates[name]:>17.2f}"
+            f"{rates[name]:>17,.0f}{rates[name] / GOAL:>17.2f}"
+        )
+    panels = [
+        Panel(
+            f"{name}: record data, MB/s", [Line(f"pass {n}", each.points) for n, each in enumerate(passes, 1)]
+        )
+        for name, passes in runs.items()
+    ]
+    print(f"picture: {draw('fan_out_throughput', panels)}")
+    good = rates["passed on"] >= GOAL
+    print(f"one core of the agent passes on {'at least' if good else 'LESS than'} {GOAL:g} MB/s")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

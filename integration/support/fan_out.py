@@ -1,0 +1,124 @@
+"""What fan-out leaves to be seen from outside: consumers, agents, and which calls reach the service."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from integration.support.kinesis import Streams
+from integration.support.processes import marked_processes
+from integration.support.queries import wait_until
+from integration.support.recorder import Recorder
+from integration.support.servers import FaultProxy
+
+__all__ = [
+    "MARK",
+    "agents",
+    "consumers",
+    "counting",
+    "is_alive",
+    "kill",
+    "parent_of",
+    "register",
+    "wait_for_agent",
+    "wait_for_no_agents",
+    "wait_until_pushed",
+]
+
+MARK = "SLUICE_TEST_MARK"
+"""An environment variable: what these tests start has a value of its own there, which is passed on."""
+
+_AGENT = b"sluice.kinesis.fanout"
+_ENOUGH = 10
+
+
+def agents(mark: str | None = None) -> list[int]:
+    """The process ids of the agents that run.
+
+    Args:
+        mark: of the driver that they belong to; the tests' own where it is not given.
+    """
+    found = []
+    for process in marked_processes(f"{MARK}={mark or os.environ[MARK]}"):
+        with contextlib.suppress(OSError):  # gone
+            if _AGENT in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
+                found.append(process)
+    return found
+
+
+def wait_for_agent(*, other_than: int | None = None, mark: str | None = None) -> int:
+    """The process id of an agent, once there is one."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found[:] = [process for process in agents(mark) if process != other_than]
+        return bool(found)
+
+    wait_until(is_there, "an agent")
+    return found[0]
+
+
+def wait_for_no_agents(mark: str | None = None) -> None:
+    wait_until(lambda: not agents(mark), "the agents to end")
+
+
+def kill(process: int) -> None:
+    """SIGKILL, if it is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def parent_of(process: int) -> int:
+    """An agent beside the driver is started by the process that plans."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def register(streams: Streams, stream: str, name: str) -> str:
+    """A consumer that the tests register themselves: its ARN."""
+    answer = streams.client.register_stream_consumer(StreamARN=_arn(streams, stream), ConsumerName=name)
+    return answer["Consumer"]["ConsumerARN"]
+
+
+def consumers(streams: Streams, stream: str) -> list[str]:
+    """The ARNs of the stream's consumers."""
+    answer = streams.client.list_stream_consumers(StreamARN=_arn(streams, stream))
+    return [each["ConsumerARN"] for each in answer["Consumers"]]
+
+
+def _arn(streams: Streams, stream: str) -> str:
+    summary = streams.client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]
+    return summary["StreamARN"]
+
+
+def counting(operation: str) -> dict[str, Any]:
+    """A fault proxy's rule that changes nothing (but a millisecond), and has every call on record."""
+    return {"service": "kinesis", "operation": operation, "latency": 1}
+
+
+def wait_until_pushed(recorder: Recorder, proxy: FaultProxy, *, batches: int = _ENOUGH) -> None:
+    """Returns when so many batches in a row have come without a single poll; a producer has to be at work.
+
+    Args:
+        proxy: what the query reads through, with a rule from `counting` for ``GetRecords``.
+    """
+    seen = [-1, 0]
+
+    def is_pushed() -> bool:
+        done = len(recorder.batches)
+        polls = proxy.count("GetRecords")
+        if polls != seen[0]:
+            seen[:] = [polls, done]
+        return done >= seen[1] + batches
+
+    wait_until(is_pushed, f"{batches} batches without a poll")

@@ -1,0 +1,202 @@
+"""SIGKILL for what fan-out consists of: nothing is lost or doubled, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.support.drivers import Driver, Outcome, started_drivers
+from integration.support.fan_out import (
+    MARK,
+    agents,
+    consumers,
+    counting,
+    is_alive,
+    kill,
+    parent_of,
+    wait_for_agent,
+    wait_for_no_agents,
+    wait_until_pushed,
+)
+from integration.support.kinesis import Streams
+from integration.support.processes import marked_processes
+from integration.support.producer import Producer, check_exact
+from integration.support.queries import read_stream, wait_until
+from integration.support.recorder import Recorder
+from integration.support.replay_driver import HALF, DriverPlan
+from integration.support.servers import FaultProxy
+from integration.support.spark import Sessions
+
+OPTIONS = {"consumerName": "reader"}
+KILLS = 3
+
+
+@pytest.fixture(autouse=True)
+def _no_agent_is_left(spark_sessions: Sessions) -> Iterator[None]:
+    yield
+    spark_sessions.stop_queries()
+    wait_for_no_agents()
+
+
+@pytest.fixture
+def stream(streams: Streams) -> str:
+    return streams.create(2)
+
+
+@pytest.fixture
+def producer(streams: Streams, stream: str) -> Producer:
+    """Of the stream, where it has put 100 records."""
+    made = Producer(streams, stream)
+    made.put(100)
+    return made
+
+
+def test_an_agent_that_is_killed(
+    spark: SparkSession, ministack_faults: FaultProxy, producer: Producer, checkpoint: str
+) -> None:
+    """SIGKILL in mid-stream, again and again: another agent takes its place, records are pushed again, and
+    each comes once. The last agent deregisters the consumer that the first one read with.
+    """
+    recorder = Recorder(checkpoint)
+    ministack_faults.set_rules(counting("GetRecords"))
+    streams, stream = producer.streams, producer.stream
+    query = recorder.start(read_stream(spark, ministack_faults.endpoint, stream, **OPTIONS))
+    killed: list[int] = []
+    with producer.putting():
+        for _ in range(KILLS):
+            wait_until_pushed(recorder, ministack_faults)
+            (agent,) = agents()
+            kill(agent)
+            killed.append(agent)
+            wait_for_agent(other_than=agent)
+        wait_until_pushed(recorder, ministack_faults)
+    recorder.wait_for(query, producer.count)
+    assert len(consumers(streams, stream)) == 1
+    query.stop()
+    wait_for_no_agents()
+
+    check_exact(recorder, producer)
+    assert len(set(killed)) == KILLS
+    assert consumers(streams, stream) == []
+    print(f"\nagents: {KILLS} kills, {producer.count} records, {len(recorder.batches)} batches, all once")
+
+
+def test_an_agent_that_is_killed_in_the_middle_of_a_batch(
+    spark: SparkSession, ministack_faults: FaultProxy, producer: Producer, checkpoint: str
+) -> None:
+    """When a batch has been planned from what an agent has, and that agent is dead before a task gets to
+    it: the task reads the same range by polling.
+    """
+    recorder = Recorder(checkpoint)
+    ministack_faults.set_rules(counting("GetRecords"))
+    killed: list[int] = []
+    armed = threading.Event()
+
+    def kill_agent(_batch: int) -> None:
+        if armed.is_set():
+            armed.clear()
+            killed.extend(agents())
+            for agent in killed:
+                kill(agent)
+            wait_until(lambda: not any(map(is_alive, killed)), "the agent to be dead")
+
+    recorder.intervene = kill_agent
+    query = recorder.start(read_stream(spark, ministack_faults.endpoint, producer.stream, **OPTIONS))
+    with producer.putting():
+        for kills in range(1, KILLS + 1):
+            wait_until_pushed(recorder, ministack_faults)
+            armed.set()
+            wait_until(lambda wanted=kills: len(set(killed)) == wanted, "the kill")  # type: ignore[misc]
+            wait_for_agent(other_than=killed[-1])
+    recorder.wait_for(query, producer.count)
+    query.stop()
+
+    check_exact(recorder, producer)
+
+
+def test_python_workers_that_are_killed(
+    make_spark: Callable[..., SparkSession], producer: Producer, streams: Streams, checkpoint: str
+) -> None:
+    """SIGKILL for the workers that read, in the middle of batches: their tasks are tried again, from what
+    the agent still has.
+    """
+    spark = make_spark(master="local[2,8]")
+    recorder = Recorder(checkpoint)
+    killed: list[int] = []
+    busy = threading.Event()
+    recorder.intervene = lambda _batch: busy.set()
+    query = recorder.start(read_stream(spark, streams.endpoint, producer.stream, **OPTIONS))
+    with producer.putting():
+        planning = parent_of(wait_for_agent())
+        for _ in range(KILLS):
+            read = len(recorder.rows)
+            recorder.wait_for(query, read + 100)
+            busy.clear()
+            assert busy.wait(60)
+            victims = [each for each in workers() if each != planning]
+            for worker in victims:
+                kill(worker)
+            killed += victims
+    recorder.wait_for(query, producer.count)
+    query.stop()
+
+    assert len(killed) >= KILLS
+    check_exact(recorder, producer)
+
+
+def workers() -> list[int]:
+    """The Python workers of this process' Spark: what its worker daemon has forked."""
+    daemons = {each for each in marked_processes(os.environ[MARK]) if is_daemon(each)}
+    return [each for each in daemons if parent_of(each) in daemons]
+
+
+def is_daemon(process: int) -> bool:
+    try:
+        return b"pyspark.worker" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # gone
+        return False
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[Driver]]:
+    with started_drivers() as started:
+        yield started
+
+
+def test_a_driver_that_is_killed(
+    streams: Streams, producer: Producer, tmp_path: Path, drivers: list[Driver]
+) -> None:
+    """SIGKILL for the driver and its JVM, in the middle of a batch: the agent ends by itself, the consumer
+    stays, and the next run goes on exactly, with the same consumer, which it deregisters at its stop.
+    """
+    plan = DriverPlan(0, streams.endpoint, producer.stream, str(tmp_path), {**OPTIONS, "shardsPerTask": "1"})
+    plan.output.mkdir()
+    with producer.putting():
+        first = Driver(replace(plan, stop_at=(3, HALF)))
+        drivers.append(first)
+        first.wait_for(f"reached {HALF} of batch ")
+        agent = wait_for_agent(mark=first.mark)
+        first.kill_only_driver()
+        wait_until(lambda: not is_alive(agent), "the agent to end by itself")
+        wait_until(lambda: not first.processes(), "the rest to end")
+        registered = consumers(streams, producer.stream)
+    second = Driver(replace(plan, attempt=1))
+    drivers.append(second)
+    second.wait_until(lambda: len(Outcome.of(plan.output).rows) >= producer.count, "all that was put")
+    assert consumers(streams, producer.stream) == registered
+    assert len(registered) == 1
+    second.end()
+
+    outcome = Outcome.of(plan.output)
+    outcome.check_replays()
+    found = Counter((shard, int(number), bytes.fromhex(data)) for shard, number, _, data in outcome.rows)
+    assert found == producer.expected()
+    assert outcome.replayed()
+    assert consumers(streams, producer.stream) == []
