@@ -61,7 +61,7 @@ class Lake:
     def manifests(self) -> list[dict[str, Any]]:
         """Those of all queries, in the order of their keys."""
         keys = [key for key in self.listed() if "/_sluice/" in key and "/pending/" not in key]
-        return [json.loads(self._get(key)) for key in keys]
+        return [json.loads(self.get(key)) for key in keys]
 
     def files(self) -> list[str]:
         """What the public helper lists, as keys."""
@@ -80,7 +80,7 @@ class Lake:
         for key in self.files():
             file = target / key
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(self._get(key))
+            file.write_bytes(self.get(key))
             local.append(str(file))
         reader = spark.read.schema(schema).option("basePath", str(target / "events"))
         if not local:
@@ -94,6 +94,6 @@ class Lake:
         assert [key for key in self.listed() if "/pending/" in key] == []
         assert self.uploads() == []
 
-    def _get(self, key: str) -> bytes:
+    def get(self, key: str) -> bytes:
         body: bytes = self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
         return body

@@ -61,7 +61,7 @@ class FakeS3:
 
     - ``crash-before``, ``crash-after``: the process dies, before or after the call has its effect;
     - ``lost``: it has its effect, and the connection breaks;
-    - ``late``: the connection breaks, and the effect comes with the third call from then;
+    - ``late``: the connection breaks, and the effect comes `delay` calls later;
     - an exception: is raised, without effect.
     """
 
@@ -71,6 +71,7 @@ class FakeS3:
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     conditional: bool = True  # knows If-None-Match
     idempotent: bool = False  # answers a second completion with 200, as S3 does for some minutes
+    delay: int = 3
     dead: bool = False
     _count: int = 0
     _completed: set[str] = field(default_factory=set)
@@ -82,10 +83,11 @@ class FakeS3:
             raise AttributeError(method)
         return lambda **parameters: self._answer(method, lambda: do(self, **parameters), parameters)
 
-    def settle(self) -> None:
-        """All that is under way arrives."""
-        late, self._late = self._late, []
-        for _, effect in late:
+    def settle(self, *, calls: int = 0) -> None:
+        """All that is under way arrives, after so many more calls."""
+        late = [(len(self.calls) + calls, effect) for _, effect in self._late]
+        self._late = late if calls else []
+        for _, effect in [] if calls else late:
             self._arrive(effect)
 
     def _answer(self, method: str, effect: Callable[[], Any], parameters: dict[str, Any]) -> Any:
@@ -103,7 +105,7 @@ class FakeS3:
             self.dead = True
             raise Crash
         if fault == "late":
-            self._late.append((len(self.calls) + 2, effect))
+            self._late.append((len(self.calls) + self.delay - 1, effect))
             raise sdk.ConnectionClosedError(endpoint_url="http://s3.test")
         answer = effect()
         if fault == "crash-after":
