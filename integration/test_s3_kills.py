@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import multiprocessing
 import random
 import time
 from collections import Counter
@@ -15,17 +16,19 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from integration.support import servers
+from integration.support import s3_process, servers
 from integration.support.drivers import Driver, started_drivers
 from integration.support.holding_proxy import AFTER, BEFORE, LATE, PASSED, HoldingProxy, Trap
+from integration.support.queries import wait_until
 from integration.support.s3 import Lake
 from integration.support.s3_driver import S3DriverPlan
 from integration.support.servers import Server
 
 SEED = 20261121
 ROWS = 300  # of an epoch
-BUDGET = 75.0  # seconds, for the kills on one server
-AT_LEAST = 5
+BUDGET = 60.0  # seconds, for the kills of whole drivers on one server
+AT_LEAST = 4
+AT_RANDOM = 24  # kills at any time, beside those at every step
 
 # Between write and note, note and complete, complete and manifest, manifest and Spark's own commit.
 STEPS = ("create", "part", "look", "note", "complete", "manifest", "sweep", "settle", "forget")
@@ -80,6 +83,64 @@ def points(chosen: random.Random) -> Iterator[Trap]:
     while True:
         chosen.shuffle(others)
         yield from (Trap(step, phase, chosen.randrange(4)) for step, phase in others)
+
+
+@pytest.mark.parametrize(("name", "file_format"), [("ministack", "parquet"), ("moto", "jsonl")])
+def test_killed_at_every_step(
+    moto: Server, second_s3: Server, tmp_path: Path, name: str, file_format: str
+) -> None:
+    """The same calls from a process without Spark, which is killed some sixty times: at every step, with the
+    request lost, its answer lost, the request arriving late or all being well; and at any time.
+    """
+    lake = Lake((moto if name == "moto" else second_s3).endpoint)
+    chosen = random.Random(SEED)
+    log = tmp_path / "log"
+    log.mkdir()
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["integration.support.s3_process", "sluice.destinations.s3"])
+    every = [
+        Trap(step, phase, chosen.randrange(4)) for step in STEPS for phase in (BEFORE, AFTER, LATE, PASSED)
+    ]
+    traps: list[Trap | None] = [*every, *[None] * AT_RANDOM]
+    chosen.shuffle(traps)
+    replayed = 0
+    with HoldingProxy(lake.endpoint).running() as proxy:
+        options = lake.options(proxy.endpoint, fileFormat=file_format, partitionBy="part")
+        batches = 0
+        for number, trap in enumerate([*traps, None]):
+            is_last = number == len(traps)
+            logged = len(list(log.iterdir()))
+            replayed += len(lake.manifests()) > logged
+            batches = logged + 4
+            proxy.trap = trap
+            arguments = (options, str(log), f"run-{number}", batches)
+            process = processes.Process(target=s3_process.run, args=arguments)
+            process.start()
+            if trap is not None:
+                wait_until(
+                    lambda: trap.reached.is_set() or not process.is_alive(), f"{trap.phase} {trap.step}"
+                )
+                assert trap.reached.is_set(), trap
+            elif not is_last:
+                time.sleep(chosen.uniform(0.0, 1.0))
+            if not is_last:
+                process.kill()
+            process.join(60)
+            if trap is not None:
+                trap.released.set()
+            found = committed(lake)
+            whole = Counter(range(len(lake.manifests()) * 2 * s3_process.ROWS))
+            assert found == whole, (number, trap)
+            assert len(list(log.iterdir())) <= len(lake.manifests())
+        assert process.exitcode == 0
+
+    assert committed(lake) == Counter(range(batches * 2 * s3_process.ROWS))
+    lake.check_nothing_else()
+    print(
+        f"\n{name}, {file_format}: {len(traps)} kills, {AT_RANDOM} of them at random; {replayed} batches came "
+        f"again after their manifest; {batches} batches, {batches * 2 * s3_process.ROWS} rows sent, "
+        f"{committed(lake).total()} read, all of them once"
+    )
 
 
 @pytest.mark.parametrize(("name", "file_format"), [("moto", "parquet"), ("ministack", "jsonl")])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -60,6 +61,13 @@ class Trap:
         return True
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients die here: that is what it is for."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
 class HoldingProxy:
     """Passes requests on, but those that `trap` catches."""
 
@@ -81,7 +89,7 @@ class HoldingProxy:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"

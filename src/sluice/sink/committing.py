@@ -47,12 +47,12 @@ class EpochCommit:
         epoch: Epoch | None,
         *,
         retrying: Retrying | None = None,
-        backoff: Backoff = _BACKOFF,
+        backoff: Backoff | None = None,
     ) -> None:
         self._destination = destination
         self._epoch = epoch
         self._retrying = retrying or Retrying()
-        self._backoff = backoff
+        self._backoff = backoff or _BACKOFF
         self._name = str(getattr(destination, "name", "") or type(destination).__name__)
 
     def commit(self, committables: Sequence[Any]) -> bool:
