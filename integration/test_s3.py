@@ -177,7 +177,7 @@ def test_epochs_without_rows_leave_nothing(spark: SparkSession, lake: Lake, tmp_
     assert lake.uploads() == []
 
 
-@f.udf("bigint", useArrow=False)  # type: ignore[untyped-decorator]
+@f.udf("bigint", useArrow=False)
 def failing_once(number: int) -> int:
     """Fails the first attempt of a task, after most of its rows."""
     context = TaskContext.get()

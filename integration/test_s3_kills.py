@@ -19,16 +19,15 @@ import pytest
 from integration.support import s3_process, servers
 from integration.support.drivers import Driver, started_drivers
 from integration.support.holding_proxy import AFTER, BEFORE, LATE, PASSED, HoldingProxy, Trap
-from integration.support.queries import wait_until
 from integration.support.s3 import Lake
 from integration.support.s3_driver import S3DriverPlan
 from integration.support.servers import Server
 
 SEED = 20261121
 ROWS = 300  # of an epoch
-BUDGET = 60.0  # seconds, for the kills of whole drivers on one server
+BUDGET = 40.0  # seconds, for the kills of whole drivers on one server
 AT_LEAST = 4
-AT_RANDOM = 24  # kills at any time, beside those at every step
+AT_RANDOM = 10  # kills at any time, beside those at the steps
 
 # Between write and note, note and complete, complete and manifest, manifest and Spark's own commit.
 STEPS = ("create", "part", "look", "note", "complete", "manifest", "sweep", "settle", "forget")
@@ -89,8 +88,9 @@ def points(chosen: random.Random) -> Iterator[Trap]:
 def test_killed_at_every_step(
     moto: Server, second_s3: Server, tmp_path: Path, name: str, file_format: str
 ) -> None:
-    """The same calls from a process without Spark, which is killed some sixty times: at every step, with the
-    request lost, its answer lost, the request arriving late or all being well; and at any time.
+    """The same calls from a process without Spark, which can be killed often: at every step, with the request
+    lost, its answer lost, the request arriving late or all being well, half of them on each server; and at
+    any time.
     """
     lake = Lake((moto if name == "moto" else second_s3).endpoint)
     chosen = random.Random(SEED)
@@ -101,7 +101,9 @@ def test_killed_at_every_step(
     every = [
         Trap(step, phase, chosen.randrange(4)) for step in STEPS for phase in (BEFORE, AFTER, LATE, PASSED)
     ]
-    traps: list[Trap | None] = [*every, *[None] * AT_RANDOM]
+    chosen.shuffle(every)
+    half = slice(len(every) // 2) if name == "moto" else slice(len(every) // 2, None)
+    traps: list[Trap | None] = [*every[half], *[None] * AT_RANDOM]
     chosen.shuffle(traps)
     replayed = 0
     with HoldingProxy(lake.endpoint).running() as proxy:
@@ -117,17 +119,14 @@ def test_killed_at_every_step(
             process = processes.Process(target=s3_process.run, args=arguments)
             process.start()
             if trap is not None:
-                wait_until(
-                    lambda: trap.reached.is_set() or not process.is_alive(), f"{trap.phase} {trap.step}"
-                )
-                assert trap.reached.is_set(), trap
+                assert trap.reached.wait(60), trap
             elif not is_last:
                 time.sleep(chosen.uniform(0.0, 1.0))
             if not is_last:
                 process.kill()
             process.join(60)
             if trap is not None:
-                trap.released.set()
+                trap.release()
             found = committed(lake)
             whole = Counter(range(len(lake.manifests()) * 2 * s3_process.ROWS))
             assert found == whole, (number, trap)
@@ -137,8 +136,8 @@ def test_killed_at_every_step(
     assert committed(lake) == Counter(range(batches * 2 * s3_process.ROWS))
     lake.check_nothing_else()
     print(
-        f"\n{name}, {file_format}: {len(traps)} kills, {AT_RANDOM} of them at random; {replayed} batches came "
-        f"again after their manifest; {batches} batches, {batches * 2 * s3_process.ROWS} rows sent, "
+        f"\n{name}, {file_format}: {len(traps)} kills, {AT_RANDOM} of them at random; {replayed} batches "
+        f"came again after their manifest; {batches} batches, {batches * 2 * s3_process.ROWS} rows sent, "
         f"{committed(lake).total()} read, all of them once"
     )
 
@@ -185,7 +184,7 @@ def test_a_killed_driver_writes_every_row_once(
             driver.wait_until(trap.reached.is_set, f"{trap.phase} {trap.step}")
             time.sleep(chosen.uniform(0.0, 0.2) if trap.phase == PASSED else 0.0)
             driver.kill()
-            trap.released.set()
+            trap.release()
             killed.append(f"{trap.phase} {trap.step}")
             found = committed(lake)
             assert set(found.values()) <= {1}, killed

@@ -49,6 +49,13 @@ class Trap:
     skip: int = 0
     reached: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def release(self) -> None:
+        """Lets the request go its way, if it was caught, and returns when it has come to its end."""
+        self.released.set()
+        if self.reached.is_set():
+            assert self.over.wait(_TIMEOUT)
 
     def catches(self, step: str) -> bool:
         """Whether this request is the one; call it with the proxy's lock held."""
@@ -113,7 +120,17 @@ class HoldingProxy:
         with self._lock:
             trap = self.trap
             caught = trap is not None and trap.catches(step_of(request.command, request.path))
-        phase = trap.phase if trap is not None and caught else PASSED
+        if trap is None or not caught:
+            self._pass_on(request, body, PASSED, None)
+            return
+        try:
+            self._pass_on(request, body, trap.phase, trap)
+        finally:
+            trap.over.set()
+
+    def _pass_on(
+        self, request: http.server.BaseHTTPRequestHandler, body: bytes, phase: str, trap: Trap | None
+    ) -> None:
         if trap is not None and phase in (BEFORE, LATE):
             trap.released.wait(_TIMEOUT)
         if phase == BEFORE:

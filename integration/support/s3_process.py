@@ -1,9 +1,10 @@
-"""What driver and tasks of a streaming query do to S3, without Spark: quick to start, and so to be killed often."""
+"""What driver and tasks of a streaming query do to S3, without Spark: quick to start, to be killed often."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
@@ -31,7 +32,7 @@ def run(options: Mapping[str, str], log: str, name: str, batches: int) -> None:
     """
     attempt = 0
     for batch in range(len(list(Path(log).iterdir())), batches):
-        uploads = []
+        uploads: list[Any] = []
         for task in range(TASKS):
             attempt += 1
             destination = read_sink(options).committing

@@ -48,39 +48,43 @@ class UploadCommitter:
         """Makes objects of all uploads.
 
         Raises:
-            ServiceError: of the first upload that could not be completed. Where it is retryable, those that
-                were completed are passed over the next time.
+            ServiceError: of an upload that could not be completed. Where it is retryable, those that were
+                completed are passed over the next time.
         """
         named = json.dumps([[each.key, each.upload] for each in committables]).encode()
         mark = hashlib.sha256(named).hexdigest()[:16]
         self._store.put(self._layout.pending_key(self._owner, mark), named)
-        errors = self._each(committables, self._complete)
-        if errors:
-            # What is lasting is what has to be said.
-            raise next((error for error in errors if not error.retryable), errors[0])
+        self._each(committables, self._complete)
         return ()
 
     def abort(self, committables: Sequence[Upload]) -> None:
-        """Forgets uploads that are not completed. Objects are the sweep's business."""
-        errors = self._each(committables, lambda each: self._store.abort_upload(each.key, each.upload))
-        if errors:
-            raise errors[0]
+        """Forgets uploads that are not completed. Objects are the sweep's business, and so is what is left.
+
+        Raises:
+            ServiceError: of an upload that could not be aborted.
+        """
+        self._each(committables, lambda each: self._store.abort_upload(each.key, each.upload))
 
     def _complete(self, upload: Upload) -> None:
         if upload.upload not in self._done:
             self._store.complete_upload(upload.key, upload.upload, upload.parts)
             self._done.add(upload.upload)
 
-    def _each(self, uploads: Sequence[Upload], do: Callable[[Upload], None]) -> list[SluiceError]:
-        def run(upload: Upload) -> SluiceError | None:
-            try:
-                do(upload)
-            except SluiceError as error:
-                return error
-            return None
+    def _each(self, uploads: Sequence[Upload], do: Callable[[Upload], None]) -> None:
+        """Side by side. After a failure no more is begun: S3 may be out, and there may be thousands."""
+        errors: list[SluiceError] = []
+
+        def run(upload: Upload) -> None:
+            if not errors:
+                try:
+                    do(upload)
+                except SluiceError as error:
+                    errors.append(error)
 
         with self._executor(_AT_A_TIME) as executor:
-            return [error for error in executor.map(run, uploads) if error is not None]
+            list(executor.map(run, uploads))
+        if errors:
+            raise errors[0]
 
 
 class Sweep:
