@@ -177,7 +177,6 @@ def test_epochs_without_rows_leave_nothing(spark: SparkSession, lake: Lake, tmp_
     assert lake.uploads() == []
 
 
-@f.udf("bigint", useArrow=False)
 def failing_once(number: int) -> int:
     """Fails the first attempt of a task, after most of its rows."""
     context = TaskContext.get()
@@ -191,14 +190,15 @@ def test_tasks_that_are_tried_again(
 ) -> None:
     """What the attempts that failed had uploaded is neither counted nor left behind."""
     spark = make_spark(master="local[2,4]")
-    frame = spark.range(COUNT).select(failing_once("id").alias("id"))
+    failing = f.udf(failing_once, "bigint", useArrow=False)
+    frame = spark.range(COUNT).select(failing("id").alias("id"))
     write(frame, lake)
     source = tmp_path / "rows"
     spark.range(COUNT).write.parquet(str(source))
     query = (
         spark.readStream.schema("id BIGINT")
         .parquet(str(source))
-        .select(failing_once("id").alias("id"))
+        .select(failing("id").alias("id"))
         .writeStream.format("async-sink")
         .options(**lake.options(fileFormat="parquet"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
