@@ -1,7 +1,6 @@
 """A query that reads by fan-out for a while, beside a producer that never pauses: it counts every record.
 
-For a good while: ``SLUICE_SOAK_SECONDS=600 python -m pytest integration/test_soak.py -s``. A subscription is
-renewed after four to four and a half minutes.
+For ten minutes: ``make soak``. A subscription is renewed after four to four and a half.
 """
 
 from __future__ import annotations
