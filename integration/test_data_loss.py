@@ -258,7 +258,6 @@ def test_a_logged_batch_is_never_cut_short(case: Case, lose: Callable[[Case], li
     assert case.recorder.data() == sorted(read + left + fresh)
 
 
-@BOTH
 def test_a_logged_batch_of_which_some_records_are_gone(case: Case) -> None:
     """A batch whose first records have expired is not given without them, however often it is tried,
     unless told so.
