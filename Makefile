@@ -11,7 +11,7 @@ ONE_RUN = integration/test_end_to_end.py
 MATRIX = 4.0 4.1 newest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test integration lint types bench docs test-matrix clean demo-env test-env dev-env
+.PHONY: help demo test integration lint types bench soak docs test-matrix clean demo-env test-env dev-env
 .PHONY: $(MATRIX:%=test-%)
 
 help: ## show this
@@ -39,6 +39,9 @@ types: dev-env ## mypy, strict
 
 bench: test-env ## measure source and sink against an embedded Kinesis
 	@$(BIN)/python -m integration.benchmarks
+
+soak: test-env ## read by fan-out for ten minutes beside a producer, and count every record
+	@SLUICE_SOAK_SECONDS=600 $(BIN)/python $(PYTEST) -s integration/test_soak.py
 
 docs: dev-env ## write the tables of the README from the options' declarations
 	@$(BIN)/python docs/reference.py

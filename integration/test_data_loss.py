@@ -169,7 +169,6 @@ def test_records_trimmed_while_a_batch_takes_its_time(case: Case) -> None:
     assert case.recorder.data() == sorted(read + left)
 
 
-@BOTH
 def test_an_idle_shard_has_lost_nothing(case: Case) -> None:
     """The last record of a shard expires, and the shard is known to have been idle since: no data loss."""
     idle, busy = case.streams.open_shards(case.stream)
@@ -259,7 +258,6 @@ def test_a_logged_batch_is_never_cut_short(case: Case, lose: Callable[[Case], li
     assert case.recorder.data() == sorted(read + left + fresh)
 
 
-@BOTH
 def test_a_logged_batch_of_which_some_records_are_gone(case: Case) -> None:
     """A batch whose first records have expired is not given without them, however often it is tried,
     unless told so.
@@ -359,7 +357,6 @@ def test_stream_created_again_while_running(
     assert set(two_queries[0].data()) <= set(read)
 
 
-@BOTH
 def test_shard_gone_while_stopped(case: Case, driver_log: Path) -> None:
     """A shard that is no longer there before it was read to its end is named; told to go on, the query
     reads its children and the others.

@@ -13,10 +13,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import REGION, Stored, Streams
+from integration.support.queries import publisher_options
 
 SHARDS = 3
 COUNT = 2000  # four puts' worth
 ARRIVAL = 60.0
+
+BOTH = pytest.mark.usefixtures("publisher")
 
 
 def rows(count: int, start: int = 0) -> list[tuple[str, bytes]]:
@@ -54,7 +57,8 @@ def connection(streams: Streams) -> dict[str, str]:
 def read_stream(spark: SparkSession, streams: Streams, stream: str, **options: str) -> DataFrame:
     return (
         spark.readStream.format("kinesis-efo")
-        .options(streamName=stream, startingPosition="TRIM_HORIZON", **connection(streams), **options)
+        .options(streamName=stream, startingPosition="TRIM_HORIZON", **connection(streams))
+        .options(**publisher_options(), **options)
         .load()
     )
 
@@ -72,6 +76,7 @@ def run_available(frame: DataFrame, streams: Streams, stream: str, checkpoint: s
     return query
 
 
+@BOTH
 def test_what_is_in_the_stream_comes_out_once(spark: SparkSession, streams: Streams, checkpoint: str) -> None:
     """Available records go through, each once; a second run from the checkpoint takes only what is new."""
     source, target = streams.create(SHARDS), streams.create(2)
@@ -88,6 +93,7 @@ def test_what_is_in_the_stream_comes_out_once(spark: SparkSession, streams: Stre
     assert found(streams, target) == expected(first + second)
 
 
+@BOTH
 def test_what_arrives_while_it_runs_comes_out_once(
     spark: SparkSession, streams: Streams, checkpoint: str
 ) -> None:
@@ -113,6 +119,7 @@ def test_what_arrives_while_it_runs_comes_out_once(
     assert found(streams, target) == expected(put)
 
 
+@BOTH
 def test_a_batch_read_and_a_batch_write(spark: SparkSession, streams: Streams) -> None:
     """The same formats serve ``spark.read`` and ``df.write``."""
     source, target = streams.create(SHARDS), streams.create(2)
@@ -122,6 +129,7 @@ def test_a_batch_read_and_a_batch_write(spark: SparkSession, streams: Streams) -
     frame = (
         spark.read.format("kinesis-efo")
         .options(streamName=source, startingPosition="TRIM_HORIZON", **connection(streams))
+        .options(**publisher_options())
         .load()
     )
     (
@@ -135,6 +143,7 @@ def test_a_batch_read_and_a_batch_write(spark: SparkSession, streams: Streams) -
     assert found(streams, target) == expected(put)
 
 
+@BOTH
 def test_the_columns_of_the_source(spark: SparkSession, streams: Streams) -> None:
     """Every column holds what the service says of the record."""
     source = streams.create(SHARDS)
@@ -145,6 +154,7 @@ def test_the_columns_of_the_source(spark: SparkSession, streams: Streams) -> Non
     frame = (
         spark.read.format("kinesis-efo")
         .options(streamName=source, startingPosition="TRIM_HORIZON", **connection(streams))
+        .options(**publisher_options())
         .load()
     )
     read: list[Row] = frame.collect()
@@ -161,6 +171,7 @@ def test_the_columns_of_the_source(spark: SparkSession, streams: Streams) -> Non
     assert all(abs(row.approximateArrivalTimestamp.timestamp() - before) < ARRIVAL for row in read)
 
 
+@BOTH
 def test_records_of_a_shard_come_in_order(spark: SparkSession, streams: Streams) -> None:
     """Within a shard, rows have rising sequence numbers, as the stream has them."""
     source = streams.create(2)
@@ -169,6 +180,7 @@ def test_records_of_a_shard_come_in_order(spark: SparkSession, streams: Streams)
     frame = (
         spark.read.format("kinesis-efo")
         .options(streamName=source, startingPosition="TRIM_HORIZON", **connection(streams))
+        .options(**publisher_options())
         .load()
     )
     by_shard: dict[str, list[int]] = {}

@@ -139,7 +139,6 @@ def test_a_killed_driver_reads_the_same_batches_again(
     )
 
 
-@pytest.mark.usefixtures("publisher")
 def test_the_first_batch_after_a_start_at_the_latest_comes_again_as_it_was(
     spark: SparkSession,
     resharding_streams: Streams,

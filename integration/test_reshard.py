@@ -7,6 +7,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -14,6 +15,8 @@ from integration.support.kinesis import Put, Streams
 from integration.support.queries import WAIT, logged_offsets, read_stream, wait_until
 from integration.support.recorder import Recorder, Row
 from integration.support.spark import SPARK_VERSION
+
+BOTH = pytest.mark.usefixtures("publisher")
 
 KEYS = 16
 # Before Spark 4.2 a run of what is available is one batch, and a batch takes one generation of shards.
@@ -142,6 +145,7 @@ def check_lineage(rows: list[Row], streams: Streams, stream: str) -> int:
     return looked_at
 
 
+@BOTH
 def test_reshards_before_the_query_starts(
     spark: SparkSession, resharding_streams: Streams, checkpoint: str
 ) -> None:
@@ -158,6 +162,7 @@ def test_reshards_before_the_query_starts(
     check(recorder, producer, streams, stream)
 
 
+@BOTH
 def test_reshards_while_the_query_runs(
     spark: SparkSession, resharding_streams: Streams, checkpoint: str
 ) -> None:
@@ -179,6 +184,7 @@ def test_reshards_while_the_query_runs(
     check(recorder, producer, streams, stream)
 
 
+@BOTH
 def test_reshards_while_the_query_is_stopped(
     spark: SparkSession, resharding_streams: Streams, checkpoint: str
 ) -> None:

@@ -27,6 +27,8 @@ needs_admission_control = pytest.mark.skipif(
     not HAS_ADMISSION_CONTROL, reason="PySpark has admission control from 4.2 on"
 )
 
+BOTH = pytest.mark.usefixtures("publisher")
+
 A_SECOND = 1.05  # ministack, before 1.5, cuts times of arrival to whole seconds
 
 
@@ -156,6 +158,7 @@ def test_a_read_starts_at_a_sequence_number(
     assert of(rows) == sorted([record for record in shard if record.number >= least] + rest)
 
 
+@BOTH
 def test_sequence_numbers_of_several_streams(
     spark: SparkSession, streams: Streams, waves: Waves, checkpoint: str
 ) -> None:
@@ -171,6 +174,7 @@ def test_sequence_numbers_of_several_streams(
     assert of(run.rows) == sorted(expected)
 
 
+@BOTH
 def test_a_batch_read_ends_at_a_time(spark: SparkSession, streams: Streams, waves: Waves) -> None:
     """``endingPosition`` ``AT_TIMESTAMP`` leaves out what arrived at that time or later."""
     instant = waves.instants[-1]
@@ -185,6 +189,7 @@ def test_a_batch_read_ends_at_a_time(spark: SparkSession, streams: Streams, wave
     assert of(frame.collect()) == waves.before(instant) != []
 
 
+@BOTH
 def test_batch_and_streaming_read_the_same(
     spark: SparkSession, streams: Streams, waves: Waves, checkpoint: str
 ) -> None:
@@ -213,6 +218,7 @@ def test_streams_by_their_arns(spark: SparkSession, streams: Streams, waves: Wav
     assert of(frame.collect()) == sorted(waves.records)
 
 
+@BOTH
 def test_latest_is_pinned_when_the_query_first_starts(
     spark: SparkSession, streams: Streams, checkpoint: str
 ) -> None:
@@ -286,6 +292,7 @@ LIMITS: dict[str, tuple[dict[str, str], Callable[[Sequence[Known]], float], floa
 }
 
 
+@BOTH
 @pytest.mark.parametrize("limit", LIMITS)
 def test_every_batch_keeps_to_the_limit(
     spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str, limit: str
@@ -345,6 +352,7 @@ def test_once_takes_all_in_one_batch(
     assert of(run.rows) == sorted(backlog.records)
 
 
+@BOTH
 def test_an_idle_query_makes_no_batches(spark: SparkSession, streams: Streams, checkpoint: str) -> None:
     """Nothing new is the same offset to the letter: Spark makes no batch, and the log does not grow."""
     stream = streams.create(2)
@@ -358,6 +366,7 @@ def test_an_idle_query_makes_no_batches(spark: SparkSession, streams: Streams, c
     assert list(logged_offsets(checkpoint)) == [0]
 
 
+@BOTH
 @needs_admission_control
 def test_progress_shows_how_far_the_query_is_behind(
     spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str
@@ -417,6 +426,7 @@ def standard_error(spark: SparkSession, path: Path) -> Iterator[Path]:
 # --- shards that come while it runs -------------------------------------------------------------------
 
 
+@BOTH
 def test_shards_that_open_while_it_runs_are_found(
     spark: SparkSession, resharding_streams: Streams, checkpoint: str
 ) -> None:
@@ -439,6 +449,7 @@ def test_shards_that_open_while_it_runs_are_found(
 # --- aggregated records -------------------------------------------------------------------------------
 
 
+@BOTH
 @pytest.mark.parametrize("deaggregate", [True, False])
 def test_aggregated_records(spark: SparkSession, streams: Streams, *, deaggregate: bool) -> None:
     """User records come out with their own keys, numbered from 0; or the aggregate as it is, on demand."""

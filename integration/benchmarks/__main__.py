@@ -1,7 +1,8 @@
-"""Runs every benchmark, one after the other, each in a process of its own."""
+"""Runs the benchmarks that are named, or every one, one after the other, each in a process of its own."""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,13 @@ SHARED = {"floor", "server"}  # modules that measure nothing themselves
 def main() -> int:
     folder = Path(__file__).parent
     names = sorted({path.stem for path in folder.glob("[!_]*.py")} - SHARED)
+    parser = argparse.ArgumentParser(prog="python -m integration.benchmarks", description=__doc__)
+    parser.add_argument("benchmark", nargs="*", help=f"of {', '.join(names)}")
+    chosen = parser.parse_args().benchmark or names
+    if unknown := sorted({*chosen} - {*names}):
+        parser.error(f"no such benchmark: {', '.join(unknown)}")
     failed = []
-    for name in names:
+    for name in chosen:
         print(f"== {name}", flush=True)
         if subprocess.run([sys.executable, "-m", f"integration.benchmarks.{name}"], check=False).returncode:
             failed.append(name)

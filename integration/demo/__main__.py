@@ -26,12 +26,15 @@ from integration.demo.pipeline import CONSUMER, Pipeline
 from integration.demo.producer import Record
 from integration.demo.progress import PipelineError, Progress
 from integration.demo.proof import Comparison, checksum, compare_clicks, compare_totals
+from integration.demo.quiet import quiet_spark
 from integration.support import servers
 from integration.support.kinesis import Stored, Streams
-from integration.support.spark import spark_session, stop_queries
+from integration.support.spark import stop_queries
 
 CLICKS, OUTPUT, TOTALS = "clicks", "clicks-out", "totals"
 SPARK_LOG = "spark.log"
+# Each refresh asks the JVM for every report that it keeps: as many as come in some seconds will do.
+SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "40"}
 PAUSE = 0.5
 WARM_UP_TIMEOUT = 60.0
 DRAIN_TIMEOUT = 40.0  # for what is still on its way when the producer is done
@@ -90,7 +93,7 @@ def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[
     display.say(f"{server.endpoint}: streams {CLICKS} ({plan.shards} shards), {OUTPUT} (2), {TOTALS} (1)")
 
     display.say(f"starting Spark {pyspark.__version__}")
-    spark = stack.enter_context(quiet_spark(directory))
+    spark = stack.enter_context(quiet_spark(directory / "spark", SETTINGS, directory / SPARK_LOG))
     # PySpark's own handler would call the JVM, maybe in the middle of another call, which it then reports.
     signal.signal(signal.SIGINT, _as_interrupt)
     display.say(f"on Java {java_version(spark)}, {os.environ['JAVA_HOME']}")
@@ -191,15 +194,6 @@ def summary(comparisons: Sequence[Comparison], display: Display) -> int:
 
 
 @contextlib.contextmanager
-def quiet_spark(directory: Path) -> Iterator[SparkSession]:
-    """Spark, with what its JVM and its workers say in a file."""
-    with contextlib.ExitStack() as stack:
-        with (directory / SPARK_LOG).open("wb") as log, _stderr_to(log.fileno()):
-            spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
-        yield spark
-
-
-@contextlib.contextmanager
 def start_producer(plan: Plan, endpoint: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = (sys.executable, "-m", "integration.demo.producer", endpoint, CLICKS)
     figures = (str(directory / "clicks.jsonl"), str(plan.seconds), str(plan.rate))
@@ -211,19 +205,6 @@ def java_version(spark: SparkSession) -> str:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     return str(jvm.System.getProperty("java.version"))
-
-
-@contextlib.contextmanager
-def _stderr_to(descriptor: int) -> Iterator[None]:
-    """Processes started in the block write their errors there, for good."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    os.dup2(descriptor, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _as_interrupt(*_: object) -> None:

@@ -21,7 +21,7 @@ CONSUMER = "demo-clicks"
 LATENCY = "latency"  # what is observed: how many clicks, and the median of their ms since they were sent
 SCHEMA = "id string, user string, page string, action string, price long, at long, sent long"
 WATERMARK = "10 seconds"
-TRIGGERS = {"clicks": "100 milliseconds", "totals": "500 milliseconds"}
+TRIGGERS = {"clicks": "100 milliseconds", "totals": "1 second"}
 
 
 class Pipeline:

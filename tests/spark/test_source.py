@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import subprocess
 import sys
@@ -101,7 +102,8 @@ class FakePlanning:
         del ranges
         return self.given
 
-    def close(self) -> None:
+    def close(self, *, has_hung_up: bool) -> None:
+        self.has_hung_up = has_hung_up
         self.enumerator.close()
 
 
@@ -317,6 +319,23 @@ def test_stop_lets_go_of_the_planner() -> None:
     plain_reader(enumerator).stop()
 
     assert enumerator.is_closed
+
+
+@pytest.mark.parametrize(
+    ("problem", "has_hung_up"), [(EOFError(), True), (BrokenPipeError(), True), (ValueError(), False)]
+)
+def test_stop_tells_a_connection_that_closed_from_an_error(problem: Exception, *, has_hung_up: bool) -> None:
+    """Spark stops a reader while an error passes; where the connection is gone a signal may be coming."""
+    enumerator = FakeEnumerator()
+    reader = plain_reader(enumerator)
+    with contextlib.suppress(type(problem)):
+        try:
+            raise problem
+        finally:
+            reader.stop()
+
+    assert enumerator.is_closed
+    assert cast("Any", reader._planning).has_hung_up is has_hung_up
 
 
 # --- offsets, as 4.0 and 4.1 ask for them ------------------------------------------------------------

@@ -3,6 +3,7 @@ the consumers and the agent that holds subscriptions between batches."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -17,6 +18,8 @@ from sluice.source.offsets import Offsets, SplitRange
 
 __all__ = ["StreamPlanning"]
 
+_SIGNAL_DELAY: Final = 2.0
+"""Seconds within which Spark, if it has hung up to stop a query, sends the signal that says so."""
 _AGENT_START: Final = 10.0
 """Seconds that an agent gets to start, where nothing else may read."""
 
@@ -64,9 +67,17 @@ class StreamPlanning:
         splits = [split_range.split for split_range in ranges]
         return FanOutAccess(self._arns, self._link.agents(splits), self._link.hub, self._link.hosts)
 
-    def close(self) -> None:
+    def close(self, *, has_hung_up: bool = False) -> None:
+        """Lets go of everything.
+
+        Args:
+            has_hung_up: Spark has closed its connection. If the query is being stopped its signal is on
+                the way, and this process does not live to see the end of this; else the driver is dead.
+        """
         self.enumerator.close()
         if self._link is not None:
+            if has_hung_up and self._registered:
+                time.sleep(_SIGNAL_DELAY)
             self._link.close()
 
     def _ensure(self, stream: str) -> str:

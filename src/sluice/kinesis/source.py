@@ -34,7 +34,7 @@ from sluice.source.splits import Split, SplitId
 __all__ = ["bounded_access", "initial_positions", "make_enumerator", "plan_bounded_read", "read_ranges"]
 
 _SECOND = 1_000_000
-_PATIENCE = 5.0
+_PATIENCE = 2.0
 """Seconds a task waits for an agent that has no news, before it reads on by polling."""
 _FORBEARANCE = 120.0
 """The same where it may not poll."""

@@ -6,6 +6,7 @@ tasks; so readers hold plain data, and what they work with is made where it is u
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,7 +113,8 @@ class StreamReader(DataSourceStreamReader):
 
     def stop(self) -> None:
         if self._planning is not None:
-            self._planning.close()
+            # A stop may close the connection in the middle of a call, before it sends its signal.
+            self._planning.close(has_hung_up=isinstance(sys.exc_info()[1], (EOFError, OSError)))
 
     def _beside_driver(self) -> StreamPlanning:
         if self._planning is None:

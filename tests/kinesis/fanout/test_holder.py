@@ -82,11 +82,15 @@ class Bench:
         return [bytes(payload) for payload in self.holder.read(fetch)]
 
 
+EACH = 141
+"""Bytes of JSON for a record: 100 that say nothing of it, a number of one digit, and 40 that make 30."""
+
+
 def event(*numbers: int, behind: int = 0, ended: bool = False) -> tuple[bytes, EventHead]:
     head = EventHead(
         [str(n) for n in numbers], [n * 1000 for n in numbers], None if ended else "c", behind, ended
     )
-    return b"x" * (40 * max(1, len(numbers))), head
+    return b"x" * (EACH * max(1, len(numbers))), head
 
 
 @pytest.fixture
@@ -112,7 +116,7 @@ def test_an_event_is_buffered_before_the_planner_hears_of_it(make: Callable[...,
         idle_at=NOW,
         server=("127.0.0.1", 4000),
     )
-    assert bench.read(None, 7) == [b"x" * 120]
+    assert bench.read(None, 7) == [b"x" * 3 * EACH]
 
 
 def test_limits_get_marks_as_fine_as_they_need(make: Callable[..., Bench]) -> None:
@@ -148,7 +152,7 @@ def test_a_start_at_a_record_is_told_of_when_that_record_has_come(make: Callable
     source.said.put(event(50, 51))
 
     assert [mark.number for mark in bench.progress().marks] == ["50", "51"]
-    assert bench.read(50, 51, IteratorStart("AT_SEQUENCE_NUMBER", "50")) == [b"x" * 80]
+    assert bench.read(50, 51, IteratorStart("AT_SEQUENCE_NUMBER", "50")) == [b"x" * 2 * EACH]
 
 
 def test_a_record_that_is_gone_is_not_judged_here(make: Callable[..., Bench]) -> None:
@@ -174,7 +178,7 @@ def test_the_end_of_a_shard_ends_its_ranges(make: Callable[..., Bench]) -> None:
     source.said.put(event(1, 2, ended=True))
 
     assert bench.progress().has_ended
-    assert bench.read(None, None) == [b"x" * 80]
+    assert bench.read(None, None) == [b"x" * 2 * EACH]
 
 
 def test_what_the_service_refuses_is_reported_with_its_code(make: Callable[..., Bench]) -> None:

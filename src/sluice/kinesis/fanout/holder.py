@@ -21,6 +21,9 @@ _log = logging.getLogger(__name__)
 
 _SMALLEST_SHARE: Final = 2 * 2**20
 
+_ENVELOPE: Final = 100
+"""Bytes of an event, at least, that a record takes beside its number, its key and its data."""
+
 
 class EventSource(Protocol):
     """What `sluice.kinesis.fanout.subscriber.Subscriber` is: one shard's events, each record once."""
@@ -174,8 +177,10 @@ class Holder:
 
 
 def _marks(head: EventHead, size: int, at_most: int) -> Iterator[Mark]:
-    """Divides an event; its bytes are taken for evenly spread, base64 undone."""
+    """Divides an event; its bytes are taken for evenly spread, without the JSON and base64 undone."""
     total = len(head.numbers)
+    envelopes = sum(map(len, head.numbers)) + total * _ENVELOPE
+    size = max(total, size - envelopes)
     step = -(-total // at_most) if total else 1
     for begin in range(0, total, step):
         last = min(begin + step, total) - 1

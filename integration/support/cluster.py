@@ -1,0 +1,61 @@
+"""A standalone Spark master and workers on loopback addresses, each worker as if on a host of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyspark
+
+from integration.support.queries import wait_until
+from integration.support.servers import LOOPBACK, free_port, leashed
+
+__all__ = ["HOSTS", "standalone_cluster"]
+
+HOSTS = ("127.0.0.1", "127.0.0.2")
+_CORES = "2"
+_MEMORY = "1g"
+_START = 60.0
+
+
+@contextlib.contextmanager
+def standalone_cluster(hosts: Sequence[str] = HOSTS) -> Iterator[str]:
+    """The URL of a master with one worker at each address; all of it ends with the ``with`` block."""
+    home = Path(pyspark.__file__).parent
+    master = f"spark://{LOOPBACK}:{free_port()}"
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-cluster-")))
+
+        def run(name: str, host: str, ready: str, *arguments: str) -> None:
+            log = f"{name}.log"
+            settings = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": host, "SPARK_CONF_DIR": str(directory)}
+            command = (str(home / "bin" / "spark-class"), *arguments)
+            process = stack.enter_context(leashed(command, directory, settings=settings, log=log))
+
+            def is_ready() -> bool:
+                text = (directory / log).read_text(errors="replace")
+                assert process.poll() is None, text
+                return ready in text
+
+            wait_until(is_ready, f"{name} to start", timeout=_START)
+
+        deploy = "org.apache.spark.deploy"
+        port = master.rpartition(":")[2]
+        address = ("--host", LOOPBACK, "--port", port, "--webui-port", "0")
+        run("master", LOOPBACK, "New state: ALIVE", f"{deploy}.master.Master", *address)
+        for host in hosts:
+            limits = ("--cores", _CORES, "--memory", _MEMORY, "--webui-port", "0")
+            place = ("--host", host, "--work-dir", os.fspath(directory / host))
+            run(
+                f"worker-{host}",
+                host,
+                "Successfully registered with master",
+                f"{deploy}.worker.Worker",
+                *place,
+                *limits,
+                master,
+            )
+        yield master

@@ -1,0 +1,105 @@
+"""Fan-out on a cluster: a master and two workers, each at an address of its own, so that each is a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.support.cluster import HOSTS, standalone_cluster
+from integration.support.fan_out import (
+    agents,
+    consumers,
+    counting,
+    kill,
+    wait_for_no_agents,
+    wait_until_pushed,
+)
+from integration.support.kinesis import Streams
+from integration.support.producer import Producer, check_exact
+from integration.support.queries import read_stream, wait_until
+from integration.support.recorder import Recorder
+from integration.support.servers import FaultProxy
+from integration.support.spark import Sessions
+
+SHARDS = 4
+OPTIONS = {"consumerName": "reader", "shardsPerTask": "1"}
+
+
+@pytest.fixture(scope="module")
+def cluster(spark_sessions: Sessions) -> Iterator[str]:
+    with standalone_cluster() as master:
+        yield master
+        spark_sessions.stop()  # before the cluster goes
+
+
+@pytest.fixture
+def spark(make_spark: Callable[..., SparkSession], cluster: str) -> SparkSession:
+    return make_spark({"spark.executor.memory": "512m"}, master=cluster)
+
+
+@pytest.fixture
+def producer(streams: Streams) -> Producer:
+    made = Producer(streams, streams.create(SHARDS), per_put=20, pause=0.1)
+    made.put(200)
+    return made
+
+
+@pytest.fixture
+def recorder(checkpoint: str) -> Recorder:
+    return Recorder(checkpoint)
+
+
+def on_workers() -> list[int]:
+    """The agents that tasks have started: what they are to do they are told on standard input."""
+    return [each for each in agents() if Path(f"/proc/{each}/cmdline").read_bytes().endswith(b".fanout\0")]
+
+
+def test_an_agent_on_each_worker_host(
+    spark: SparkSession, producer: Producer, recorder: Recorder, ministack_faults: FaultProxy
+) -> None:
+    """With ``fanOutAgent`` ``workers`` each host gets one agent, and the shards are dealt out to them; one
+    that is killed is replaced. Every record comes once, and nothing is left after the query.
+    """
+    ministack_faults.set_rules(counting("GetRecords"))
+    frame = read_stream(spark, ministack_faults.endpoint, producer.stream, fanOutAgent="workers", **OPTIONS)
+    query = recorder.start(frame)
+    with producer.putting():
+        wait_until(lambda: len(on_workers()) == len(HOSTS), "an agent on each host", timeout=120)
+        wait_until_pushed(recorder, ministack_faults)
+        killed = on_workers()[0]
+        kill(killed)
+        wait_until(
+            lambda: killed not in on_workers() and len(on_workers()) == len(HOSTS), "another agent there"
+        )
+        wait_until_pushed(recorder, ministack_faults)
+        assert len(agents()) == len(HOSTS) + 1  # and the one beside the driver
+    recorder.wait_for(query, producer.count)
+    query.stop()
+    wait_for_no_agents()
+
+    check_exact(recorder, producer)
+    assert consumers(producer.streams, producer.stream) == []
+    print(
+        f"\nagents on {len(HOSTS)} hosts: {producer.count} records, {len(recorder.batches)} batches, all once"
+    )
+
+
+def test_one_agent_beside_the_driver(
+    spark: SparkSession, producer: Producer, recorder: Recorder, ministack_faults: FaultProxy
+) -> None:
+    """By default the tasks of all hosts read from the one agent."""
+    ministack_faults.set_rules(counting("GetRecords"))
+    query = recorder.start(read_stream(spark, ministack_faults.endpoint, producer.stream, **OPTIONS))
+    with producer.putting():
+        wait_until_pushed(recorder, ministack_faults)
+        assert len(agents()) == 1
+        assert on_workers() == []
+    recorder.wait_for(query, producer.count)
+    query.stop()
+    wait_for_no_agents()
+
+    check_exact(recorder, producer)
+    assert consumers(producer.streams, producer.stream) == []
