@@ -259,6 +259,30 @@ def test_a_batch_write_that_fails_leaves_nothing(spark: SparkSession, lake: Lake
     assert lake.uploads() == []
 
 
+def test_two_writes_in_foreach_batch(spark: SparkSession, moto: Server, tmp_path: Path) -> None:
+    """Each is a batch write of its own: neither is taken for the other one come again."""
+    lake = Lake(moto.endpoint)
+    spark.range(100).write.parquet(str(tmp_path / "rows"))
+
+    def twice(batch: DataFrame, _: int) -> None:
+        write(batch, lake)
+        write(batch.selectExpr("id + 100 AS id"), lake)
+
+    query = (
+        spark.readStream.schema("id BIGINT")
+        .parquet(str(tmp_path / "rows"))
+        .writeStream.foreachBatch(twice)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    assert sorted(row.id for row in lake.read(spark, tmp_path, "id BIGINT").collect()) == list(range(200))
+    lake.check_nothing_else()
+    assert {manifest["query"].partition("-")[0] for manifest in lake.manifests()} == {"write"}
+
+
 def test_the_uploads_of_others_are_left_alone(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """Of another query below the same path, and of whoever else."""
     foreign = [

@@ -198,6 +198,21 @@ def test_a_batch_write_has_an_id_of_its_own() -> None:
     assert epochs[0].run != epochs[1].run
 
 
+@pytest.mark.usefixtures("streaming")
+def test_a_batch_write_in_foreach_batch_is_one_of_its_own() -> None:
+    """Its tasks are told the query and batch around it, in which there may be another write."""
+    writers: list[Any] = [source().writer(SCHEMA, False) for _ in range(2)]
+    messages = [writer.write(batches("a")) for writer in writers]
+    for writer, message in zip(writers, messages, strict=True):
+        writer.commit([message])
+    epochs = [what[0] for call, what in CALLS if call == "commit"]
+
+    assert [(epoch.query, epoch.batch) for epoch in epochs] == [(None, None)] * 2
+    assert [message.run for message in messages] == [epoch.run for epoch in epochs]
+    assert [message.query for message in messages] == [None, None]
+    assert messages[0].run != messages[1].run
+
+
 def test_a_stream_without_a_query_id_is_refused() -> None:
     """After a restart nobody could tell whether the batch is there."""
     writer: Any = source().streamWriter(SCHEMA, False)

@@ -81,6 +81,8 @@ class CommitMessage(WriterCommitMessage):
 class _Settings:
     """What a task needs to know; plain data."""
 
+    is_streaming = False
+
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         """Checks everything that can be checked without calling a service.
 
@@ -111,6 +113,10 @@ class _Settings:
         origin = _origin(setup, self._write)
         started = time.monotonic()
         if setup.committing is not None:
+            if not self.is_streaming:
+                # In `foreachBatch` the task's properties name query and batch: those of the query around,
+                # which may write any number of times. Each of its writes is committed by itself.
+                origin = replace(origin, query=None, run=self._write, batch=None)
             message = self._prepare(setup.committing, origin, batches)
         else:
             message = self._deliver(setup, origin, batches)
@@ -246,6 +252,8 @@ class BatchSinkWriter(_Settings, DataSourceArrowWriter):
 
 class StreamSinkWriter(_Settings, _ARROW, datasource.DataSourceStreamWriter):  # type: ignore[misc]
     """Writes the epochs of a streaming query."""
+
+    is_streaming = True
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.write_task(iterator)
