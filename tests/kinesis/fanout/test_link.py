@@ -39,7 +39,7 @@ from sluice.kinesis.options import source_config_from_options
 from sluice.source.front import Seen
 from sluice.source.frontier import View
 from sluice.source.log import IteratorStart
-from sluice.source.offsets import HORIZON, After, Position
+from sluice.source.offsets import HORIZON, After, AtTime, Position
 from sluice.source.splits import SplitId
 
 SPLIT, OTHER = SplitId("clicks", "shardId-0"), SplitId("clicks", "shardId-1")
@@ -169,12 +169,11 @@ def test_what_is_followed_is_watched_from_there_on(make: Callable[..., Desk]) ->
         desk.link.follow({SPLIT: HORIZON, OTHER: position})
     desk.link.follow({OTHER: position})
 
-    asked = [agent.asked() for _ in range(4)]
+    asked = [agent.asked() for _ in range(3)]
 
     assert asked == [
         Watch(SPLIT, 1, AT_HORIZON),
         Watch(OTHER, 2, IteratorStart("AT_SEQUENCE_NUMBER", "50")),
-        Trim(OTHER, "50"),
         Unwatch(SPLIT),
     ]
 
@@ -207,6 +206,22 @@ def test_a_view_begins_behind_the_position(make: Callable[..., Desk]) -> None:
     assert view is not None
     assert view.marks == (seen(9),)
     assert agent.asked() == Trim(SPLIT, "5")
+
+
+@pytest.mark.parametrize("start", [HORIZON, AtTime(5)])
+def test_batches_may_come_further_than_the_subscription(make: Callable[..., Desk], start: Position) -> None:
+    """The first one ends where a look found records, before the subscription has given any: it goes on."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched(start)
+    position = After("70")
+
+    desk.link.follow({SPLIT: position})
+
+    assert agent.asked() == Trim(SPLIT, "70")
+    agent.says(progress(epoch, mark(60), mark(80), first="50"))
+    view = desk.until(lambda: desk.link.view(SPLIT, position))
+    assert view.marks == (seen(80),)
 
 
 def test_a_view_is_made_anew_with_news_only(make: Callable[..., Desk]) -> None:

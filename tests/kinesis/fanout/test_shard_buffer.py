@@ -74,6 +74,22 @@ def test_what_was_trimmed_is_lacking() -> None:
         read(held, None, 12, start=HORIZON_START)
 
 
+def test_what_batches_have_passed_by_tells_where_the_buffer_begins() -> None:
+    """They came there by looks: the subscription, which began before, has not given any record yet."""
+    held = buffer(start=IteratorStart("AT_TIMESTAMP", timestamp=7))
+    with pytest.raises(Lacking):
+        read(held, 30, 40)
+    held.trim(30)
+    thread, done = in_thread(
+        lambda: [bytes(e) for e in held.read(IteratorStart("AT_SEQUENCE_NUMBER", "30"), 30, 40, PATIENT)]
+    )
+
+    fill(held, (25, 30), (31, 40))
+    thread.join(PATIENT)
+
+    assert done == [[b"0031-0040."]]
+
+
 def test_what_lies_before_the_subscription_is_lacking() -> None:
     """It started at a record: earlier ones never came."""
     held = buffer(start=IteratorStart("AT_SEQUENCE_NUMBER", "50"))

@@ -81,8 +81,9 @@ class ShardBuffer:
             self._changed.notify_all()
 
     def trim(self, number: int) -> None:
-        """Forgets events whose records all have numbers up to `number`."""
+        """Forgets events whose records all have numbers up to `number`, which batches have come to."""
         with self._changed:
+            self._coverage.pass_by(number)
             self._drop(number)
             self._changed.notify_all()
 

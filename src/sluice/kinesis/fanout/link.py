@@ -40,7 +40,6 @@ from sluice.kinesis.options import SourceConfig
 from sluice.source.cursor import iterator_start
 from sluice.source.front import Seen
 from sluice.source.frontier import View
-from sluice.source.log import IteratorStart
 from sluice.source.offsets import After, Position
 from sluice.source.splits import SplitId
 
@@ -185,7 +184,8 @@ class FanOutLink:
             return watched.viewed[1]
 
     def _look(self, watched: _Watched, progress: Progress, position: Position) -> View | None:
-        if not watched.coverage.holds(iterator_start(position), needed(position)):
+        is_followed = watched.followed is position
+        if not (is_followed or watched.coverage.holds(iterator_start(position), needed(position))):
             return None
         reached = _reached(position)
         marks = watched.marks
@@ -220,7 +220,7 @@ class FanOutLink:
         watched = self._watched.get(split)
         if watched is not None and watched.gone is None and self._lags(watched, position):
             _log.info("%s: subscribing again, from where batches are by now", split)
-            self._watch(split, iterator_start(position))
+            self._watch(split, position)
             return
         if watched is not None and watched.gone is None and watched.followed is position:
             return
@@ -229,15 +229,18 @@ class FanOutLink:
             self._check_forbidden(watched.gone)
             if self._clock() < watched.retry_at:
                 return
-        elif watched is not None and watched.coverage.holds(start, need):
+        elif watched is not None and (
+            watched.coverage.holds(start, need) or _is_on(watched.followed, position)
+        ):
             self._trim(split, watched, position, need)
             watched.followed = position
             return
-        self._watch(split, start)
+        self._watch(split, position)
 
-    def _watch(self, split: SplitId, start: IteratorStart) -> None:
+    def _watch(self, split: SplitId, position: Position) -> None:
+        start = iterator_start(position)
         self._epoch += 1
-        self._watched[split] = _Watched(self._epoch, Coverage(start))
+        self._watched[split] = _Watched(self._epoch, Coverage(start), followed=position)
         self._send(Watch(split, self._epoch, start))
 
     def _lags(self, watched: _Watched, position: Position) -> bool:
@@ -256,6 +259,7 @@ class FanOutLink:
         if need is None or need <= watched.trimmed:
             return
         watched.trimmed = need
+        watched.coverage.drop(need)
         reached = _reached(position)
         watched.marks = [mark for mark in watched.marks if mark.sequence > reached]
         watched.viewed = None
@@ -303,6 +307,10 @@ class FanOutLink:
         watched.retry_at = self._clock() + pause
         log = _log.warning if gone.code else _log.info
         log("%s: no fan-out for now, it is read by polling: %s", gone.split, gone.why)
+        if gone.code == TAKEN_OVER:
+            _log.warning(
+                "%s: another reader uses our consumer, which will stay registered", gone.split.stream
+            )
         stream = gone.split.stream
         if gone.code == _MISSING and stream not in self._renewing:
             self._renewing.add(stream)
@@ -358,6 +366,18 @@ class FanOutLink:
 
     def _send_consumers(self) -> None:
         self._send(Consumers(dict(self._arns), tuple(sorted(self._registered))))
+
+
+def _is_on(followed: Position | None, position: Position) -> bool:
+    """Whether `position` lies behind one that is covered: batches only ever go on.
+
+    It need not be told from the records: looks may have come there before the subscription gave any.
+    """
+    need = needed(position)
+    if followed is None or need is None:
+        return False
+    done = needed(followed)
+    return done is None or need >= done
 
 
 def _reached(position: Position) -> int:

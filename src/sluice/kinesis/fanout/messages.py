@@ -204,6 +204,11 @@ class Coverage:
         if self._low is None:
             self._low = int(first) - 1
 
+    def pass_by(self, number: int) -> None:
+        """Batches have come to the record `number` from where this began: what follows is covered."""
+        if self._low is None:
+            self._low = number
+
     def drop(self, number: int) -> None:
         """Records up to `number` are not held any more."""
         self._start = None
