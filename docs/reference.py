@@ -12,7 +12,8 @@ from typing import Any
 from sluice.destinations.dynamodb import DynamoDbDestination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
-from sluice.destinations.setup import DestinationClass
+from sluice.destinations.s3 import S3Destination
+from sluice.destinations.setup import CommittingDestinationClass, DestinationClass
 from sluice.destinations.sqs import SqsDestination
 from sluice.kinesis.connection import CONNECTION_OPTIONS
 from sluice.kinesis.options import SOURCE_OPTIONS
@@ -27,6 +28,7 @@ DESTINATIONS: dict[str, type[DestinationClass]] = {
     "dynamodb": DynamoDbDestination,
     "sqs": SqsDestination,
 }
+COMMITTING: dict[str, type[CommittingDestinationClass]] = {"s3": S3Destination}
 BACKOFF = re.compile(r"(?P<operation>\w+)(?P<part>MaxRetries|BackoffBase|BackoffMax|BackoffExponent)\Z")
 BLOCK = re.compile(r"(<!-- begin (?P<name>\w+) -->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
 
@@ -117,6 +119,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sink": lambda: options_table(SINK_OPTIONS),
     "limits": destinations_table,
     **{name: partial(options_table, each.OPTIONS) for name, each in DESTINATIONS.items()},
+    **{name: partial(options_table, each.OPTIONS) for name, each in COMMITTING.items()},
 }
 
 

@@ -219,7 +219,7 @@ def test_options_of_the_sink_are_refused_before_anything_is_written(spark: Spark
 
 # A row goes when its feature comes.
 NOT_BUILT_YET: dict[str, dict[str, str]] = {
-    "destination": {"destination": "s3", "path": "s3://bucket/prefix"},
+    "aggregate": {"destination": "kinesis", "streamName": "x", "aggregate": "true"},
 }
 
 

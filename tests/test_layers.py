@@ -41,7 +41,7 @@ LAYERS = (
         SPARK,
     ),
     Layer(("pyspark_kinesis_efo", "pyspark_async_sink"), ("sluice.spark",), SPARK),
-    Layer(("sluice",), ("sluice.errors", "sluice.spark"), SPARK),
+    Layer(("sluice",), ("sluice.destinations", "sluice.errors", "sluice.spark"), SPARK),
 )
 GUARDED = (*SDK, *SPARK, "tenacity")
 PROJECT = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink")
@@ -98,7 +98,7 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
         found += [
             f"{line}: {name} at the top"
             for line, name in imports(top, module, is_package=is_package)
-            if under(name, ("sluice.spark", *GUARDED))
+            if under(name, ("sluice.destinations", "sluice.spark", *GUARDED))
         ]
     return found
 
@@ -146,6 +146,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.spark.sink", "from botocore import session"),
         ("pyspark_async_sink", "from sluice.sink import AsyncSinkWriter"),
         ("sluice", "from sluice.spark import register"),
+        ("sluice", "from sluice.destinations.s3.reader import list_committed"),
         ("sluice", "import pyspark"),
     ],
 )

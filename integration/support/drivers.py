@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from integration.support.fan_out import MARK
 from integration.support.paths import ROOT
 from integration.support.processes import marked_processes
 from integration.support.queries import wait_until
-from integration.support.replay_driver import DriverPlan
 
 __all__ = ["TIMEOUT", "Driver", "Line", "Outcome", "started_drivers"]
 
@@ -28,16 +28,30 @@ Line = tuple[str, str, int, str]
 """Shard, sequence number, sub-sequence number, data in hex."""
 
 
-class Driver:
-    """A driver with its JVM and Python workers; all of them have `mark` in their environment."""
+class Plan(Protocol):
+    """What a driver is told."""
 
-    def __init__(self, plan: DriverPlan) -> None:
-        self.plan = plan
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def directory(self) -> str: ...
+    def to_json(self) -> str: ...
+
+
+class Driver:
+    """A driver with its JVM and Python workers; all of them have `mark` in their environment.
+
+    Args:
+        plan: what it is told, as JSON.
+        module: what it runs.
+    """
+
+    def __init__(self, plan: Plan, module: str = "integration.support.replay_driver") -> None:
         self.mark = uuid.uuid4().hex
         self.log = Path(plan.directory, f"driver-{plan.attempt}.log")
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                (sys.executable, "-m", "integration.support.replay_driver", plan.to_json()),
+                (sys.executable, "-m", module, plan.to_json()),
                 cwd=ROOT,
                 env={**os.environ, MARK: self.mark},
                 stdin=subprocess.PIPE,

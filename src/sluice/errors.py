@@ -5,7 +5,7 @@ A message must be fit for a log that many people read: callers never put a secre
 
 from __future__ import annotations
 
-__all__ = ["DataLossError", "InvalidRecordError", "OptionError", "ServiceError", "SluiceError"]
+__all__ = ["CommitError", "DataLossError", "InvalidRecordError", "OptionError", "ServiceError", "SluiceError"]
 
 
 class SluiceError(Exception):
@@ -32,6 +32,10 @@ class InvalidRecordError(SluiceError, ValueError):
 
 class DataLossError(SluiceError):
     """Records between two offsets are gone: trimmed by retention, or with their shard or stream."""
+
+
+class CommitError(SluiceError):
+    """An epoch could not be committed. Nothing of it counts as written; a restart commits it again."""
 
 
 class ServiceError(SluiceError):

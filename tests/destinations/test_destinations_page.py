@@ -11,6 +11,7 @@ import pytest
 
 from sluice.destinations import read_sink, setup
 from sluice.destinations.firehose import destination as firehose
+from sluice.destinations.s3 import store
 from sluice.destinations.sqs import rows as sqs
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "destinations.md").read_text()
@@ -21,6 +22,31 @@ MADE = {
     "dynamodb": ({"tableName": "xxx"}, "dynamodb:BatchWriteItem"),
     "sqs": ({"queueUrl": "https://host/1/x"}, "sqs:SendMessage"),
 }
+
+
+def test_the_policy_of_s3_has_what_is_called() -> None:
+    """An action for each of the calls, on objects and on the bucket."""
+    (policy,) = re.findall(r"```json\n(.*?)```", SECTIONS["s3"], re.DOTALL)
+    on_objects, on_bucket = (set(each["Action"]) for each in json.loads(policy)["Statement"])
+    source = (Path(store.__file__)).read_text()
+    called = set(re.findall(r'_call\(\s*"(\w+)"', source))
+    # https://docs.aws.amazon.com/AmazonS3/latest/userguide/mpuoverview.html#mpuAndPermissions
+    actions = {
+        "CreateMultipartUpload": "s3:PutObject",
+        "UploadPart": "s3:PutObject",
+        "CompleteMultipartUpload": "s3:PutObject",
+        "AbortMultipartUpload": "s3:AbortMultipartUpload",
+        "PutObject": "s3:PutObject",
+        "GetObject": "s3:GetObject",
+        "HeadObject": "s3:GetObject",
+        "DeleteObject": "s3:DeleteObject",
+        "ListMultipartUploads": "s3:ListBucketMultipartUploads",
+        "ListObjectsV2": "s3:ListBucket",
+    }
+
+    assert called == set(actions)
+    assert on_objects | on_bucket == set(actions.values())
+    assert on_bucket == {"s3:ListBucket", "s3:ListBucketMultipartUploads"}
 
 
 def test_every_destination_but_kinesis_has_a_section() -> None:

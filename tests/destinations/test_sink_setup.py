@@ -73,18 +73,25 @@ def test_sparks_own_options_pass() -> None:
     assert read_sink(KINESIS | {"checkpointlocation": "/x"})
 
 
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [
-        ("s3", {"path": "s3://x", "fileFormat": "jsonl"}),
-    ],
-)
-def test_planned_destinations_are_refused_by_name(name: str, own: dict[str, str]) -> None:
-    """Not built yet is not the same as unknown."""
-    message = refused(destination=name, **own)
+def test_a_two_phase_destination_has_no_limits() -> None:
+    """It is told by its committer, and takes the options of the connection and its own alone."""
+    made = read_sink({"destination": "s3", "path": "s3://lake/x", "region": "eu-west-1"})
+    message = refused(destination="s3", path="s3://lake/x", maxBatchSize="5", deadLetterPath="/x")
 
-    assert f"option 'destination' ({name!r} given) is not supported yet" in message
-    assert "is not known" not in message
+    assert made.committing is made.destination
+    assert "option 'maxBatchSize' is not for destination 's3'" in message
+    assert "option 'deadLetterPath' is not for destination 's3'" in message
+    with pytest.raises(TypeError, match="two-phase"):
+        _ = made.config
+    assert read_sink(KINESIS).committing is None
+
+
+class HalfCommitting:
+    """Has a committer, and nothing to commit."""
+
+    OPTIONS: ClassVar[Any] = ()
+
+    def create_committer(self, epoch: Any) -> None: ...
 
 
 def test_a_missing_destination_is_said() -> None:
@@ -124,6 +131,7 @@ def test_a_destination_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "message"),
     [
         (f"{__name__}:NotOne", "has no OPTIONS, LIMITS, from_options"),
+        (f"{__name__}:HalfCommitting", "has no from_options, create_writer"),
         (f"{__name__}:Nowhere", "cannot be loaded"),
         ("no.such.module:Name", "cannot be loaded"),
         (f"{__name__}:Silent", "does not say why"),

@@ -3,17 +3,20 @@
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import (
     Committer,
+    CommittingDestination,
     Destination,
     ElementConverter,
+    Epoch,
     GlobalCommitter,
     RateLimitingStrategy,
     Rejection,
     RequestInfo,
     ResultInfo,
+    SinkWriter,
     StructType,
     SubmitResult,
 )
-from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue
+from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, Origin
 from sluice.sink.machine import SinkFigures
 from sluice.sink.progress import SinkProgress
 from sluice.sink.rate_limiting import (
@@ -30,13 +33,16 @@ __all__ = [
     "AsyncSinkConfig",
     "AsyncSinkWriter",
     "Committer",
+    "CommittingDestination",
     "CongestionControlRateLimitingStrategy",
     "DeadLetter",
     "DeadLetterQueue",
     "Destination",
     "ElementConverter",
+    "Epoch",
     "GlobalCommitter",
     "NoRateLimitingStrategy",
+    "Origin",
     "RateLimitingStrategy",
     "Rejection",
     "RequestInfo",
@@ -45,6 +51,7 @@ __all__ = [
     "SinkFigures",
     "SinkLimits",
     "SinkProgress",
+    "SinkWriter",
     "StructType",
     "SubmitResult",
     "TokenBucketRateLimitingStrategy",

@@ -9,19 +9,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from sluice.sink.dead_letters import Origin
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
     "Committer",
+    "CommittingDestination",
     "DataType",
     "Destination",
     "ElementConverter",
+    "Epoch",
     "GlobalCommitter",
     "RateLimitingStrategy",
     "Rejection",
     "RequestInfo",
     "ResultInfo",
+    "SinkWriter",
     "StructField",
     "StructType",
     "SubmitResult",
@@ -30,6 +35,7 @@ __all__ = [
 EntryT = TypeVar("EntryT")
 EntryT_co = TypeVar("EntryT_co", covariant=True)
 CommT = TypeVar("CommT")
+CommT_co = TypeVar("CommT_co", covariant=True)
 CommT_contra = TypeVar("CommT_contra", contravariant=True)
 GlobalCommT = TypeVar("GlobalCommT")
 
@@ -184,21 +190,98 @@ class RateLimitingStrategy(Protocol):
         """The most entries that the next request may have."""
 
 
+@dataclass(frozen=True)
+class Epoch:
+    """What is committed as one: a micro-batch of a streaming query, or a whole batch write.
+
+    Attributes:
+        query: Spark's id of the streaming query, the same after every restart; None in a batch write.
+        run: the id of this run of the query, or of the batch write: never the same twice.
+        batch: the micro-batch; after a restart the same one may come again, from another run.
+            None in a batch write, which is never tried again.
+    """
+
+    query: str | None
+    run: str
+    batch: int | None
+
+
+class SinkWriter(Protocol[CommT_co]):
+    """Writes the rows of one task, and leaves them durable and invisible (FLIP-143).
+
+    Called by one thread: `write` for every batch of rows, then `prepare_commit`, or `abort` if anything
+    was raised; `close` in any case. A worker that is killed calls nothing more: what it leaves behind is
+    the business of `CommittingDestination`.
+
+    A writer may have an attribute ``bytes``: how many it has written, for the figures of the commit.
+    """
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes rows."""
+
+    def prepare_commit(self) -> Sequence[CommT_co]:
+        """Returns when all rows are durable; what is returned is all that is needed to make them visible.
+
+        Committables are plain data: Spark pickles them and brings them to the driver. A task that had no
+        rows best returns none.
+        """
+
+    def abort(self) -> None:
+        """Removes what was written."""
+
+    def close(self) -> None:
+        """Lets go of threads and files. Called once, last."""
+
+
+class CommittingDestination(Protocol[CommT_co]):
+    """A destination that shows nothing of an epoch before all of it is written (two-phase).
+
+    Beside what is here it has one of these, or both:
+
+    - ``create_committer(epoch: Epoch) -> Committer``
+    - ``create_global_committer(epoch: Epoch) -> GlobalCommitter``
+
+    With both, the `Committer` comes first, and the `GlobalCommitter` seals the epoch; its
+    `filter_recovered_committables` is asked before either. Each call of Spark gets committers of its own, in
+    a process that need not be the one of the call before.
+
+    It may have ``clean_up(epoch: Epoch, *, committed: bool)``: called after each commit and each abort, to
+    remove what earlier attempts (killed tasks, killed drivers) have left behind. What it raises is logged,
+    and fails nothing.
+
+    Its class has ``OPTIONS`` and ``from_options`` like that of any destination, and no ``LIMITS``: batching,
+    retrying and rate limiting are its own affair. It may have an attribute ``name``, like any destination.
+    """
+
+    def create_writer(self, schema: StructType, origin: Origin) -> SinkWriter[CommT_co]:
+        """A writer for one task; touches no network yet.
+
+        Called once where the query starts too (and the writer closed at once), so that columns that
+        cannot work are refused with `sluice.errors.OptionError` before any row.
+        """
+
+
 class Committer(Protocol[CommT]):
     """Makes visible what the tasks of an epoch left behind (FLIP-143).
 
-    Both methods may be called again for the same epoch after a restart: both are idempotent.
+    Both methods may be called again for the same epoch, and after a restart they are, with committables of
+    the new run: both are idempotent. A committer alone cannot tell an epoch that was committed before a
+    crash: one that has to is a `GlobalCommitter`, too.
     """
 
     def commit(self, committables: Sequence[CommT]) -> Sequence[CommT]:
-        """Commits; returns those to try again."""
+        """Commits; returns those to try again, after a pause.
+
+        A `sluice.errors.SluiceError` that is retryable has all of them tried again, and its message is the
+        reason that is given when that does not help. Anything else that is raised fails the query.
+        """
 
     def abort(self, committables: Sequence[CommT]) -> None:
-        """Undoes what was prepared."""
+        """Undoes what was prepared. Leaves alone what is committed, if any of it is."""
 
 
 class GlobalCommitter(Protocol[CommT_contra, GlobalCommT]):
-    """Commits an epoch as one (FLIP-143). Idempotent, like `Committer`."""
+    """Commits an epoch as one (FLIP-143). Idempotent, like `Committer`, and tried again like it."""
 
     def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
         """After a restart: those that are not committed yet."""
@@ -210,4 +293,4 @@ class GlobalCommitter(Protocol[CommT_contra, GlobalCommT]):
         """Commits; returns those to try again."""
 
     def end_of_input(self) -> None:
-        """There will be no more epochs."""
+        """There will be no more epochs: a batch write is committed. A streaming query never says so."""

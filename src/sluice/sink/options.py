@@ -23,6 +23,7 @@ from sluice.sink.rate_limiting import (
 )
 
 __all__ = [
+    "ASYNC_OPTIONS",
     "DEAD_LETTER_PATH",
     "DESTINATION",
     "SINK_OPTIONS",
@@ -195,6 +196,10 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     TOKEN_BUCKET_RATE,
     TOKEN_BUCKET_BURST,
     PROGRESS_LISTENER,
+)
+# Those of the async writer: a two-phase destination has a writer of its own, and takes none of them.
+ASYNC_OPTIONS: tuple[Option[Any], ...] = tuple(
+    option for option in SINK_OPTIONS if option not in (DESTINATION, PROGRESS_LISTENER)
 )
 
 

@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -19,7 +19,9 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from sluice.destinations.setup import FORMAT, SinkSetup, read_sink
-from sluice.errors import OptionError
+from sluice.errors import CommitError, OptionError
+from sluice.sink.committing import EpochCommit
+from sluice.sink.contracts import CommittingDestination, Epoch
 from sluice.sink.dead_letters import Origin
 from sluice.sink.memory import remembered
 from sluice.sink.progress import SinkProgress
@@ -38,9 +40,12 @@ __all__ = ["BatchSinkWriter", "CommitMessage", "StreamSinkWriter"]
 _ARROW: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceArrowWriter)
 
 
+_log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class CommitMessage(WriterCommitMessage):
-    """What one task wrote; plain numbers.
+    """What one task wrote; plain data.
 
     Attributes:
         destination: by name.
@@ -52,6 +57,8 @@ class CommitMessage(WriterCommitMessage):
         duration: seconds from the task's first row to the last acknowledgement.
         limit: records that the rate limiter lets be in flight now.
         rate: records a second that it has learnt, or is set to; None where it knows none.
+        run: the id of this run of the query, or of the batch write.
+        committables: of a two-phase destination; what makes visible what the task wrote.
     """
 
     destination: str
@@ -59,18 +66,22 @@ class CommitMessage(WriterCommitMessage):
     partition: int
     records: int
     bytes: int
-    requests: int
-    retries: int
-    refused: int
-    timeouts: int
-    dead_letters: int
-    duration: float
-    limit: int
+    requests: int = 0
+    retries: int = 0
+    refused: int = 0
+    timeouts: int = 0
+    dead_letters: int = 0
+    duration: float = 0.0
+    limit: int | None = None
     rate: float | None = None
+    run: str = ""
+    committables: tuple[Any, ...] = ()
 
 
 class _Settings:
     """What a task needs to know; plain data."""
+
+    is_streaming = False
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         """Checks everything that can be checked without calling a service.
@@ -88,16 +99,31 @@ class _Settings:
                 "'append' or 'update'"
             )
         self._has_listener = setup.progress_listener is not None
+        self._is_committing = setup.committing is not None
+        if setup.committing is not None:
+            setup.committing.create_writer(schema, _origin(setup, self._write)).close()
+            return
         setup.create_strategy()
         setup.destination.create_converter().open(schema)
         setup.destination.close()
 
     def write_task(self, batches: Iterable[pa.RecordBatch]) -> CommitMessage:
-        """Writes the rows of one task; returns when all of them have been acknowledged."""
+        """Writes the rows of one task; returns when all are acknowledged, or ready to be committed."""
         setup = read_sink(self._options)
         origin = _origin(setup, self._write)
-        letters = setup.dead_letters(origin) if setup.dead_letters else None
         started = time.monotonic()
+        if setup.committing is not None:
+            if not self.is_streaming:
+                # In `foreachBatch` the task's properties name query and batch: those of the query around,
+                # which may write any number of times. Each of its writes is committed by itself.
+                origin = replace(origin, query=None, run=self._write, batch=None)
+            message = self._prepare(setup.committing, origin, batches)
+        else:
+            message = self._deliver(setup, origin, batches)
+        return replace(message, duration=round(time.monotonic() - started, 3))
+
+    def _deliver(self, setup: SinkSetup, origin: Origin, batches: Iterable[pa.RecordBatch]) -> CommitMessage:
+        letters = setup.dead_letters(origin) if setup.dead_letters else None
         with remembered.lend(setup.key, setup.create_strategy) as strategy:
             writer = AsyncSinkWriter(setup.destination, setup.config, strategy, dead_letters=letters)
             with contextlib.closing(writer):
@@ -120,10 +146,64 @@ class _Settings:
             refused=figures.refused,
             timeouts=figures.timeouts,
             dead_letters=figures.dead_letters,
-            duration=round(time.monotonic() - started, 3),
             limit=limit,
             rate=None if rate is None else round(rate, 1),
+            run=origin.run,
         )
+
+    def _prepare(
+        self, destination: CommittingDestination[Any], origin: Origin, batches: Iterable[pa.RecordBatch]
+    ) -> CommitMessage:
+        records = 0
+        with contextlib.closing(destination.create_writer(self._schema, origin)) as writer:
+            try:
+                for batch in batches:
+                    writer.write(batch)
+                    records += batch.num_rows
+                committables = tuple(writer.prepare_commit())
+            except BaseException:
+                try:
+                    writer.abort()
+                except Exception:  # noqa: BLE001 - what the task failed with has to be heard of
+                    _log.warning("what a failed task had written could not be removed", exc_info=True)
+                raise
+            return CommitMessage(
+                destination=origin.destination,
+                query=origin.query,
+                partition=origin.partition,
+                records=records,
+                bytes=getattr(writer, "bytes", 0),
+                run=origin.run,
+                committables=committables,
+            )
+
+    def finish(
+        self, outcome: str, batch_id: int | None, messages: Sequence[WriterCommitMessage | None]
+    ) -> None:
+        """Commits or aborts what the tasks have left, and tells of it. Spark passes None for failed tasks.
+
+        Raises:
+            CommitError: the epoch is not committed, or not all of it is undone.
+        """
+        done = [message for message in messages if isinstance(message, CommitMessage)]
+        if self._is_committing:
+            destination = read_sink(self._options).committing
+            assert destination is not None  # noqa: S101 - __init__ has found one; this tells the types
+            commit = EpochCommit(destination, self._epoch(batch_id, done))
+            committables = [each for message in done for each in message.committables]
+            if outcome == "committed":
+                commit.commit(committables)
+            else:
+                commit.abort(committables)
+        self.tell(_progress(outcome, batch_id, messages))
+
+    def _epoch(self, batch_id: int | None, done: Sequence[CommitMessage]) -> Epoch | None:
+        """Spark tells the driver's side the batch id alone: which query it is, the tasks know."""
+        if batch_id is None:
+            return Epoch(None, self._write, None)
+        if any(message.query is None for message in done):
+            raise CommitError(f"batch {batch_id}: Spark has not told its tasks which query it belongs to")
+        return next((Epoch(message.query, message.run, batch_id) for message in done), None)
 
     def tell(self, progress: SinkProgress) -> None:
         """Logs one line on the driver and calls the listener; its mistakes are no reason to fail a commit."""
@@ -164,23 +244,25 @@ class BatchSinkWriter(_Settings, DataSourceArrowWriter):
         return self.write_task(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self.tell(_progress("committed", None, messages))
+        self.finish("committed", None, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self.tell(_progress("aborted", None, messages))
+        self.finish("aborted", None, messages)
 
 
 class StreamSinkWriter(_Settings, _ARROW, datasource.DataSourceStreamWriter):  # type: ignore[misc]
     """Writes the epochs of a streaming query."""
 
+    is_streaming = True
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.write_task(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self.tell(_progress("committed", batchId, messages))
+        self.finish("committed", batchId, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self.tell(_progress("aborted", batchId, messages))
+        self.finish("aborted", batchId, messages)
 
 
 def _progress(
@@ -199,6 +281,6 @@ def _progress(
         failed_tasks=len(messages) - len(done),
         **{name: sum(getattr(message, name) for message in done) for name in summed},
         duration=max((message.duration for message in done), default=0.0),
-        limit=min((message.limit for message in done), default=None),
+        limit=min((message.limit for message in done if message.limit is not None), default=None),
         rate=round(sum(rates), 1) if rates else None,
     )

@@ -1,0 +1,49 @@
+"""What driver and tasks of a streaming query do to S3, without Spark: quick to start, to be killed often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, StructField, StructType
+
+from sluice.destinations import read_sink
+from sluice.sink import Epoch, Origin
+from sluice.sink.committing import EpochCommit
+
+__all__ = ["ROWS", "run"]
+
+ROWS = 30  # of a task
+TASKS = 2
+
+_SCHEMA = StructType([StructField("id", LongType()), StructField("part", LongType())])
+
+
+def run(options: Mapping[str, str], log: str, name: str, batches: int) -> None:
+    """Writes and commits batch after batch, from the first that is not in the log on.
+
+    Args:
+        options: of the sink.
+        log: a directory that takes a file for each batch that is committed, in the place of Spark's log.
+        name: of this run.
+        batches: how many there are.
+    """
+    attempt = 0
+    for batch in range(len(list(Path(log).iterdir())), batches):
+        uploads: list[Any] = []
+        for task in range(TASKS):
+            attempt += 1
+            destination = read_sink(options).committing
+            assert destination is not None
+            writer = destination.create_writer(_SCHEMA, Origin("s3", "query", name, batch, task, attempt))
+            start = (batch * TASKS + task) * ROWS
+            ids = range(start, start + ROWS)
+            writer.write(pa.RecordBatch.from_pydict({"id": ids, "part": [each % 2 for each in ids]}))
+            uploads += writer.prepare_commit()
+            writer.close()
+        destination = read_sink(options).committing
+        assert destination is not None
+        EpochCommit(destination, Epoch("query", name, batch)).commit(uploads)
+        Path(log, str(batch)).touch()

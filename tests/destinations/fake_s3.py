@@ -1,0 +1,248 @@
+"""S3 in memory, in the place of the SDK's client: one bucket, with faults at any call that a test likes."""
+
+# ruff: noqa: N803 - parameters have the names that the SDK has for them
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from botocore import exceptions as sdk
+
+from sluice.destinations.s3 import S3Destination
+from sluice.destinations.s3.names import Layout
+from sluice.destinations.s3.reader import committed
+from sluice.destinations.s3.store import Store
+from sluice.destinations.s3.writer import FileSettings
+from sluice.kinesis.connection import ConnectionConfig
+from sluice.retry import Retrying
+
+PATH = "s3://lake/events"
+PAGE = 3  # entries of a listing: small, so that tests see several pages
+CONNECTION = ConnectionConfig(region="eu-west-1")
+
+
+class Crash(BaseException):
+    """The process is killed: nothing after this call happens."""
+
+
+class Inline(Executor):
+    """Runs everything at once, where it is submitted: calls come in an order that can be told."""
+
+    def __init__(self, threads: int = 1) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments, **named))
+        except Exception as error:  # noqa: BLE001 - as executors do
+            future.set_exception(error)
+        return future
+
+
+def refusal(code: str, status: int) -> sdk.ClientError:
+    answer: Any = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return sdk.ClientError(answer, "Any")
+
+
+@dataclass
+class FakeS3:
+    """The calls of the SDK's client that the destination makes.
+
+    `fault` is asked at each call, with its number and operation: None, or what comes of it:
+
+    - ``crash-before``, ``crash-after``: the process dies, before or after the call has its effect;
+    - ``lost``: it has its effect, and the connection breaks;
+    - ``late``: the connection breaks, and the effect comes `delay` calls later;
+    - an exception: is raised, without effect.
+    """
+
+    fault: Callable[[int, str], str | Exception | None] = lambda _number, _operation: None
+    objects: dict[str, bytes] = field(default_factory=dict)
+    uploads: dict[str, tuple[str, dict[int, bytes]]] = field(default_factory=dict)
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    conditional: bool = True  # knows If-None-Match
+    idempotent: bool = False  # answers a second completion with 200, as S3 does for some minutes
+    delay: int = 3
+    dead: bool = False
+    _count: int = 0
+    _completed: set[str] = field(default_factory=set)
+    _late: list[tuple[int, Callable[[], Any]]] = field(default_factory=list)
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        do = getattr(type(self), f"_do_{method}", None)
+        if do is None:
+            raise AttributeError(method)
+        return lambda **parameters: self._answer(method, lambda: do(self, **parameters), parameters)
+
+    def settle(self, *, calls: int = 0) -> None:
+        """All that is under way arrives, after so many more calls."""
+        late = [(len(self.calls) + calls, effect) for _, effect in self._late]
+        self._late = late if calls else []
+        for _, effect in [] if calls else late:
+            self._arrive(effect)
+
+    def _answer(self, method: str, effect: Callable[[], Any], parameters: dict[str, Any]) -> Any:
+        if self.dead:
+            raise Crash
+        assert parameters.pop("Bucket") == "lake"
+        for entry in [entry for entry in self._late if entry[0] <= len(self.calls)]:
+            self._late.remove(entry)
+            self._arrive(entry[1])
+        self.calls.append((method, parameters))
+        fault = self.fault(len(self.calls), method)
+        if isinstance(fault, Exception):
+            raise fault
+        if fault == "crash-before":
+            self.dead = True
+            raise Crash
+        if fault == "late":
+            self._late.append((len(self.calls) + self.delay - 1, effect))
+            raise sdk.ConnectionClosedError(endpoint_url="http://s3.test")
+        answer = effect()
+        if fault == "crash-after":
+            self.dead = True
+            raise Crash
+        if fault == "lost":
+            raise sdk.ConnectionClosedError(endpoint_url="http://s3.test")
+        return answer
+
+    @staticmethod
+    def _arrive(effect: Callable[[], Any]) -> None:
+        with contextlib.suppress(sdk.ClientError):  # nobody is there to be told
+            effect()
+
+    # --- uploads --------------------------------------------------------------------------------------
+
+    def _do_create_multipart_upload(self, *, Key: str, ContentType: str) -> Any:
+        assert ContentType
+        self._count += 1
+        upload = f"upload-{self._count}"
+        self.uploads[upload] = (Key, {})
+        return {"UploadId": upload}
+
+    def _do_upload_part(self, *, Key: str, UploadId: str, PartNumber: int, Body: bytes) -> Any:
+        parts = self._upload(Key, UploadId)
+        parts[PartNumber] = Body
+        return {"ETag": f'"{hash(Body)}"', "ChecksumCRC32": "sum", "ChecksumType": "COMPOSITE"}
+
+    def _do_complete_multipart_upload(self, *, Key: str, UploadId: str, MultipartUpload: Any) -> Any:
+        if self.idempotent and UploadId in self._completed:
+            return {"ETag": "again"}
+        parts = self._upload(Key, UploadId)
+        named = MultipartUpload["Parts"]
+        assert [part["PartNumber"] for part in named] == sorted(parts)
+        assert all(part["ChecksumCRC32"] == "sum" and "ChecksumType" not in part for part in named)
+        bodies = [parts[part["PartNumber"]] for part in named]
+        if any(len(body) < 5 * 1024 * 1024 for body in bodies[:-1]):
+            raise refusal("EntityTooSmall", 400)
+        self.objects[Key] = b"".join(bodies)
+        del self.uploads[UploadId]
+        self._completed.add(UploadId)
+        return {"ETag": "whole"}
+
+    def _do_abort_multipart_upload(self, *, Key: str, UploadId: str) -> Any:
+        self._upload(Key, UploadId)
+        del self.uploads[UploadId]
+        return {}
+
+    def _do_list_multipart_uploads(self, *, Prefix: str, EncodingType: str, **place: str) -> Any:
+        assert EncodingType == "url"
+        found = sorted((key, upload) for upload, (key, _) in self.uploads.items() if key.startswith(Prefix))
+        start = (place.get("KeyMarker", ""), place.get("UploadIdMarker", ""))
+        found = [each for each in found if each > start]
+        page = found[:PAGE]
+        answer: dict[str, Any] = {
+            "Uploads": [{"Key": key.replace("%", "%25"), "UploadId": upload} for key, upload in page],
+            "IsTruncated": len(found) > PAGE,
+            "EncodingType": "url",
+        }
+        if len(found) > PAGE:
+            answer |= {"NextKeyMarker": page[-1][0].replace("%", "%25"), "NextUploadIdMarker": page[-1][1]}
+        return answer
+
+    def _upload(self, key: str, upload: str) -> dict[int, bytes]:
+        if upload not in self.uploads or self.uploads[upload][0] != key:
+            raise refusal("NoSuchUpload", 404)
+        return self.uploads[upload][1]
+
+    # --- objects --------------------------------------------------------------------------------------
+
+    def _do_put_object(self, *, Key: str, Body: bytes, ContentType: str, IfNoneMatch: str = "") -> Any:
+        assert ContentType == "application/json"
+        if IfNoneMatch and not self.conditional:
+            raise refusal("NotImplemented", 501)
+        if IfNoneMatch and Key in self.objects:
+            raise refusal("PreconditionFailed", 412)
+        self.objects[Key] = Body
+        return {}
+
+    def _do_get_object(self, *, Key: str) -> Any:
+        if Key not in self.objects:
+            raise refusal("NoSuchKey", 404)
+        return {"Body": io.BytesIO(self.objects[Key])}
+
+    def _do_head_object(self, *, Key: str) -> Any:
+        if Key not in self.objects:
+            raise refusal("404", 404)
+        return {}
+
+    def _do_delete_object(self, *, Key: str) -> Any:
+        self.objects.pop(Key, None)
+        return {}
+
+    def _do_list_objects_v2(self, *, Prefix: str, ContinuationToken: str = "") -> Any:
+        found = [key for key in sorted(self.objects) if key.startswith(Prefix) and key > ContinuationToken]
+        page = found[:PAGE]
+        answer: dict[str, Any] = {
+            "Contents": [{"Key": key} for key in page],
+            "IsTruncated": len(found) > PAGE,
+        }
+        if len(found) > PAGE:
+            answer["NextContinuationToken"] = page[-1]
+        return answer
+
+    # --- what tests look at ---------------------------------------------------------------------------
+
+    @property
+    def data(self) -> set[str]:
+        return {key for key in self.objects if "/_sluice/" not in key}
+
+    @property
+    def pending(self) -> set[str]:
+        return {key for key in self.objects if "/pending/" in key}
+
+
+def retrying() -> Retrying:
+    return Retrying(sleep=lambda _: None, jitter=lambda: 0.0)
+
+
+def destination(s3: FakeS3, **settings: Any) -> S3Destination:
+    made = FileSettings(**({"file_format": "jsonl", "compression": "none"} | settings))
+    return S3Destination(
+        CONNECTION, PATH, made, client=lambda _, __: s3, retrying=retrying(), executor=Inline
+    )
+
+
+def files(s3: FakeS3) -> list[str]:
+    """The keys that the manifests list."""
+    store = Store("lake", CONNECTION, client=lambda _, __: s3, retrying=retrying())
+    return [url.removeprefix("s3://lake/") for url in committed(store, Layout(PATH))]
+
+
+def rows(s3: FakeS3) -> Iterator[dict[str, Any]]:
+    """The rows that count."""
+    for key in files(s3):
+        body = s3.objects[key]
+        if key.endswith(".jsonl"):
+            yield from (json.loads(line) for line in body.splitlines())
+        else:
+            yield from pq.read_table(pa.BufferReader(body)).to_pylist()

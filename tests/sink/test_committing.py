@@ -1,0 +1,294 @@
+"""Committing an epoch: the order of the calls, what is tried again, and what is said when nothing helps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from sluice.errors import CommitError, OptionError, ServiceError, SluiceError
+from sluice.retry import Backoff, Retrying
+from sluice.sink import Epoch
+from sluice.sink.committing import EpochCommit, is_committing
+
+EPOCH = Epoch("q", "r", 7)
+WRITE = Epoch(None, "w", None)
+
+
+class Recording:
+    """A destination that notes what is called, and does as a test says.
+
+    Args:
+        both: has a committer as well as a global committer.
+        sealed: epochs that are committed already.
+        behave: is told the name of a call and what it was called with; what it raises, is raised.
+    """
+
+    name = "recording"
+
+    def __init__(
+        self,
+        *,
+        sealed: Sequence[Epoch] = (),
+        behave: Callable[[str, Any], Any] = lambda _call, _with: (),
+    ) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.sealed = list(sealed)
+        self.behave = behave
+
+    def note(self, call: str, what: Any) -> Any:
+        self.calls.append((call, what))
+        return self.behave(call, what)
+
+    def create_writer(self, schema: Any, origin: Any) -> Any:
+        raise NotImplementedError
+
+    def create_committer(self, epoch: Epoch) -> Any:
+        return Part(self, epoch)
+
+    def create_global_committer(self, epoch: Epoch) -> Any:
+        return Whole(self, epoch)
+
+    def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
+        self.note("clean up", (epoch.batch, committed))
+
+
+class Part:
+    def __init__(self, outer: Recording, epoch: Epoch) -> None:
+        self.outer = outer
+        self.epoch = epoch
+
+    def commit(self, committables: Sequence[str]) -> Sequence[str]:
+        left: Sequence[str] = self.outer.note("commit", list(committables))
+        return left
+
+    def abort(self, committables: Sequence[str]) -> None:
+        self.outer.note("abort", list(committables))
+
+
+class Whole(Part):
+    def combine(self, committables: Sequence[str]) -> str:
+        return "+".join(committables)
+
+    def filter_recovered_committables(self, committables: Sequence[str]) -> Sequence[str]:
+        self.outer.note("filter", list(committables))
+        return [] if self.epoch in self.outer.sealed else committables
+
+    def commit(self, committables: Sequence[str]) -> Sequence[str]:
+        left: Sequence[str] = self.outer.note("seal", list(committables))
+        return left
+
+    def end_of_input(self) -> None:
+        self.outer.note("end", None)
+
+
+class PartsAlone:
+    """Has no global committer, and no name."""
+
+    def __init__(self, outer: Recording) -> None:
+        self.create_committer = outer.create_committer
+
+    def create_writer(self, schema: Any, origin: Any) -> Any:
+        raise NotImplementedError
+
+
+class WholeAlone(PartsAlone):
+    def __init__(self, outer: Recording) -> None:
+        self.create_global_committer = outer.create_global_committer
+
+
+def commit(destination: Any, epoch: Epoch | None = EPOCH, *, retries: int = 2) -> EpochCommit:
+    pauses: list[float] = []
+    return EpochCommit(
+        destination,
+        epoch,
+        retrying=Retrying(sleep=pauses.append, jitter=lambda: 0.5),
+        backoff=Backoff(retries, 1.0, 10.0, 2.0),
+    )
+
+
+def test_parts_first_then_the_whole() -> None:
+    """And whether it was sealed before is asked before anything is made visible."""
+    made = Recording()
+
+    assert commit(made).commit(["a", "b"])
+    assert made.calls == [
+        ("filter", ["a+b"]),
+        ("commit", ["a", "b"]),
+        ("seal", ["a+b"]),
+        ("clean up", (7, True)),
+    ]
+
+
+def test_an_epoch_that_was_committed_before_a_crash_is_not_committed_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What the new run wrote is aborted, and the commit is a success."""
+    made = Recording(sealed=[EPOCH])
+
+    assert not commit(made).commit(["a"])
+    assert made.calls == [("filter", ["a"]), ("abort", ["a"]), ("clean up", (7, True))]
+    assert "recording: batch 7 had been committed before" in caplog.text
+
+
+def test_either_committer_alone_will_do() -> None:
+    """Without a global committer nothing is recognised; without a committer nothing is there to abort."""
+    made = Recording()
+    commit(PartsAlone(made)).commit(["a"])
+    commit(PartsAlone(made)).abort(["a"])
+    commit(WholeAlone(made)).commit(["b", "c"])
+    commit(WholeAlone(made)).abort(["b"])
+    commit(WholeAlone(Recording(sealed=[EPOCH]))).commit(["d"])
+
+    assert made.calls == [("commit", ["a"]), ("abort", ["a"]), ("filter", ["b+c"]), ("seal", ["b+c"])]
+
+
+def test_only_what_is_given_back_is_tried_again() -> None:
+    """With a pause, until nothing is."""
+    answers = iter([["b", "c"], ["c"], []])
+    made = Recording(behave=lambda call, _: next(answers) if call == "commit" else ())
+    commit(made).commit(["a", "b", "c"])
+
+    tried = [what for call, what in made.calls if call == "commit"]
+    assert tried == [["a", "b", "c"], ["b", "c"], ["c"]]
+
+
+def test_the_whole_is_tried_again_too() -> None:
+    """A seal that was given back."""
+    answers = iter([["a"], []])
+    made = Recording(behave=lambda call, _: next(answers) if call == "seal" else ())
+    commit(made).commit(["a"])
+
+    assert [call for call, _ in made.calls].count("seal") == 2
+    assert [call for call, _ in made.calls].count("commit") == 1
+
+
+def test_attempts_are_bounded_and_the_reason_is_given() -> None:
+    """The query fails, with how many are left; nothing is sealed."""
+    made = Recording(behave=lambda call, _: ["b"] if call == "commit" else ())
+    with pytest.raises(
+        CommitError,
+        match=r"recording: batch 7 could not be committed after 3 attempts: 1 of 2 committables are not",
+    ) as caught:
+        commit(made).commit(["a", "b"])
+
+    assert not caught.value.retryable
+    assert [call for call, _ in made.calls] == ["filter", "commit", "commit", "commit"]
+
+
+@pytest.mark.parametrize(("retryable", "tries"), [(True, 3), (False, 1)])
+def test_an_error_is_tried_again_if_that_may_help(*, retryable: bool, tries: int) -> None:
+    """With all that was not committed; its message is the reason that is given."""
+
+    def refuse(call: str, _: Any) -> Any:
+        if call == "commit":
+            raise ServiceError("the service said no", retryable=retryable)
+        return ()
+
+    made = Recording(behave=refuse)
+    with pytest.raises(CommitError, match="the service said no"):
+        commit(made).commit(["a", "b"])
+
+    assert [what for call, what in made.calls if call == "commit"] == [["a", "b"]] * tries
+
+
+@pytest.mark.parametrize("call", ["filter", "seal"])
+def test_every_step_is_tried_again(call: str) -> None:
+    """Asking as well as sealing."""
+    failures = iter([SluiceError("later", retryable=True)])
+
+    def refuse(called: str, _: Any) -> Any:
+        if called == call and (error := next(failures, None)):
+            raise error
+        return ()
+
+    assert commit(Recording(behave=refuse)).commit(["a"])
+
+
+def test_a_mistake_in_the_committer_is_not_dressed_up() -> None:
+    """Its traceback is what helps."""
+
+    def refuse(call: str, _: Any) -> Any:
+        raise KeyError(call)
+
+    with pytest.raises(KeyError):
+        commit(Recording(behave=refuse)).commit(["a"])
+
+
+def test_an_epoch_without_committables_is_not_committed() -> None:
+    """Only what is left over from before is removed."""
+    made = Recording()
+    commit(made).commit([])
+
+    assert made.calls == [("clean up", (7, True))]
+
+
+def test_a_batch_write_is_the_end_of_the_input() -> None:
+    """Also one without rows; a streaming query has no end."""
+    made = Recording()
+    commit(made, WRITE).commit(["a"])
+    commit(made, WRITE).commit([])
+    commit(PartsAlone(made), WRITE).commit([])
+
+    assert [call for call, _ in made.calls] == [
+        *("filter", "commit", "seal", "end", "clean up"),
+        *("end", "clean up"),
+    ]
+
+
+def test_abort_may_come_twice_and_with_nothing() -> None:
+    """Tasks that failed have no message, and an epoch of which no task came to its end has no name."""
+    made = Recording()
+    commit(made).abort(["a"])
+    commit(made).abort(["a"])
+    commit(made).abort([])
+    commit(made, None).abort([])
+
+    assert [call for call, _ in made.calls] == ["abort", "clean up", "abort", "clean up", "clean up"]
+    assert made.calls[1] == ("clean up", (7, False))
+
+
+def test_an_abort_that_fails_cleans_up_all_the_same() -> None:
+    """It is not tried for long: the query has an error to tell of."""
+
+    def refuse(call: str, _: Any) -> Any:
+        if call == "abort":
+            raise OptionError("no client")
+        return ()
+
+    made = Recording(behave=refuse)
+    with pytest.raises(CommitError, match="batch 7 could not be aborted: no client"):
+        commit(made).abort(["a"])
+
+    assert made.calls[-1] == ("clean up", (7, False))
+
+
+def test_cleaning_up_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The epoch is committed, whatever is left of others."""
+
+    def refuse(call: str, _: Any) -> Any:
+        if call == "clean up":
+            raise ServiceError("no access to listings")
+        return ()
+
+    with caplog.at_level(logging.WARNING):
+        assert commit(Recording(behave=refuse)).commit(["a"])
+
+    assert "no access to listings" in caplog.text
+
+
+def test_committables_of_nobody_are_refused() -> None:
+    """An epoch that no task has named."""
+    with pytest.raises(CommitError, match="unknown epoch"):
+        commit(Recording(), None).commit(["a"])
+
+    assert commit(Recording(), None).commit([])
+
+
+def test_what_makes_a_destination_two_phase() -> None:
+    """Its class says so, too."""
+    assert is_committing(Recording)
+    assert is_committing(WholeAlone(Recording()))
+    assert not is_committing(object())
