@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.kinesis.aggregation import MAGIC, UserRecord, deaggregate
-from sluice.source.log import Record
+from sluice.kinesis.records import arrivals_of
+from sluice.source.log import AnyRecord
 from sluice.source.offsets import After, SplitRange
 
 __all__ = ["ARROW_SCHEMA", "to_record_batches"]
@@ -30,7 +32,7 @@ _BATCH_BYTES = 8 * 2**20
 
 
 def to_record_batches(
-    split_range: SplitRange, records: Sequence[Record], *, unpack: bool
+    split_range: SplitRange, records: Sequence[AnyRecord], *, unpack: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one page, in order.
 
@@ -39,22 +41,26 @@ def to_record_batches(
             sub-records that are not in it are left out.
         unpack: whether aggregated records of the Kinesis Producer Library are taken apart.
     """
-    if unpack and any(record.data.startswith(MAGIC) for record in records):
-        yield from _in_chunks(split_range, _unpacked(split_range, records))
-        return
     for chunk in _chunks(records):
-        arrivals = pa.array([r.arrival for r in chunk], pa.timestamp("us", tz="UTC"))
+        data = pa.array([r.data for r in chunk], pa.binary())
+        if unpack and pc.any(pc.starts_with(data, MAGIC)).as_py():
+            del data
+            yield from _in_chunks(split_range, _unpacked(split_range, chunk))
+            continue
         yield _batch(
             split_range,
-            pa.array([r.data for r in chunk], pa.binary()),
+            data,
             pa.array([r.partition_key for r in chunk], pa.string()),
             pa.array([r.sequence_number for r in chunk], pa.string()),
             pa.repeat(pa.scalar(0, pa.int64()), len(chunk)),
-            arrivals,
+            arrivals_of(chunk),
         )
 
 
-def _chunks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+def _chunks(records: Sequence[AnyRecord]) -> Iterator[Sequence[AnyRecord]]:
+    if records and sum([len(r.data) for r in records]) <= _BATCH_BYTES:
+        yield records  # as most pages are: nothing to look at record by record
+        return
     start = size = 0
     for index, record in enumerate(records):
         if size and size + len(record.data) > _BATCH_BYTES:
@@ -65,7 +71,9 @@ def _chunks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
         yield records[start:]
 
 
-def _unpacked(split_range: SplitRange, records: Sequence[Record]) -> Iterator[tuple[Record, UserRecord]]:
+def _unpacked(
+    split_range: SplitRange, records: Sequence[AnyRecord]
+) -> Iterator[tuple[AnyRecord, UserRecord]]:
     start, end = split_range.start, split_range.end
     for record in records:
         first, last = 0, None
@@ -81,9 +89,9 @@ def _unpacked(split_range: SplitRange, records: Sequence[Record]) -> Iterator[tu
 
 
 def _in_chunks(
-    split_range: SplitRange, rows: Iterator[tuple[Record, UserRecord]]
+    split_range: SplitRange, rows: Iterator[tuple[AnyRecord, UserRecord]]
 ) -> Iterator[pa.RecordBatch]:
-    chunk: list[tuple[Record, UserRecord]] = []
+    chunk: list[tuple[AnyRecord, UserRecord]] = []
     size = 0
     for row in rows:
         chunk.append(row)
@@ -95,7 +103,7 @@ def _in_chunks(
         yield _unpacked_batch(split_range, chunk)
 
 
-def _unpacked_batch(split_range: SplitRange, rows: Sequence[tuple[Record, UserRecord]]) -> pa.RecordBatch:
+def _unpacked_batch(split_range: SplitRange, rows: Sequence[tuple[AnyRecord, UserRecord]]) -> pa.RecordBatch:
     return _batch(
         split_range,
         pa.array([user.data for _, user in rows], pa.binary()),
