@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 
 from sluice.destinations.common import BatchCall, matching
 from sluice.destinations.kinesis.rows import KinesisEntry, KinesisRowConverter
+from sluice.kinesis.bodies import Ready
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import BOOLEAN, Option, OptionValues
 from sluice.sink.config import SinkLimits
@@ -21,6 +22,7 @@ from sluice.sink.contracts import SubmitResult
 __all__ = ["KinesisStreamsDestination"]
 
 _MIB: Final = 1024 * 1024
+_STAND_IN: Final = ({"Data": b"", "PartitionKey": "-"},)
 
 _ARN = re.compile(
     r"arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):\d{12}:stream/(?P<name>[a-zA-Z0-9_.-]{1,128})"
@@ -117,7 +119,7 @@ class KinesisStreamsDestination:
             ServiceError: nothing is known to have been accepted.
             OptionError: no client can be made from the connection options.
         """
-        answer = self._call(Records=list(map(_as_request_entry, entries)), **self._stream)
+        answer = self._call(Records=Ready(entries, _STAND_IN), **self._stream)
         return self._call.outcome_in_order(entries, answer.get("Records", ()))
 
     def is_fatal(self, error: Exception) -> bool:
@@ -126,10 +128,3 @@ class KinesisStreamsDestination:
 
     def close(self) -> None:
         """Nothing to let go of: clients live as long as the process."""
-
-
-def _as_request_entry(entry: KinesisEntry) -> dict[str, Any]:
-    data, key, hash_key = entry
-    if hash_key is None:
-        return {"Data": data, "PartitionKey": key}
-    return {"Data": data, "PartitionKey": key, "ExplicitHashKey": hash_key}

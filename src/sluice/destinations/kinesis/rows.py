@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,12 +28,19 @@ _RANDOM_KEY_BYTES: Final = 8  # 16 characters: short, as keys count for the size
 _SLICE: Final = 1024
 
 
-class KinesisEntry(NamedTuple):
-    """A record to write. Without an explicit hash key its partition key decides about the shard."""
+class KinesisEntry(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True, gc=False):
+    """A record to write, with its fields as they are on the wire.
+
+    Without an explicit hash key its partition key decides about the shard.
+    """
 
     data: bytes
     partition_key: str
     explicit_hash_key: str | None = None
+
+    def _asdict(self) -> dict[str, Any]:
+        """As of a named tuple: from this dead letters know the fields."""
+        return msgspec.structs.asdict(self)
 
 
 class KinesisRowConverter:
