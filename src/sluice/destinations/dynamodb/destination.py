@@ -28,7 +28,7 @@ __all__ = ["DynamoDbDestination"]
 _KB: Final = 1000
 _UNPROCESSED: Final = Refusal("UnprocessedItem", "", "again")
 _STILL_WRITING: Final = Refusal("StillBeingWritten", "", "again")
-_STAND_IN: Final = ({"DeleteRequest": {"Key": {}}},)
+_STAND_IN: Final[Any] = ({"DeleteRequest": {"Key": {}}},)
 # Of tables that are replicated with strong consistency: two regions wrote at once.
 _TRANSIENT: Final = frozenset({"ReplicatedWriteConflictException"})
 _ARN = re.compile(r"arn:aws[a-z-]*:dynamodb:(?P<region>[a-z0-9-]+):\d{12}:table/(?P<name>[a-zA-Z0-9_.-]+)")
