@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from aws_kinesis_agg.deaggregator import deaggregate_records
+from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.support.kinesis import REGION, Streams
@@ -86,7 +86,7 @@ def test_rows_come_back_once_and_in_order(spark: SparkSession, some_streams: Str
         }
         for record in stored
     ]
-    assert len(deaggregate_records(raw, data_format="Boto3")) == ROWS
+    assert len(list(iter_deaggregate_records(raw, data_format="Boto3"))) == ROWS
     print(f"\n{ROWS} rows in {len(stored)} records of {SHARDS} shards")
 
 
