@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from collections import Counter
@@ -13,14 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinesis_fakes import KEY_SPACE, FakeStream, User, evenly
+from kinesis_wire import Wire, answer, refusal
 
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
 from sluice.destinations.kinesis.aggregated import Aggregate, Entry, regrouped, routed_by, user_records
 from sluice.destinations.kinesis.aggregating import AggregatingDestination
-from sluice.destinations.kinesis.shards import ShardMap, Shards
+from sluice.destinations.kinesis.shards import ShardMap, Shards, shards_of
 from sluice.errors import InvalidRecordError, ServiceError
-from sluice.kinesis.aggregation import MAGIC, hash_key
-from sluice.kinesis.connection import ConnectionConfig
+from sluice.kinesis.aggregation import MAGIC, hash_key, unpack
+from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import read_options
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy
 from sluice.sink.dead_letters import LocalDeadLetterQueue, Origin
@@ -446,3 +448,62 @@ def test_what_is_fatal_makes_the_shards_unknown() -> None:
     assert stream.listings == 2
     destination.close()
     assert stream.closed == 1
+
+
+# --- at the level of HTTP -----------------------------------------------------------------------------
+
+CONNECTION = ConnectionConfig(
+    region="eu-west-1", endpoint_url="http://kinesis.test", access_key_id="id", secret_access_key="secret"
+)
+
+
+def over_http(respond: Any) -> tuple[Any, Wire]:
+    """The destination as options make it, on a wire that answers with `respond`."""
+    shards_of.cache_clear()
+    wire = Wire(respond)
+    wire.install(client_for(CONNECTION, "kinesis"))
+    values = read_options(
+        "t", KinesisStreamsDestination.OPTIONS, {"streamName": "orders", "aggregate": "true"}
+    )
+    return KinesisStreamsDestination.from_options(values, CONNECTION), wire
+
+
+def test_what_is_sent() -> None:
+    """One listing; then records with the producer library's key, by the hash key of their first row."""
+    keys = {"StartingHashKey": "0", "EndingHashKey": str(KEY_SPACE - 1)}
+    shard = {
+        "ShardId": "shardId-000000000000",
+        "HashKeyRange": keys,
+        "SequenceNumberRange": {"StartingSequenceNumber": "1"},
+    }
+
+    def respond(operation: str, params: dict[str, Any]) -> Any:
+        if operation == "ListShards":
+            return answer({"Shards": [shard]})
+        fine = {"SequenceNumber": "1", "ShardId": "shardId-000000000000"}
+        return answer({"FailedRecordCount": 0, "Records": [fine] * len(params["Records"])})
+
+    destination, wire = over_http(respond)
+    writer = write(destination, rows(1000, size=100), rows(1000, size=100))
+
+    assert [operation for operation, _ in wire.calls][:2] == ["ListShards", "PutRecords"]
+    assert [params["StreamName"] for _, params in wire.calls] == ["orders"] * len(wire.calls)
+    sent = [record for _, params in wire.calls[1:] for record in params["Records"]]
+    assert {record["PartitionKey"] for record in sent} == {"a"}
+    unpacked = [unpack(base64.b64decode(record["Data"])) for record in sent]
+    assert [int(record["ExplicitHashKey"]) for record in sent] == [
+        hash_key(each.partition_keys[0]) for each in unpacked
+    ]
+    assert [data for each in unpacked for data in each.data] == 2 * [
+        data for data, _, _ in rows(1000, size=100)
+    ]
+    assert (writer.figures.records, writer.figures.refused) == (2000, 0)
+
+
+def test_a_role_that_may_not_list_shards_is_told_so() -> None:
+    """At once, and by the name of what is missing."""
+    destination, wire = over_http(lambda _operation, _params: refusal("AccessDeniedException"))
+    with pytest.raises(ServiceError, match=r"ListShards.*orders") as caught:
+        write(destination, rows(10))
+    assert destination.is_fatal(caught.value)
+    assert len(wire.calls) == 1
