@@ -164,7 +164,8 @@ def test_a_write_waits_for_a_request_that_was_given_up() -> None:
         sent: list[Any] = []  # noqa: RUF012 - of this test
 
         def batch_write_item(self, RequestItems: Any) -> Any:  # noqa: N803
-            self.sent.append([write["PutRequest"]["Item"]["id"]["S"] for write in RequestItems["orders"]])
+            writes = RequestItems.value["orders"]
+            self.sent.append([write["PutRequest"]["Item"]["id"]["S"] for write in writes])
             if len(self.sent) == 1:
                 running.set()
                 release.wait(30)

@@ -232,7 +232,8 @@ def test_sizes_count_the_partition_key_in_bytes() -> None:
         ),
         ({"streamName": "a,b"}, "option 'streamName' is 'a,b': allowed is one name"),
         ({"streamArn": "arn:aws:s3:::a"}, "option 'streamArn' is 'arn:aws:s3:::a': allowed is one arn"),
-        ({"streamName": "a", "aggregate": "true"}, "option 'aggregate' ('true' given) is not supported yet"),
+        ({"streamName": "a", "aggregate": "yes"}, "option 'aggregate' is 'yes': allowed is"),
+        ({"aggregate": "true"}, "option 'streamName' or 'streamArn' is required"),
     ],
 )
 def test_options_that_cannot_work_are_refused(given: dict[str, str], message: str) -> None:

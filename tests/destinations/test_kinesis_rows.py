@@ -10,6 +10,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from sluice.destinations.kinesis import KinesisEntry, KinesisRowConverter
 from sluice.errors import InvalidRecordError, OptionError
+from sluice.sink.dead_letters import DeadLetter, letter_of_entry
 
 
 def convert(**columns: Any) -> list[KinesisEntry]:
@@ -148,3 +149,11 @@ def test_a_batch_without_data_is_refused_even_unopened() -> None:
     """Whoever uses the converter by hand gets an error too, not a KeyError."""
     with pytest.raises(OptionError, match="column 'data'"):
         convert(value=["a"])
+
+
+def test_an_entry_becomes_a_dead_letter_field_by_field() -> None:
+    """Its data as they are, and both keys under the names of the columns."""
+    letter = letter_of_entry(KinesisEntry(b"\x00a", "k", "7"), "why")
+
+    assert letter == DeadLetter("why", b"\x00a", {"partitionKey": "k", "explicitHashKey": "7"})
+    assert letter_of_entry(KinesisEntry(b"", "k"), "why").attributes == {"partitionKey": "k"}

@@ -226,6 +226,7 @@ def test_two_halves_of_a_stream_get_each_record_once(
     users: list[tuple[str, bytes, str | None]], border: int
 ) -> None:
     """Whichever way the key space is cut, every record belongs to exactly one side."""
+    users = [("first", b"", None), *users]
     data = packed(users)
     found = placed(data, (0, border - 1), "a") + placed(data, (border, 2**128 - 1), "a")
     assert sorted(sub for sub, _ in found) == list(range(len(users)))
@@ -236,6 +237,54 @@ def test_other_producers_lose_nothing() -> None:
     data = packed([("x", b"1", "0"), ("y", b"2", str(MIDDLE))])
     assert placed(data, UPPER, "x") == [(0, "x"), (1, "y")]
     assert len(deaggregate(whole(data, "a"), None)) == 2
+
+
+def test_where_the_producer_cannot_be_told_nothing_is_lost() -> None:
+    """Others name an aggregate after its first record: with that one's key being "a", it may be theirs."""
+    users = [("a", b"1", None), ("x", b"2", "0"), ("y", b"3", str(MIDDLE))]
+    data = packed([(key, value, hash_key) for key, value, hash_key in users])
+    for hash_range in (LOWER, UPPER, (7, 7)):
+        assert [key for _, key in placed(data, hash_range, "a")] == ["a", "x", "y"]
+
+
+@given(st.lists(st.tuples(KEYS | st.just("a"), st.binary(min_size=1, max_size=9)), min_size=1, max_size=9))
+def test_of_the_vendors_aggregator_for_other_languages_nothing_is_lost(
+    users: list[tuple[str, bytes]],
+) -> None:
+    """Whatever its keys, wherever it went: it gives no second copy of anything."""
+    aggregator = RecordAggregator()
+    for user in users:
+        aggregator.add_user_record(*user)
+    key, _, data = aggregator.clear_and_get().get_contents()
+    for hash_range in (LOWER, UPPER, (7, 7)):
+        assert len(deaggregate(whole(data, key), hash_range)) == len(users)
+
+
+def test_the_places_of_those_that_stay_are_kept() -> None:
+    """A sub-sequence number is a place in the aggregate, whatever is left out: offsets go by it."""
+    data = packed([("x", b"1", "7"), ("y", b"2", "5"), ("x", b"3", None), ("z", b"4", "6")])
+    assert placed(data, (5, 6), "a") == [(1, "y"), (3, "z")]
+
+
+@given(USERS)
+def test_the_order_of_fields_does_not_matter(users: list[tuple[str, bytes, str | None]]) -> None:
+    """Nor that a record names its data before its keys: any protobuf message that says the same is read."""
+    message = AggregatedRecord.FromString(packed(users)[len(MAGIC) : -16])
+    raw = b""
+    for record in message.records:
+        fields = record.SerializeToString()
+        data_field = AggregatedRecord(records=[record]).records[0]
+        data_field.ClearField("data")
+        keys = data_field.SerializePartialToString()
+        inner = fields[len(keys) :] + keys
+        raw += AggregatedRecord(records=[]).SerializeToString() + b"\x1a" + _varint(len(inner)) + inner
+    del message.records[:]
+    shuffled = sealed(raw + message.SerializeToString())
+    assert deaggregate(whole(shuffled), ALL) == deaggregate(whole(packed(users)), ALL)
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _varint(value >> 7)
 
 
 def test_a_hash_key_that_is_no_number_leaves_the_record_as_it_is() -> None:

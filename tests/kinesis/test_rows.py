@@ -5,6 +5,7 @@ from __future__ import annotations
 import aws_kinesis_agg.aggregator
 import pytest
 
+from sluice.kinesis.packing import Packer
 from sluice.kinesis.rows import ARROW_SCHEMA, to_record_batches
 from sluice.source.log import Record
 from sluice.source.offsets import HORIZON, After, Closed, Position, SplitRange
@@ -88,3 +89,18 @@ def test_large_pages_become_several_batches() -> None:
     assert len(batches) > 1
     assert all(0 < batch.num_rows <= 8 for batch in batches)
     assert sum(batch.num_rows for batch in batches) == 20
+
+
+def test_aggregates_of_tiny_records_become_several_batches() -> None:
+    """A key is in an aggregate once and in every row: memory goes by rows, not by what was packed."""
+    packed = aggregate_of_one_key(1000, "key" * 80)
+    records = [Record(str(n), 0, "a", packed) for n in range(120)]
+    batches = list(to_record_batches(WHOLE, records, unpack=True))
+    assert [batch.num_rows for batch in batches] == [50_000, 50_000, 20_000]
+    assert rows(WHOLE, records[:2])[999:1001] == [("0", 999, b"999"), ("1", 0, b"0")]
+
+
+def aggregate_of_one_key(count: int, key: str) -> bytes:
+    packer = Packer(10**6)
+    assert all(packer.add(key, b"%d" % n) for n in range(count))
+    return packer.seal()

@@ -119,7 +119,7 @@ class Query:
         rows: Rows = {}
         for split_range in self.enumerator.ranges(start, end):
             reader = RangeReader(self.log, guard, settings, by_feed if agent else None)
-            rows[split_range.split] = [record for page in reader.read(split_range) for record in page]
+            rows[split_range.split] = read_plain(reader, split_range)
         if agent is not None:
             assert all(feed.is_closed for feed in agent.feeds)
         return rows
@@ -145,6 +145,14 @@ class Query:
 def through_json(offsets: Offsets) -> dict[str, Any]:
     parsed: dict[str, Any] = json.loads(json.dumps(offsets.to_json()))
     return parsed
+
+
+def read_plain(reader: RangeReader, split_range: SplitRange) -> list[Record]:
+    """All records of a range, from a log that keeps plain ones."""
+    records = [record for page in reader.read(split_range) for record in page]
+    plain = [record for record in records if isinstance(record, Record)]
+    assert len(plain) == len(records)
+    return plain
 
 
 def check_exactly_once(query: Query, expected: Iterable[Record]) -> None:

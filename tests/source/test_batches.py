@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from machine import STEP, Machine
 from memory_log import SECOND, MemoryLog, hash_key
-from query import Query, check_exactly_once, make_enumerator, through_json
+from query import Query, check_exactly_once, make_enumerator, read_plain, through_json
 
 from sluice.errors import DataLossError, OptionError, ServiceError
 from sluice.source.log import Record
@@ -502,7 +502,7 @@ def test_available_now_waits_while_it_is_refused() -> None:
 def bounded(query: Query, before: int | None = None) -> list[Record]:
     guard = LossGuard(query.log, fail=True, now=query.log.server_time)
     reader = RangeReader(query.log, guard, ReadSettings(10_000, 0.2, query.log.sleep))
-    return [r for each in query.enumerator.bounded(before) for page in reader.read(each) for r in page]
+    return [record for each in query.enumerator.bounded(before) for record in read_plain(reader, each)]
 
 
 @pytest.mark.parametrize("age", [0.0, 1.0, 60.0, 7200.0])

@@ -15,7 +15,7 @@ from sluice.errors import DataLossError, ServiceError
 from sluice.source.cursor import Cursor
 from sluice.source.feed import FeedCursor
 from sluice.source.fetcher import fetch_side_by_side
-from sluice.source.log import Feed, Page, Record
+from sluice.source.log import AnyRecord, Feed, Page, Record
 from sluice.source.loss import LossGuard
 from sluice.source.offsets import HORIZON, After, AtTime, Closed, Position, SplitRange, before
 from sluice.source.reader import RangeReader, ReadSettings
@@ -69,7 +69,7 @@ class Task:
             raise feed
         return feed
 
-    def pages(self, start: Position, end: After | Closed) -> Iterator[Sequence[Record]]:
+    def pages(self, start: Position, end: After | Closed) -> Iterator[Sequence[AnyRecord]]:
         guard = LossGuard(self.log, self.fail, self.log.server_time)
 
         def open_cursor(split_range: SplitRange, position: Position) -> Cursor:
@@ -78,7 +78,7 @@ class Task:
         settings = ReadSettings(100, 0.2, self.paused.append)
         return RangeReader(self.log, guard, settings, open_cursor).read(SplitRange(S0, start, end))
 
-    def read(self, start: Position, end: After | Closed) -> list[Record]:
+    def read(self, start: Position, end: After | Closed) -> list[AnyRecord]:
         return [record for records in self.pages(start, end) for record in records]
 
 
@@ -291,7 +291,7 @@ def test_a_fetcher_nobody_listens_to_closes_its_feed() -> None:
     feed = Script(page(records[:5]), Page((), "on", 1000))
     done = threading.Event()
 
-    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
         try:
             yield from _reader(log, feed, pause).read(split_range)
         finally:

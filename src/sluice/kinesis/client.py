@@ -11,6 +11,7 @@ from sluice.errors import ServiceError
 from sluice.kinesis.calls import Calls
 from sluice.kinesis.connection import ConnectionConfig
 from sluice.kinesis.options import SourceConfig
+from sluice.kinesis.records import WireRecord
 from sluice.retry import Backoff, Retrying
 from sluice.source.log import IteratorStart, Page, Record, StreamInfo
 from sluice.source.splits import Split, SplitId
@@ -131,16 +132,19 @@ def _info(stream: str, answer: Mapping[str, Any]) -> StreamInfo:
 
 
 def _page(answer: Mapping[str, Any]) -> Page:
-    return Page(
-        records=[
+    records = answer["Records"]
+    if records and not isinstance(records[0], WireRecord):  # read by the SDK
+        records = [
             Record(
                 record["SequenceNumber"],
                 _micros(record["ApproximateArrivalTimestamp"]),
                 record["PartitionKey"],
                 record["Data"],
             )
-            for record in answer["Records"]
-        ],
+            for record in records
+        ]
+    return Page(
+        records=records,
         next_iterator=answer.get("NextShardIterator") or None,
         millis_behind=answer["MillisBehindLatest"],
     )

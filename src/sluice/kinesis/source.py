@@ -23,7 +23,7 @@ from sluice.source.enumerator import EnumeratorSettings, InitialPositions, Strea
 from sluice.source.feed import FeedCursor
 from sluice.source.fetcher import fetch_side_by_side
 from sluice.source.frontier import Frontier
-from sluice.source.log import Feed, Record
+from sluice.source.log import AnyRecord, Feed
 from sluice.source.loss import LossGuard
 from sluice.source.offsets import HORIZON, After, AtTime, Position, SplitRange, before
 from sluice.source.planner import Planner
@@ -105,7 +105,7 @@ def read_ranges(
         ServiceError: a call failed for good; the message names stream, shard, operation and cause.
     """
 
-    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
         log = KinesisLog.of(config, retrying=Retrying(sleep=pause), is_known=True)
         guard = LossGuard(log, config.fail_on_data_loss, log.server_time)
         settings = ReadSettings(config.polling.records_limit, config.polling.interval, pause)

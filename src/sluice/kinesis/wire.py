@@ -6,6 +6,7 @@ This is the one place that touches requests and answers on their way.
   subscription would start up to a second early.
 - `refuse_damage`: the SDK reads an answer that is cut short as one without any fields, and a
   ``GetRecords`` without ``NextShardIterator`` means "the shard has ended". Records would be lost.
+- `sluice.kinesis.bodies`: bodies of large requests, which the library writes itself.
 - `ParserFactory`: answers that the library reads itself, faster than the SDK does.
 """
 
@@ -19,6 +20,8 @@ from typing import Any, Final
 
 from botocore.parsers import ResponseParserFactory
 
+from sluice.kinesis.answers import metadata_of, read_put_record_batch, read_put_records, read_records
+from sluice.kinesis.bodies import put_in, set_aside
 from sluice.kinesis.errors import DamagedAnswerError
 
 __all__ = ["ParserFactory", "install"]
@@ -31,6 +34,8 @@ def install(client: Any) -> None:
     events = client.meta.events
     service = client.meta.service_model.service_id.hyphenize()
     events.register(f"after-call.{service}", refuse_damage, unique_id="sluice-damage")
+    events.register(f"before-parameter-build.{service}", set_aside, unique_id="sluice-set-aside")
+    events.register(f"before-call.{service}", put_in, unique_id="sluice-put-in")
     if service == "kinesis":
         events.register(
             "before-parameter-build.kinesis.GetShardIterator",
@@ -99,15 +104,15 @@ def refuse_damage(*, http_response: Any, parsed: dict[str, Any], model: Any, **_
 
 def _raw_stream(response: Mapping[str, Any]) -> dict[str, Any]:
     # The SDK would insist on an "initial-response" first and make an object of every field.
-    headers = {name.lower(): value for name, value in response["headers"].items()}
-    metadata = {"HTTPStatusCode": response["status_code"], "HTTPHeaders": headers}
-    if "x-amzn-requestid" in headers:
-        metadata["RequestId"] = headers["x-amzn-requestid"]
-    return {"EventStream": response["body"], "ResponseMetadata": metadata}
+    return {"EventStream": response["body"], "ResponseMetadata": metadata_of(response)}
 
 
-# By the name that the API's model gives the answer's shape: what reads it in the SDK's place.
-_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+# By the name that the API's model gives the answer's shape: what reads it in the SDK's place, unless it
+# gives None.
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]]] = {
+    "GetRecordsOutput": read_records,
+    "PutRecordsOutput": read_put_records,
+    "PutRecordBatchOutput": read_put_record_batch,
     "SubscribeToShardOutput": _raw_stream,  # EventStream: the body as urllib3 has it, unread
 }
 
@@ -117,7 +122,9 @@ class ParserFactory(ResponseParserFactory):
 
     def create_parser(self, protocol_name: str) -> Any:
         """The parser of a protocol."""
-        return _Parser(super().create_parser(protocol_name))
+        parser = super().create_parser(protocol_name)
+        # An SDK to come may speak another protocol with the same service: that it must read by itself.
+        return _Parser(parser) if protocol_name == "json" else parser
 
 
 class _Parser:
@@ -127,8 +134,11 @@ class _Parser:
         self._parser = parser
 
     def parse(self, response: Mapping[str, Any], shape: Any) -> Any:
-        reader = _READERS.get(shape.name) if shape is not None and response["status_code"] < 300 else None
-        return self._parser.parse(response, shape) if reader is None else reader(response)
+        if shape is not None and response["status_code"] < 300 and shape.name in _READERS:
+            answer = _READERS[shape.name](response)
+            if answer is not None:
+                return answer
+        return self._parser.parse(response, shape)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._parser, name)

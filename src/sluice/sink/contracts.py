@@ -120,6 +120,10 @@ class Destination(Protocol[EntryT]):
     are accepted in their order, whatever is refused on the way, because the next one is sent only when
     the one before has been accepted. A key of None lets an entry go at any time. Called on the writer's
     thread, once when an entry is queued and once when it is accepted.
+
+    Where an entry may hold several of the user's records, it may have ``records_in``, a function of an
+    entry: how many they are, by which figures and messages count; and ``unpacked``, a function of an entry:
+    those records, which become one dead letter each. Limits, batches and rate limiting count entries.
     """
 
     def create_converter(self) -> ElementConverter[EntryT]:

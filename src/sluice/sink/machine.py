@@ -87,6 +87,7 @@ class SinkMachine(Generic[EntryT]):
         name: the destination, for messages.
         jitter: a random number in [0, 1).
         ordering_key: see `Destination`; None where order does not matter.
+        records_in: see `Destination`; None where every entry is one record.
         keeps_rejected: entries that are refused for good go to `rejected`; otherwise the first is fatal.
     """
 
@@ -98,12 +99,14 @@ class SinkMachine(Generic[EntryT]):
         name: str,
         jitter: Callable[[], float] = random.random,
         ordering_key: Callable[[EntryT], Hashable | None] | None = None,
+        records_in: Callable[[EntryT], int] | None = None,
         keeps_rejected: bool = False,
     ) -> None:
         self._config = config
         self._strategy = strategy
         self._name = name
         self._jitter = jitter
+        self._records_in = records_in
         self._keeps_rejected = keeps_rejected and not config.fail_on_error
         self._delay: Callable[[RequestInfo], float] | None = getattr(strategy, "delay", None)
         self._buffer: RequestBuffer[EntryT] = LaneBuffer(ordering_key) if ordering_key else RequestBuffer()
@@ -174,12 +177,12 @@ class SinkMachine(Generic[EntryT]):
             self.stop(error)
             return
         self._buffer.accepted(request.items, failed)
-        self.figures.records += len(request.items) - len(failed) - len(rejected)
+        self.figures.records += self._records(request.items) - self._records(failed) - self._records(rejected)
         self.figures.bytes += request.size - sum(item.size for item in (*failed, *rejected))
         # What is rejected says nothing about the load: the strategy hears of what may come again.
         self._strategy.register_completed_request(ResultInfo(len(failed), len(request.items)))
         if rejected:
-            self._reject(result.rejected)
+            self._reject(result.rejected, self._records(rejected))
         if failed:
             cause = ", ".join(f"{code} ({count})" for code, count in sorted(result.codes.items()))
             self._take_back(request, failed, _Cause(next(iter(result.codes), ""), cause or "refused"), now)
@@ -194,7 +197,7 @@ class SinkMachine(Generic[EntryT]):
         size = len(request.items)
         self._strategy.register_completed_request(ResultInfo(size, size))
         if fatal or self._config.fail_on_error:
-            self.figures.refused += size
+            self.figures.refused += self._records(request.items)
             self.stop(error)
         else:
             code = str(getattr(error, "code", "") or type(error).__name__)
@@ -270,7 +273,7 @@ class SinkMachine(Generic[EntryT]):
         self._in_flight[request.number] = request
         self._strategy.register_in_flight_request(RequestInfo(count))
         self.figures.requests += 1
-        self.figures.retries += sum(1 for item in items if item.refused_since is not None)
+        self.figures.retries += self._records([item for item in items if item.refused_since is not None])
         return request
 
     # --- what comes back ------------------------------------------------------------------------------
@@ -295,28 +298,35 @@ class SinkMachine(Generic[EntryT]):
             self._strategy.register_completed_request(ResultInfo(size, size))
             cause = _Cause("RequestTimeout", f"no answer within {timeout:g} s")
             if self._config.fail_on_timeout:
-                self.figures.refused += size
-                text = f"a request of {size} records got {cause.text} (failOnTimeout is true)"
+                self.figures.refused += (records := self._records(request.items))
+                text = f"a request of {records} records got {cause.text} (failOnTimeout is true)"
                 self.stop(ServiceError(f"{self._name}: {text}", target=self._name, code=cause.code))
             else:
                 self._take_back(request, request.items, cause, now)
 
-    def _reject(self, rejected: Sequence[Rejection[EntryT]]) -> None:
+    def _records(self, items: Sequence[Buffered]) -> int:
+        """How many of the user's records these entries are."""
+        records_in = self._records_in
+        return len(items) if records_in is None else sum(records_in(item.entry) for item in items)
+
+    def _reject(self, rejected: Sequence[Rejection[EntryT]], records: int) -> None:
         if self._keeps_rejected:
             self.rejected += rejected
             return
-        self.figures.refused += len(rejected)
-        many = "1 record was" if len(rejected) == 1 else f"{len(rejected)} records were"
+        self.figures.refused += records
+        many = "1 record was" if records == 1 else f"{records} records were"
         hint = "failOnError is true" if self._config.fail_on_error else "no deadLetterPath is given"
         self.stop(InvalidRecordError(f"{self._name}: {many} refused for good ({hint}): {rejected[0].reason}"))
 
     def _take_back(
         self, request: Request[EntryT], failed: Sequence[Buffered], cause: _Cause, now: float
     ) -> None:
-        self.figures.refused += len(failed)
+        self.figures.refused += (refused := self._records(failed))
         self._last_cause = cause
         if self._config.fail_on_error:
-            text = f"{len(failed)} of {len(request.items)} records were not accepted (failOnError is true)"
+            text = (
+                f"{refused} of {self._records(request.items)} records were not accepted (failOnError is true)"
+            )
             self.stop(ServiceError(f"{self._name}: {text}: {cause.text}", target=self._name, code=cause.code))
         failed = [
             item if item.refused_since is not None else item._replace(refused_since=now) for item in failed
@@ -350,7 +360,8 @@ class SinkMachine(Generic[EntryT]):
 
     def _exhausted(self, items: Sequence[Buffered], now: float) -> ServiceError:
         longest = max(now - item.refused_since for item in items if item.refused_since is not None)
-        many = "1 record is" if len(items) == 1 else f"{len(items)} records are"
+        records = self._records(items)
+        many = "1 record is" if records == 1 else f"{records} records are"
         return ServiceError(
             f"{self._name}: {many} still not accepted after {longest:.1f} s (maxRetryDuration is "
             f"{self._config.max_retry_duration:g} s): {self._last_cause.text}",

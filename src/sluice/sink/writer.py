@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -82,6 +82,9 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._strategy = rate_limiting
         self._clock = clock
         self.name = str(getattr(destination, "name", "") or type(destination).__name__)
+        self._unpacked: Callable[[EntryT], Iterable[object]] = getattr(
+            destination, "unpacked", lambda entry: (entry,)
+        )
         self._converter = destination.create_converter()
         self._dead_letters = dead_letters
         if dead_letters is None and config.oversized_records != "fail":
@@ -91,6 +94,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             rate_limiting,
             name=self.name,
             ordering_key=getattr(destination, "ordering_key", None),
+            records_in=getattr(destination, "records_in", None),
             keeps_rejected=dead_letters is not None,
         )
         self._desk: Desk[_Answer[EntryT]] = Desk(clock)
@@ -209,7 +213,8 @@ class AsyncSinkWriter(Generic[EntryT]):
                 error = answer.error or TypeError(f"{self.name}: submit returned no SubmitResult")
                 self._machine.fail(answer.request, error, fatal=self._is_fatal(error), now=now)
         for rejection in self._machine.rejected:
-            self._bury(letter_of_entry(rejection.entry, rejection.reason))
+            for record in self._unpacked(rejection.entry):
+                self._bury(letter_of_entry(record, rejection.reason))
         self._machine.rejected.clear()
         try:
             for request in self._machine.advance(now, draining=draining):

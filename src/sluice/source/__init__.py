@@ -6,7 +6,7 @@ What is named here is public: the contracts an enumerator and a reader fulfil, a
 from __future__ import annotations
 
 from sluice.source.enumerator import SplitEnumerator
-from sluice.source.log import IteratorStart, Page, Record, StreamInfo, StreamLog
+from sluice.source.log import AnyRecord, IteratorStart, Page, Record, StreamInfo, StreamLog
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position, SplitRange
 from sluice.source.reader import SplitReader
 from sluice.source.slices import Limits
@@ -14,6 +14,7 @@ from sluice.source.splits import Lineage, Split, SplitId
 
 __all__ = [
     "After",
+    "AnyRecord",
     "AtHorizon",
     "AtTime",
     "Closed",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.errors import ServiceError
-from sluice.source.log import IteratorStart, Page, Record, StreamLog
+from sluice.source.log import AnyRecord, IteratorStart, Page, StreamLog
 from sluice.source.loss import LossGuard
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position
 from sluice.source.splits import SplitId
@@ -149,7 +149,7 @@ class Cursor:
             self.position = After(last.sequence_number, arrival=last.arrival)
         return Page(records, page.next_iterator, page.millis_behind)
 
-    def _fresh(self, records: Sequence[Record]) -> Sequence[Record]:
+    def _fresh(self, records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
         position = self.position
         if not isinstance(position, After):
             return records

@@ -7,6 +7,7 @@ the feed that says that records are lost: what looks like a loss is read again b
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -125,7 +126,8 @@ class FeedCursor(Cursor):
             return f"it starts behind record {position.landmark}"
         if not isinstance(end, After):
             return None
-        met = next((n for r in page.records if (n := int(r.sequence_number)) >= end.sequence), None)
+        place = bisect_left(page.records, end.sequence, key=lambda record: int(record.sequence_number))
+        met = int(page.records[place].sequence_number) if place < len(page.records) else None
         if met is None and page.next_iterator is None:
             return f"it ends before record {end.landmark}, where the batch ends"
         if met is not None and met > int(end.landmark):

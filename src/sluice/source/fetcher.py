@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
-from sluice.source.log import Record
+from sluice.source.log import AnyRecord
 from sluice.source.offsets import SplitRange
 
 __all__ = ["Stopped", "fetch_side_by_side"]
 
-ReadRange = Callable[[SplitRange, Callable[[float], None]], Iterator[Sequence[Record]]]
+ReadRange = Callable[[SplitRange, Callable[[float], None]], Iterator[Sequence[AnyRecord]]]
 """Reads one range; sleeps only through the function it is given, which raises `Stopped` at the end."""
 
 _PAGES_AHEAD = 2
@@ -29,7 +29,7 @@ class Stopped(Exception):  # noqa: N818 - not an error: the way out for a fetche
 @dataclass
 class _Fetched:
     split_range: SplitRange
-    records: Sequence[Record]
+    records: Sequence[AnyRecord]
     error: BaseException | None = None
     is_last: bool = False
 
@@ -62,7 +62,7 @@ class _Fetcher(threading.Thread):
             error = caught
         self._output.put(_Fetched(self._range, (), error, is_last=True))
 
-    def _fetch(self, pages: Iterator[Sequence[Record]]) -> None:
+    def _fetch(self, pages: Iterator[Sequence[AnyRecord]]) -> None:
         try:
             for records in pages:
                 self._output.put(_Fetched(self._range, records))
@@ -83,7 +83,7 @@ class _Fetcher(threading.Thread):
 
 def fetch_side_by_side(
     ranges: Sequence[SplitRange], read: ReadRange
-) -> Iterator[tuple[SplitRange, Sequence[Record]]]:
+) -> Iterator[tuple[SplitRange, Sequence[AnyRecord]]]:
     """Yields pages as they come: those of one range in order, those of different ranges mixed.
 
     Raises:

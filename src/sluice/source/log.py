@@ -12,14 +12,32 @@ from typing import Literal, NamedTuple, Protocol
 
 from sluice.source.splits import Split, SplitId
 
-__all__ = ["Feed", "IteratorStart", "Page", "Record", "StreamInfo", "StreamLog"]
+__all__ = ["AnyRecord", "Feed", "IteratorStart", "Page", "Record", "StreamInfo", "StreamLog"]
+
+
+class AnyRecord(Protocol):
+    """One record as the service stores it, before deaggregation, whatever object holds it.
+
+    Attributes:
+        arrival: microseconds since the epoch; not guaranteed to rise with the sequence number. It may be
+            derived each time it is asked for.
+    """
+
+    @property
+    def sequence_number(self) -> str: ...
+    @property
+    def arrival(self) -> int: ...
+    @property
+    def partition_key(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
 
 
 class Record(NamedTuple):
-    """One record as the service stores it, before deaggregation."""
+    """The plain `AnyRecord`."""
 
     sequence_number: str
-    arrival: int  # microseconds since the epoch; not guaranteed to rise with the sequence number
+    arrival: int
     partition_key: str
     data: bytes
 
@@ -34,7 +52,7 @@ class Page:
         millis_behind: how far the page's end is from the tip, in ms; only 0 means the tip.
     """
 
-    records: Sequence[Record]
+    records: Sequence[AnyRecord]
     next_iterator: str | None
     millis_behind: int
 

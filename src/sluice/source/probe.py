@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sluice.source.cursor import Cursor
 from sluice.source.front import Front, Seen
-from sluice.source.log import Record, StreamLog
+from sluice.source.log import AnyRecord, StreamLog
 from sluice.source.loss import LossGuard
 from sluice.source.offsets import AtTime, Position
 from sluice.source.splits import Split
@@ -206,6 +206,6 @@ class Visit:
         self._reads += 1
 
 
-def _seen(record: Record) -> Seen:
+def _seen(record: AnyRecord) -> Seen:
     size = len(record.data) + len(record.partition_key.encode())
     return Seen(record.sequence_number, record.arrival, size)

@@ -6,13 +6,14 @@ cut away, and a record that should be there and is not is a data loss, never a s
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
-from sluice.source.log import Page, Record, StreamLog
+from sluice.source.log import AnyRecord, Page, StreamLog
 from sluice.source.loss import LossGuard
 from sluice.source.offsets import After, Closed, Position, SplitRange, before
 
@@ -30,7 +31,7 @@ OpenCursor = Callable[[SplitRange, Position], Cursor]
 class SplitReader(Protocol[SplitT_contra]):
     """FLIP-27's split reader: gives the records of one assigned split, in order, then ends."""
 
-    def read(self, split: SplitT_contra) -> Iterator[Sequence[Record]]:
+    def read(self, split: SplitT_contra) -> Iterator[Sequence[AnyRecord]]:
         """Yields the records in pages, none of them empty.
 
         A reader keeps no position between calls: the split says where it starts and ends.
@@ -71,7 +72,7 @@ class RangeReader:
         self._settings = settings
         self._open_cursor = open_cursor or self._poll
 
-    def read(self, split: SplitRange) -> Iterator[Sequence[Record]]:
+    def read(self, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
         """Yields the records of the range; aggregates at its edges come whole.
 
         Raises:
@@ -85,7 +86,7 @@ class RangeReader:
                 raise
             self._guard.report(f"{split.split} is gone, with what was to be read of it: {error}")
 
-    def _read(self, split: SplitRange) -> Iterator[Sequence[Record]]:
+    def _read(self, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
         self._guard.expired_start(split.split, split.start, split.end.quiet)
         cursor = self._open_cursor(split, _start(split))
         try:
@@ -93,7 +94,7 @@ class RangeReader:
         finally:
             cursor.close()
 
-    def _read_through(self, cursor: Cursor, split: SplitRange) -> Iterator[Sequence[Record]]:
+    def _read_through(self, cursor: Cursor, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
         limit = self._first_limit(split)
         while True:
             page = cursor.next_page(limit)
@@ -129,12 +130,13 @@ class RangeReader:
             return self._is_end_gone(split, end, cursor)
         return False
 
-    def _check_end_was_met(self, split: SplitRange, end: After, records: Sequence[Record]) -> None:
+    def _check_end_was_met(self, split: SplitRange, end: After, records: Sequence[AnyRecord]) -> None:
         """Behind the end without having met it, its record has been trimmed.
 
         An end that was set right before a record is met by that record.
         """
-        met = next(number for r in records if (number := int(r.sequence_number)) >= end.sequence)
+        place = bisect_left(records, end.sequence, key=lambda record: int(record.sequence_number))
+        met = int(records[place].sequence_number)
         if met > int(end.landmark):
             self._lost_end(split, end, f"the next record is {met}")
 
@@ -186,11 +188,10 @@ def _start(split: SplitRange) -> Position:
     return start
 
 
-def _until(records: Sequence[Record], end: After | Closed) -> Sequence[Record]:
+def _until(records: Sequence[AnyRecord], end: After | Closed) -> Sequence[AnyRecord]:
     """The records of a page that lie before the range's end."""
     if isinstance(end, Closed):
         return records
-    count = len(records)
-    while count and int(records[count - 1].sequence_number) > end.sequence:
-        count -= 1
-    return records[:count]
+    if records and int(records[-1].sequence_number) <= end.sequence:
+        return records
+    return records[: bisect_right(records, end.sequence, key=lambda record: int(record.sequence_number))]

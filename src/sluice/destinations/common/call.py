@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from botocore import exceptions as sdk
 
 from sluice.errors import OptionError, ServiceError
+from sluice.kinesis.answers import Outcome
 from sluice.kinesis.connection import ConnectionConfig, client_for, endpoint_for
 from sluice.kinesis.errors import is_unanswered, redact, translate
 from sluice.sink.contracts import Rejection, SubmitResult
@@ -137,7 +138,7 @@ class BatchCall:
         )
 
     def outcome_in_order(
-        self, entries: Sequence[EntryT], outcomes: Sequence[Mapping[str, Any]]
+        self, entries: Sequence[EntryT], outcomes: Sequence[Outcome | Mapping[str, Any]]
     ) -> SubmitResult[EntryT]:
         """What became of `entries`, by an answer with one outcome for each, in their order.
 
@@ -149,9 +150,9 @@ class BatchCall:
         if len(outcomes) != len(entries):
             raise self.damaged(f"{len(outcomes)} results for {len(entries)} records")
         refused = {
-            place: Refusal(code, str(each.get("ErrorMessage", "")), self.verdict(code))
-            for place, each in enumerate(outcomes)
-            if (code := each.get("ErrorCode"))
+            place: Refusal(each.error_code, each.error_message or "", self.verdict(each.error_code))
+            for place, each in enumerate(map(Outcome.of, outcomes))
+            if each.error_code
         }
         return self.outcome(entries, refused)
 

@@ -17,6 +17,7 @@ from sluice.destinations.common import BatchCall, Refusal, matching
 from sluice.destinations.dynamodb.rows import DynamoDbRowConverter, DynamoDbWrite
 from sluice.destinations.dynamodb.values import canonical
 from sluice.errors import ServiceError
+from sluice.kinesis.bodies import Ready
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import TEXT, Kind, Option, OptionValues
 from sluice.sink.config import SinkLimits
@@ -27,6 +28,7 @@ __all__ = ["DynamoDbDestination"]
 _KB: Final = 1000
 _UNPROCESSED: Final = Refusal("UnprocessedItem", "", "again")
 _STILL_WRITING: Final = Refusal("StillBeingWritten", "", "again")
+_STAND_IN: Final[Any] = ({"DeleteRequest": {"Key": {}}},)
 # Of tables that are replicated with strong consistency: two regions wrote at once.
 _TRANSIENT: Final = frozenset({"ReplicatedWriteConflictException"})
 _ARN = re.compile(r"arn:aws[a-z-]*:dynamodb:(?P<region>[a-z0-9-]+):\d{12}:table/(?P<name>[a-zA-Z0-9_.-]+)")
@@ -162,7 +164,9 @@ class DynamoDbDestination:
     def _write(self, entries: Sequence[DynamoDbWrite]) -> list[DynamoDbWrite]:
         """Writes, and returns what was not."""
         try:
-            answer = self._call(RequestItems={self._table: [_as_request(entry) for entry in entries]})
+            # Its endpoint may depend on the table, which the SDK has to see.
+            ready = Ready({self._table: list(map(_as_request, entries))}, {self._table: _STAND_IN})
+            answer = self._call(RequestItems=ready)
         except ServiceError as error:
             if "duplicates" in str(error) and not self._keys:
                 error.args = (f"{error} (option 'keyColumns' makes the last of several rows of a key win)",)

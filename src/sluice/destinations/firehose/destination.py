@@ -23,6 +23,7 @@ from sluice.destinations.common import (
     matching,
 )
 from sluice.errors import OptionError
+from sluice.kinesis.bodies import Ready
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import Option, OptionValues
 from sluice.sink.config import SinkLimits
@@ -32,6 +33,7 @@ __all__ = ["FirehoseDestination", "FirehoseRowConverter"]
 
 _NAME: Final = "firehose"
 _DATA: Final = Column("data", ("binary", "string"), required=True)
+_STAND_IN: Final = ({"Data": b""},)
 # Rows turned into Python objects at a time, whatever the size of the batch they come in.
 _SLICE: Final = 1024
 
@@ -127,7 +129,9 @@ class FirehoseDestination:
             ServiceError: nothing is known to have been accepted, or nothing will be any more.
             OptionError: no client can be made from the connection options.
         """
-        answer = self._call(DeliveryStreamName=self._stream, Records=[{"Data": entry} for entry in entries])
+        answer = self._call(
+            DeliveryStreamName=self._stream, Records=Ready([{"Data": entry} for entry in entries], _STAND_IN)
+        )
         return self._call.outcome_in_order(entries, answer.get("RequestResponses", ()))
 
     def is_fatal(self, error: Exception) -> bool:

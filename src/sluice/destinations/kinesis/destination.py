@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from sluice.destinations.common import BatchCall, matching
+from sluice.destinations.kinesis.aggregating import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.rows import KinesisEntry, KinesisRowConverter
+from sluice.destinations.kinesis.shards import Shards, shards_of
+from sluice.kinesis.answers import Outcome
+from sluice.kinesis.bodies import Ready
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import BOOLEAN, Option, OptionValues
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
+from sluice.sink.options import MAX_BATCH_SIZE_IN_BYTES, MAX_RECORD_SIZE_IN_BYTES
 
 __all__ = ["KinesisStreamsDestination"]
 
 _MIB: Final = 1024 * 1024
+_STAND_IN: Final = ({"Data": b"", "PartitionKey": "-"},)
 
 _ARN = re.compile(
     r"arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):\d{12}:stream/(?P<name>[a-zA-Z0-9_.-]{1,128})"
@@ -45,7 +51,8 @@ AGGREGATE = Option(
     "aggregate",
     BOOLEAN,
     False,
-    "Whether records are packed in the format of the Kinesis Producer Library.",
+    "Pack rows into records of up to 50 KiB, in the format of the Kinesis Producer Library. Readers have to "
+    "unpack them; `kinesis-efo` does.",
     shown_default="false",
 )
 
@@ -82,17 +89,17 @@ class KinesisStreamsDestination:
         if arn is not None and connection.region is None:
             connection = replace(connection, region=arn["region"])
         self._stream = {"StreamARN": stream_arn} if stream_arn else {"StreamName": stream_name}
-        target = stream_name or (arn["name"] if arn else str(stream_arn))
+        self._connection = connection
+        self._arn = stream_arn
+        self._target = target = stream_name or (arn["name"] if arn else str(stream_arn))
         self._call = BatchCall(connection, "kinesis", "PutRecords", target, client=client, clock=clock)
         self.name = f"kinesis stream '{target}'"
 
     @classmethod
     def from_options(
         cls, values: OptionValues, connection: ConnectionConfig
-    ) -> KinesisStreamsDestination | None:
+    ) -> KinesisStreamsDestination | AggregatingDestination | None:
         """Makes the destination from the options. What cannot be is noted in `values`."""
-        if values.get(AGGREGATE):
-            values.reject(AGGREGATE.key, "('true' given) is not supported yet")
         name, arn = values.get(STREAM_NAME), values.get(STREAM_ARN)
         if values.given(STREAM_NAME) and values.given(STREAM_ARN):
             values.reject(STREAM_ARN.key, f"and '{STREAM_NAME.key}' exclude one another: give one of them")
@@ -100,7 +107,19 @@ class KinesisStreamsDestination:
         if name is None and arn is None:
             values.reject(STREAM_NAME.key, f"or '{STREAM_ARN.key}' is required")
             return None
-        return cls(connection, stream_name=name, stream_arn=arn)
+        plain = cls(connection, stream_name=name, stream_arn=arn)
+        if not values.get(AGGREGATE):
+            return plain
+        # An aggregate must not be larger than the user lets a record be; its key is one byte.
+        limits = filter(None, (values.get(MAX_RECORD_SIZE_IN_BYTES), values.get(MAX_BATCH_SIZE_IN_BYTES)))
+        return AggregatingDestination(
+            plain, plain.shards, limit=min([DEFAULT_LIMIT, *(each - 1 for each in limits)])
+        )
+
+    @property
+    def shards(self) -> Shards:
+        """The stream's shards; listed when they are asked for."""
+        return shards_of(self._connection, self._target, self._arn)
 
     def create_converter(self) -> KinesisRowConverter:
         return KinesisRowConverter()
@@ -117,8 +136,15 @@ class KinesisStreamsDestination:
             ServiceError: nothing is known to have been accepted.
             OptionError: no client can be made from the connection options.
         """
-        answer = self._call(Records=list(map(_as_request_entry, entries)), **self._stream)
-        return self._call.outcome_in_order(entries, answer.get("Records", ()))
+        return self.put(entries)[0]
+
+    def put(
+        self, entries: Sequence[KinesisEntry]
+    ) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome | Mapping[str, Any]]]:
+        """The same; beside the result, what the service says of each entry. Raises as `submit` does."""
+        answer = self._call(Records=Ready(entries, _STAND_IN), **self._stream)
+        outcomes = answer.get("Records", ())
+        return self._call.outcome_in_order(entries, outcomes), outcomes
 
     def is_fatal(self, error: Exception) -> bool:
         """See `BatchCall.is_fatal`."""
@@ -126,10 +152,3 @@ class KinesisStreamsDestination:
 
     def close(self) -> None:
         """Nothing to let go of: clients live as long as the process."""
-
-
-def _as_request_entry(entry: KinesisEntry) -> dict[str, Any]:
-    data, key, hash_key = entry
-    if hash_key is None:
-        return {"Data": data, "PartitionKey": key}
-    return {"Data": data, "PartitionKey": key, "ExplicitHashKey": hash_key}

@@ -6,13 +6,14 @@ import secrets
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.sink.contracts import StructType
 
-__all__ = ["KinesisEntry", "KinesisRowConverter"]
+__all__ = ["Columns", "KinesisEntry", "KinesisRowConverter", "random_keys"]
 
 _DATA: Final = "data"
 _PARTITION_KEY: Final = "partitionKey"
@@ -27,12 +28,27 @@ _RANDOM_KEY_BYTES: Final = 8  # 16 characters: short, as keys count for the size
 _SLICE: Final = 1024
 
 
-class KinesisEntry(NamedTuple):
-    """A record to write. Without an explicit hash key its partition key decides about the shard."""
+class KinesisEntry(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True, gc=False):
+    """A record to write, with its fields as they are on the wire.
+
+    Without an explicit hash key its partition key decides about the shard.
+    """
 
     data: bytes
     partition_key: str
     explicit_hash_key: str | None = None
+
+    def _asdict(self) -> dict[str, Any]:
+        """As of a named tuple: from this dead letters know the fields."""
+        return msgspec.structs.asdict(self)
+
+
+class Columns(NamedTuple):
+    """Some rows, column by column. A column without any value is None."""
+
+    data: list[bytes]
+    partition_keys: list[str | None] | None
+    hash_keys: list[str | None] | None
 
 
 class KinesisRowConverter:
@@ -76,6 +92,15 @@ class KinesisRowConverter:
             InvalidRecordError: a row without data, or with a key that is not allowed.
             OptionError: the batch has no column ``data``.
         """
+        for data, keys, hash_keys in self.columns(batch):
+            filled = _with_random_keys(keys, len(data))
+            if hash_keys is None:
+                yield from map(KinesisEntry, data, filled)
+            else:
+                yield from map(KinesisEntry, data, filled, hash_keys)
+
+    def columns(self, batch: pa.RecordBatch) -> Iterator[Columns]:
+        """The columns of a batch, checked, slice by slice. Raises as `convert` does."""
         positions = {name.lower(): n for n, name in enumerate(batch.schema.names)}
         if _DATA not in positions:
             raise OptionError("destination 'kinesis': column 'data' (binary or string) is required")
@@ -86,13 +111,11 @@ class KinesisRowConverter:
                 position = positions.get(name.lower())
                 return None if position is None else rows.column(position)
 
-            data = _data(column(_DATA), start)
-            keys = _partition_keys(column(_PARTITION_KEY), rows.num_rows, start)
-            hash_keys = _hash_keys(column(_HASH_KEY), start)
-            if hash_keys is None:
-                yield from map(KinesisEntry, data, keys)
-            else:
-                yield from map(KinesisEntry, data, keys, hash_keys)
+            yield Columns(
+                _data(column(_DATA), start),
+                _partition_keys(column(_PARTITION_KEY), start),
+                _hash_keys(column(_HASH_KEY), start),
+            )
 
 
 def _data(column: Any, start: int) -> list[bytes]:
@@ -105,9 +128,9 @@ def _data(column: Any, start: int) -> list[bytes]:
     return values
 
 
-def _partition_keys(column: Any, rows: int, start: int) -> list[str]:
-    if column is None or column.null_count == rows:
-        return _random_keys(rows)
+def _partition_keys(column: Any, start: int) -> list[str | None] | None:
+    if column is None or column.null_count == len(column):
+        return None
     lengths = pc.utf8_length(column)
     wrong = pc.or_kleene(pc.equal(lengths, 0), pc.greater(lengths, _LONGEST_KEY))
     if pc.any(wrong).as_py():
@@ -118,14 +141,19 @@ def _partition_keys(column: Any, rows: int, start: int) -> list[str]:
             f"column 'partitionKey' has {length} characters: allowed are 1 to {_LONGEST_KEY}, or null for "
             "a random key",
         )
-    keys: list[str] = column.to_pylist()
-    if column.null_count:
-        random = iter(_random_keys(column.null_count))
-        keys = [next(random) if key is None else key for key in keys]
+    keys: list[str | None] = column.to_pylist()
     return keys
 
 
-def _random_keys(count: int) -> list[str]:
+def _with_random_keys(keys: list[str | None] | None, count: int) -> list[str]:
+    if keys is None:
+        return random_keys(count)
+    random = iter(random_keys(keys.count(None)))
+    return [next(random) if key is None else key for key in keys]
+
+
+def random_keys(count: int) -> list[str]:
+    """So many partition keys, none like another."""
     digits = secrets.token_hex(_RANDOM_KEY_BYTES * count)
     width = 2 * _RANDOM_KEY_BYTES
     return [digits[n : n + width] for n in range(0, width * count, width)]

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from sluice.destinations.common import BatchCall, Refusal, matching
 from sluice.destinations.sqs.rows import SqsMessage, SqsRowConverter
+from sluice.kinesis.bodies import Ready
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import Option, OptionValues
 from sluice.sink.config import SinkLimits
@@ -23,6 +24,7 @@ __all__ = ["SqsDestination"]
 
 _MIB: Final = 1024 * 1024
 _STRING: Final = "String"
+_STAND_IN: Final = ({"Id": "0", "MessageBody": "-"},)
 # SQS blames the sender for these, but they pass.
 _TRANSIENT: Final = frozenset({"KmsThrottled", "RequestThrottled"})
 _REGION = re.compile(r"sqs\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
@@ -108,7 +110,8 @@ class SqsDestination:
             OptionError: no client can be made from the connection options.
         """
         answer = self._call(
-            QueueUrl=self._url, Entries=[_as_request_entry(n, entry) for n, entry in enumerate(entries)]
+            QueueUrl=self._url,
+            Entries=Ready([_as_request_entry(n, entry) for n, entry in enumerate(entries)], _STAND_IN),
         )
         refused = {n: Refusal("NoResult", "", "again") for n in range(len(entries))}
         try:

@@ -6,14 +6,14 @@ keeps it and passes it on; the page is the whole, for who makes rows of it.
 
 from __future__ import annotations
 
-import math
 from typing import Final, TypeVar
 
 import msgspec
 
 from sluice.errors import ServiceError
 from sluice.kinesis.errors import DamagedAnswerError, translate
-from sluice.source.log import Page, Record
+from sluice.kinesis.records import Seconds, WireRecord, micros
+from sluice.source.log import Page
 
 __all__ = ["EventHead", "decode_head", "decode_page"]
 
@@ -58,14 +58,7 @@ class EventHead(msgspec.Struct):
 
 class _Outline(msgspec.Struct, rename="pascal", gc=False):
     sequence_number: str
-    approximate_arrival_timestamp: float
-
-
-class _Whole(msgspec.Struct, rename="pascal", gc=False):
-    sequence_number: str
-    approximate_arrival_timestamp: float
-    partition_key: str
-    data: bytes
+    approximate_arrival_timestamp: Seconds
 
 
 class _Event(msgspec.Struct, rename="pascal"):
@@ -85,7 +78,7 @@ class _HeadEvent(_Event):
 
 
 class _PageEvent(_Event):
-    records: list[_Whole] | None = None
+    records: list[WireRecord] | None = None
 
 
 _head_decoder: Final = msgspec.json.Decoder(_HeadEvent)
@@ -106,7 +99,7 @@ def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
         records = _present(event, event.records)
         return EventHead(
             [record.sequence_number for record in records],
-            [_micros(record.approximate_arrival_timestamp) for record in records],
+            [micros(record.approximate_arrival_timestamp) for record in records],
             event.continuation_sequence_number or None,
             event.millis_behind_latest,
             event.has_ended,
@@ -126,15 +119,7 @@ def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
     """
     try:
         event = _page_decoder.decode(payload)
-        records = [
-            Record(
-                record.sequence_number,
-                _micros(record.approximate_arrival_timestamp),
-                record.partition_key,
-                record.data,
-            )
-            for record in _present(event, event.records)
-        ]
+        records = _present(event, event.records)
     except (msgspec.DecodeError, ValueError, OverflowError) as error:
         raise _damaged(error, target) from None
     # An emulator ends a shard with children and a continuation; one without any has ended as well.
@@ -147,12 +132,6 @@ def _present(event: _Event, records: list[_T] | None) -> list[_T]:
     if records is None and event.has_ended and not event.child_shards:
         raise ValueError("neither records nor a continuation")
     return records or []
-
-
-def _micros(seconds: float) -> int:
-    # As datetime.fromtimestamp rounds, so that polling and fan-out give the same instant.
-    fraction, whole = math.modf(seconds)
-    return int(whole) * 1_000_000 + round(fraction * 1e6)
 
 
 def _damaged(error: Exception, target: str) -> ServiceError:

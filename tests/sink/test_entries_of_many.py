@@ -1,0 +1,67 @@
+"""Entries that hold several of the user's records: figures and messages count those, all else entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sink_fakes import config
+
+from sluice.errors import InvalidRecordError
+from sluice.sink import NoRateLimitingStrategy, Rejection, SubmitResult
+from sluice.sink.machine import SinkFigures, SinkMachine
+
+Machine = SinkMachine[str]
+
+
+def made(**settings: bool | float) -> Machine:
+    machine: Machine = SinkMachine(
+        config(**settings), NoRateLimitingStrategy(), name="fake", jitter=lambda: 0.0, records_in=len
+    )
+    machine.add(["aaa", "bb"], [30, 20], 0.0)
+    assert [request.entries for request in machine.advance(0.0, draining=True)] == [["aaa", "bb"]]
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        (lambda m: m.complete(0, SubmitResult(), 1.0), SinkFigures(records=5, bytes=50, requests=1)),
+        (
+            lambda m: m.complete(0, SubmitResult(["bb"]), 1.0),
+            SinkFigures(records=3, bytes=30, requests=1, refused=2),
+        ),
+        (
+            lambda m: m.complete(0, SubmitResult(rejected=[Rejection("aaa", "never")]), 1.0),
+            SinkFigures(records=2, bytes=20, requests=1, refused=3),
+        ),
+        (lambda m: m.fail(0, OSError("gone"), fatal=False, now=1.0), SinkFigures(requests=1, refused=5)),
+        (lambda m: m.fail(0, OSError("gone"), fatal=True, now=1.0), SinkFigures(requests=1, refused=5)),
+        (lambda m: m.advance(1e6), SinkFigures(requests=2, refused=5, timeouts=1, retries=5)),
+    ],
+)
+def test_figures(what: Callable[[Machine], None], expected: SinkFigures) -> None:
+    """Whatever becomes of a request."""
+    machine = made(max_retry_duration=1e9)
+    what(machine)
+    assert machine.snapshot() == expected
+
+
+def test_messages() -> None:
+    """A user knows rows."""
+    machine = made()
+    machine.complete(0, SubmitResult(rejected=[Rejection("aaa", "never")]), 1.0)
+    assert isinstance(machine.failure, InvalidRecordError)
+    assert "3 records were refused for good" in str(machine.failure)
+
+    machine = made(fail_on_error=True)
+    machine.complete(0, SubmitResult(["bb"]), 1.0)
+    assert "2 of 5 records were not accepted" in str(machine.failure)
+
+    machine = made(fail_on_timeout=True)
+    machine.advance(1e6)
+    assert "a request of 5 records got no answer" in str(machine.failure)
+
+    machine = made(max_retry_duration=0.0)
+    machine.complete(0, SubmitResult(["aaa", "bb"]), 1.0)
+    assert "5 records are still not accepted" in str(machine.failure)
