@@ -217,22 +217,6 @@ def test_options_of_the_sink_are_refused_before_anything_is_written(spark: Spark
     assert message in failure.message
 
 
-# A row goes when its feature comes.
-NOT_BUILT_YET: dict[str, dict[str, str]] = {
-    "aggregate": {"destination": "kinesis", "streamName": "x", "aggregate": "true"},
-}
-
-
-@pytest.mark.parametrize("key", NOT_BUILT_YET)
-def test_what_is_not_built_yet_is_refused_by_name(spark: SparkSession, key: str) -> None:
-    """An option that did nothing would be worse than one that is not there."""
-    options = NOT_BUILT_YET[key]
-    with fails() as failure:
-        write(rows(spark), **options)
-
-    assert f"option '{key}' ('{options[key]}' given) is not supported yet" in failure.message
-
-
 COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
     "no data": (("'x' AS value",), "column 'data' (binary or string) is required"),
     "wrong type": (("1 AS data",), "column 'data' is int: allowed is binary or string"),

@@ -17,18 +17,37 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
-__all__ = ["Operations", "bare_read", "event", "initial_response", "sequence_number", "serving"]
+__all__ = [
+    "Operations",
+    "bare_call",
+    "bare_read",
+    "event",
+    "initial_response",
+    "page",
+    "sequence_number",
+    "serving",
+    "takes_bytes",
+]
 
 LOOPBACK = "127.0.0.1"
 READY_TIMEOUT = 30.0
 NUMBERS_START = 49 * 10**54  # numbers of the service have 56 digits
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 
-Operations = Mapping[str, Callable[[dict[str, Any]], Mapping[str, Any] | Iterable[bytes]]]
-"""By name, what makes the answer to a request: JSON, or the pieces of an event stream."""
+Operations = Mapping[str, Callable[[Any], Mapping[str, Any] | bytes | Iterable[bytes]]]
+"""By name, what makes the answer to a request: JSON (bytes of it, where it is prepared), or the pieces
+of an event stream. A function that `takes_bytes` is given the request's body as it came."""
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+
+
+def takes_bytes(function: CallableT) -> CallableT:
+    """Marks an operation whose requests are too large to be taken apart for every call."""
+    function.takes_bytes = True  # type: ignore[attr-defined]
+    return function
 
 
 def sequence_number(index: int) -> str:
@@ -58,6 +77,20 @@ def event(first: int, data: Sequence[bytes], *, arrival: float, millis_behind: i
         "MillisBehindLatest": millis_behind,
     }
     return _message("SubscribeToShardEvent", json.dumps(content, separators=(",", ":")).encode())
+
+
+def page(numbers: Sequence[str], data: bytes, *, arrival: float) -> bytes:
+    """The records of a GetRecords answer: JSON without its closing brace."""
+    records = [
+        {
+            "SequenceNumber": number,
+            "ApproximateArrivalTimestamp": arrival,
+            "Data": base64.b64encode(data).decode(),
+            "PartitionKey": f"key-{index:06d}",
+        }
+        for index, number in enumerate(numbers)
+    ]
+    return json.dumps({"Records": records}, separators=(",", ":")).encode()[:-1]
 
 
 def initial_response() -> bytes:
@@ -114,6 +147,26 @@ def bare_read(endpoint: str, operation: str, request: Mapping[str, Any], size: i
     return done
 
 
+def bare_call(endpoint: str, operation: str, bodies: Iterable[bytes]) -> int:
+    """Sends requests one after the other and takes the answers without looking at them; their bytes."""
+    host, _, port = endpoint.removeprefix("http://").partition(":")
+    buffer = bytearray(1 << 20)
+    done = 0
+    with socket.create_connection((host, int(port))) as connection, connection.makefile("rb") as answers:
+        for body in bodies:
+            target = f"X-Amz-Target: Kinesis_20131202.{operation}"
+            connection.sendall(f"POST / HTTP/1.1\r\n{target}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+            connection.sendall(body)
+            size = 0
+            while line := answers.readline().strip():
+                if line.lower().startswith(b"content-length"):
+                    size = int(line.partition(b":")[2])
+            done += size
+            while size:
+                size -= answers.readinto(memoryview(buffer)[: min(size, len(buffer))])
+    return done
+
+
 def _serve(parent: Connection, make: Callable[..., Operations], arguments: Sequence[object]) -> None:
     operations = make(*arguments)
     listener = socket.create_server((LOOPBACK, 0), backlog=512)
@@ -139,20 +192,22 @@ def _talk(connection: socket.socket, operations: Operations) -> None:
                 name, _, value = line.decode("latin-1").partition(":")
                 headers[name.lower()] = value.strip()
             body = requests.read(int(headers.get("content-length", "0")))
-            operation = headers["x-amz-target"].partition(".")[2]
-            answer = operations[operation](json.loads(body))
+            operate = operations[headers["x-amz-target"].partition(".")[2]]
+            answer = operate(body if getattr(operate, "takes_bytes", False) else json.loads(body))
             if isinstance(answer, Mapping):
+                _send_json(connection, json.dumps(answer).encode())
+            elif isinstance(answer, bytes):
                 _send_json(connection, answer)
             else:
                 _send_stream(connection, answer)
 
 
-def _send_json(connection: socket.socket, answer: Mapping[str, Any]) -> None:
-    body = json.dumps(answer).encode()
+def _send_json(connection: socket.socket, body: bytes) -> None:
     head = (
         f"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    connection.sendall(head.encode() + body)
+    connection.sendall(head.encode())
+    connection.sendall(body)
 
 
 def _send_stream(connection: socket.socket, pieces: Iterable[bytes]) -> None:

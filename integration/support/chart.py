@@ -25,11 +25,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart: lines over seconds. `top` bounds what is shown, where one line would dwarf the others."""
+    """One chart: lines over seconds, or over what `unit` says.
+
+    `top` bounds what is shown, where one line would dwarf the others.
+    """
 
     title: str
     lines: Sequence[Line]
     top: float | None = None
+    unit: str = " s"
 
 
 def draw(name: str, panels: Sequence[Panel]) -> Path:
@@ -62,7 +66,7 @@ def _panel(panel: Panel) -> str:
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{top * n / 4:,.0f}</text>')
         parts.append(
             f'<text x="{LEFT + n / 4 * WIDTH}" y="{TOP + HEIGHT + 16}" text-anchor="middle">'
-            f"{right * n / 4:.0f} s</text>"
+            f"{right * n / 4:.3g}{panel.unit}</text>"
         )
     for n, line in enumerate(panel.lines):
         colour = "#666" if line.dashed else COLOURS[n % len(COLOURS)]

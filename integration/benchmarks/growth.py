@@ -1,0 +1,161 @@
+"""What grows with what: a batch's time with its shards and tasks, memory with the backlog.
+
+A server with prepared bytes; the records are the same in number, spread over more and more shards, and
+then over more and more tasks. Memory is the most that a Python worker ever had, while one task reads a
+backlog of growing size from 16 shards side by side.
+
+    python -m integration.benchmarks.growth
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from integration.benchmarks import server
+from integration.benchmarks.versus import write_table
+from integration.support.chart import Line, Panel, draw
+from integration.support.kinesis import REGION
+from integration.support.spark import spark_session
+
+STREAM = "bench"
+RECORDS = 204_800
+SHARDS = (1, 8, 64, 512)
+PER_TASK = (64, 16, 4, 1)
+BACKLOGS = (1, 4, 16)
+BACKLOG_PAGE = 1_000  # records of 1 KiB
+TURNS = 3
+MARK = "999999"
+
+
+def prepare(shards: int, records: int, pages: int, size: int) -> server.Operations:
+    """Closed shards with `pages` of `records` each."""
+    now = time.time()
+    numbers = [f"49{'0' * 42}{MARK}{index:06d}" for index in range(records)]
+    prepared = server.page(numbers, b"x" * size, arrival=now)
+    width = 2**128 // shards
+    listed = [
+        {
+            "ShardId": f"shardId-{index:012d}",
+            "HashKeyRange": {
+                "StartingHashKey": str(index * width),
+                "EndingHashKey": str((index + 1) * width - 1),
+            },
+            "SequenceNumberRange": {
+                "StartingSequenceNumber": f"49{'0' * 54}",
+                "EndingSequenceNumber": f"49{'0' * 41}9{'0' * 12}",
+            },
+        }
+        for index in range(shards)
+    ]
+    summary = {
+        "StreamName": STREAM,
+        "StreamARN": f"arn:aws:kinesis:{REGION}:000000000000:stream/{STREAM}",
+        "StreamStatus": "ACTIVE",
+        "RetentionPeriodHours": 24,
+        "StreamCreationTimestamp": now - 3600,
+        "EnhancedMonitoring": [],
+        "OpenShardCount": 0,
+    }
+
+    def get_records(request: dict[str, Any]) -> bytes:
+        number = int(request["ShardIterator"])
+        tail: dict[str, Any] = {"MillisBehindLatest": 0 if number + 1 == pages else 1}
+        if number + 1 < pages:
+            tail["NextShardIterator"] = str(number + 1)
+        return prepared.replace(MARK.encode(), b"%06d" % number) + b"," + json.dumps(tail).encode()[1:]
+
+    return {
+        "DescribeStreamSummary": lambda _: {"StreamDescriptionSummary": summary},
+        "ListShards": lambda _: {"Shards": listed},
+        "GetShardIterator": lambda _: {"ShardIterator": "0"},
+        "GetRecords": get_records,
+    }
+
+
+def main() -> int:
+    lines = [
+        f"{RECORDS:,} records of 100 B",
+        f"{'shards':>7} {'tasks':>6} {'s a batch':>10} {'us a record':>12}",
+    ]
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
+        spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
+        by_shards: list[tuple[float, float]] = []
+        for shards in SHARDS:
+            with server.serving(
+                prepare, shards, RECORDS // shards // max(1, 20 // shards), max(1, 20 // shards), 100
+            ) as at:
+                seconds = _batch(spark, at, 16)
+            by_shards.append((shards, seconds))
+            lines.append(_row(shards, -(-shards // 16), seconds))
+        by_tasks: list[tuple[float, float]] = []
+        with server.serving(prepare, 64, RECORDS // 64, 1, 100) as at:
+            for per_task in PER_TASK:
+                seconds = _batch(spark, at, per_task)
+                by_tasks.append((64 // per_task, seconds))
+                lines.append(_row(64, 64 // per_task, seconds))
+        lines += ["", f"{'backlog':>12} {'MB':>7} {'worker, MiB':>12} {'driver, MiB':>12}"]
+        memory: list[tuple[float, float]] = []
+        for factor in BACKLOGS:
+            with server.serving(prepare, 16, BACKLOG_PAGE, 5 * factor, 1024) as at:
+                _read(spark, at, 16)
+            records = 16 * BACKLOG_PAGE * 5 * factor
+            workers, driver = _peak("pyspark.daemon"), _peak("integration.benchmarks.growth")
+            memory.append((records * 1024 / 1e6, workers))
+            lines.append(f"{records:>12,} {records * 1024 / 1e6:>7,.0f} {workers:>12,.0f} {driver:>12,.0f}")
+    write_table("growth", lines)
+    panels = [
+        Panel("seconds a batch, by shards", [Line("16 shards a task", by_shards)], unit=""),
+        Panel("seconds a batch of 64 shards, by tasks", [Line("tasks", by_tasks)], unit=""),
+        Panel("MiB of a worker at most, by MB of backlog", [Line("worker", memory)], unit=""),
+    ]
+    print(draw("growth", panels))
+    return 0
+
+
+def _row(shards: int, tasks: int, seconds: float) -> str:
+    return f"{shards:>7} {tasks:>6} {seconds:>10.2f} {seconds / RECORDS * 1e6:>12.2f}"
+
+
+def _batch(spark: SparkSession, endpoint: str, per_task: int) -> float:
+    times = []
+    for _ in range(TURNS + 1):
+        start = time.perf_counter()
+        _read(spark, endpoint, per_task)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def _read(spark: SparkSession, endpoint: str, per_task: int) -> None:
+    frame = (
+        spark.read.format("kinesis-efo")
+        .options(streamName=STREAM, startingPosition="TRIM_HORIZON", endpointUrl=endpoint, region=REGION)
+        .options(getRecordsInterval="0", shardsPerTask=str(per_task))
+        .load()
+    )
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _peak(name: str) -> float:
+    """The most memory (MiB) that a process of ours with `name` in its command line has had."""
+    most = 0.0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if name in (process / "cmdline").read_text():
+                status = (process / "status").read_text()
+                peak = next((line for line in status.splitlines() if line.startswith("VmHWM")), "VmHWM: 0 kB")
+                most = max(most, int(peak.split()[1]) / 1024)
+    return most
+
+
+if __name__ == "__main__":
+    sys.exit(main())

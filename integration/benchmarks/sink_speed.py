@@ -1,0 +1,118 @@
+"""Writing: the sink against ``foreachPartition`` with the SDK's ``put_records``.
+
+One task, into a server that accepts everything.
+
+    python -m integration.benchmarks.sink_speed
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from integration.benchmarks import server
+from integration.benchmarks.plain import put_rows
+from integration.benchmarks.versus import Rates, compare, write_table
+from integration.support.chart import Line, Panel, draw
+from integration.support.kinesis import REGION
+from integration.support.spark import spark_session
+
+STREAM = "bench"
+OURS, BY_HAND, BARE = "async-sink", "foreachPartition", "bare client"
+GOALS = {100: 5.0, 1024: 3.0}  # times `foreachPartition`, by bytes of a record
+RECORDS = {100: 500_000, 1024: 250_000}
+KEYS = 1000
+
+
+def prepare() -> server.Operations:
+    """Says yes to as many records as a request has keys."""
+
+    @functools.cache
+    def yes(count: int) -> bytes:
+        results = [
+            {"SequenceNumber": server.sequence_number(n), "ShardId": "shardId-0"} for n in range(count)
+        ]
+        return json.dumps({"FailedRecordCount": 0, "Records": results}).encode()
+
+    @server.takes_bytes
+    def put_records(body: bytes) -> bytes:
+        return yes(body.count(b'"PartitionKey"'))
+
+    return {"PutRecords": put_records}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.sink_speed", description=__doc__)
+    parser.add_argument("--turns", type=int, default=3)
+    arguments = parser.parse_args()
+    lines = [f"{'record':>9} {'way':<18} {'records/s':>12} {'MB/s':>8}   the sink, times it (lowest-highest)"]
+    met = True
+    panels = []
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
+        spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
+        endpoint = stack.enter_context(server.serving(prepare))
+        for size, count in RECORDS.items():
+            rates = compare(_ways(spark, endpoint, size, count), arguments.turns)
+            lines += _rows(size, rates)
+            met = rates[OURS].against(rates[BY_HAND])[0] >= GOALS[size] and met
+            shown = [Line(way, list(enumerate(rates[way].values))) for way in (OURS, BY_HAND)]
+            panels.append(Panel(f"{size} B: records a second, by turn", shown, unit=""))
+    lines.append(f"goals ({GOALS} times foreachPartition): {'met' if met else 'NOT met'}")
+    write_table("sink_speed", lines)
+    print(draw("sink_speed", panels))
+    return 0 if met else 1
+
+
+def _ways(spark: SparkSession, endpoint: str, size: int, count: int) -> dict[str, Callable[[], int]]:
+    frame = spark.range(0, count, 1, 1).select(
+        f.lit(b"x" * size).alias("data"), (f.col("id") % KEYS).cast("string").alias("partitionKey")
+    )
+    record = {"Data": "eHh4" * (size // 3), "PartitionKey": "100"}
+    body = json.dumps({"Records": [record] * 500, "StreamName": STREAM}).encode()
+
+    def bare() -> int:
+        server.bare_call(endpoint, "PutRecords", [body] * (count // 500))
+        return count
+
+    return {
+        OURS: functools.partial(_write, frame, endpoint, count),
+        BY_HAND: functools.partial(_by_hand, frame, endpoint, count),
+        BARE: bare,
+    }
+
+
+def _write(frame: DataFrame, endpoint: str, count: int) -> int:
+    options = {"destination": "kinesis", "streamName": STREAM, "endpointUrl": endpoint, "region": REGION}
+    # What is asked here is what the sink can do: no service that refuses anything is to slow it down.
+    frame.write.format("async-sink").mode("append").options(**options, rateLimiting="none").save()
+    return count
+
+
+def _by_hand(frame: DataFrame, endpoint: str, count: int) -> int:
+    frame.foreachPartition(functools.partial(put_rows, endpoint=endpoint, stream=STREAM))
+    return count
+
+
+def _rows(size: int, rates: dict[str, Rates]) -> list[str]:
+    lines = []
+    for way, rate in rates.items():
+        ratio, low, high = rates[OURS].against(rate)
+        shown = "" if way == OURS else f"{ratio:6.2f}  ({low:.2f}-{high:.2f})"
+        lines.append(
+            f"{size:>7} B {way:<18} {rate.median:>12,.0f} {rate.median * size / 1e6:>8,.1f}   {shown}"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""Runs of several ways to do the same, turn by turn, and how they compare."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from integration.support.chart import OUTPUT
+
+__all__ = ["Rates", "compare", "write_table"]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Records a second of each run."""
+
+    values: Sequence[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def against(self, other: Rates) -> tuple[float, float, float]:
+        """The ratio of the medians, and the lowest and highest of runs in the same turn."""
+        each = [mine / theirs for mine, theirs in zip(self.values, other.values, strict=True)]
+        return self.median / other.median, min(each), max(each)
+
+
+def compare(ways: Mapping[str, Callable[[], int]], turns: int) -> dict[str, Rates]:
+    """Runs every way once to warm up, then all of them in turn; each gives how many records it moved."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(turns + 1):
+        for name, run in ways.items():
+            start = time.perf_counter()
+            count = run()
+            if turn:
+                seconds[name].append(count / (time.perf_counter() - start))
+    return {name: Rates(values) for name, values in seconds.items()}
+
+
+def write_table(name: str, lines: Sequence[str]) -> None:
+    """Prints a table, and keeps it below the build directory."""
+    print("\n".join(lines), flush=True)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / f"{name}.txt").write_text("\n".join(lines) + "\n")
