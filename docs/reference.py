@@ -34,18 +34,12 @@ BLOCK = re.compile(r"(<!-- begin (?P<name>\w+) -->\n).*?(<!-- end (?P=name) -->)
 
 
 def options_table(options: Iterable[Option[Any]]) -> str:
-    """One row an option that works, and a sentence for those that are declared and refused."""
-    options = [option for option in options if not BACKOFF.fullmatch(option.key)]
-    table = rows(
+    """One row an option."""
+    shown = [option for option in options if not BACKOFF.fullmatch(option.key)]
+    return rows(
         ("option", "default", "meaning"),
-        [(f"`{each.key}`", default(each), each.description) for each in options if each.supported],
+        [(f"`{each.key}`", default(each), each.description) for each in shown],
     )
-    return table + refused(options)
-
-
-def refused(options: Iterable[Option[Any]]) -> str:
-    names = [f"`{each.key}`" for each in options if not each.supported]
-    return f"\nRefused as not supported yet: {', '.join(names)}.\n" if names else ""
 
 
 def backoff_table(options: Sequence[Option[Any]]) -> str:
@@ -55,16 +49,13 @@ def backoff_table(options: Sequence[Option[Any]]) -> str:
     for option in options:
         if match := BACKOFF.fullmatch(option.key):
             by_operation.setdefault(match["operation"], {})[match["part"]] = option
-    table = rows(
+    return rows(
         ("operation", *(f"`<operation>{part}`" for part in parts)),
         [
             (f"`{operation}`", *(default(found[part]) for part in parts))
             for operation, found in by_operation.items()
-            if found["MaxRetries"].supported
         ],
     )
-    later = [f"`{name}`" for name, found in by_operation.items() if not found["MaxRetries"].supported]
-    return table + (f"\nRefused as not supported yet: those of {', '.join(later)}.\n" if later else "")
 
 
 def destinations_table() -> str:

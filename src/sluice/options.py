@@ -161,7 +161,6 @@ class Option(Generic[T]):
         shown_default: the default as the README shows it, where ``default`` does not say it all.
         required: refused when missing.
         secret: its value is never printed.
-        supported: False while its feature is not built: giving it is refused by name.
     """
 
     key: str
@@ -171,7 +170,6 @@ class Option(Generic[T]):
     shown_default: str | None = None
     required: bool = False
     secret: bool = False
-    supported: bool = True
 
     @property
     def is_prefix(self) -> bool:
@@ -231,9 +229,6 @@ class OptionValues:
 
     def read(self, option: Option[Any], key: str, text: str) -> None:
         shown = "***" if option.secret else repr(text)
-        if not option.supported:
-            self.reject(option.key, f"({shown} given) is not supported yet")
-            return
         try:
             value = option.kind.parse(text)
         except OptionError as error:
@@ -271,7 +266,7 @@ def read_options(
             values.reject(key, _unknown(key, declared))
     for option in declared:
         is_given = any(option.takes(key) for key in given)
-        if option.required and option.supported and not is_given:
+        if option.required and not is_given:
             values.reject(option.key, f"is required: {option.kind.allowed}")
     return values
 
