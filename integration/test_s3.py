@@ -305,6 +305,7 @@ def test_a_bucket_that_is_not_there_fails_with_its_name(spark: SparkSession, lak
 
 LARGE = """
 import json, os, resource, sys
+import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from sluice.destinations import read_sink
 from sluice.sink import Epoch, Origin
