@@ -238,7 +238,6 @@ def vanish(case: Case) -> list[bytes]:
     return [f"logged {second} {number}".encode() for number in range(10)]
 
 
-@BOTH
 @pytest.mark.parametrize("lose", [trim, recreate, vanish])
 def test_a_logged_batch_is_never_cut_short(case: Case, lose: Callable[[Case], list[bytes]]) -> None:
     """The records of a batch that is logged but not committed are gone: run again, it fails. Told to go
