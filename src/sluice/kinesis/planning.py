@@ -3,13 +3,13 @@ the consumers and the agent that holds subscriptions between batches."""
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sluice.kinesis.access import FanOutAccess
 from sluice.kinesis.consumers import Consumers
-from sluice.kinesis.fanout.launch import on_stop
+from sluice.kinesis.fanout.launch import is_alive, on_stop
 from sluice.kinesis.fanout.link import FanOutLink
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.source import make_enumerator
@@ -18,8 +18,6 @@ from sluice.source.offsets import Offsets, SplitRange
 
 __all__ = ["StreamPlanning"]
 
-_SIGNAL_DELAY: Final = 2.0
-"""Seconds within which Spark, if it has hung up to stop a query, sends the signal that says so."""
 _AGENT_START: Final = 10.0
 """Seconds that an agent gets to start, where nothing else may read."""
 
@@ -33,6 +31,7 @@ class StreamPlanning:
     """
 
     def __init__(self, config: SourceConfig) -> None:
+        self._driver = os.getppid()
         self._fan_out = config.fan_out
         self._registered: dict[str, str] = {}
         self._arns: dict[str, str] = {}
@@ -71,13 +70,13 @@ class StreamPlanning:
         """Lets go of everything.
 
         Args:
-            has_hung_up: Spark has closed its connection. If the query is being stopped its signal is on
-                the way, and this process does not live to see the end of this; else the driver is dead.
+            has_hung_up: Spark has closed its connection. A driver that lives on has stopped the query, and
+                its signal that says so may come late; else the driver is dead, and will be back.
         """
+        if has_hung_up and self._link is not None and self._registered and is_alive(self._driver):
+            self._link.tell_stop()
         self.enumerator.close()
         if self._link is not None:
-            if has_hung_up and self._registered:
-                time.sleep(_SIGNAL_DELAY)
             self._link.close()
 
     def _ensure(self, stream: str) -> str:

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from sluice.kinesis.fanout.agent import STOP, AgentSetup
 from sluice.kinesis.fanout.channel import Channel
 
-__all__ = ["AgentProcess", "RunningAgent", "agent_environment", "on_stop"]
+__all__ = ["AgentProcess", "RunningAgent", "agent_environment", "is_alive", "on_stop"]
 
 
 class RunningAgent(Protocol):
@@ -75,12 +76,31 @@ class AgentProcess:
         return self._process.wait()
 
 
+_LOOKS: Final = 40
+_BETWEEN_LOOKS: Final = 0.05
 _PACKAGE: Final = "sluice.kinesis.fanout"
 
 
 def agent_environment() -> dict[str, str]:
     """Ours, with the modules that we find, wherever Spark has put them."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def is_alive(
+    parent: int,
+    *,
+    getppid: Callable[[], int] = os.getppid,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Whether the process that has started this one, and has hung up on it, lives on.
+
+    One that dies closes its connections a moment before its children are left to others: looks for 2 s.
+    """
+    for _ in range(_LOOKS):
+        if getppid() != parent:
+            return False
+        sleep(_BETWEEN_LOOKS)
+    return True
 
 
 def on_stop(tell: Callable[[], None]) -> None:

@@ -1,0 +1,80 @@
+"""How the process that plans takes leave: what becomes of consumers that the query registered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from sluice.kinesis import planning
+from sluice.kinesis.consumers import Consumer
+from sluice.kinesis.fanout.launch import is_alive
+from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.planning import StreamPlanning
+
+ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks/consumer/app:1"
+
+
+class FakeLink:
+    """Writes down what it is told, in order."""
+
+    def __init__(self, config: object, arns: Mapping[str, str], **_: object) -> None:
+        del config, arns
+        self.told: list[str] = []
+
+    def start(self) -> None: ...
+
+    def use(self, registered: frozenset[str]) -> None: ...
+
+    def tell_stop(self) -> None:
+        self.told.append("stop")
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+class FakeConsumers:
+    def __init__(self, config: object) -> None:
+        del config
+
+    def ensure(self, stream: str) -> Consumer:
+        return Consumer(stream, ARN, registered=True)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> StreamPlanning:
+    monkeypatch.setattr(planning, "FanOutLink", FakeLink)
+    monkeypatch.setattr(planning, "Consumers", FakeConsumers)
+    monkeypatch.setattr(planning, "on_stop", lambda _tell: None)
+    options = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
+    return StreamPlanning(source_config_from_options(options, streaming=True))
+
+
+@pytest.mark.parametrize(
+    ("has_hung_up", "driver_lives", "told"),
+    [(True, True, "stop"), (True, False, "close"), (False, True, "close")],
+)
+def test_a_driver_that_hangs_up_and_lives_has_stopped_the_query(
+    made: StreamPlanning, monkeypatch: pytest.MonkeyPatch, *, has_hung_up: bool, driver_lives: bool, told: str
+) -> None:
+    """Its signal may come too late. The word must reach the agent before the link closes."""
+    monkeypatch.setattr(planning, "is_alive", lambda _driver: driver_lives)
+    link: Any = made._link
+
+    made.close(has_hung_up=has_hung_up)
+
+    assert link.told[0] == told
+    assert set(link.told[1:]) <= {"close"}
+
+
+def test_a_driver_that_dies_is_seen_to(made: StreamPlanning) -> None:
+    """A moment after its connections have closed its children are others'."""
+    del made
+    parents = iter([7, 7, 1])
+    slept: list[float] = []
+
+    assert not is_alive(7, getppid=lambda: next(parents), sleep=slept.append)
+    assert len(slept) == 2
+    assert is_alive(7, getppid=lambda: 7, sleep=slept.append)
+    assert sum(slept) == pytest.approx(2.1)
