@@ -10,75 +10,27 @@ backlog of growing size from 16 shards side by side.
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from integration.benchmarks import server
+from integration.benchmarks.backlog import STREAM, backlog
 from integration.benchmarks.versus import write_table
 from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import spark_session
 
-STREAM = "bench"
 RECORDS = 204_800
 SHARDS = (1, 8, 64, 512)
 PER_TASK = (64, 16, 4, 1)
 BACKLOGS = (1, 4, 16)
 BACKLOG_PAGE = 1_000  # records of 1 KiB
 TURNS = 3
-MARK = "999999"
-
-
-def prepare(shards: int, records: int, pages: int, size: int) -> server.Operations:
-    """Closed shards with `pages` of `records` each."""
-    now = time.time()
-    numbers = [f"49{'0' * 42}{MARK}{index:06d}" for index in range(records)]
-    prepared = server.page(numbers, b"x" * size, arrival=now)
-    width = 2**128 // shards
-    listed = [
-        {
-            "ShardId": f"shardId-{index:012d}",
-            "HashKeyRange": {
-                "StartingHashKey": str(index * width),
-                "EndingHashKey": str((index + 1) * width - 1),
-            },
-            "SequenceNumberRange": {
-                "StartingSequenceNumber": f"49{'0' * 54}",
-                "EndingSequenceNumber": f"49{'0' * 41}9{'0' * 12}",
-            },
-        }
-        for index in range(shards)
-    ]
-    summary = {
-        "StreamName": STREAM,
-        "StreamARN": f"arn:aws:kinesis:{REGION}:000000000000:stream/{STREAM}",
-        "StreamStatus": "ACTIVE",
-        "RetentionPeriodHours": 24,
-        "StreamCreationTimestamp": now - 3600,
-        "EnhancedMonitoring": [],
-        "OpenShardCount": 0,
-    }
-
-    def get_records(request: dict[str, Any]) -> bytes:
-        number = int(request["ShardIterator"])
-        tail: dict[str, Any] = {"MillisBehindLatest": 0 if number + 1 == pages else 1}
-        if number + 1 < pages:
-            tail["NextShardIterator"] = str(number + 1)
-        return prepared.replace(MARK.encode(), b"%06d" % number) + b"," + json.dumps(tail).encode()[1:]
-
-    return {
-        "DescribeStreamSummary": lambda _: {"StreamDescriptionSummary": summary},
-        "ListShards": lambda _: {"Shards": listed},
-        "GetShardIterator": lambda _: {"ShardIterator": "0"},
-        "GetRecords": get_records,
-    }
 
 
 def main() -> int:
@@ -91,14 +43,13 @@ def main() -> int:
         spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
         by_shards: list[tuple[float, float]] = []
         for shards in SHARDS:
-            with server.serving(
-                prepare, shards, RECORDS // shards // max(1, 20 // shards), max(1, 20 // shards), 100
-            ) as at:
+            pages = max(1, 20 // shards)
+            with server.serving(backlog, shards, pages, RECORDS // shards // pages, 100) as at:
                 seconds = _batch(spark, at, 16)
             by_shards.append((shards, seconds))
             lines.append(_row(shards, -(-shards // 16), seconds))
         by_tasks: list[tuple[float, float]] = []
-        with server.serving(prepare, 64, RECORDS // 64, 1, 100) as at:
+        with server.serving(backlog, 64, 1, RECORDS // 64, 100) as at:
             for per_task in PER_TASK:
                 seconds = _batch(spark, at, per_task)
                 by_tasks.append((64 // per_task, seconds))
@@ -106,7 +57,7 @@ def main() -> int:
         lines += ["", f"{'backlog':>12} {'MB':>7} {'worker, MiB':>12} {'driver, MiB':>12}"]
         memory: list[tuple[float, float]] = []
         for factor in BACKLOGS:
-            with server.serving(prepare, 16, BACKLOG_PAGE, 5 * factor, 1024) as at:
+            with server.serving(backlog, 16, 5 * factor, BACKLOG_PAGE, 1024) as at:
                 _read(spark, at, 16)
             records = 16 * BACKLOG_PAGE * 5 * factor
             workers, driver = _peak("pyspark.daemon"), _peak("integration.benchmarks.growth")

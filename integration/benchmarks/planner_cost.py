@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from integration.benchmarks import server
+from integration.benchmarks.backlog import STREAM, summary
 from integration.benchmarks.versus import write_table
 from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
@@ -32,7 +33,6 @@ from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.splits import Split, SplitId
 
-STREAM = "bench"
 SHARDS = (1, 64, 512)
 PAUSE = 1.2  # seconds between triggers; a shard is looked at once a second
 WIDTH = 20  # digits of a number
@@ -49,15 +49,6 @@ def prepare(shards: int, *, busy: bool) -> server.Operations:
         }
         for index in range(shards)
     ]
-    summary = {
-        "StreamName": STREAM,
-        "StreamARN": f"arn:aws:kinesis:{REGION}:000000000000:stream/{STREAM}",
-        "StreamStatus": "ACTIVE",
-        "RetentionPeriodHours": 24,
-        "StreamCreationTimestamp": created,
-        "EnhancedMonitoring": [],
-        "OpenShardCount": shards,
-    }
 
     def get_iterator(request: dict[str, Any]) -> dict[str, str]:
         if "StartingSequenceNumber" in request:
@@ -74,7 +65,7 @@ def prepare(shards: int, *, busy: bool) -> server.Operations:
         return records + b"," + json.dumps(tail).encode()[1:]
 
     return {
-        "DescribeStreamSummary": lambda _: {"StreamDescriptionSummary": summary},
+        "DescribeStreamSummary": lambda _: summary(created),
         "ListShards": lambda _: {"Shards": listed},
         "GetShardIterator": get_iterator,
         "GetRecords": get_records,

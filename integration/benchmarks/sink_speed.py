@@ -20,13 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from integration.benchmarks import server
+from integration.benchmarks.backlog import STREAM
 from integration.benchmarks.plain import put_rows
-from integration.benchmarks.versus import Rates, compare, write_table
+from integration.benchmarks.versus import TITLES, compare, rows, write_table
 from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import spark_session
 
-STREAM = "bench"
 OURS, BY_HAND, BARE = "async-sink", "foreachPartition", "bare client"
 GOALS = {100: 5.0, 1024: 3.0}  # times `foreachPartition`, by bytes of a record
 RECORDS = {100: 500_000, 1024: 250_000}
@@ -54,7 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.sink_speed", description=__doc__)
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
-    lines = [f"{'record':>9} {'way':<18} {'records/s':>12} {'MB/s':>8}   the sink, times it (lowest-highest)"]
+    lines = [f"{TITLES}   the sink, times it (lowest-highest)"]
     met = True
     panels = []
     with contextlib.ExitStack() as stack:
@@ -63,7 +63,7 @@ def main() -> int:
         endpoint = stack.enter_context(server.serving(prepare))
         for size, count in RECORDS.items():
             rates = compare(_ways(spark, endpoint, size, count), arguments.turns)
-            lines += _rows(size, rates)
+            lines += rows(size, rates, OURS)
             met = rates[OURS].against(rates[BY_HAND])[0] >= GOALS[size] and met
             shown = [Line(way, list(enumerate(rates[way].values))) for way in (OURS, BY_HAND)]
             panels.append(Panel(f"{size} B: records a second, by turn", shown, unit=""))
@@ -101,17 +101,6 @@ def _write(frame: DataFrame, endpoint: str, count: int) -> int:
 def _by_hand(frame: DataFrame, endpoint: str, count: int) -> int:
     frame.foreachPartition(functools.partial(put_rows, endpoint=endpoint, stream=STREAM))
     return count
-
-
-def _rows(size: int, rates: dict[str, Rates]) -> list[str]:
-    lines = []
-    for way, rate in rates.items():
-        ratio, low, high = rates[OURS].against(rate)
-        shown = "" if way == OURS else f"{ratio:6.2f}  ({low:.2f}-{high:.2f})"
-        lines.append(
-            f"{size:>7} B {way:<18} {rate.median:>12,.0f} {rate.median * size / 1e6:>8,.1f}   {shown}"
-        )
-    return lines
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from integration.support.chart import OUTPUT
 
-__all__ = ["Rates", "compare", "write_table"]
+__all__ = ["TITLES", "Rates", "compare", "rows", "write_table"]
+
+TITLES = f"{'record':>9} {'way':<18} {'records/s':>12} {'MB/s':>8}"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,18 @@ def compare(ways: Mapping[str, Callable[[], int]], turns: int) -> dict[str, Rate
             if turn:
                 seconds[name].append(count / (time.perf_counter() - start))
     return {name: Rates(values) for name, values in seconds.items()}
+
+
+def rows(size: int, rates: Mapping[str, Rates], ours: str) -> list[str]:
+    """A line a way, below `TITLES`: how fast it moves records of `size` bytes, and how `ours` compares."""
+    lines = []
+    for way, rate in rates.items():
+        ratio, low, high = rates[ours].against(rate)
+        shown = "" if way == ours else f"{ratio:6.2f}  ({low:.2f}-{high:.2f})"
+        lines.append(
+            f"{size:>7} B {way:<18} {rate.median:>12,.0f} {rate.median * size / 1e6:>8,.1f}   {shown}"
+        )
+    return lines
 
 
 def write_table(name: str, lines: Sequence[str]) -> None:

@@ -1,0 +1,67 @@
+"""Streams that the benchmarks' server knows: one that is read to its end, with every page prepared."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from integration.benchmarks import server
+from integration.support.kinesis import REGION
+
+__all__ = ["STREAM", "backlog", "summary"]
+
+STREAM = "bench"
+MARK = "999999"  # of the page, in the numbers of the one that the others are made from
+
+
+def summary(created: float) -> Mapping[str, Any]:
+    """What DescribeStreamSummary answers. `created`: seconds since the epoch."""
+    return {
+        "StreamDescriptionSummary": {
+            "StreamName": STREAM,
+            "StreamARN": f"arn:aws:kinesis:{REGION}:000000000000:stream/{STREAM}",
+            "StreamStatus": "ACTIVE",
+            "RetentionPeriodHours": 24,
+            "StreamCreationTimestamp": created,
+            "EnhancedMonitoring": [],
+            "OpenShardCount": 0,
+        }
+    }
+
+
+def backlog(shards: int, pages: int, records: int, size: int) -> server.Operations:
+    """Closed shards, each with `pages` of `records` of `size` bytes: nothing has to be looked for."""
+    now = time.time()
+    numbers = [f"49{'0' * 42}{MARK}{index:06d}" for index in range(records)]
+    model = server.page(numbers, b"x" * size, arrival=now)
+    prepared = [_page(model, number, is_last=number + 1 == pages) for number in range(pages)]
+    width = 2**128 // shards
+    listed = [
+        {
+            "ShardId": f"shardId-{index:012d}",
+            "HashKeyRange": {
+                "StartingHashKey": str(index * width),
+                "EndingHashKey": str((index + 1) * width - 1),
+            },
+            "SequenceNumberRange": {
+                "StartingSequenceNumber": f"49{'0' * 54}",
+                "EndingSequenceNumber": f"49{'0' * 41}9{'0' * 12}",
+            },
+        }
+        for index in range(shards)
+    ]
+    return {
+        "DescribeStreamSummary": lambda _: summary(now - 3600),
+        "ListShards": lambda _: {"Shards": listed},
+        "GetShardIterator": lambda _: {"ShardIterator": "0"},
+        "GetRecords": lambda request: prepared[int(request["ShardIterator"])],
+    }
+
+
+def _page(model: bytes, number: int, *, is_last: bool) -> bytes:
+    tail: dict[str, Any] = {"MillisBehindLatest": 0 if is_last else 1}
+    if not is_last:
+        tail["NextShardIterator"] = str(number + 1)
+    return model.replace(MARK.encode(), b"%06d" % number) + b"," + json.dumps(tail).encode()[1:]
