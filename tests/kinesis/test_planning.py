@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sluice.kinesis import planning
+from sluice.kinesis import planning, source
 from sluice.kinesis.consumers import Consumer
 from sluice.kinesis.fanout.launch import is_alive
 from sluice.kinesis.options import source_config_from_options
@@ -66,6 +67,22 @@ def test_a_driver_that_hangs_up_and_lives_has_stopped_the_query(
 
     assert link.told[0] == told
     assert set(link.told[1:]) <= {"close"}
+
+
+@pytest.mark.parametrize(("now", "at_load"), [(True, {}), (False, {"clicks": ARN}), (False, {})])
+def test_a_batch_read_says_which_consumer_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, now: bool, at_load: dict[str, str]
+) -> None:
+    """One that it registered, now or at ``load()``: nobody tells when its last task has read."""
+    monkeypatch.setattr(FakeConsumers, "ensure", lambda _self, stream: Consumer(stream, ARN, registered=now))
+    monkeypatch.setattr(source, "Consumers", FakeConsumers)
+    options = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
+    config = source_config_from_options(options)
+    assert config.fan_out is not None
+
+    source.bounded_access(replace(config, fan_out=replace(config.fan_out, registered=at_load)))
+
+    assert ("stays registered" in caplog.text) == (now or bool(at_load))
 
 
 def test_a_driver_that_dies_is_seen_to(made: StreamPlanning) -> None:

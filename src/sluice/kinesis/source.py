@@ -85,8 +85,8 @@ def bounded_access(config: SourceConfig) -> FanOutAccess | None:
         return None
     consumers = Consumers(config)
     found = {stream.name: consumers.ensure(stream.name) for stream in config.streams}
-    for consumer in found.values():
-        if consumer.registered:
+    for stream, consumer in found.items():
+        if consumer.registered or config.fan_out.registered.get(stream) == consumer.arn:
             # Nobody says when the last task has read: then it could be deregistered.
             _log.warning("consumer %s was registered for a batch read, and stays registered", consumer.arn)
     return FanOutAccess({stream: consumer.arn for stream, consumer in found.items()}, is_streaming=False)

@@ -40,21 +40,6 @@ class EventHead(msgspec.Struct):
     has_ended: bool
     skipped: int = 0
 
-    @property
-    def count(self) -> int:
-        """How many records are new."""
-        return len(self.numbers)
-
-    @property
-    def first(self) -> str | None:
-        """The first new record's number."""
-        return self.numbers[0] if self.numbers else None
-
-    @property
-    def last(self) -> str | None:
-        """The last new record's number."""
-        return self.numbers[-1] if self.numbers else None
-
 
 class _Outline(msgspec.Struct, rename="pascal", gc=False):
     sequence_number: str
