@@ -12,6 +12,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
 import socket
 import struct
 import threading
@@ -36,6 +37,8 @@ LOOPBACK = "127.0.0.1"
 READY_TIMEOUT = 30.0
 NUMBERS_START = 49 * 10**54  # numbers of the service have 56 digits
 EVENT_STREAM = "application/vnd.amazon.eventstream"
+ANSWER_HEAD = "HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\n"
+_CHUNK = 1 << 20  # bytes taken from a socket at a time
 
 Operations = Mapping[str, Callable[[Any], Mapping[str, Any] | bytes | Iterable[bytes]]]
 """By name, what makes the answer to a request: JSON (bytes of it, where it is prepared), or the pieces
@@ -134,14 +137,10 @@ def serving(make: Callable[..., Operations], *arguments: object) -> Iterator[str
 
 def bare_read(endpoint: str, operation: str, request: Mapping[str, Any], size: int) -> int:
     """Asks for an event stream and takes `size` bytes of it without looking at them; gives how many."""
-    host, _, port = endpoint.removeprefix("http://").partition(":")
-    body = json.dumps(request).encode()
-    target = f"X-Amz-Target: Kinesis_20131202.{operation}"
-    head = f"POST / HTTP/1.1\r\n{target}\r\nContent-Length: {len(body)}\r\n\r\n"
-    buffer = bytearray(1 << 20)
+    buffer = bytearray(_CHUNK)
     done = 0
-    with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(head.encode() + body)
+    with _connected(endpoint) as connection:
+        _send(connection, _request_head(operation), json.dumps(request).encode())
         while done < size and (count := connection.recv_into(buffer)):
             done += count
     return done
@@ -149,22 +148,56 @@ def bare_read(endpoint: str, operation: str, request: Mapping[str, Any], size: i
 
 def bare_call(endpoint: str, operation: str, bodies: Iterable[bytes]) -> int:
     """Sends requests one after the other and takes the answers without looking at them; their bytes."""
-    host, _, port = endpoint.removeprefix("http://").partition(":")
-    buffer = bytearray(1 << 20)
+    head = _request_head(operation)
+    buffer = bytearray(_CHUNK)
     done = 0
-    with socket.create_connection((host, int(port))) as connection, connection.makefile("rb") as answers:
+    with _connected(endpoint) as connection:
         for body in bodies:
-            target = f"X-Amz-Target: Kinesis_20131202.{operation}"
-            connection.sendall(f"POST / HTTP/1.1\r\n{target}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
-            connection.sendall(body)
-            size = 0
-            while line := answers.readline().strip():
-                if line.lower().startswith(b"content-length"):
-                    size = int(line.partition(b":")[2])
+            _send(connection, head, body)
+            count = _receive(connection, buffer)
+            while (start := buffer.find(b"\r\n\r\n", 0, count)) < 0:
+                count += _receive(connection, memoryview(buffer)[count:])
+            length = re.search(rb"(?i)content-length: *(\d+)", buffer[:start])
+            size = int(length[1]) if length else 0
+            left = size - (count - start - 4)
+            while left:
+                left -= _receive(connection, buffer)
             done += size
-            while size:
-                size -= answers.readinto(memoryview(buffer)[: min(size, len(buffer))])
     return done
+
+
+def _connected(endpoint: str) -> socket.socket:
+    host, _, port = endpoint.removeprefix("http://").partition(":")
+    connection = socket.create_connection((host, int(port)))
+    _prepare_socket(connection)
+    return connection
+
+
+def _receive(connection: socket.socket, buffer: bytearray | memoryview) -> int:
+    count = connection.recv_into(buffer)
+    if not count:
+        raise ConnectionError("the benchmark's server has hung up")
+    return count
+
+
+def _prepare_socket(connection: socket.socket) -> None:
+    # A head that is sent by itself must not wait for the other side's delayed acknowledgement: 40 ms.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _request_head(operation: str) -> str:
+    return f"POST / HTTP/1.1\r\nX-Amz-Target: Kinesis_20131202.{operation}\r\n"
+
+
+def _send(connection: socket.socket, head: str, body: bytes) -> None:
+    """Sends what is to be sent in as few packets as there can be, without copying the body."""
+    start = f"{head}Content-Length: {len(body)}\r\n\r\n".encode()
+    sent = connection.sendmsg([start, body])
+    if sent < len(start):
+        connection.sendall(start[sent:])
+        sent = len(start)
+    if sent < len(start) + len(body):
+        connection.sendall(memoryview(body)[sent - len(start) :])
 
 
 def _serve(parent: Connection, make: Callable[..., Operations], arguments: Sequence[object]) -> None:
@@ -184,7 +217,7 @@ def _accept(listener: socket.socket, operations: Operations) -> None:
 
 
 def _talk(connection: socket.socket, operations: Operations) -> None:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _prepare_socket(connection)
     with connection, connection.makefile("rb") as requests, contextlib.suppress(OSError):
         while requests.readline():
             headers: dict[str, str] = {}
@@ -195,19 +228,11 @@ def _talk(connection: socket.socket, operations: Operations) -> None:
             operate = operations[headers["x-amz-target"].partition(".")[2]]
             answer = operate(body if getattr(operate, "takes_bytes", False) else json.loads(body))
             if isinstance(answer, Mapping):
-                _send_json(connection, json.dumps(answer).encode())
-            elif isinstance(answer, bytes):
-                _send_json(connection, answer)
+                answer = json.dumps(answer).encode()
+            if isinstance(answer, bytes):
+                _send(connection, ANSWER_HEAD, answer)
             else:
                 _send_stream(connection, answer)
-
-
-def _send_json(connection: socket.socket, body: bytes) -> None:
-    head = (
-        f"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    connection.sendall(head.encode())
-    connection.sendall(body)
 
 
 def _send_stream(connection: socket.socket, pieces: Iterable[bytes]) -> None:
