@@ -134,10 +134,11 @@ class FakeStream:
         """By the rules of ``AggregatorUtil`` of the Kinesis Client Library: a stray drops its aggregate."""
         found: list[User] = []
         for entry, (first, last) in self._by_shard():
-            if not entry.data.startswith(MAGIC):
+            try:
+                keys, data, explicit = unpack(entry.data if entry.data.startswith(MAGIC) else b"")
+            except ValueError:  # not an aggregate, though data of a user may begin like one
                 found.append(User(entry.partition_key, entry.data))
                 continue
-            keys, data, explicit = unpack(entry.data)
             routes = [hash_key(k) if h is None else int(h) for k, h in zip(keys, explicit, strict=True)]
             if all(first <= route <= last for route in routes):
                 found += map(User, keys, data)
