@@ -18,33 +18,50 @@ def test_a_batch_ends_before_the_entry_that_does_not_fit() -> None:
     """Records and bytes bound a batch together; what would pass either is left for the next one."""
     buffer = filled(4, 4, 4, 4)
 
-    assert buffer.measure(10, 9) == (2, 8)
-    assert buffer.measure(3, 100) == (3, 12)
-    assert buffer.measure(3, 12) == (3, 12)
+    assert buffer.measure(10, 9) == 2
+    assert buffer.measure(3, 100) == 3
+    assert buffer.measure(3, 12) == 3
 
 
 def test_a_single_entry_always_fits() -> None:
     """A batch is never empty, or nothing would ever be sent."""
-    assert filled(50, 1).measure(5, 10) == (1, 50)
+    assert filled(50, 1).measure(5, 10) == 1
 
 
 def test_what_comes_back_is_ahead_of_the_rest_in_its_old_order() -> None:
     """Answers come in any order; entries are put back by the place they had."""
     buffer = filled(*[1] * 9)
-    first, second = buffer.take(3), buffer.take(3)
+    first, second = buffer.take(3).items, buffer.take(3).items
     buffer.give_back([second[0], second[2]])
     buffer.give_back([first[1]])
 
-    assert [item.entry for item in buffer.take(6)] == [1, 3, 5, 6, 7, 8]
+    assert list(buffer.take(6)) == [1, 3, 5, 6, 7, 8]
     assert len(buffer) == 0
     assert buffer.size_in_bytes == 0
+
+
+def test_a_batch_may_cut_through_what_came_together() -> None:
+    """Entries are kept as they came, many at a time; batches end where they have to all the same."""
+    buffer = filled(1, 2, 3, 4)
+    buffer.add([4, 5], [5, 6], 1.0)
+    first, second, third = buffer.take(1), buffer.take(4), buffer.take(1)
+
+    assert [list(batch) for batch in (first, second, third)] == [[0], [1, 2, 3, 4], [5]]
+    assert [batch.size for batch in (first, second, third)] == [1, 14, 6]
+    assert [(item.number, item.size, item.arrived) for item in second.items] == [
+        (1, 2, 0.0),
+        (2, 3, 0.0),
+        (3, 4, 0.0),
+        (4, 5, 1.0),
+    ]
+    assert len(buffer) == buffer.size_in_bytes == 0
 
 
 def test_an_entry_that_came_back_keeps_its_age() -> None:
     """The head is the oldest entry, so the time in the buffer counts from its first arrival."""
     buffer: RequestBuffer[str] = RequestBuffer()
     buffer.add(["a"], [1], 5.0)
-    taken = buffer.take(1)
+    taken = buffer.take(1).items
     buffer.add(["b"], [1], 9.0)
     buffer.give_back(taken)
 
@@ -66,7 +83,7 @@ def test_order_and_size_hold_through_any_exchange(steps: list[tuple[int, int, li
     for more, taken, back in steps:
         buffer.add(list(range(added, added + more)), [1] * more, 0.0)
         added += more
-        items = buffer.take(min(taken, len(buffer)))
+        items = buffer.take(min(taken, len(buffer))).items
         numbers = [item.number for item in items]
         assert numbers == sorted(numbers)
         kept = buffer.head()

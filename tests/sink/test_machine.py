@@ -293,6 +293,17 @@ def test_equal_entries_are_told_apart() -> None:
     assert driven.machine.figures.records == 2
 
 
+def test_a_destination_may_change_the_list_it_is_given() -> None:
+    """What it does to its entries' list does not change what is counted, or sent again."""
+    driven = Driven(max_batch_size=2)
+    driven.add("abc", "def")
+    driven.machine._in_flight[0].entries.clear()
+    driven.answer(0, "def")
+
+    assert driven.at(1.0).sent(draining=True) == [["def"]]
+    assert driven.machine.figures.records == 1
+
+
 def test_a_copy_of_an_entry_is_recognised() -> None:
     """A destination that builds its answer from copies gets the originals sent again."""
     driven = Driven(max_batch_size=2)

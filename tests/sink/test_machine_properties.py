@@ -96,8 +96,8 @@ class World:
     def check(self, request: Request[int]) -> None:
         entries = request.entries
         assert 0 < len(entries) <= self.config.max_batch_size
-        assert sum(item.size for item in request.items) == request.size
-        assert request.size <= self.config.max_batch_size_in_bytes
+        assert sum(item.size for item in request.batch.items) == request.batch.size
+        assert request.batch.size <= self.config.max_batch_size_in_bytes
         self.first_sent += [entry for entry in entries if entry not in self.first_sent]
 
     def pass_time(self) -> None:

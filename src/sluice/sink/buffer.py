@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import chain, repeat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
-__all__ = ["Buffered", "RequestBuffer"]
+__all__ = ["Batch", "Buffered", "RequestBuffer", "Run"]
 
 EntryT = TypeVar("EntryT")
 
@@ -19,7 +20,60 @@ class Buffered(NamedTuple):
     entry: Any  # of the destination's type; a NamedTuple cannot be generic before Python 3.11
     size: int  # bytes
     arrived: float  # by the writer's clock
-    refused_since: float | None  # when it was first not accepted
+    refused_since: float | None = None  # when it was first not accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Generic[EntryT]):
+    """Entries that came together and follow one another. They stay side by side, in lists, while all goes
+    well: an object for each of them would cost more than everything else that is done with it.
+    """
+
+    number: int  # of the first
+    entries: Sequence[EntryT]
+    sizes: Sequence[int]
+    size: int  # bytes of all
+    arrived: float
+
+    def split(self, count: int) -> tuple[Run[EntryT], Run[EntryT]]:
+        """The first `count` entries, and the others."""
+        sizes = self.sizes[:count]
+        size = sum(sizes)
+        return (
+            Run(self.number, self.entries[:count], sizes, size, self.arrived),
+            Run(
+                self.number + count,
+                self.entries[count:],
+                self.sizes[count:],
+                self.size - size,
+                self.arrived,
+            ),
+        )
+
+    def __iter__(self) -> Iterator[Buffered]:
+        for place, (entry, size) in enumerate(zip(self.entries, self.sizes, strict=True)):
+            yield Buffered(self.number + place, entry, size, self.arrived)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[EntryT]):
+    """The entries that were taken from a buffer at a time, in their order."""
+
+    returned: Sequence[Buffered]  # had been given back before
+    runs: Sequence[Run[EntryT]]  # behind them
+    count: int
+    size: int  # bytes
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[EntryT]:
+        return chain((item.entry for item in self.returned), *(run.entries for run in self.runs))
+
+    @property
+    def items(self) -> list[Buffered]:
+        """The entries with what is known of them. Made anew each time."""
+        return [*self.returned, *chain.from_iterable(self.runs)]
 
 
 class RequestBuffer(Generic[EntryT]):
@@ -30,24 +84,28 @@ class RequestBuffer(Generic[EntryT]):
     """
 
     def __init__(self) -> None:
-        self._fresh: deque[Buffered] = deque()
+        self._fresh: deque[Run[EntryT]] = deque()
         self._returned: deque[Buffered] = deque()  # all numbers are below those of _fresh
         self._unsorted: list[Buffered] = []
+        self._count = 0
         self._added = 0
         self.size_in_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._fresh) + len(self._returned) + len(self._unsorted)
+        return self._count
 
     def add(self, entries: Sequence[EntryT], sizes: Sequence[int], now: float) -> None:
-        numbers = range(self._added, self._added + len(entries))
-        # One call for the whole chunk: this is the only per-record work between converter and request.
-        self._fresh.extend(map(Buffered, numbers, entries, sizes, repeat(now), repeat(None)))
+        if not entries:
+            return
+        run = Run(self._added, entries, sizes, sum(sizes), now)
         self._added += len(entries)
-        self.size_in_bytes += sum(sizes)
+        self._count += len(entries)
+        self.size_in_bytes += run.size
+        self._queue(run)
 
     def give_back(self, items: Sequence[Buffered]) -> None:
         self._unsorted.extend(items)
+        self._count += len(items)
         self.size_in_bytes += sum(item.size for item in items)
 
     def head(self) -> Buffered | None:
@@ -55,35 +113,57 @@ class RequestBuffer(Generic[EntryT]):
         self._sort()
         if self._returned:
             return self._returned[0]
-        return self._fresh[0] if self._fresh else None
+        return next(iter(self._fresh[0])) if self._fresh else None
 
     def returned(self) -> Sequence[Buffered]:
         """What was given back, in order."""
         self._sort()
         return self._returned
 
-    def measure(self, max_entries: int, max_bytes: int) -> tuple[int, int]:
-        """How many entries from the head on fit into one request, at least one, and their bytes."""
+    def measure(self, max_entries: int, max_bytes: int) -> int:
+        """How many entries from the head on fit into one request, at least one."""
         self._sort()
         count = total = 0
-        for item in chain(self._returned, self._fresh):
+        for item in self._returned:
             if count and (count == max_entries or total + item.size > max_bytes):
-                break
+                return count
             count += 1
             total += item.size
-        return count, total
+        for run in self._fresh:
+            if count + len(run.sizes) <= max_entries and total + run.size <= max_bytes:
+                count += len(run.sizes)
+                total += run.size
+                continue
+            for size in run.sizes:
+                if count and (count == max_entries or total + size > max_bytes):
+                    return count
+                count += 1
+                total += size
+        return count
 
-    def take(self, count: int) -> list[Buffered]:
+    def take(self, count: int) -> Batch[EntryT]:
         """Removes `count` entries from the head."""
         self._sort()
-        returned = min(count, len(self._returned))
-        items = [self._returned.popleft() for _ in range(returned)]
-        items += [self._fresh.popleft() for _ in range(count - returned)]
-        self.size_in_bytes -= sum(item.size for item in items)
-        return items
+        returned = [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
+        runs: list[Run[EntryT]] = []
+        left = count - len(returned)
+        while left:
+            run = self._fresh.popleft()
+            if len(run.entries) > left:
+                run, rest = run.split(left)
+                self._fresh.appendleft(rest)
+            runs.append(run)
+            left -= len(run.entries)
+        size = sum(item.size for item in returned) + sum(run.size for run in runs)
+        self._count -= count
+        self.size_in_bytes -= size
+        return Batch(returned, runs, count, size)
 
-    def accepted(self, items: Sequence[Buffered], failed: Sequence[Buffered]) -> None:
-        """Told of `items` that were sent and are accepted, but for `failed`. Nothing here waits for them."""
+    def accepted(self, batch: Batch[EntryT], failed: Sequence[Buffered]) -> None:
+        """Told of a `batch` that was sent and is accepted, but for `failed`. Nothing here waits for it."""
+
+    def _queue(self, run: Run[EntryT]) -> None:
+        self._fresh.append(run)
 
     def _sort(self) -> None:
         # Put off until somebody looks, so that many answers at once cost one sort. Numbers are unique:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from itertools import repeat
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import TypeVar
 
-from sluice.sink.buffer import Buffered, RequestBuffer
+from sluice.sink.buffer import Batch, Buffered, RequestBuffer, Run
 
 __all__ = ["LaneBuffer"]
 
@@ -30,47 +30,39 @@ class LaneBuffer(RequestBuffer[EntryT]):
 
     def __init__(self, key: Callable[[EntryT], Hashable | None]) -> None:
         super().__init__()
-        self._key: Callable[[Any], Hashable | None] = key
-        # A lane is there while its first entry waits to be sent or is under way.
-        self._lanes: dict[Hashable, deque[Buffered]] = {}
-        self._behind = 0
-        self._released: list[Buffered] = []
+        self._key = key
+        # A lane is there while its first entry waits to be sent or is under way. Runs here have one entry.
+        self._lanes: dict[Hashable, deque[Run[EntryT]]] = {}
+        self._released: list[Run[EntryT]] = []
 
-    def __len__(self) -> int:
-        return super().__len__() + self._behind + len(self._released)
-
-    def add(self, entries: Sequence[EntryT], sizes: Sequence[int], now: float) -> None:
-        numbers = range(self._added, self._added + len(entries))
-        for item in map(Buffered, numbers, entries, sizes, repeat(now), repeat(None)):
-            key = self._key(item.entry)
-            if key is None:
-                self._fresh.append(item)
-            elif key in self._lanes:
-                self._lanes[key].append(item)
-                self._behind += 1
-            else:
-                self._lanes[key] = deque()
-                self._fresh.append(item)
-        self._added += len(entries)
-        self.size_in_bytes += sum(sizes)
-
-    def accepted(self, items: Sequence[Buffered], failed: Sequence[Buffered]) -> None:
+    def accepted(self, batch: Batch[EntryT], failed: Sequence[Buffered]) -> None:
         """Lets those go that waited for what was accepted; those behind `failed` go on waiting."""
         refused = {item.number for item in failed}
-        for item in items:
+        for item in batch.items:
             key = self._key(item.entry)
             if key is None or item.number in refused:
                 continue
             lane = self._lanes[key]
             if lane:
                 self._released.append(lane.popleft())
-                self._behind -= 1
             else:
                 del self._lanes[key]
+
+    def _queue(self, run: Run[EntryT]) -> None:
+        for number, entry, size, arrived, _ in run:
+            alone = Run(number, (entry,), (size,), size, arrived)
+            key = self._key(entry)
+            if key is None:
+                self._fresh.append(alone)
+            elif key in self._lanes:
+                self._lanes[key].append(alone)
+            else:
+                self._lanes[key] = deque()
+                self._fresh.append(alone)
 
     def _sort(self) -> None:
         super()._sort()
         if self._released:
             # By number, so that what has waited longest goes first: time in the buffer is bounded.
-            self._fresh = deque(sorted([*self._fresh, *self._released]))
+            self._fresh = deque(sorted([*self._fresh, *self._released], key=attrgetter("number")))
             self._released.clear()

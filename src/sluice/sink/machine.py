@@ -10,11 +10,11 @@ import math
 import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.retry import Backoff
-from sluice.sink.buffer import Buffered, RequestBuffer
+from sluice.sink.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, ResultInfo, SubmitResult
 from sluice.sink.lanes import LaneBuffer
@@ -58,13 +58,13 @@ class Request(Generic[EntryT]):
     """One request on its way."""
 
     number: int
-    items: Sequence[Buffered]
-    size: int  # bytes
+    batch: Batch[EntryT]
     sent_at: float
 
     @property
     def entries(self) -> list[EntryT]:
-        return [item.entry for item in self.items]
+        """A list of its own for whoever asks: a destination may change what it is given."""
+        return list(self.batch)
 
 
 class _Cause(NamedTuple):
@@ -171,18 +171,19 @@ class SinkMachine(Generic[EntryT]):
         if request is None:
             return
         try:
-            failed = _matching(request.items, result.failed)
-            rejected = _matching(request.items, [each.entry for each in result.rejected])
+            failed = _matching(request.batch, result.failed)
+            rejected = _matching(request.batch, [each.entry for each in result.rejected])
         except SluiceError as error:
             self.stop(error)
             return
-        self._buffer.accepted(request.items, failed)
-        self.figures.records += self._records(request.items) - self._records(failed) - self._records(rejected)
-        self.figures.bytes += request.size - sum(item.size for item in (*failed, *rejected))
+        self._buffer.accepted(request.batch, failed)
+        missing = [*failed, *rejected]
+        self.figures.records += self._records(request.batch) - self._records(_entries(missing))
+        self.figures.bytes += request.batch.size - sum(item.size for item in missing)
         # What is rejected says nothing about the load: the strategy hears of what may come again.
-        self._strategy.register_completed_request(ResultInfo(len(failed), len(request.items)))
+        self._strategy.register_completed_request(ResultInfo(len(failed), len(request.batch)))
         if rejected:
-            self._reject(result.rejected, self._records(rejected))
+            self._reject(result.rejected, self._records(_entries(rejected)))
         if failed:
             cause = ", ".join(f"{code} ({count})" for code, count in sorted(result.codes.items()))
             self._take_back(request, failed, _Cause(next(iter(result.codes), ""), cause or "refused"), now)
@@ -194,14 +195,14 @@ class SinkMachine(Generic[EntryT]):
         request = self._settle(number)
         if request is None:
             return
-        size = len(request.items)
+        size = len(request.batch)
         self._strategy.register_completed_request(ResultInfo(size, size))
         if fatal or self._config.fail_on_error:
-            self.figures.refused += self._records(request.items)
+            self.figures.refused += self._records(request.batch)
             self.stop(error)
         else:
             code = str(getattr(error, "code", "") or type(error).__name__)
-            self._take_back(request, request.items, _Cause(code, str(error) or code), now)
+            self._take_back(request, request.batch.items, _Cause(code, str(error) or code), now)
 
     def stop(self, failure: BaseException) -> None:
         """Nothing more is sent. The first failure is the one that counts."""
@@ -247,7 +248,7 @@ class SinkMachine(Generic[EntryT]):
         if now < self._pause_until:
             self._next_try = self._pause_until
             return 0
-        count, _ = self._buffer.measure(most, config.max_batch_size_in_bytes)
+        count = self._buffer.measure(most, config.max_batch_size_in_bytes)
         request = RequestInfo(count)
         if self._strategy.should_block(request):
             delay = self._delay(request) if self._delay else _ASK_AGAIN
@@ -266,14 +267,12 @@ class SinkMachine(Generic[EntryT]):
         )
 
     def _send(self, count: int, now: float) -> Request[EntryT]:
-        items = self._buffer.take(count)
-        request: Request[EntryT] = Request(
-            self.figures.requests, items, sum(item.size for item in items), now
-        )
+        batch = self._buffer.take(count)
+        request = Request(self.figures.requests, batch, now)
         self._in_flight[request.number] = request
         self._strategy.register_in_flight_request(RequestInfo(count))
         self.figures.requests += 1
-        self.figures.retries += self._records([item for item in items if item.refused_since is not None])
+        self.figures.retries += self._records(_entries(batch.returned))
         return request
 
     # --- what comes back ------------------------------------------------------------------------------
@@ -294,20 +293,19 @@ class SinkMachine(Generic[EntryT]):
             del self._in_flight[request.number]
             self._given_up.add(request.number)
             self.figures.timeouts += 1
-            size = len(request.items)
+            size = len(request.batch)
             self._strategy.register_completed_request(ResultInfo(size, size))
             cause = _Cause("RequestTimeout", f"no answer within {timeout:g} s")
             if self._config.fail_on_timeout:
-                self.figures.refused += (records := self._records(request.items))
+                self.figures.refused += (records := self._records(request.batch))
                 text = f"a request of {records} records got {cause.text} (failOnTimeout is true)"
                 self.stop(ServiceError(f"{self._name}: {text}", target=self._name, code=cause.code))
             else:
-                self._take_back(request, request.items, cause, now)
+                self._take_back(request, request.batch.items, cause, now)
 
-    def _records(self, items: Sequence[Buffered]) -> int:
+    def _records(self, entries: Sequence[EntryT] | Batch[EntryT]) -> int:
         """How many of the user's records these entries are."""
-        records_in = self._records_in
-        return len(items) if records_in is None else sum(records_in(item.entry) for item in items)
+        return len(entries) if self._records_in is None else sum(map(self._records_in, entries))
 
     def _reject(self, rejected: Sequence[Rejection[EntryT]], records: int) -> None:
         if self._keeps_rejected:
@@ -321,11 +319,11 @@ class SinkMachine(Generic[EntryT]):
     def _take_back(
         self, request: Request[EntryT], failed: Sequence[Buffered], cause: _Cause, now: float
     ) -> None:
-        self.figures.refused += (refused := self._records(failed))
+        self.figures.refused += (refused := self._records(_entries(failed)))
         self._last_cause = cause
         if self._config.fail_on_error:
             text = (
-                f"{refused} of {self._records(request.items)} records were not accepted (failOnError is true)"
+                f"{refused} of {self._records(request.batch)} records were not accepted (failOnError is true)"
             )
             self.stop(ServiceError(f"{self._name}: {text}: {cause.text}", target=self._name, code=cause.code))
         failed = [
@@ -335,7 +333,7 @@ class SinkMachine(Generic[EntryT]):
         worn_out = [item for item in failed if self._out_of_patience(item, now)]
         if worn_out:
             self.stop(self._exhausted(worn_out, now))
-        self._pause(request, anything_accepted=len(failed) < len(request.items), now=now)
+        self._pause(request, anything_accepted=len(failed) < len(request.batch), now=now)
 
     def _pause(self, request: Request[EntryT], *, anything_accepted: bool, now: float) -> None:
         """Holds back all sending for a moment, so that refusals do not spin and order is kept.
@@ -360,7 +358,7 @@ class SinkMachine(Generic[EntryT]):
 
     def _exhausted(self, items: Sequence[Buffered], now: float) -> ServiceError:
         longest = max(now - item.refused_since for item in items if item.refused_since is not None)
-        records = self._records(items)
+        records = self._records(_entries(items))
         many = "1 record is" if records == 1 else f"{records} records are"
         return ServiceError(
             f"{self._name}: {many} still not accepted after {longest:.1f} s (maxRetryDuration is "
@@ -374,7 +372,11 @@ class SinkMachine(Generic[EntryT]):
         return replace(self.figures)
 
 
-def _matching(items: Sequence[Buffered], failed: Sequence[EntryT]) -> Sequence[Buffered]:
+def _entries(items: Sequence[Buffered]) -> list[Any]:
+    return [item.entry for item in items]
+
+
+def _matching(batch: Batch[EntryT], failed: Sequence[EntryT]) -> Sequence[Buffered]:
     """The items whose entries `failed` names: by identity, or by equality where copies came back."""
     if not failed:
         return ()
@@ -383,7 +385,7 @@ def _matching(items: Sequence[Buffered], failed: Sequence[EntryT]) -> Sequence[B
         wanted[id(entry)] = wanted.get(id(entry), 0) + 1
     matched: list[Buffered] = []
     others: list[Buffered] = []
-    for item in items:
+    for item in batch.items:
         left = wanted.get(id(item.entry), 0)
         if left:
             wanted[id(item.entry)] = left - 1
