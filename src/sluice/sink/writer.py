@@ -124,7 +124,10 @@ class AsyncSinkWriter(Generic[EntryT]):
             Exception: what the destination calls fatal, or a `SluiceError` when patience ran out.
         """
         with self._seated():
-            entries = self._convert(batch)
+            if self._dead_letters is None:
+                entries = iter(self._converter.convert(batch))
+            else:
+                entries = self._convert_or_bury(batch)
             while True:
                 self._await_room()
                 chunk = list(islice(entries, min(self._machine.room, self._config.max_batch_size)))
@@ -235,10 +238,7 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     # --- rows that can never be delivered -------------------------------------------------------------
 
-    def _convert(self, batch: pa.RecordBatch) -> Iterator[EntryT]:
-        if self._dead_letters is None:
-            yield from self._converter.convert(batch)
-            return
+    def _convert_or_bury(self, batch: pa.RecordBatch) -> Iterator[EntryT]:
         slices = [batch.slice(start, _SLICE) for start in range(0, batch.num_rows, _SLICE)]
         slices.reverse()  # the next one is the last of the list
         while slices:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 import pyarrow as pa
@@ -92,12 +93,7 @@ class KinesisRowConverter:
             InvalidRecordError: a row without data, or with a key that is not allowed.
             OptionError: the batch has no column ``data``.
         """
-        for data, keys, hash_keys in self.columns(batch):
-            filled = _with_random_keys(keys, len(data))
-            if hash_keys is None:
-                yield from map(KinesisEntry, data, filled)
-            else:
-                yield from map(KinesisEntry, data, filled, hash_keys)
+        return chain.from_iterable(map(_entries, self.columns(batch)))
 
     def columns(self, batch: pa.RecordBatch) -> Iterator[Columns]:
         """The columns of a batch, checked, slice by slice. Raises as `convert` does."""
@@ -116,6 +112,14 @@ class KinesisRowConverter:
                 _partition_keys(column(_PARTITION_KEY), start),
                 _hash_keys(column(_HASH_KEY), start),
             )
+
+
+def _entries(columns: Columns) -> Iterator[KinesisEntry]:
+    data, keys, hash_keys = columns
+    filled = _with_random_keys(keys, len(data))
+    if hash_keys is None:
+        return map(KinesisEntry, data, filled)
+    return map(KinesisEntry, data, filled, hash_keys)
 
 
 def _data(column: Any, start: int) -> list[bytes]:
@@ -148,7 +152,10 @@ def _partition_keys(column: Any, start: int) -> list[str | None] | None:
 def _with_random_keys(keys: list[str | None] | None, count: int) -> list[str]:
     if keys is None:
         return random_keys(count)
-    random = iter(random_keys(keys.count(None)))
+    missing = keys.count(None)
+    if not missing:
+        return cast("list[str]", keys)
+    random = iter(random_keys(missing))
     return [next(random) if key is None else key for key in keys]
 
 
