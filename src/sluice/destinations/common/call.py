@@ -149,9 +149,10 @@ class BatchCall:
         """
         if len(outcomes) != len(entries):
             raise self.damaged(f"{len(outcomes)} results for {len(entries)} records")
+        told = [each if isinstance(each, Outcome) else Outcome.of(each) for each in outcomes]
         refused = {
             place: Refusal(each.error_code, each.error_message or "", self.verdict(each.error_code))
-            for place, each in enumerate(map(Outcome.of, outcomes))
+            for place, each in enumerate(told)
             if each.error_code
         }
         return self.outcome(entries, refused)
