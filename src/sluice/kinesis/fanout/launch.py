@@ -114,8 +114,9 @@ def on_stop(tell: Callable[[], None]) -> None:
 
     def handle(number: int, frame: Any) -> None:
         del frame
-        signal.signal(number, previous if previous is not None else signal.SIG_DFL)
+        # Spark may send its signal twice: only when all is said may the next one kill.
         tell()
+        signal.signal(number, previous if previous is not None else signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     signal.signal(signal.SIGTERM, handle)
