@@ -210,7 +210,8 @@ def test_subscriptions_are_read_from_the_log(streams: Streams, tmp_path: Path) -
         file.write(f"INFO {stream}/b: batches end where its subscription has come to\nhalf a li")
     assert fan_out.state().subscribed == {"a", "b"}
     with log.open("a") as file:
-        file.write(f"ne\nINFO {stream}/a: no subscription covers it now; batches end where looks say\n")
+        file.write(f"ne\nINFO {stream}/a: no subscription has come to where it is; batches end where ")
+        file.write("looks at it say\n")
     assert fan_out.state().subscribed == {"b"}
 
 
