@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import platform
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -320,6 +321,25 @@ def test_static_keys_with_a_session_token_are_sent() -> None:
     transport.install(client)
     client.list_shards(StreamName="s")
     assert header(transport.requests[0], "X-Amz-Security-Token") == "tok"
+
+
+def test_requests_say_who_sends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK, this library, and the application that the SDK's own configuration names."""
+    monkeypatch.setenv("AWS_SDK_UA_APP_ID", "billing")
+    client = client_for(LOCAL, "kinesis")
+    transport = Transport(lambda _operation, _params: answer(json.dumps({"Shards": []}).encode()))
+    transport.install(client)
+    client.list_shards(StreamName="s")
+
+    named = header(transport.requests[0], "User-Agent").split(" ")
+    assert [name.partition("/")[0] for name in named] == [
+        "Botocore",
+        "Python",
+        platform.system(),
+        "app",
+        "sluice",
+    ]
+    assert "app/billing" in named
 
 
 def test_keys_come_from_a_profile(tmp_path: Path) -> None:
