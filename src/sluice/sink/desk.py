@@ -27,13 +27,19 @@ _LONGEST_WAIT: Final = 3600.0
 class Desk(Generic[MessageT]):
     """A seat for one, and a mailbox for all.
 
+    One thread enters, and may wait in the seat; one other may watch and take it meanwhile.
+
     Args:
         clock: monotonic seconds, by which `wake_at` is meant.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        # Two, so that what concerns the one does not wake the other: a thread that wakes up to find that
+        # there is nothing to do costs as much as one that has.
+        self._visitor = threading.Condition(lock)  # whoever calls `enter`; in `wait` while seated
+        self._watcher = threading.Condition(lock)  # whoever calls `watch`
         self._messages: deque[MessageT] = deque()
         self._taken = False
         self._closed = False
@@ -41,36 +47,37 @@ class Desk(Generic[MessageT]):
 
     def post(self, message: MessageT) -> None:
         """Leaves a message. From any thread; never blocks for long."""
-        with self._changed:
+        with self._visitor:
             self._messages.append(message)
-            self._changed.notify_all()
+            (self._visitor if self._taken else self._watcher).notify()
 
     def enter(self) -> None:
         """Takes the seat; waits for whoever has it, which is never long."""
-        with self._changed:
+        with self._visitor:
             while self._taken:
-                self._changed.wait()
+                self._visitor.wait()
             self._taken = True
 
     def leave(self, wake_at: float) -> None:
         """Gives the seat up. At `wake_at`, or when a message comes, somebody has to look again."""
-        with self._changed:
+        with self._visitor:
             self._taken = False
             self._wake_at = wake_at
-            self._changed.notify_all()
+            self._visitor.notify()
+            self._watcher.notify()
 
     def collect(self) -> list[MessageT]:
         """All messages so far. For whoever has the seat."""
-        with self._changed:
+        with self._visitor:
             messages = list(self._messages)
             self._messages.clear()
             return messages
 
     def wait(self, wake_at: float) -> None:
-        """Waits for a message or until `wake_at`. For whoever has the seat; may return early."""
-        with self._changed:
+        """Waits for a message or until `wake_at`. For the visitor, seated; may return early."""
+        with self._visitor:
             if not self._messages:
-                self._sleep(wake_at)
+                self._sleep(self._visitor, wake_at)
 
     def watch(self) -> bool:
         """Waits until nobody is at the desk though there is something to do, and takes the seat.
@@ -78,26 +85,26 @@ class Desk(Generic[MessageT]):
         Returns:
             False, without the seat, when the desk is closed.
         """
-        with self._changed:
+        with self._watcher:
             while not self._closed:
                 if self._taken:
-                    self._changed.wait()
+                    self._watcher.wait()
                 elif self._messages or self._clock() >= self._wake_at:
                     self._taken = True
                     return True
                 else:
-                    self._sleep(self._wake_at)
+                    self._sleep(self._watcher, self._wake_at)
             return False
 
     def close(self) -> None:
-        """Ends every `watch`."""
-        with self._changed:
+        """Ends `watch`."""
+        with self._watcher:
             self._closed = True
-            self._changed.notify_all()
+            self._watcher.notify()
 
-    def _sleep(self, wake_at: float) -> None:
+    def _sleep(self, until: threading.Condition, wake_at: float) -> None:
         timeout = min(wake_at - self._clock(), _LONGEST_WAIT)
         if self._clock is not time.monotonic:
             timeout = min(timeout, _FOREIGN_CLOCK_SLICE)
         if timeout > 0:
-            self._changed.wait(timeout)
+            until.wait(timeout)
