@@ -36,8 +36,11 @@ __all__ = [
 LOOPBACK = "127.0.0.1"
 READY_TIMEOUT = 30.0
 NUMBERS_START = 49 * 10**54  # numbers of the service have 56 digits
-EVENT_STREAM = "application/vnd.amazon.eventstream"
-ANSWER_HEAD = "HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\n"
+ANSWER_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.amazon.eventstream\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
 _CHUNK = 1 << 20  # bytes taken from a socket at a time
 
 Operations = Mapping[str, Callable[[Any], Mapping[str, Any] | bytes | Iterable[bytes]]]
@@ -140,7 +143,7 @@ def bare_read(endpoint: str, operation: str, request: Mapping[str, Any], size: i
     buffer = bytearray(_CHUNK)
     done = 0
     with _connected(endpoint) as connection:
-        _send(connection, _request_head(operation), json.dumps(request).encode())
+        _send(connection, *_request(operation, json.dumps(request).encode()))
         while done < size and (count := connection.recv_into(buffer)):
             done += count
     return done
@@ -148,12 +151,11 @@ def bare_read(endpoint: str, operation: str, request: Mapping[str, Any], size: i
 
 def bare_call(endpoint: str, operation: str, bodies: Iterable[bytes]) -> int:
     """Sends requests one after the other and takes the answers without looking at them; their bytes."""
-    head = _request_head(operation)
     buffer = bytearray(_CHUNK)
     done = 0
     with _connected(endpoint) as connection:
         for body in bodies:
-            _send(connection, head, body)
+            _send(connection, *_request(operation, body))
             count = _receive(connection, buffer)
             while (start := buffer.find(b"\r\n\r\n", 0, count)) < 0:
                 count += _receive(connection, memoryview(buffer)[count:])
@@ -185,19 +187,21 @@ def _prepare_socket(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _request_head(operation: str) -> str:
-    return f"POST / HTTP/1.1\r\nX-Amz-Target: Kinesis_20131202.{operation}\r\n"
+def _request(operation: str, body: bytes) -> tuple[bytes, bytes]:
+    target = f"Kinesis_20131202.{operation}"
+    head = f"POST / HTTP/1.1\r\nX-Amz-Target: {target}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode(), body
 
 
-def _send(connection: socket.socket, head: str, body: bytes) -> None:
-    """Sends what is to be sent in as few packets as there can be, without copying the body."""
-    start = f"{head}Content-Length: {len(body)}\r\n\r\n".encode()
-    sent = connection.sendmsg([start, body])
-    if sent < len(start):
-        connection.sendall(start[sent:])
-        sent = len(start)
-    if sent < len(start) + len(body):
-        connection.sendall(memoryview(body)[sent - len(start) :])
+def _send(connection: socket.socket, *parts: bytes) -> None:
+    """Sends one part after the other, in as few packets as there can be and without copying any."""
+    left = [memoryview(part) for part in parts]
+    while left:
+        sent = connection.sendmsg(left)
+        while left and sent >= len(left[0]):
+            sent -= len(left.pop(0))
+        if sent:
+            left[0] = left[0][sent:]
 
 
 def _serve(parent: Connection, make: Callable[..., Operations], arguments: Sequence[object]) -> None:
@@ -230,16 +234,13 @@ def _talk(connection: socket.socket, operations: Operations) -> None:
             if isinstance(answer, Mapping):
                 answer = json.dumps(answer).encode()
             if isinstance(answer, bytes):
-                _send(connection, ANSWER_HEAD, answer)
+                _send(connection, b"%bContent-Length: %d\r\n\r\n" % (ANSWER_HEAD, len(answer)), answer)
             else:
                 _send_stream(connection, answer)
 
 
 def _send_stream(connection: socket.socket, pieces: Iterable[bytes]) -> None:
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: {EVENT_STREAM}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    connection.sendall(head.encode())
+    _send(connection, STREAM_HEAD)
     for piece in pieces:
-        connection.sendall(b"%x\r\n" % len(piece))
-        connection.sendall(piece)
-        connection.sendall(b"\r\n")
-    connection.sendall(b"0\r\n\r\n")
+        _send(connection, b"%x\r\n" % len(piece), piece, b"\r\n")
+    _send(connection, b"0\r\n\r\n")
