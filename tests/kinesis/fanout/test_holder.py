@@ -11,13 +11,15 @@ from sluice.errors import ServiceError
 from sluice.kinesis.fanout.buffer import Lacking
 from sluice.kinesis.fanout.events import EventHead
 from sluice.kinesis.fanout.holder import Holder
-from sluice.kinesis.fanout.messages import TAKEN_OVER, Fetch, FromAgent, Gone, Mark, Progress, Watch
+from sluice.kinesis.fanout.messages import DOUBTFUL, TAKEN_OVER, Fetch, FromAgent, Gone, Mark, Progress, Watch
 from sluice.source.log import IteratorStart
 from sluice.source.splits import SplitId
 
 SPLIT = SplitId("clicks", "shardId-0")
 HORIZON = IteratorStart("TRIM_HORIZON")
 NOW = 1_700_000_000_000_000
+HOUR = 3600 * 1_000_000
+DAY = 24 * HOUR
 PATIENT = 30.0
 
 Said = tuple[bytes, EventHead] | Exception
@@ -49,12 +51,16 @@ class Bench:
         self.sources: dict[SplitId, list[FakeSource]] = {}
         self.starts: list[IteratorStart] = []
         self.reports: queue.SimpleQueue[FromAgent] = queue.SimpleQueue()
+        self.now = NOW
+        self.retention = DAY
+        self.retention_asked = 0
         self.holder = Holder(
             self._open,
             self.reports.put,
             capacity=capacity,
             marks=marks,
-            now=lambda: NOW,
+            now=lambda: self.now,
+            retention=self._retention,
             server=("127.0.0.1", 4000),
         )
 
@@ -62,6 +68,11 @@ class Bench:
         self.starts.append(start)
         self.sources.setdefault(split, []).append(FakeSource())
         return self.sources[split][-1]
+
+    def _retention(self, stream: str) -> int:
+        assert stream == SPLIT.stream
+        self.retention_asked += 1
+        return self.retention
 
     def watch(self, start: IteratorStart = HORIZON, *, epoch: int = 1, split: SplitId = SPLIT) -> FakeSource:
         self.holder.watch(Watch(split, epoch, start))
@@ -169,6 +180,81 @@ def test_a_record_that_is_gone_is_not_judged_here(make: Callable[..., Bench]) ->
     assert source.is_closed
     with pytest.raises(Lacking):
         bench.read(50, 54, IteratorStart("AT_SEQUENCE_NUMBER", "50"))
+
+
+def test_a_host_that_slept_for_a_day_does_not_go_on_as_if_nothing_had_expired(
+    make: Callable[..., Bench],
+) -> None:
+    """Events go on behind what was trimmed meanwhile without a word: whoever polls will see what is lost."""
+    bench = make()
+    source = bench.watch()
+    source.said.put(event(1))
+    bench.progress()
+    bench.now += 25 * HOUR
+    source.said.put(event(7))
+
+    heard = bench.heard()
+
+    assert isinstance(heard, Gone)
+    assert heard.code == DOUBTFUL
+    assert "25 h" in heard.why
+    with pytest.raises(Lacking):
+        bench.read(None, 7)
+
+
+def test_a_record_from_the_future_tells_that_the_clock_is_wrong(make: Callable[..., Bench]) -> None:
+    """A clock that stands still, as ours may have, does not hide how long nothing came."""
+    bench = make()
+    bench.now = 0
+    source = bench.watch()
+    source.said.put(event(1))
+    bench.progress()
+    source.said.put(event(25 * HOUR // 1000))
+
+    heard = bench.heard()
+
+    assert isinstance(heard, Gone)
+    assert heard.code == DOUBTFUL
+
+
+def test_old_records_and_idle_hours_raise_no_doubt(make: Callable[..., Bench]) -> None:
+    """Neither a backlog with long pauses in it, nor a shard that only says that it lives."""
+    bench = make()
+    source = bench.watch()
+    for number in (1, 20 * HOUR // 1000, 40 * HOUR // 1000):
+        source.said.put(event(number))
+        bench.progress()
+    for _ in range(30):
+        bench.now += HOUR
+        source.said.put(event())
+        bench.progress()
+    source.said.put(event(50 * HOUR // 1000))
+
+    assert bench.progress().marks
+    assert bench.retention_asked == 0
+
+
+@pytest.mark.parametrize(("days", "gives_up"), [(1, True), (2, False)])
+def test_near_the_end_of_the_retention_polling_is_left_to_judge(
+    make: Callable[..., Bench], days: int, *, gives_up: bool
+) -> None:
+    """What expires while it waits to be pushed is passed over without a word."""
+    bench = make()
+    bench.retention = days * DAY
+    source = bench.watch()
+    for number in (1, 2):
+        source.said.put(event(number, behind=22 * HOUR // 1000))
+
+    heard = bench.heard()
+
+    if gives_up:
+        assert isinstance(heard, Gone)
+        assert heard.code == DOUBTFUL
+        assert "22.0 h behind" in heard.why
+    else:
+        assert isinstance(heard, Progress)
+        assert bench.progress().marks
+    assert bench.retention_asked == 1
 
 
 def test_the_end_of_a_shard_ends_its_ranges(make: Callable[..., Bench]) -> None:

@@ -90,6 +90,21 @@ def test_what_batches_have_passed_by_tells_where_the_buffer_begins() -> None:
     assert done == [[b"0031-0040."]]
 
 
+def test_a_subscription_that_begins_behind_where_batches_are_does_not_serve_them() -> None:
+    """What lay between may have expired before it was pushed: whoever polls will see."""
+    held = buffer(start=HORIZON_START)
+    held.trim(30)
+    start = IteratorStart("AT_SEQUENCE_NUMBER", "30")
+    thread, done = in_thread(lambda: pytest.raises(Lacking, lambda: [*held.read(start, 30, 40, PATIENT)]))
+
+    fill(held, (35, 40))
+    thread.join(PATIENT)
+
+    assert len(done) == 1
+    assert not held.holds(start, 30)
+    assert held.holds(IteratorStart("AT_SEQUENCE_NUMBER", "36"), 36)
+
+
 def test_what_lies_before_the_subscription_is_lacking() -> None:
     """It started at a record: earlier ones never came."""
     held = buffer(start=IteratorStart("AT_SEQUENCE_NUMBER", "50"))

@@ -90,12 +90,14 @@ class Agent:
         join = None if self._delegates is None else self._delegates.join
         self.server = RangeServer(setup.host, setup.secret, self._read, join)
         assert setup.config.fan_out is not None  # noqa: S101 - there is no agent without
+        log = KinesisLog.of(setup.config)
         self._holder = Holder(
             self._open_source,
             self.report,
             capacity=setup.config.fan_out.buffer_bytes,
             marks=1 if setup.config.limits.is_none else _FINE_MARKS,
-            now=KinesisLog.of(setup.config).server_time,
+            now=log.server_time,
+            retention=lambda stream: int(log.describe(stream).retention * 1_000_000),
             server=(self.server.host, self.server.port),
         )
 

@@ -112,9 +112,13 @@ class ShardBuffer:
             if not self._coverage.holds(start, need):
                 raise Lacking("it does not hold where the range starts")
             self._readings.add(reading)
+            has_begun = self._coverage.has_begun
         try:
             while end is None or reading.done < end:
                 events = self._behind(reading, patience)
+                if not has_begun and not self.holds(start, need):
+                    raise Lacking("it begins behind where the range starts")
+                has_begun = True
                 if not events:
                     return
                 for event in events:

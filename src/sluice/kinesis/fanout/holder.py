@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from sluice.errors import SluiceError
 from sluice.kinesis.fanout.buffer import Lacking, ShardBuffer
 from sluice.kinesis.fanout.events import EventHead
-from sluice.kinesis.fanout.messages import Fetch, FromAgent, Gone, Mark, Progress, Watch
+from sluice.kinesis.fanout.messages import DOUBTFUL, Fetch, FromAgent, Gone, Mark, Progress, Watch
 from sluice.source.log import IteratorStart
 from sluice.source.splits import SplitId
 
@@ -20,6 +20,11 @@ __all__ = ["EventSource", "Holder"]
 _log = logging.getLogger(__name__)
 
 _SMALLEST_SHARE: Final = 2 * 2**20
+
+# The shortest retention is 24 h: of what was at the tip half as long ago nothing is trimmed (microseconds).
+_NEVER_TRIMMED: Final = 12 * 3600 * 1_000_000
+# Behind the tip by more than this part of the retention, records may be trimmed before they are pushed.
+_SAFE_PART: Final = 0.9
 
 _ENVELOPE: Final = 100
 """Bytes of an event, at least, that a record takes beside its number, its key and its data."""
@@ -45,6 +50,8 @@ class _Held:
     first: str | None = None
     is_verified: bool = False
     is_closed: bool = False
+    heard_at: int | None = None  # the service's time (microseconds) of the last event
+    retention: int | None = None  # microseconds, once it was asked
 
     def close(self, why: str) -> None:
         self.is_closed = True
@@ -62,6 +69,7 @@ class Holder:
         marks: into how many marks an event is divided at most. One will do where batches have no
             limits.
         now: the service's time (microseconds).
+        retention: for how long a stream keeps records (microseconds); asked only far behind its tip.
         server: host and port where `read` is offered to tasks.
     """
 
@@ -73,6 +81,7 @@ class Holder:
         capacity: int,
         marks: int,
         now: Callable[[], int],
+        retention: Callable[[str], int],
         server: tuple[str, int],
     ) -> None:
         self._open_source = open_source
@@ -80,6 +89,7 @@ class Holder:
         self._capacity = capacity
         self._marks = marks
         self._now = now
+        self._retention = retention
         self._server = server
         self._held: dict[SplitId, _Held] = {}
         self._contested: set[str] = set()
@@ -142,6 +152,9 @@ class Holder:
     def _take(self, held: _Held, payload: bytes | memoryview, head: EventHead) -> bool:
         """Buffers an event and reports it. False when there is nothing more to take."""
         watch = held.watch
+        if (why := self._doubt(held, head)) is not None:
+            self._give_up(held, why, DOUBTFUL)
+            return False
         if head.numbers:
             landmark = watch.start.sequence_number
             if landmark is not None and not held.is_verified and int(head.numbers[0]) > int(landmark):
@@ -158,6 +171,21 @@ class Holder:
         if watch.start.sequence_number is None or held.is_verified or head.has_ended:
             self._report(self._progress(held, payload, head))
         return not head.has_ended
+
+    def _doubt(self, held: _Held, head: EventHead) -> str | None:
+        """Why records may have been trimmed between the last event and this one: nothing in it would tell."""
+        # A record that has just arrived knows the service's time better than a clock that slept.
+        now = max(self._now(), *head.arrivals[:1], held.heard_at or 0)
+        silent, held.heard_at = now - (held.heard_at or now), now
+        if silent > _NEVER_TRIMMED:
+            return f"what came in the {silent / 3.6e9:.0f} h since its last event may have expired"
+        behind = head.millis_behind * 1000
+        if behind > _NEVER_TRIMMED:
+            if held.retention is None:
+                held.retention = self._retention(held.watch.split.stream)
+            if behind > held.retention * _SAFE_PART:
+                return f"it is {behind / 3.6e9:.1f} h behind, and what it is to give next may expire before"
+        return None
 
     def _progress(self, held: _Held, payload: bytes | memoryview, head: EventHead) -> Progress:
         return Progress(

@@ -20,6 +20,7 @@ from sluice.kinesis.fanout.agent import AgentSetup
 from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.fanout.launch import AgentProcess, RunningAgent
 from sluice.kinesis.fanout.messages import (
+    DOUBTFUL,
     TAKEN_OVER,
     Consumers,
     Coverage,
@@ -57,6 +58,7 @@ _LAG: Final = 10.0
 """Seconds that a subscription may bring nothing but what batches had from elsewhere."""
 _SECRET_BYTES: Final = 32
 _MISSING: Final = "ResourceNotFoundException"
+_NOT_FOR_GOOD: Final = frozenset(("", _MISSING, DOUBTFUL))
 
 
 @dataclass(eq=False)
@@ -184,8 +186,8 @@ class FanOutLink:
             return watched.viewed[1]
 
     def _look(self, watched: _Watched, progress: Progress, position: Position) -> View | None:
-        is_followed = watched.followed is position
-        if not (is_followed or watched.coverage.holds(iterator_start(position), needed(position))):
+        is_next = watched.followed is position and not watched.coverage.has_begun
+        if not (is_next or watched.coverage.holds(iterator_start(position), needed(position))):
             return None
         reached = _reached(position)
         marks = watched.marks
@@ -266,7 +268,7 @@ class FanOutLink:
         self._send(Trim(split, str(need)))
 
     def _check_forbidden(self, gone: Gone) -> None:
-        if gone.code and gone.code != _MISSING and not self._fan_out.may_poll:
+        if gone.code not in _NOT_FOR_GOOD and not self._fan_out.may_poll:
             raise ServiceError(
                 f"{gone.split} can't be read by fan-out, and option 'subscribeToShardFallback' forbids "
                 f"polling: {gone.why}",

@@ -14,6 +14,7 @@ from sluice.source.offsets import After, Position
 from sluice.source.splits import SplitId
 
 __all__ = [
+    "DOUBTFUL",
     "TAKEN_OVER",
     "Consumers",
     "Coverage",
@@ -39,6 +40,9 @@ __all__ = [
 
 TAKEN_OVER: Final = "ResourceInUseException"
 """The code of a watch that ended since somebody else has subscribed with the same consumer."""
+
+DOUBTFUL: Final = "RecordsMayHaveExpired"
+"""The code of a watch that was given up since only polling can tell whether records are lost."""
 
 
 class Mark(NamedTuple):
@@ -123,7 +127,7 @@ class Progress(msgspec.Struct, tag=True, frozen=True):
 class Gone(msgspec.Struct, tag=True, frozen=True):
     """Agent to planner: nothing more will come of this watch.
 
-    ``code`` is the service's, where it was its doing.
+    ``code`` is the service's, where it was its doing, or `DOUBTFUL`.
     """
 
     split: SplitId
@@ -198,22 +202,37 @@ class Coverage:
     def __init__(self, start: IteratorStart) -> None:
         self._start: IteratorStart | None = start
         self._low = None if start.sequence_number is None else int(start.sequence_number) - 1
+        self._passed: int | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is known what the first record is."""
+        return self._low is not None
 
     def begin(self, first: str) -> None:
-        """The number of the first record that came: there is none before it behind the start."""
+        """The number of the first record that came: there is none before it behind the start.
+
+        Behind a position that lies before it there may have been some that expired.
+        """
         if self._low is None:
             self._low = int(first) - 1
 
     def pass_by(self, number: int) -> None:
-        """Batches have come to the record `number` from where this began: what follows is covered."""
-        if self._low is None:
-            self._low = number
+        """Batches have come to the record `number`: what lies before it is not served any more."""
+        self._passed = number if self._passed is None else max(self._passed, number)
 
     def drop(self, number: int) -> None:
         """Records up to `number` are not held any more."""
         self._start = None
-        self._low = number if self._low is None else max(self._low, number)
+        self.pass_by(number)
 
     def holds(self, start: IteratorStart, need: int | None) -> bool:
-        """Whether all behind a position is there or will come; see `Fetch`."""
-        return start == self._start or (need is not None and self._low is not None and need >= self._low)
+        """Whether all behind a position is there or will come; see `Fetch`.
+
+        Before it has begun that is so, as far as is known, where batches have come to.
+        """
+        if start == self._start:
+            return True
+        if need is None or (self._passed is not None and need < self._passed):
+            return False
+        return self._passed is not None if self._low is None else need >= self._low
