@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from machine import STEP, Machine
 from memory_log import SECOND, MemoryLog, hash_key
@@ -767,6 +767,28 @@ def test_expired_start_that_was_pinned() -> None:
     page_limit=st.sampled_from([1, 7, 10_000]),
     fault_rate=st.sampled_from([0.0, 0.0, 0.05]),
     steps=st.lists(STEP, max_size=25),
+)
+# Looks of a batch with limits had come beyond the target of the run that followed.
+@example(
+    seed=127,
+    shards=2,
+    empty_every=0,
+    page_size=3,
+    page_limit=1,
+    fault_rate=0.05,
+    steps=[
+        ("put", 1, 0.0),
+        ("split", 0),
+        ("available", Limits()),
+        ("put", 85, 0.0),
+        ("put", 300, 0.1),
+        ("split", 0),
+        ("batch", Limits(), False),
+        ("put", 1, 0.0),
+        ("put", 181, 0.0),
+        ("batch", Limits(records=40), False),
+        ("available", Limits()),
+    ],
 )
 def test_every_record_arrives_once_in_order_in_its_batch(  # noqa: PLR0917 - Hypothesis names them
     seed: int,

@@ -64,6 +64,18 @@ def test_a_target_that_is_a_mark_is_met_by_it() -> None:
     assert front.has_met_target
 
 
+def test_looks_that_have_come_beyond_the_target_are_cut_to_it() -> None:
+    """Else a batch would end behind it, and the next one before where that ended."""
+    front = front_at(After("5"))
+    front.add(Seen(str(n), n, 10) for n in (10, 20, 30))
+
+    front.aim(After("20", arrival=20))
+
+    assert numbers(front) == [10, 20]
+    assert front.is_exhausted
+    assert front.cut_at(2) == front.target
+
+
 def test_looks_that_have_come_further_are_kept() -> None:
     """A subscription that brings nothing yet takes nothing away; what it says of the tip is of elsewhere."""
     front = front_at(After("5"))

@@ -301,7 +301,7 @@ class StreamEnumerator:
             return list(fronts.values())
         for split_id, front in fronts.items():
             if front.target is None and split_id in self._targets:
-                front.target = self._targets[split_id]
+                front.aim(self._targets[split_id])
         return [front for front in fronts.values() if front.target not in (None, front.position)]
 
     def _front(self, split: Split, position: Position) -> Front:

@@ -130,6 +130,12 @@ class Front:
                 )
             self.has_met_target = self.has_met_target or record.sequence >= target.sequence
 
+    def aim(self, target: After | Closed) -> None:
+        """A run ends at `target`, also where looks have come further by now."""
+        self.target = target
+        seen, self.seen = self.seen, []
+        self.add(seen)
+
     def adopt(self, view: View) -> None:
         """Takes over what a subscription has brought behind `position`, in place of what was looked up.
 
