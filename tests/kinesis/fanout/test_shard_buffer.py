@@ -95,12 +95,18 @@ def test_a_subscription_that_begins_behind_where_batches_are_does_not_serve_them
     held = buffer(start=HORIZON_START)
     held.trim(30)
     start = IteratorStart("AT_SEQUENCE_NUMBER", "30")
-    thread, done = in_thread(lambda: pytest.raises(Lacking, lambda: [*held.read(start, 30, 40, PATIENT)]))
+
+    def read_on() -> bool:
+        with pytest.raises(Lacking, match="begins behind"):
+            list(held.read(start, 30, 40, PATIENT))
+        return True
+
+    thread, done = in_thread(read_on)
 
     fill(held, (35, 40))
     thread.join(PATIENT)
 
-    assert len(done) == 1
+    assert done == [True]
     assert not held.holds(start, 30)
     assert held.holds(IteratorStart("AT_SEQUENCE_NUMBER", "36"), 36)
 
