@@ -13,6 +13,7 @@ import pytest
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.buffer import Lacking
 from sluice.kinesis.fanout.channel import Address, Channel, connect
+from sluice.kinesis.fanout.connections import Connections
 from sluice.kinesis.fanout.feeds import AgentFeed, is_reachable
 from sluice.kinesis.fanout.messages import Fetch, Join, encode
 from sluice.kinesis.fanout.server import RangeServer
@@ -65,8 +66,25 @@ class Agent:
         self.server.close()
 
 
-def feed(agent: Agent, wanted: SplitRange = WANTED) -> AgentFeed:
-    return AgentFeed(agent.address, wanted, wanted.start, patience=1.0)
+def feed(agent: Agent, wanted: SplitRange = WANTED, connections: Connections | None = None) -> AgentFeed:
+    kept = connections or Connections(limit=0)
+    return AgentFeed(agent.address, wanted, wanted.start, patience=1.0, connections=kept)
+
+
+class Counting:
+    """Opens connections, and knows them."""
+
+    def __init__(self) -> None:
+        self.opened: list[Channel] = []
+        self.connections = Connections(self._open)
+
+    def _open(self, address: Address, timeout: float) -> Channel:
+        self.opened.append(connect(address, timeout=timeout))
+        return self.opened[-1]
+
+    def close(self) -> None:
+        for channel in self.opened:
+            channel.close()
 
 
 def numbers(page: Page) -> list[str]:
@@ -91,6 +109,49 @@ def test_behind_the_last_event_of_a_shard_lies_its_end() -> None:
         assert got.next_page() == Page((), None, 0)
 
     assert agent.asked == [Fetch(SPLIT, IteratorStart("TRIM_HORIZON"), None, None, 1.0)]
+
+
+def test_a_connection_serves_one_range_after_the_other() -> None:
+    """Also one whose range ended with a refusal, and one that was read to the end of its shard."""
+    to_the_end = SplitRange(SPLIT, HORIZON, Closed())
+    with closing(Counting()) as counting, closing(Agent(payload(5, 9))) as agent:
+        for wanted in (WANTED, WANTED, to_the_end, WANTED):
+            with closing(feed(agent, wanted, counting.connections)) as got:
+                assert numbers(got.next_page()) == ["5", "9"]
+                if wanted is to_the_end:
+                    assert got.next_page().next_iterator is None
+        agent.lacking, agent.events = "it was trimmed", ()
+        with closing(feed(agent, WANTED, counting.connections)) as got, pytest.raises(ServiceError):
+            got.next_page()
+        agent.lacking, agent.events = None, (payload(5, 9),)
+        with closing(feed(agent, WANTED, counting.connections)) as got:
+            assert numbers(got.next_page()) == ["5", "9"]
+
+        assert len(counting.opened) == 1
+        assert len(agent.asked) == 6
+
+
+def test_ranges_side_by_side_have_a_connection_each() -> None:
+    """And what is free is taken first."""
+    with closing(Counting()) as counting, closing(Agent(payload(9))) as agent:
+        for _ in range(2):
+            with (
+                closing(feed(agent, WANTED, counting.connections)) as one,
+                closing(feed(agent, WANTED, counting.connections)) as other,
+            ):
+                assert numbers(one.next_page()) == numbers(other.next_page()) == ["9"]
+
+        assert len(counting.opened) == 2
+
+
+def test_a_connection_with_a_range_under_way_is_not_used_again() -> None:
+    """What is left of that range would be taken for the next one's."""
+    with closing(Counting()) as counting, closing(Agent(payload(5), payload(9))) as agent:
+        for _ in range(2):
+            with closing(feed(agent, WANTED, counting.connections)) as got:
+                assert numbers(got.next_page()) == ["5"]
+
+        assert len(counting.opened) == 2
 
 
 def test_what_the_agent_lacks_is_said_and_why() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import os
+import select
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -72,6 +73,12 @@ class Channel:
 
     def set_timeout(self, seconds: float | None) -> None:
         self._socket.settimeout(seconds)
+
+    def is_quiet(self) -> bool:
+        """Whether the connection stands, as far as is known, and nothing waits to be received."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
 
     def close(self) -> None:
         """From any thread: wakes one that is sending or receiving."""

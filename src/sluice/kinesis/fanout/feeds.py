@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.channel import Address, Channel, connect
+from sluice.kinesis.fanout.channel import Address, Channel
+from sluice.kinesis.fanout.connections import Connections, shared_connections
 from sluice.kinesis.fanout.events import decode_page
 from sluice.kinesis.fanout.messages import Fetch, encode, needed
 from sluice.kinesis.fanout.opening import open_subscriber
@@ -23,6 +24,7 @@ __all__ = ["AgentFeed", "SubscriptionFeed", "is_reachable"]
 _CONNECT_TIMEOUT: Final = 5.0
 _SLACK: Final = 10.0
 """Seconds an agent may take beyond the patience it is asked for before it counts as hung."""
+_LAST_WORD: Final = 1.0
 _UNREACHABLE: Final = 30.0
 """Seconds for which an agent that could not be reached is not tried again by this process."""
 
@@ -39,16 +41,26 @@ class AgentFeed:
 
     Args:
         patience: seconds without news after which the agent says that it lacks the range.
+        connections: where one is taken from, and goes back to when the agent has said all.
     """
 
     vouches = True  # the agent serves what it has had without a gap from a verified start on
 
     def __init__(
-        self, address: Address, split_range: SplitRange, position: Position, *, patience: float
+        self,
+        address: Address,
+        split_range: SplitRange,
+        position: Position,
+        *,
+        patience: float,
+        connections: Connections | None = None,
     ) -> None:
+        self._connections = connections or shared_connections()
         self._address = address
         self._target = str(split_range.split)
         self._channel: Channel | None = None
+        self._end = split_range.end.sequence if isinstance(split_range.end, After) else None
+        self._is_done = False  # only one word of the agent is left, or none
         need, end = needed(position), split_range.end
         fetch = Fetch(
             split=split_range.split,
@@ -58,7 +70,7 @@ class AgentFeed:
             patience=patience,
         )
         try:
-            self._channel = connect(address, timeout=_CONNECT_TIMEOUT)
+            self._channel = self._connections.take(address, timeout=_CONNECT_TIMEOUT)
         except (OSError, EOFError) as error:
             _unreachable[address] = time.monotonic() + _UNREACHABLE
             raise self._broken(error) from None
@@ -71,22 +83,35 @@ class AgentFeed:
 
     def next_page(self) -> Page:
         """See `sluice.source.log.Feed.next_page`."""
-        if self._channel is None:
+        channel = self._channel
+        if channel is None:
             raise self._broken("it was closed")
         try:
-            frame = self._channel.receive()
+            frame = channel.receive()
         except (OSError, EOFError) as error:
             raise self._broken(error) from None
         kind, body = bytes(frame[:1]), frame[1:]
         if kind == EVENT:
-            return decode_page(body, target=self._target)
+            page = decode_page(body, target=self._target)
+            if self._end is not None and page.records:
+                self._is_done = int(page.records[-1].sequence_number) >= self._end
+            return page
         if kind == DONE:  # asked for on behind the range's end: only where that is the shard's
+            self._let_go(channel)
             return Page((), None, 0)
+        self._let_go(channel)
         raise self._broken(bytes(body).decode(errors="replace"))
 
     def close(self) -> None:
-        channel, self._channel = self._channel, None
+        channel = self._channel
         if channel is not None:
+            self._let_go(channel, is_over=self._is_done and _says_done(channel))
+
+    def _let_go(self, channel: Channel, *, is_over: bool = True) -> None:
+        self._channel = None
+        if is_over:
+            self._connections.keep(self._address, channel)
+        else:
             channel.close()
 
     def _broken(self, why: object) -> ServiceError:
@@ -97,6 +122,15 @@ class AgentFeed:
             target=self._target,
             retryable=True,
         )
+
+
+def _says_done(channel: Channel) -> bool:
+    """Takes the word that follows the last event at once."""
+    try:
+        channel.set_timeout(_LAST_WORD)
+        return bytes(channel.receive()[:1]) == DONE
+    except (OSError, EOFError):
+        return False
 
 
 class SubscriptionFeed:
