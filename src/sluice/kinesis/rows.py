@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,48 +31,77 @@ _BATCH_BYTES = 8 * 2**20
 """Of data. Measured into Spark, batches of 1 to 32 MiB are equally fast, so that a page is one batch or two;
 half a MiB costs a tenth, a quarter of a MiB a third, and above 64 MB they are 40 % slower."""
 
+_ENOUGH = 256 * 2**10
+"""Pages are gathered up to so many bytes: a batch of few rows costs as much as one of hundreds."""
+
+_ENVELOPE = 100
+"""Bytes that a record takes beside its data, about."""
+
 _BATCH_ROWS = 50_000
 """Of user records, whose keys may take far more room unpacked than packed."""
 
 
+_Piece = tuple[SplitRange, Sequence[AnyRecord]]
+
+
 def to_record_batches(
-    split_range: SplitRange, records: Sequence[AnyRecord], *, unpack: bool
+    pages: Iterable[tuple[SplitRange, Sequence[AnyRecord]]], *, unpack: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one page, in order.
+    """The rows of pages, those of each range in order. Small pages share a batch, of whatever ranges.
 
     Args:
-        split_range: whose page it is. Where it starts or ends inside an aggregated record, the
-            sub-records that are not in it are left out.
+        pages: with their ranges. Where one starts or ends inside an aggregated record, the sub-records
+            that are not in it are left out.
         unpack: whether aggregated records of the Kinesis Producer Library are taken apart.
     """
-    for chunk in _chunks(records):
-        data = pa.array([r.data for r in chunk], pa.binary())
-        if unpack and pc.any(pc.starts_with(data, MAGIC)).as_py():
-            del data
-            yield from _unpacked(split_range, chunk)
-            continue
-        yield _batch(
-            split_range,
-            data,
-            pa.array([r.partition_key for r in chunk], pa.string()),
-            pa.array([r.sequence_number for r in chunk], pa.string()),
-            pa.repeat(pa.scalar(0, pa.int64()), len(chunk)),
-            arrivals_of(chunk),
-        )
+    gathered: list[_Piece] = []
+    size = 0
+    for split_range, records in pages:
+        for chunk, chunk_size in _chunks(records):
+            gathered.append((split_range, chunk))
+            size += chunk_size + len(chunk) * _ENVELOPE
+            if size >= _ENOUGH:
+                yield from _batches(gathered, unpack=unpack)
+                gathered, size = [], 0
+    if gathered:
+        yield from _batches(gathered, unpack=unpack)
 
 
-def _chunks(records: Sequence[AnyRecord]) -> Iterator[Sequence[AnyRecord]]:
-    if records and sum([len(r.data) for r in records]) <= _BATCH_BYTES:
-        yield records  # as most pages are: nothing to look at record by record
+def _chunks(records: Sequence[AnyRecord]) -> Iterator[tuple[Sequence[AnyRecord], int]]:
+    """Parts of a page of `_BATCH_BYTES` at most, with their bytes of data."""
+    total = sum([len(r.data) for r in records])
+    if records and total <= _BATCH_BYTES:
+        yield records, total  # as most pages are: nothing to look at record by record
         return
     start = size = 0
     for index, record in enumerate(records):
         if size and size + len(record.data) > _BATCH_BYTES:
-            yield records[start:index]
+            yield records[start:index], size
             start, size = index, 0
         size += len(record.data)
     if start < len(records):
-        yield records[start:]
+        yield records[start:], size
+
+
+def _batches(pieces: Sequence[_Piece], *, unpack: bool) -> Iterator[pa.RecordBatch]:
+    records = pieces[0][1] if len(pieces) == 1 else [r for _, chunk in pieces for r in chunk]
+    data = pa.array([r.data for r in records], pa.binary())
+    if unpack and pc.any(pc.starts_with(data, MAGIC)).as_py():
+        del data
+        for piece in pieces:
+            yield from _unpacked(*piece) if len(pieces) == 1 else _batches([piece], unpack=True)
+        return
+    yield pa.RecordBatch.from_arrays(
+        [
+            data,
+            pa.array([r.partition_key for r in records], pa.string()),
+            pa.array([r.sequence_number for r in records], pa.string()),
+            pa.repeat(pa.scalar(0, pa.int64()), len(records)),
+            arrivals_of(records),
+            *_names([(split_range, len(chunk)) for split_range, chunk in pieces]),
+        ],
+        schema=ARROW_SCHEMA,
+    )
 
 
 def _unpacked(split_range: SplitRange, records: Sequence[AnyRecord]) -> Iterator[pa.RecordBatch]:
@@ -106,17 +135,24 @@ def _edge(position: Position, record: AnyRecord) -> int | None:
 
 def _unpacked_batch(split_range: SplitRange, users: Sequence[UserRecord]) -> pa.RecordBatch:
     numbers, subs, arrivals, keys, data, _ = zip(*users, strict=True)
-    return _batch(
-        split_range,
-        pa.array(data, pa.binary()),
-        pa.array(keys, pa.string()),
-        pa.array(numbers, pa.string()),
-        pa.array(subs, pa.int64()),
-        pa.array(arrivals, pa.timestamp("us", tz="UTC")),
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(data, pa.binary()),
+            pa.array(keys, pa.string()),
+            pa.array(numbers, pa.string()),
+            pa.array(subs, pa.int64()),
+            pa.array(arrivals, pa.timestamp("us", tz="UTC")),
+            *_names([(split_range, len(users))]),
+        ],
+        schema=ARROW_SCHEMA,
     )
 
 
-def _batch(split_range: SplitRange, *columns: pa.Array) -> pa.RecordBatch:
-    split, count = split_range.split, len(columns[0])
-    names = [pa.repeat(pa.scalar(name, pa.string()), count) for name in (split.stream, split.shard)]
-    return pa.RecordBatch.from_arrays([*columns, *names], schema=ARROW_SCHEMA)
+def _names(counts: Sequence[tuple[SplitRange, int]]) -> Iterator[pa.Array]:
+    """The columns of streams and of shards: those of each range so many times."""
+    for names in ([r.split.stream for r, _ in counts], [r.split.shard for r, _ in counts]):
+        if len(counts) == 1:
+            yield pa.repeat(pa.scalar(names[0], pa.string()), counts[0][1])
+        else:
+            repeated = [name for name, (_, count) in zip(names, counts, strict=True) for _ in range(count)]
+            yield pa.array(repeated, pa.string())

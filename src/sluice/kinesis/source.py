@@ -114,8 +114,7 @@ def read_ranges(
 
     if access is not None and config.fan_out is not None and config.fan_out.agent == "workers":
         start_agent_here(config, access)
-    for split_range, records in fetch_side_by_side(ranges, read):
-        yield from to_record_batches(split_range, records, unpack=config.deaggregate)
+    yield from to_record_batches(fetch_side_by_side(ranges, read), unpack=config.deaggregate)
 
 
 def _push(config: SourceConfig, access: FanOutAccess, log: KinesisLog, guard: LossGuard) -> OpenCursor:
