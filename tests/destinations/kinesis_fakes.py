@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -72,9 +72,7 @@ class FakeStream:
             old = [shard._replace(is_closed=True) for shard in self.shards]
             self.shards = [*old, *evenly(count, len(old))]
 
-    def put(
-        self, entries: Sequence[KinesisEntry]
-    ) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome | Mapping[str, Any]]]:
+    def put(self, entries: Sequence[KinesisEntry]) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]:
         self.before()
         with self.lock:
             assert 0 < len(entries) <= 500

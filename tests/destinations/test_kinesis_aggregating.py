@@ -22,6 +22,7 @@ from sluice.destinations.kinesis.aggregating import AggregatingDestination
 from sluice.destinations.kinesis.shards import ShardMap, Shards, shards_of
 from sluice.errors import InvalidRecordError, ServiceError
 from sluice.kinesis.aggregation import MAGIC, hash_key, unpack
+from sluice.kinesis.answers import Outcome
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import read_options
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy
@@ -259,7 +260,7 @@ def test_an_answer_without_a_shard_is_no_proof() -> None:
     destination = made(stream)
     entries = list(destination.create_converter().convert(batch(rows(10))))
     put = stream.put
-    stream.put = lambda records: (put(records)[0], [{} for _ in records])  # type: ignore[method-assign,assignment]
+    stream.put = lambda records: (put(records)[0], [Outcome() for _ in records])  # type: ignore[method-assign,assignment]
     assert destination.submit(entries).failed == entries
 
 

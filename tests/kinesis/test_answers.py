@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wire_answers import parsed_by_the_sdk, parsed_by_us, response_of, shape_of, written
 
 from sluice.kinesis import client, wire
-from sluice.kinesis.answers import Outcome
+from sluice.kinesis.answers import Outcome, outcomes_of
 from sluice.kinesis.records import WireRecord
 from sluice.source.log import Page
 
@@ -210,8 +210,9 @@ def test_outcomes_are_what_the_sdk_would_have_made(shape: Any, name: str, data: 
     assert [(each.error_code, each.error_message) for each in ours[name]] == [
         (each.get("ErrorCode"), each.get("ErrorMessage")) for each in theirs[name]
     ]
-    assert name != "Records" or ours[name] == [Outcome.of(each) for each in theirs[name]]
-    assert all(type(each) is Outcome for each in ours[name])
+    assert name != "Records" or ours[name] == outcomes_of(theirs, name)
+    assert outcomes_of(ours, name) == ours[name]
+    assert all(type(each) is Outcome for each in (*ours[name], *outcomes_of(theirs, name)))
     assert ours["ResponseMetadata"] == theirs["ResponseMetadata"]
 
 

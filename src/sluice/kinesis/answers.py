@@ -16,7 +16,14 @@ import msgspec
 
 from sluice.kinesis.records import WireRecord
 
-__all__ = ["Outcome", "metadata_of", "read_put_record_batch", "read_put_records", "read_records"]
+__all__ = [
+    "Outcome",
+    "metadata_of",
+    "outcomes_of",
+    "read_put_record_batch",
+    "read_put_records",
+    "read_records",
+]
 
 
 class Outcome(msgspec.Struct, rename="pascal", gc=False):
@@ -27,11 +34,17 @@ class Outcome(msgspec.Struct, rename="pascal", gc=False):
     shard_id: str | None = None
 
     @classmethod
-    def of(cls, outcome: Outcome | Mapping[str, Any]) -> Outcome:
+    def of(cls, outcome: Mapping[str, Any]) -> Outcome:
         """The same of the SDK's reading."""
-        if isinstance(outcome, Outcome):
-            return outcome
         return cls(outcome.get("ErrorCode"), outcome.get("ErrorMessage"), outcome.get("ShardId"))
+
+
+def outcomes_of(answer: Mapping[str, Any], name: str) -> list[Outcome]:
+    """The outcomes that an answer has under `name`, whether the library or the SDK has read it."""
+    outcomes: list[Any] = answer.get(name) or []
+    if outcomes and not isinstance(outcomes[0], Outcome):  # one reader has read all of them
+        return list(map(Outcome.of, outcomes))
+    return outcomes
 
 
 class _Page(msgspec.Struct, rename="pascal"):

@@ -138,7 +138,7 @@ class BatchCall:
         )
 
     def outcome_in_order(
-        self, entries: Sequence[EntryT], outcomes: Sequence[Outcome | Mapping[str, Any]]
+        self, entries: Sequence[EntryT], outcomes: Sequence[Outcome]
     ) -> SubmitResult[EntryT]:
         """What became of `entries`, by an answer with one outcome for each, in their order.
 
@@ -149,10 +149,9 @@ class BatchCall:
         """
         if len(outcomes) != len(entries):
             raise self.damaged(f"{len(outcomes)} results for {len(entries)} records")
-        told = [each if isinstance(each, Outcome) else Outcome.of(each) for each in outcomes]
         refused = {
             place: Refusal(each.error_code, each.error_message or "", self.verdict(each.error_code))
-            for place, each in enumerate(told)
+            for place, each in enumerate(outcomes)
             if each.error_code
         }
         return self.outcome(entries, refused)

@@ -23,6 +23,7 @@ from sluice.destinations.common import (
     matching,
 )
 from sluice.errors import OptionError
+from sluice.kinesis.answers import outcomes_of
 from sluice.kinesis.bodies import Ready
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import Option, OptionValues
@@ -132,7 +133,7 @@ class FirehoseDestination:
         answer = self._call(
             DeliveryStreamName=self._stream, Records=Ready([{"Data": entry} for entry in entries], _STAND_IN)
         )
-        return self._call.outcome_in_order(entries, answer.get("RequestResponses", ()))
+        return self._call.outcome_in_order(entries, outcomes_of(answer, "RequestResponses"))
 
     def is_fatal(self, error: Exception) -> bool:
         """See `BatchCall.is_fatal`."""

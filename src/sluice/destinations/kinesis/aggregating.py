@@ -11,8 +11,8 @@ it twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from sluice.destinations.kinesis.aggregated import (
     Aggregate,
@@ -48,7 +48,7 @@ class Plain(Protocol):
     def name(self) -> str: ...
     def put(
         self, entries: Sequence[KinesisEntry]
-    ) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome | Mapping[str, Any]]]: ...
+    ) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]: ...
     def size_in_bytes(self, entry: KinesisEntry) -> int: ...
     def is_fatal(self, error: Exception) -> bool: ...
     def close(self) -> None: ...
@@ -196,7 +196,7 @@ class AggregatingDestination:
             elif id(record) in rejected:
                 fate.refuse(part, rejected[id(record)])
             elif isinstance(part.entry, Aggregate) and not self._arrived(
-                part.entry, Outcome.of(outcome).shard_id, shards
+                part.entry, outcome.shard_id, shards
             ):
                 astray.append(part)
         return astray

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -15,7 +15,7 @@ from sluice.destinations.common import BatchCall, matching
 from sluice.destinations.kinesis.aggregating import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.rows import KinesisEntry, KinesisRowConverter
 from sluice.destinations.kinesis.shards import Shards, shards_of
-from sluice.kinesis.answers import Outcome
+from sluice.kinesis.answers import Outcome, outcomes_of
 from sluice.kinesis.bodies import Ready
 from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import BOOLEAN, Option, OptionValues
@@ -138,12 +138,10 @@ class KinesisStreamsDestination:
         """
         return self.put(entries)[0]
 
-    def put(
-        self, entries: Sequence[KinesisEntry]
-    ) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome | Mapping[str, Any]]]:
+    def put(self, entries: Sequence[KinesisEntry]) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]:
         """The same; beside the result, what the service says of each entry. Raises as `submit` does."""
         answer = self._call(Records=Ready(entries, _STAND_IN), **self._stream)
-        outcomes = answer.get("Records", ())
+        outcomes = outcomes_of(answer, "Records")
         return self._call.outcome_in_order(entries, outcomes), outcomes
 
     def is_fatal(self, error: Exception) -> bool:
