@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from sluice.source import fetcher
 from sluice.source.fetcher import fetch_side_by_side
 from sluice.source.log import Record
 from sluice.source.offsets import HORIZON, Closed, SplitRange
@@ -70,6 +71,44 @@ def test_ranges_are_read_at_the_same_time() -> None:
         yield page(1)
 
     assert len(list(fetch_side_by_side(RANGES, read))) == len(RANGES)
+    join_fetchers()
+
+
+def test_what_is_there_at_once_is_read_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order: threads that all have something to give get in each other's way."""
+    monkeypatch.setattr(fetcher, "_MOMENT", 60.0)
+    threads = set()
+
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
+        del split_range, pause
+        threads.add(threading.get_ident())
+        yield page(1)
+        yield page(2)
+
+    found = [split_range for split_range, _ in fetch_side_by_side(RANGES, read, at_once=1)]
+
+    assert found == [each for each in RANGES for _ in range(2)]
+    assert len(threads) == 1
+    join_fetchers()
+
+
+def test_a_range_that_keeps_us_waiting_holds_up_no_other() -> None:
+    """Each of those that follow is begun when no page has come for a moment."""
+    is_last_read = threading.Event()
+
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
+        del pause
+        if split_range is RANGES[-1]:
+            yield page(1)
+            is_last_read.set()
+        else:
+            assert is_last_read.wait(10)
+            yield page(1)
+
+    found = [split_range for split_range, _ in fetch_side_by_side(RANGES, read, at_once=2)]
+
+    assert found[0] is RANGES[-1]
+    assert len(found) == len(RANGES)
     join_fetchers()
 
 

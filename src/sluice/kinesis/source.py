@@ -114,7 +114,12 @@ def read_ranges(
 
     if access is not None and config.fan_out is not None and config.fan_out.agent == "workers":
         start_agent_here(config, access)
-    yield from to_record_batches(fetch_side_by_side(ranges, read), unpack=config.deaggregate)
+    # What an agent has buffered is there at once; everything else has to be waited for.
+    held = {} if access is None else access.agents
+    ordered = sorted(ranges, key=lambda split_range: split_range.split in held)
+    at_once = 1 + sum(split_range.split not in held for split_range in ranges)
+    pages = fetch_side_by_side(ordered, read, at_once=at_once)
+    yield from to_record_batches(pages, unpack=config.deaggregate)
 
 
 def _push(config: SourceConfig, access: FanOutAccess, log: KinesisLog, guard: LossGuard) -> OpenCursor:

@@ -20,6 +20,9 @@ ReadRange = Callable[[SplitRange, Callable[[float], None]], Iterator[Sequence[An
 """Reads one range; sleeps only through the function it is given, which raises `Stopped` at the end."""
 
 _PAGES_AHEAD = 2
+_MOMENT = 0.02
+"""Seconds without a page after which another range is begun. Where pages are there already one thread is
+faster than many, which wait for each other; where each has to be waited for it is not."""
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the way out for a fetcher nobody listens to
@@ -34,39 +37,62 @@ class _Fetched:
     is_last: bool = False
 
 
-class _Fetcher(threading.Thread):
-    """Reads one range into the queue all fetchers share, never more than `_PAGES_AHEAD` unconsumed."""
+class _Fetchers:
+    """Threads that read ranges into one queue, never more than `_PAGES_AHEAD` pages of each unconsumed."""
 
-    def __init__(
-        self,
-        split_range: SplitRange,
-        read: ReadRange,
-        output: queue.SimpleQueue[_Fetched],
-        stopping: threading.Event,
-    ) -> None:
-        super().__init__(name=f"sluice-fetch-{split_range.split.shard}", daemon=True)
-        self.space = threading.Semaphore(_PAGES_AHEAD)
-        self._range = split_range
+    def __init__(self, ranges: Sequence[SplitRange], read: ReadRange) -> None:
         self._read = read
-        self._output = output
-        self._stopping = stopping
+        self._left: queue.SimpleQueue[SplitRange] = queue.SimpleQueue()
+        for split_range in ranges:
+            self._left.put(split_range)
+        self._spaces = {r.split: threading.Semaphore(_PAGES_AHEAD) for r in ranges}
+        self._output: queue.SimpleQueue[_Fetched] = queue.SimpleQueue()
+        self._stopping = threading.Event()
 
-    def run(self) -> None:
-        error: BaseException | None = None
-        try:
-            self._wait_for_space()
-            self._fetch(self._read(self._range, self._pause))
-        except Stopped:
-            pass
-        except BaseException as caught:  # noqa: BLE001 - it is raised again in the consumer's thread
-            error = caught
-        self._output.put(_Fetched(self._range, (), error, is_last=True))
+    def start(self) -> None:
+        """One more, which takes the ranges that are left, one after the other."""
+        threading.Thread(target=self._run, name="sluice-fetch", daemon=True).start()
 
-    def _fetch(self, pages: Iterator[Sequence[AnyRecord]]) -> None:
+    def next(self) -> _Fetched:
+        """What comes next, of any range. Starts another fetcher where that takes a while."""
+        while not self._left.empty():
+            try:
+                return self._output.get(timeout=_MOMENT)
+            except queue.Empty:
+                self.start()
+        return self._output.get()
+
+    def consumed(self, split_range: SplitRange) -> None:
+        """A page is done with: there is space for another one."""
+        self._spaces[split_range.split].release()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for space in self._spaces.values():
+            space.release()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                split_range = self._left.get_nowait()
+            except queue.Empty:
+                return
+            error: BaseException | None = None
+            try:
+                self._fetch(split_range)
+            except Stopped:
+                pass
+            except BaseException as caught:  # noqa: BLE001 - it is raised again in the consumer's thread
+                error = caught
+            self._output.put(_Fetched(split_range, (), error, is_last=True))
+
+    def _fetch(self, split_range: SplitRange) -> None:
+        self._wait_for_space(split_range)
+        pages = self._read(split_range, self._pause)
         try:
             for records in pages:
-                self._output.put(_Fetched(self._range, records))
-                self._wait_for_space()
+                self._output.put(_Fetched(split_range, records))
+                self._wait_for_space(split_range)
         finally:
             if isinstance(pages, Generator):  # what it holds open ends here, not when it is collected
                 pages.close()
@@ -75,37 +101,37 @@ class _Fetcher(threading.Thread):
         if self._stopping.wait(seconds):
             raise Stopped
 
-    def _wait_for_space(self) -> None:
-        self.space.acquire()
+    def _wait_for_space(self, split_range: SplitRange) -> None:
+        self._spaces[split_range.split].acquire()
         if self._stopping.is_set():
             raise Stopped
 
 
 def fetch_side_by_side(
-    ranges: Sequence[SplitRange], read: ReadRange
+    ranges: Sequence[SplitRange], read: ReadRange, *, at_once: int | None = None
 ) -> Iterator[tuple[SplitRange, Sequence[AnyRecord]]]:
     """Yields pages as they come: those of one range in order, those of different ranges mixed.
+
+    Args:
+        at_once: with how many of the ranges, the first ones, to begin; the others follow, each when one
+            before it is done or no page comes for a moment. None: with all.
 
     Raises:
         whatever `read` raised first, after telling the others to stop.
     """
-    output: queue.SimpleQueue[_Fetched] = queue.SimpleQueue()
-    stopping = threading.Event()
-    fetchers = {r.split: _Fetcher(r, read, output, stopping) for r in ranges}
-    for fetcher in fetchers.values():
-        fetcher.start()
+    fetchers = _Fetchers(ranges, read)
     try:
-        running = len(fetchers)
+        for _ in range(len(ranges) if at_once is None else min(at_once, len(ranges))):
+            fetchers.start()
+        running = len(ranges)
         while running:
-            fetched = output.get()
+            fetched = fetchers.next()
             if fetched.error is not None:
                 raise fetched.error
             if fetched.is_last:
                 running -= 1
                 continue
             yield fetched.split_range, fetched.records
-            fetchers[fetched.split_range.split].space.release()
+            fetchers.consumed(fetched.split_range)
     finally:
-        stopping.set()
-        for fetcher in fetchers.values():
-            fetcher.space.release()
+        fetchers.stop()
