@@ -58,7 +58,7 @@ class _Fetchers:
         while not self._left.empty():
             try:
                 return self._output.get(timeout=_MOMENT)
-            except queue.Empty:
+            except queue.Empty:  # noqa: PERF203 - the loop is there for it
                 self.start()
         return self._output.get()
 
