@@ -27,6 +27,7 @@ from sluice.sink.memory import remembered
 from sluice.sink.progress import SinkProgress
 from sluice.sink.writer import AsyncSinkWriter
 from sluice.spark.logs import configure_driver_log
+from sluice.spark.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,6 +121,7 @@ class _Settings:
             message = self._prepare(setup.committing, origin, batches)
         else:
             message = self._deliver(setup, origin, batches)
+        settle()
         return replace(message, duration=round(time.monotonic() - started, 3))
 
     def _deliver(self, setup: SinkSetup, origin: Origin, batches: Iterable[pa.RecordBatch]) -> CommitMessage:

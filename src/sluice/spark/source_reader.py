@@ -21,6 +21,7 @@ from sluice.kinesis.source import bounded_access, plan_bounded_read, read_ranges
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.source.slices import NO_LIMITS, Limits
 from sluice.spark.logs import configure_driver_log
+from sluice.spark.workers import settle
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -173,4 +174,5 @@ def _deal(
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, RangesPartition)  # noqa: S101 - no other is made
-    return read_ranges(config, partition.ranges, partition.access)
+    yield from read_ranges(config, partition.ranges, partition.access)
+    settle()
