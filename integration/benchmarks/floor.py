@@ -1,7 +1,12 @@
-"""A streaming source that always has a row ready: what a micro-batch costs with a Python source at best."""
+"""Streaming sources that cost next to nothing: what a micro-batch costs with a Python source at best.
+
+One always has a row ready, made when its batch is planned. The other one's rows are made at any time,
+as those of a stream are, and wait for the batch that runs to end.
+"""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,30 +16,44 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-__all__ = ["FloorSource"]
+__all__ = ["FedSource", "FloorSource"]
+
+_EVERY = 0.1  # seconds: in each of them one row of the fed source is made
 
 
 @dataclass
 class Made(InputPartition):
-    """When the one row of a batch was made: when its batch was planned."""
+    """When the rows of a batch were made."""
 
-    at: float
+    at: list[float]
 
 
 class FloorReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return {"at": 0.0}
+        return {"at": time.time()}
 
     def latestOffset(self, *_: Any) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return {"at": time.time()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         del start
-        return [Made(end["at"])]
+        return [Made([end["at"]])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Made)
-        yield pa.record_batch({"data": pa.array([repr(partition.at).encode()], pa.binary())})
+        yield pa.record_batch({"data": pa.array([repr(at).encode() for at in partition.at], pa.binary())})
+
+
+class FedReader(FloorReader):
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = (int(offset["at"] / _EVERY) for offset in (start, end))
+        times = map(_made, range(first, last + 1))
+        return [Made([at for at in times if start["at"] < at <= end["at"]])]
+
+
+def _made(number: int) -> float:
+    """When the row `number` is made: somewhere in its tenth of a second, always at the same place."""
+    return (number + random.Random(number).random()) * _EVERY
 
 
 class FloorSource(DataSource):
@@ -48,3 +67,13 @@ class FloorSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         del schema
         return FloorReader()
+
+
+class FedSource(FloorSource):
+    @classmethod
+    def name(cls) -> str:
+        return "fed"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        del schema
+        return FedReader()

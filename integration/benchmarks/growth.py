@@ -34,13 +34,21 @@ TURNS = 3
 
 
 def main() -> int:
-    lines = [
-        f"{RECORDS:,} records of 100 B",
-        f"{'shards':>7} {'tasks':>6} {'s a batch':>10} {'us a record':>12}",
-    ]
+    lines = [f"{'backlog':>12} {'MB':>7} {'worker, MiB':>12} {'driver, MiB':>12}"]
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
         spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
+        # First of all, since what is measured is the most that a process has had since its start.
+        memory: list[tuple[float, float]] = []
+        for factor in BACKLOGS:
+            with server.serving(backlog, 16, 5 * factor, BACKLOG_PAGE, 1024) as at:
+                _read(spark, at, 16)
+            records = 16 * BACKLOG_PAGE * 5 * factor
+            workers, driver = _peak("pyspark.daemon"), _peak("integration.benchmarks.growth")
+            memory.append((records * 1024 / 1e6, workers))
+            lines.append(f"{records:>12,} {records * 1024 / 1e6:>7,.0f} {workers:>12,.0f} {driver:>12,.0f}")
+        lines += ["", f"{RECORDS:,} records of 100 B"]
+        lines += [f"{'shards':>7} {'tasks':>6} {'s a batch':>10} {'us a record':>12}"]
         by_shards: list[tuple[float, float]] = []
         for shards in SHARDS:
             pages = max(1, 20 // shards)
@@ -54,15 +62,6 @@ def main() -> int:
                 seconds = _batch(spark, at, per_task)
                 by_tasks.append((64 // per_task, seconds))
                 lines.append(_row(64, 64 // per_task, seconds))
-        lines += ["", f"{'backlog':>12} {'MB':>7} {'worker, MiB':>12} {'driver, MiB':>12}"]
-        memory: list[tuple[float, float]] = []
-        for factor in BACKLOGS:
-            with server.serving(backlog, 16, 5 * factor, BACKLOG_PAGE, 1024) as at:
-                _read(spark, at, 16)
-            records = 16 * BACKLOG_PAGE * 5 * factor
-            workers, driver = _peak("pyspark.daemon"), _peak("integration.benchmarks.growth")
-            memory.append((records * 1024 / 1e6, workers))
-            lines.append(f"{records:>12,} {records * 1024 / 1e6:>7,.0f} {workers:>12,.0f} {driver:>12,.0f}")
     write_table("growth", lines)
     panels = [
         Panel("seconds a batch, by shards", [Line("16 shards a task", by_shards)], unit=""),
