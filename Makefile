@@ -37,8 +37,8 @@ lint: dev-env ## ruff: rules and format
 types: dev-env ## mypy, strict
 	@$(BIN)/mypy
 
-bench: test-env ## measure source and sink against an embedded Kinesis
-	@$(BIN)/python -m integration.benchmarks
+bench: test-env ## measure source and sink; BENCH="source_speed sink_speed" only those
+	@$(BIN)/python -m integration.benchmarks $(BENCH)
 
 soak: test-env ## read by fan-out for ten minutes beside a producer, and count every record
 	@SLUICE_SOAK_SECONDS=600 $(BIN)/python $(PYTEST) -s integration/test_soak.py
