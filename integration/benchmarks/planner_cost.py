@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import time
 from collections import Counter
@@ -114,24 +115,28 @@ def main() -> int:
     parser.add_argument("--triggers", type=int, default=6)
     arguments = parser.parse_args()
     prepare_environment()
-    lines = [f"{'shards':>7} {'shards are':<10} {'calls a trigger':>16} {'a shard':>8} {'ms a trigger':>13}"]
+    titles = f"{'shards':>7} {'shards are':<10} {'calls a trigger':>16} {'a shard':>8} {'ms a trigger':>13}"
+    lines = [f"{titles}  times 1 shard (lowest-highest)"]
     points: dict[str, list[tuple[float, float]]] = {}
     for kind, make in (("idle", prepare_idle), ("busy", prepare_busy)):
         for shards in SHARDS:
             with server.serving(make, shards) as endpoint:
-                calls, seconds = measure(endpoint, arguments.triggers)
+                calls, times = measure(endpoint, arguments.triggers)
+            seconds = statistics.median(times)
+            points.setdefault(kind, []).append((shards, seconds * 1000))
+            one = points[kind][0][1] / 1000
             lines.append(
                 f"{shards:>7} {kind:<10} {calls:>16.1f} {calls / shards:>8.2f} {seconds * 1000:>13.1f}"
+                f"  {seconds / one:.1f}  ({min(times) / one:.1f}-{max(times) / one:.1f})"
             )
-            points.setdefault(kind, []).append((shards, seconds * 1000))
     write_table("planner_cost", lines)
     panel = Panel("ms a trigger, by shards", [Line(kind, each) for kind, each in points.items()], unit="")
     print(draw("planner_cost", [panel]))
     return 0
 
 
-def measure(endpoint: str, triggers: int) -> tuple[float, float]:
-    """Calls and seconds a trigger, listing not counted."""
+def measure(endpoint: str, triggers: int) -> tuple[float, list[float]]:
+    """Calls a trigger, and the seconds of each trigger; listing not counted."""
     config = source_config_from_options(
         {"streamName": STREAM, "endpointUrl": endpoint, "region": REGION, "startingPosition": "LATEST"},
         streaming=True,
@@ -146,15 +151,15 @@ def measure(endpoint: str, triggers: int) -> tuple[float, float]:
         time.sleep(PAUSE)
         position = enumerator.advance(position)  # opens iterators
         log.calls.clear()
-        seconds = 0.0
+        times = []
         for _ in range(triggers):
             time.sleep(PAUSE)
             start = time.perf_counter()
             position = enumerator.advance(position)
-            seconds += time.perf_counter() - start
+            times.append(time.perf_counter() - start)
     finally:
         enumerator.close()
-    return log.calls.total() / triggers, seconds / triggers
+    return log.calls.total() / triggers, times
 
 
 if __name__ == "__main__":
