@@ -265,9 +265,12 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     copy = pickle.loads(pickle.dumps(made))
     access = FanOutAccess({"clicks": "arn:consumer"})
+    settled: list[bool] = []
+    monkeypatch.setattr(source_reader, "settle", lambda: settled.append(bool(seen)))
     list(copy.read(source_reader.RangesPartition((wanted,), access)))
 
     assert seen == [(made._config, (wanted,), access)]
+    assert settled == [True]  # when all that tasks need has been loaded
 
 
 def test_a_batch_read_plans_once_and_deals_likewise(monkeypatch: pytest.MonkeyPatch) -> None:

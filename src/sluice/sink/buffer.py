@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from sluice.errors import SluiceError
+
 __all__ = ["Batch", "Buffered", "RequestBuffer", "Run"]
 
 EntryT = TypeVar("EntryT")
@@ -74,6 +76,37 @@ class Batch(Generic[EntryT]):
     def items(self) -> list[Buffered]:
         """The entries with what is known of them. Made anew each time."""
         return [*self.returned, *chain.from_iterable(self.runs)]
+
+    def find(self, entries: Sequence[EntryT]) -> Sequence[Buffered]:
+        """The items of `entries`: by identity, or by equality where copies came back.
+
+        Raises:
+            SluiceError: one of them is not in the batch.
+        """
+        if not entries:
+            return ()
+        wanted: dict[int, int] = {}
+        for entry in entries:
+            wanted[id(entry)] = wanted.get(id(entry), 0) + 1
+        matched: list[Buffered] = []
+        others: list[Buffered] = []
+        for item in self.items:
+            left = wanted.get(id(item.entry), 0)
+            if left:
+                wanted[id(item.entry)] = left - 1
+            (matched if left else others).append(item)
+        if len(matched) == len(entries):
+            return matched
+        for entry in entries:
+            if wanted[id(entry)]:
+                wanted[id(entry)] -= 1
+                position = next((n for n, item in enumerate(others) if item.entry == entry), None)
+                if position is None:
+                    raise SluiceError(
+                        "the destination reported an entry as refused that it had not been given"
+                    )
+                matched.append(others.pop(position))
+        return matched
 
 
 class RequestBuffer(Generic[EntryT]):

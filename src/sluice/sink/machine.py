@@ -171,8 +171,8 @@ class SinkMachine(Generic[EntryT]):
         if request is None:
             return
         try:
-            failed = _matching(request.batch, result.failed)
-            rejected = _matching(request.batch, [each.entry for each in result.rejected])
+            failed = request.batch.find(result.failed)
+            rejected = request.batch.find([each.entry for each in result.rejected])
         except SluiceError as error:
             self.stop(error)
             return
@@ -374,29 +374,3 @@ class SinkMachine(Generic[EntryT]):
 
 def _entries(items: Sequence[Buffered]) -> list[Any]:
     return [item.entry for item in items]
-
-
-def _matching(batch: Batch[EntryT], failed: Sequence[EntryT]) -> Sequence[Buffered]:
-    """The items whose entries `failed` names: by identity, or by equality where copies came back."""
-    if not failed:
-        return ()
-    wanted: dict[int, int] = {}
-    for entry in failed:
-        wanted[id(entry)] = wanted.get(id(entry), 0) + 1
-    matched: list[Buffered] = []
-    others: list[Buffered] = []
-    for item in batch.items:
-        left = wanted.get(id(item.entry), 0)
-        if left:
-            wanted[id(item.entry)] = left - 1
-        (matched if left else others).append(item)
-    if len(matched) == len(failed):
-        return matched
-    for entry in failed:
-        if wanted[id(entry)]:
-            wanted[id(entry)] -= 1
-            position = next((n for n, item in enumerate(others) if item.entry == entry), None)
-            if position is None:
-                raise SluiceError("the destination reported an entry as refused that it had not been given")
-            matched.append(others.pop(position))
-    return matched

@@ -121,8 +121,9 @@ class _Settings:
             message = self._prepare(setup.committing, origin, batches)
         else:
             message = self._deliver(setup, origin, batches)
+        message = replace(message, duration=round(time.monotonic() - started, 3))
         settle()
-        return replace(message, duration=round(time.monotonic() - started, 3))
+        return message
 
     def _deliver(self, setup: SinkSetup, origin: Origin, batches: Iterable[pa.RecordBatch]) -> CommitMessage:
         letters = setup.dead_letters(origin) if setup.dead_letters else None

@@ -19,7 +19,6 @@ SPLIT = SplitId("clicks", "shardId-0")
 HORIZON = IteratorStart("TRIM_HORIZON")
 NOW = 1_700_000_000_000_000
 HOUR = 3600 * 1_000_000
-DAY = 24 * HOUR
 PATIENT = 30.0
 
 Said = tuple[bytes, EventHead] | Exception
@@ -52,7 +51,7 @@ class Bench:
         self.starts: list[IteratorStart] = []
         self.reports: queue.SimpleQueue[FromAgent] = queue.SimpleQueue()
         self.now = NOW
-        self.retention = DAY
+        self.retention = 24 * 3600.0
         self.retention_asked = 0
         self.holder = Holder(
             self._open,
@@ -69,7 +68,7 @@ class Bench:
         self.sources.setdefault(split, []).append(FakeSource())
         return self.sources[split][-1]
 
-    def _retention(self, stream: str) -> int:
+    def _retention(self, stream: str) -> float:
         assert stream == SPLIT.stream
         self.retention_asked += 1
         return self.retention
@@ -240,7 +239,7 @@ def test_near_the_end_of_the_retention_polling_is_left_to_judge(
 ) -> None:
     """What expires while it waits to be pushed is passed over without a word."""
     bench = make()
-    bench.retention = days * DAY
+    bench.retention = days * 24 * 3600.0
     source = bench.watch()
     for number in (1, 2):
         source.said.put(event(number, behind=22 * HOUR // 1000))

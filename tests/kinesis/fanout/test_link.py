@@ -20,6 +20,7 @@ from sluice.kinesis.fanout.agent import AgentSetup
 from sluice.kinesis.fanout.channel import Channel
 from sluice.kinesis.fanout.link import FanOutLink
 from sluice.kinesis.fanout.messages import (
+    DOUBTFUL,
     TAKEN_OVER,
     Consumers,
     FromAgent,
@@ -224,6 +225,25 @@ def test_batches_may_come_further_than_the_subscription(make: Callable[..., Desk
     assert view.marks == (seen(80),)
 
 
+def test_a_subscription_that_begins_behind_where_batches_are_does_not_cover_them(
+    make: Callable[..., Desk],
+) -> None:
+    """What lay between may have expired before it was pushed; polling tells, and comes to what is covered."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched()
+    position = After("70")
+    desk.link.follow({SPLIT: position})
+    agent.says(progress(epoch))
+    desk.until(lambda: desk.link.view(SPLIT, position))
+
+    agent.says(progress(epoch, mark(80), first="80"))
+    desk.until(lambda: desk.link._watched[SPLIT].marks)
+
+    assert desk.link.view(SPLIT, position) is None
+    assert desk.link.view(SPLIT, After("79")) is not None
+
+
 def test_a_view_is_made_anew_with_news_only(make: Callable[..., Desk]) -> None:
     """The planner asks a hundred times a second, of hundreds of shards."""
     desk = make()
@@ -278,7 +298,10 @@ def test_the_end_of_a_shard_is_seen(make: Callable[..., Desk]) -> None:
     assert (view.has_ended, view.is_at_tip) == (True, False)
 
 
-@pytest.mark.parametrize(("code", "pause"), [("", 0.0), ("AccessDeniedException", 10.0), (TAKEN_OVER, 300.0)])
+@pytest.mark.parametrize(
+    ("code", "pause"),
+    [("", 0.0), ("AccessDeniedException", 10.0), (TAKEN_OVER, 300.0), (DOUBTFUL, 300.0)],
+)
 def test_what_has_ended_is_asked_for_again_in_its_time(
     make: Callable[..., Desk], code: str, pause: float
 ) -> None:
@@ -344,6 +367,16 @@ def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[...
 
     with pytest.raises(ServiceError, match=r"'subscribeToShardFallback' forbids polling: not allowed"):
         desk.link.follow({SPLIT: HORIZON})
+
+
+def test_where_polling_is_forbidden_a_doubt_fails_nothing(make: Callable[..., Desk]) -> None:
+    """Nobody refused anything."""
+    desk = make(subscribeToShardFallback="fail")
+    agent = desk.started()
+    agent.says(Gone(SPLIT, desk.watched(), "it is 23 h behind", DOUBTFUL))
+    desk.until(lambda: desk.link._watched[SPLIT].gone)
+
+    desk.link.follow({SPLIT: HORIZON})
 
 
 def test_a_consumer_that_is_gone_is_had_again(make: Callable[..., Desk]) -> None:

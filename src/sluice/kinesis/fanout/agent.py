@@ -97,7 +97,7 @@ class Agent:
             capacity=setup.config.fan_out.buffer_bytes,
             marks=1 if setup.config.limits.is_none else _FINE_MARKS,
             now=log.server_time,
-            retention=lambda stream: int(log.describe(stream).retention * 1_000_000),
+            retention=lambda stream: log.describe(stream).retention,
             server=(self.server.host, self.server.port),
         )
 

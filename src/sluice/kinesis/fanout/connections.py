@@ -59,15 +59,11 @@ class Connections:
 
     def _drop_dead(self) -> None:
         """Agents die, and their successors have other addresses: nobody asks for those connections again."""
-        for address, kept in list(self._kept.items()):
-            quiet = [channel for channel in kept if channel.is_quiet()]
-            for channel in kept:
-                if channel not in quiet:
-                    channel.close()
-            if quiet:
-                self._kept[address] = quiet
-            else:
-                del self._kept[address]
+        for kept in self._kept.values():
+            for channel in [each for each in kept if not each.is_quiet()]:
+                kept.remove(channel)
+                channel.close()
+        self._kept = {address: kept for address, kept in self._kept.items() if kept}
 
 
 _shared: Final = Connections()

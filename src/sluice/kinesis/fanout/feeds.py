@@ -25,6 +25,7 @@ _CONNECT_TIMEOUT: Final = 5.0
 _SLACK: Final = 10.0
 """Seconds an agent may take beyond the patience it is asked for before it counts as hung."""
 _LAST_WORD: Final = 1.0
+"""Seconds for the agent's last word on a range, which it says right behind the last event."""
 _UNREACHABLE: Final = 30.0
 """Seconds for which an agent that could not be reached is not tried again by this process."""
 

@@ -12,6 +12,7 @@ from sluice.errors import SluiceError
 from sluice.kinesis.fanout.buffer import Lacking, ShardBuffer
 from sluice.kinesis.fanout.events import EventHead
 from sluice.kinesis.fanout.messages import DOUBTFUL, Fetch, FromAgent, Gone, Mark, Progress, Watch
+from sluice.kinesis.fanout.subscriber import NEVER_TRIMMED
 from sluice.source.log import IteratorStart
 from sluice.source.splits import SplitId
 
@@ -21,8 +22,6 @@ _log = logging.getLogger(__name__)
 
 _SMALLEST_SHARE: Final = 2 * 2**20
 
-# The shortest retention is 24 h: of what was at the tip half as long ago nothing is trimmed (microseconds).
-_NEVER_TRIMMED: Final = 12 * 3600 * 1_000_000
 # Behind the tip by more than this part of the retention, records may be trimmed before they are pushed.
 _SAFE_PART: Final = 0.9
 
@@ -51,7 +50,7 @@ class _Held:
     is_verified: bool = False
     is_closed: bool = False
     heard_at: int | None = None  # the service's time (microseconds) of the last event
-    retention: int | None = None  # microseconds, once it was asked
+    retention: float | None = None  # seconds, once it was asked
 
     def close(self, why: str) -> None:
         self.is_closed = True
@@ -69,7 +68,7 @@ class Holder:
         marks: into how many marks an event is divided at most. One will do where batches have no
             limits.
         now: the service's time (microseconds).
-        retention: for how long a stream keeps records (microseconds); asked only far behind its tip.
+        retention: for how long a stream keeps records (seconds); asked only far behind its tip.
         server: host and port where `read` is offered to tasks.
     """
 
@@ -81,7 +80,7 @@ class Holder:
         capacity: int,
         marks: int,
         now: Callable[[], int],
-        retention: Callable[[str], int],
+        retention: Callable[[str], float],
         server: tuple[str, int],
     ) -> None:
         self._open_source = open_source
@@ -176,15 +175,15 @@ class Holder:
         """Why records may have been trimmed between the last event and this one: nothing in it would tell."""
         # A record that has just arrived knows the service's time better than a clock that slept.
         now = max(self._now(), *head.arrivals[:1], held.heard_at or 0)
-        silent, held.heard_at = now - (held.heard_at or now), now
-        if silent > _NEVER_TRIMMED:
-            return f"what came in the {silent / 3.6e9:.0f} h since its last event may have expired"
-        behind = head.millis_behind * 1000
-        if behind > _NEVER_TRIMMED:
+        silent, held.heard_at = (now - (held.heard_at or now)) / 1e6, now
+        if silent > NEVER_TRIMMED:
+            return f"what came in the {silent / 3600:.0f} h since its last event may have expired"
+        behind = head.millis_behind / 1000
+        if behind > NEVER_TRIMMED:
             if held.retention is None:
                 held.retention = self._retention(held.watch.split.stream)
             if behind > held.retention * _SAFE_PART:
-                return f"it is {behind / 3.6e9:.1f} h behind, and what it is to give next may expire before"
+                return f"it is {behind / 3600:.1f} h behind, and what it is to give next may expire before"
         return None
 
     def _progress(self, held: _Held, payload: bytes | memoryview, head: EventHead) -> Progress:

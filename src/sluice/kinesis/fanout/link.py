@@ -53,7 +53,8 @@ _RESTART_PAUSE: Final = 2.0
 _WATCH_PAUSE: Final = 10.0
 """Seconds from a watch that the service ended to the next one of that shard."""
 _TRUCE: Final = 300.0
-"""The same where another reader has taken the shard: taking it back at once would start a fight."""
+"""The same where another reader has taken the shard, and taking it back at once would start a fight; and
+where records are about to expire, which they are for a while."""
 _LAG: Final = 10.0
 """Seconds that a subscription may bring nothing but what batches had from elsewhere."""
 _SECRET_BYTES: Final = 32
@@ -305,7 +306,7 @@ class FanOutLink:
         watched.gone = gone
         watched.marks = []
         # What did not end by the service's doing may be had again at once.
-        pause = _TRUCE if gone.code == TAKEN_OVER else _WATCH_PAUSE if gone.code else 0.0
+        pause = _TRUCE if gone.code in (TAKEN_OVER, DOUBTFUL) else _WATCH_PAUSE if gone.code else 0.0
         watched.retry_at = self._clock() + pause
         log = _log.warning if gone.code else _log.info
         log("%s: no fan-out for now, it is read by polling: %s", gone.split, gone.why)

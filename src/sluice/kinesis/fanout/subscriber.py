@@ -21,12 +21,13 @@ from sluice.retry import Backoff
 from sluice.source.log import IteratorStart
 from sluice.source.splits import SplitId
 
-__all__ = ["OpenSubscription", "Payloads", "Subscriber", "SubscriberSettings"]
+__all__ = ["NEVER_TRIMMED", "OpenSubscription", "Payloads", "Subscriber", "SubscriberSettings"]
 
 _log = logging.getLogger(__name__)
 
-# The shortest retention is 24 h: nothing within half of it can have been trimmed (seconds).
-_NEVER_TRIMMED: Final = 12 * 3600.0
+NEVER_TRIMMED: Final = 12 * 3600.0
+"""Seconds. The shortest retention is 24 h: nothing within half of it can have been trimmed."""
+
 # Waits for the 5 s rule are spread over this many seconds on top.
 _SPREAD: Final = 1.0
 
@@ -363,7 +364,7 @@ class _Place:
         """Where to go on, best first; there is at least one."""
         if self._seen_at is None:
             return [self._start]
-        if self._last is not None and self._age + now - self._seen_at > _NEVER_TRIMMED:
+        if self._last is not None and self._age + now - self._seen_at > NEVER_TRIMMED:
             # The service starts at the horizon without a word if this is trimmed by now. So the last
             # record is asked for once more: if it does not come, what was behind it may be gone too.
             return [IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=self._last)]
