@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support import servers
 from integration.support.kinesis import Put, Streams
-from integration.support.queries import WAIT, logged_offsets, read_stream, wait_until
+from integration.support.queries import WAIT, logged_offsets, published_by, read_stream, wait_until
 from integration.support.recorder import Recorder
 from integration.support.servers import Clock
 from integration.support.spark import SPARK_VERSION
@@ -356,6 +356,7 @@ def test_stream_created_again_while_running(
     assert set(two_queries[0].data()) <= set(read)
 
 
+@BOTH
 def test_shard_gone_while_stopped(case: Case, driver_log: Path) -> None:
     """A shard that is no longer there before it was read to its end is named; told to go on, the query
     reads its children and the others.
@@ -374,7 +375,6 @@ def test_shard_gone_while_stopped(case: Case, driver_log: Path) -> None:
     assert GONE_ON in driver_log.read_text()
 
 
-@BOTH
 def test_shard_gone_while_running(case: Case, two_queries: tuple[Recorder, Recorder]) -> None:
     """The same under a running query."""
     first, _ = case.streams.open_shards(case.stream)
@@ -389,3 +389,23 @@ def test_shard_gone_while_running(case: Case, two_queries: tuple[Recorder, Recor
     two_queries[1].wait_for_data(lenient, fresh)
     lenient.stop()
     assert two_queries[1].data() == sorted(read + fresh)
+
+
+def test_subscribed_shard_gone_while_running(case: Case, driver_log: Path) -> None:
+    """A shard that goes while its subscription is open is lost to nobody: the last event says that all of
+    it was pushed, and the query reads on in its children.
+    """
+    first, _ = case.streams.open_shards(case.stream)
+    read = case.fill("read")
+    with published_by("efo"):
+        query = case.recorder.start(case.source(fail=True, shardDiscoveryInterval="1h"))
+    case.recorder.wait_for_data(query, read)
+    subscribed = f"{case.stream}/{first}: batches end where its subscription has come to"
+    wait_until(lambda: subscribed in driver_log.read_text(), "the subscription")
+    case.streams.split(case.stream, first)
+    fresh = case.fill("fresh")
+
+    case.recorder.wait_for_data(query, fresh)
+    query.stop()
+    assert case.recorder.data() == sorted(read + fresh)
+    assert GONE_ON not in driver_log.read_text()
