@@ -7,6 +7,7 @@ This is the one place that touches requests and answers on their way.
 - `refuse_damage`: the SDK reads an answer that is cut short as one without any fields, and a
   ``GetRecords`` without ``NextShardIterator`` means "the shard has ended". Records would be lost.
 - `sluice.kinesis.bodies`: bodies of large requests, which the library writes itself.
+- `sluice.kinesis.receiving`: pages of records, received in one piece.
 - `ParserFactory`: answers that the library reads itself, faster than the SDK does.
 """
 
@@ -23,6 +24,7 @@ from botocore.parsers import ResponseParserFactory
 from sluice.kinesis.answers import metadata_of, read_put_record_batch, read_put_records, read_records
 from sluice.kinesis.bodies import put_in, set_aside
 from sluice.kinesis.errors import DamagedAnswerError
+from sluice.kinesis.receiving import Receiver
 
 __all__ = ["ParserFactory", "install"]
 
@@ -37,6 +39,7 @@ def install(client: Any) -> None:
     events.register(f"before-parameter-build.{service}", set_aside, unique_id="sluice-set-aside")
     events.register(f"before-call.{service}", put_in, unique_id="sluice-put-in")
     if service == "kinesis":
+        Receiver().install(events, "kinesis.GetRecords")
         events.register(
             "before-parameter-build.kinesis.GetShardIterator",
             remember_timestamp,
