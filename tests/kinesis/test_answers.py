@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_answers import parsed_by_the_sdk, parsed_by_us, response_of, shape_of, written
 
-from sluice.kinesis import client, wire
+from sluice.kinesis import client, long_records, wire
 from sluice.kinesis.answers import Outcome, outcomes_of
 from sluice.kinesis.records import WireRecord
 from sluice.source.log import Page
@@ -23,11 +23,12 @@ PUTS = [
     (shape_of("kinesis", "PutRecords"), "Records"),
     (shape_of("firehose", "PutRecordBatch"), "RequestResponses"),
 ]
+NAMES = st.text() | st.just("Data")
 UNKNOWN: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
         st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()
     ),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=5,
 )
 MORE = st.dictionaries(st.sampled_from(["New", "records", "data", "", "Dat\u00e4"]), UNKNOWN, max_size=3)
@@ -40,6 +41,7 @@ ARRIVALS = st.one_of(
     st.integers(0, 4 * 10**9).map(lambda half: half + 0.000_000_5),
 )
 DATA = st.one_of(st.binary(max_size=100), st.just(b""), st.just(b"\x00\xff" * 2_000))
+LONG = st.sampled_from([long_records._LONG, 0])  # with 0, records of all lengths are read as long ones are
 
 
 @st.composite
@@ -88,20 +90,23 @@ def page_of(body: bytes, parse: Any) -> Page:
     return client._page(parsed)
 
 
-@given(bodies())
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_a_page_is_what_the_sdk_would_have_made_of_it(body: bytes) -> None:
+@given(bodies(), LONG)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=200)
+def test_a_page_is_what_the_sdk_would_have_made_of_it(body: bytes, long: int) -> None:
     """Every field, to the microsecond, whatever else the answer holds and however it is written."""
-    ours, theirs = page_of(body, parsed_by_us), page_of(body, parsed_by_the_sdk)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_records, "_LONG", long)
+        ours = page_of(body, parsed_by_us)
+    theirs = page_of(body, parsed_by_the_sdk)
 
     assert ours == theirs
     assert all(type(record) is WireRecord for record in ours.records)
     assert [record.arrival for record in ours.records] == [record.arrival for record in theirs.records]
 
 
-@given(bodies(), st.data())
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=300)
-def test_damage_is_found_wherever_the_sdk_finds_it(body: bytes, data: st.DataObject) -> None:
+@given(bodies(), st.data(), LONG)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=500)
+def test_damage_is_found_wherever_the_sdk_finds_it(body: bytes, data: st.DataObject, long: int) -> None:
     """Cut, a byte changed, a field of another type: the same page or the same refusal, never less."""
     place = data.draw(st.integers(0, len(body) - 1))
     change = data.draw(st.sampled_from(["cut", "change", "add", "leave out"]))
@@ -112,13 +117,15 @@ def test_damage_is_found_wherever_the_sdk_finds_it(body: bytes, data: st.DataObj
         "add": body[:place] + byte + body[place:],
         "leave out": body[:place] + body[place + 1 :],
     }[change]
-    try:
-        theirs = page_of(damaged, parsed_by_the_sdk)
-    except Exception as error:  # noqa: BLE001 - whatever it is
-        with pytest.raises(type(error)):
-            page_of(damaged, parsed_by_us)
-        return
-    assert page_of(damaged, parsed_by_us) == theirs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_records, "_LONG", long)
+        try:
+            theirs = page_of(damaged, parsed_by_the_sdk)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            with pytest.raises(type(error)):
+                page_of(damaged, parsed_by_us)
+            return
+        assert page_of(damaged, parsed_by_us) == theirs
 
 
 WHOLE = {"SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.5, "Data": "YQ==", "PartitionKey": "k"}

@@ -36,6 +36,8 @@ def rows(
 ) -> list[tuple[str, int, bytes]]:
     batches = list(to_record_batches([(split_range, records)], unpack=unpack))
     assert all(batch.schema == ARROW_SCHEMA for batch in batches)
+    for batch in batches:
+        batch.validate(full=True)
     found = [row for batch in batches for row in batch.to_pylist()]
     return [(row["sequenceNumber"], row["subSequenceNumber"], row["data"]) for row in found]
 
@@ -54,6 +56,14 @@ def test_every_field_in_its_place() -> None:
         "streamName": "clicks",
         "shardId": "shardId-000000000007",
     }
+
+
+@pytest.mark.parametrize("sizes", [(5_000, 3, 7_001, 0, 4_096), (0, 1, 2), (2_048,), (10 * 2**20, 1)])
+def test_data_of_every_length(sizes: tuple[int, ...]) -> None:
+    """However the column is put together, each record has its own."""
+    records = [Record(str(n), 0, "k", bytes([n]) * size) for n, size in enumerate(sizes)]
+
+    assert rows(WHOLE, records) == [(record.sequence_number, 0, record.data) for record in records]
 
 
 def test_aggregates_are_unpacked_in_order_among_plain_records() -> None:

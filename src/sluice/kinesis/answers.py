@@ -9,11 +9,13 @@ Fields of the answers that the library does not use are not read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from sluice.kinesis.long_records import read_page
 from sluice.kinesis.records import WireRecord
 
 __all__ = [
@@ -24,6 +26,8 @@ __all__ = [
     "read_put_records",
     "read_records",
 ]
+
+T = TypeVar("T")
 
 
 class Outcome(msgspec.Struct, rename="pascal", gc=False):
@@ -61,14 +65,25 @@ class _PutRecordBatch(msgspec.Struct, rename="pascal"):
     request_responses: list[Outcome]
 
 
-_page_decoder: Final = msgspec.json.Decoder(_Page)
-_put_records_decoder: Final = msgspec.json.Decoder(_PutRecords)
-_put_record_batch_decoder: Final = msgspec.json.Decoder(_PutRecordBatch)
+def _decoder(kind: type[T]) -> Callable[[bytes], T]:
+    decoder = msgspec.json.Decoder(kind)
+
+    def decode(body: bytes) -> T:
+        if not body.isascii():
+            body.decode()  # text in fields that are left out must be text as well
+        return decoder.decode(body)
+
+    return decode
+
+
+_decode_page: Final = partial(read_page, _decoder(_Page))
+_decode_put_records: Final = _decoder(_PutRecords)
+_decode_put_record_batch: Final = _decoder(_PutRecordBatch)
 
 
 def read_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
     """A ``GetRecords`` answer, its ``Records`` being `WireRecord`; None for the SDK to read it."""
-    page = _decoded(_page_decoder, response)
+    page = _decoded(_decode_page, response)
     if page is None:
         return None
     answer = {
@@ -83,7 +98,7 @@ def read_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def read_put_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
     """A ``PutRecords`` answer, its ``Records`` being `Outcome`; None for the SDK to read it."""
-    answer = _decoded(_put_records_decoder, response)
+    answer = _decoded(_decode_put_records, response)
     if answer is None:
         return None
     return {"Records": answer.records, "ResponseMetadata": metadata_of(response)}
@@ -91,7 +106,7 @@ def read_put_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def read_put_record_batch(response: Mapping[str, Any]) -> dict[str, Any] | None:
     """A ``PutRecordBatch`` answer, its ``RequestResponses`` being `Outcome`; None for the SDK to read it."""
-    answer = _decoded(_put_record_batch_decoder, response)
+    answer = _decoded(_decode_put_record_batch, response)
     if answer is None:
         return None
     return {"RequestResponses": answer.request_responses, "ResponseMetadata": metadata_of(response)}
@@ -106,11 +121,8 @@ def metadata_of(response: Mapping[str, Any]) -> dict[str, Any]:
     return metadata
 
 
-def _decoded(decoder: Any, response: Mapping[str, Any]) -> Any:
-    body = response["body"]
+def _decoded(decode: Callable[[bytes], T], response: Mapping[str, Any]) -> T | None:
     try:
-        if not body.isascii():
-            body.decode()  # text in fields that are left out must be text as well
-        return decoder.decode(body)
+        return decode(response["body"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

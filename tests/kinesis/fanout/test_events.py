@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import ServiceError
+from sluice.kinesis import long_records
 from sluice.kinesis.fanout.events import EventHead, decode_head, decode_page
 from sluice.source.log import Page, Record
 
@@ -96,10 +97,13 @@ def events(draw: st.DrawFn) -> bytes:
     return json.dumps(made, ensure_ascii=draw(st.booleans())).encode()
 
 
-@given(events())
-def test_a_page_is_what_the_sdk_would_have_made_of_the_event(payload: bytes) -> None:
-    """Every field, to the microsecond, whatever else the event holds."""
-    assert decode_page(memoryview(payload)) == read_by_the_sdk(payload)
+@given(events(), st.booleans())
+def test_a_page_is_what_the_sdk_would_have_made_of_the_event(payload: bytes, is_long: bool) -> None:
+    """Every field, to the microsecond, whatever else the event holds, and if its records count as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        if is_long:
+            patch.setattr(long_records, "_LONG", 0)
+        assert decode_page(memoryview(payload)) == read_by_the_sdk(payload)
 
 
 @given(events())

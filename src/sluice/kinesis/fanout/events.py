@@ -12,6 +12,7 @@ import msgspec
 
 from sluice.errors import ServiceError
 from sluice.kinesis.errors import DamagedAnswerError, translate
+from sluice.kinesis.long_records import read_page
 from sluice.kinesis.records import Seconds, WireRecord, micros
 from sluice.source.log import Page
 
@@ -103,7 +104,7 @@ def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
         ServiceError: retryable; the payload is not an event.
     """
     try:
-        event = _page_decoder.decode(payload)
+        event = read_page(_page_decoder.decode, payload)
         records = _present(event, event.records)
     except (msgspec.DecodeError, ValueError, OverflowError) as error:
         raise _damaged(error, target) from None
