@@ -92,9 +92,8 @@ def drivers() -> Iterator[list[Driver]]:
         yield started
 
 
-@pytest.mark.usefixtures("publisher")
 def test_a_killed_driver_reads_the_same_batches_again(
-    streams: Streams, tmp_path: Path, drivers: list[Driver]
+    streams: Streams, tmp_path: Path, drivers: list[Driver], publisher: str
 ) -> None:
     """Killed with SIGKILL at any moment of a batch, and started again from its checkpoint while records
     keep coming, a query is given the same rows for the same batch id, in each shard in the same order;
@@ -105,7 +104,9 @@ def test_a_killed_driver_reads_the_same_batches_again(
     producer.put(BACKLOG)
     plan = DriverPlan(0, streams.endpoint, stream, str(tmp_path), {**publisher_options(), **OPTIONS})
     plan.output.mkdir()
-    moments = [(2, HALF), (4, WRITTEN), (4, BEFORE)]  # and once at random
+    moments = [(2, HALF), (4, WRITTEN)]  # and once at random
+    if publisher == "polling":  # once is enough: nothing has been read yet, so how does not matter
+        moments.append((4, BEFORE))
 
     with producer.putting():
         for attempt, (batch, moment) in enumerate(moments):

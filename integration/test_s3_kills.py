@@ -25,8 +25,8 @@ from integration.support.servers import Server
 
 SEED = 20261121
 ROWS = 300  # of an epoch
-BUDGET = 25.0  # seconds, for the kills of whole drivers on one server
-AT_LEAST = 3
+BUDGET = 15.0  # seconds, for the kills of whole drivers on one server
+AT_LEAST = 2
 AT_RANDOM = 10  # kills at any time, beside those at the steps
 
 # Between write and note, note and complete, complete and manifest, manifest and Spark's own commit.

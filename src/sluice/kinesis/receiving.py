@@ -2,8 +2,9 @@
 
 The SDK reads every answer 64 KiB at a time and joins the pieces, which for a page of 10 MiB costs three
 times the CPU of reading it at once. The event ``before-send`` allows a handler to fulfil a request
-(https://docs.aws.amazon.com/botocore: topics, events); this one does so through the client's own HTTP
-session, with its connections, proxies, certificates and timeouts: only how the body is read differs.
+(https://botocore.amazonaws.com/v1/documentation/api/latest/topics/events.html); this one does so through
+the client's own HTTP session, with its connections, proxies, certificates and timeouts: only how the body
+is read differs.
 """
 
 from __future__ import annotations
