@@ -376,7 +376,7 @@ def test_shard_gone_while_stopped(case: Case, driver_log: Path) -> None:
 
 
 def test_shard_gone_while_running(case: Case, two_queries: tuple[Recorder, Recorder]) -> None:
-    """The same under a running query."""
+    """The same under a running query that polls."""
     first, _ = case.streams.open_shards(case.stream)
     read = case.fill("read")
     strict, lenient = start_both(case, two_queries, read, shardDiscoveryInterval="300ms")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.httpsession import URLLib3Session
 from kinesis_transport import Transport, answer
 from urllib3.exceptions import ProtocolError
 from urllib3.response import HTTPResponse
@@ -118,6 +119,24 @@ def test_what_the_session_raises_reaches_the_sdk() -> None:
     with pytest.raises(ConnectionRefusedError):
         receiver.send(request=Request())
     assert len(session.requests) == 1
+
+
+def test_a_client_receives_so_from_its_second_answer_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hooks are where the SDK asks them; other operations are left as they are."""
+    left_unread: list[bool] = []
+
+    def send(_session: Any, request: Any) -> AWSResponse:
+        left_unread.append(request.stream_output)
+        return from_the_network(b'{"Records": [], "MillisBehindLatest": 7, "Shards": []}')
+
+    monkeypatch.setattr(URLLib3Session, "send", send)
+    config = ConnectionConfig(region="eu-west-3", access_key_id="a", secret_access_key="b")
+    client = client_for(config, "kinesis")
+    answers = [client.get_records(ShardIterator="i") for _ in range(3)]
+    client.list_shards(StreamName="s")
+
+    assert left_unread == [False, True, True, False]
+    assert [each["MillisBehindLatest"] for each in answers] == [7, 7, 7]
 
 
 def test_what_stands_for_the_network_is_asked_on() -> None:
