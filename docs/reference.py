@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sluice.aws.connection import CONNECTION_OPTIONS
 from sluice.destinations.dynamodb import DynamoDbDestination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
+from sluice.destinations.registry import CommittingDestinationClass, DestinationClass
 from sluice.destinations.s3 import S3Destination
-from sluice.destinations.setup import CommittingDestinationClass, DestinationClass
 from sluice.destinations.sqs import SqsDestination
-from sluice.kinesis.connection import CONNECTION_OPTIONS
 from sluice.kinesis.options import SOURCE_OPTIONS
 from sluice.options import Option
 from sluice.sink.options import SINK_OPTIONS

@@ -24,17 +24,56 @@ class Layer(NamedTuple):
 
 
 BASE = ("sluice.errors", "sluice.options", "sluice.retry")
+FANOUT = "sluice.kinesis.fanout"
+# What the three sides of fan-out say to each other. None of them imports another side.
+SHARED_BY_SIDES = tuple(
+    f"{FANOUT}.{name}" for name in ("assignment", "channel", "coverage", "launch", "protocol")
+)
+SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
+# What all of Kinesis stands on, in the planning process, in agents and in tasks.
+KINESIS_BASE = (
+    "sluice.kinesis.client",
+    "sluice.kinesis.consumers",
+    "sluice.kinesis.fanout_options",
+    "sluice.kinesis.kpl",
+    "sluice.kinesis.options",
+    "sluice.kinesis.record_batches",
+    "sluice.kinesis.starting_positions",
+    "sluice.kinesis.streams",
+)
+BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.source")
 
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
 LAYERS = (
     Layer(("sluice.errors",)),
     Layer(("sluice.options",), ("sluice.errors",)),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
+    Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),
     Layer(("sluice.source",), (*BASE, "sluice.source")),
     Layer(("sluice.sink",), (*BASE, "sluice.sink")),
-    Layer(("sluice.kinesis",), (*BASE, "sluice.kinesis", "sluice.source"), SDK),
+    Layer(KINESIS_BASE, (*BELOW_KINESIS, *KINESIS_BASE), SDK),
+    Layer((SUBSCRIPTIONS,), (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS), SDK),
+    Layer(SHARED_BY_SIDES, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES)),
+    Layer(
+        (f"{FANOUT}.agent",),
+        (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS, *SHARED_BY_SIDES, f"{FANOUT}.agent"),
+    ),
+    Layer((f"{FANOUT}.driver",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver")),
+    Layer(
+        (f"{FANOUT}.task",),
+        (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS, *SHARED_BY_SIDES, f"{FANOUT}.task"),
+    ),
+    Layer((FANOUT,)),
+    Layer(("sluice.kinesis.driver",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver")),
+    Layer(("sluice.kinesis.task",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.task")),
+    Layer(("sluice.kinesis",)),
+    Layer(
+        ("sluice.destinations.kinesis",),
+        (*BASE, "sluice.aws", "sluice.kinesis.kpl", "sluice.sink"),
+        SDK,
+    ),
     # What destinations share knows none of them; a destination may not import another one: `of_its_own`.
-    Layer(("sluice.destinations",), (*BASE, "sluice.kinesis", "sluice.sink"), SDK),
+    Layer(("sluice.destinations",), (*BASE, "sluice.aws", "sluice.sink"), SDK),
     Layer(
         ("sluice.spark",),
         (*BASE, "sluice.destinations", "sluice.kinesis", "sluice.sink", "sluice.source", "sluice.spark"),
@@ -142,6 +181,18 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.destinations.sqs", "from .kinesis import KinesisDestination"),
         ("sluice.destinations.common.call", "from sluice.destinations.kinesis import KinesisEntry"),
         ("sluice.destinations.sqs", "from sluice.source.splits import Split"),
+        ("sluice.aws.clients", "from sluice.source.splits import SplitId"),
+        ("sluice.aws.clients", "from sluice.kinesis.options import SourceConfig"),
+        ("sluice.destinations.sqs", "from sluice.kinesis.kpl.aggregator import Packer"),
+        ("sluice.destinations.kinesis.shards", "from sluice.kinesis.client import KinesisLog"),
+        ("sluice.kinesis.client", "from sluice.kinesis.driver import make_enumerator"),
+        ("sluice.kinesis.fanout.agent.agent", "from sluice.kinesis.fanout.task.publishers import AgentFeed"),
+        ("sluice.kinesis.fanout.agent.agent", "from sluice.kinesis.fanout.driver import agent_client"),
+        ("sluice.kinesis.fanout.driver.agent_client", "from ..agent.agent import Agent"),
+        ("sluice.kinesis.fanout.task.publishers", "from sluice.kinesis.fanout.agent import range_server"),
+        ("sluice.kinesis.fanout.protocol", "from sluice.kinesis.fanout.agent import range_server"),
+        ("sluice.kinesis.task", "from sluice.kinesis.fanout.driver.agent_client import AgentClient"),
+        ("sluice.kinesis.driver", "from sluice.kinesis.task import read_ranges"),
         ("sluice.spark.source", "import boto3"),
         ("sluice.spark.sink", "from botocore import session"),
         ("pyspark_async_sink", "from sluice.sink import AsyncSinkWriter"),
@@ -163,7 +214,7 @@ def test_a_violation_is_found(module: str, source: str) -> None:
         ("sluice.kinesis.client", "import botocore.session\nfrom ..source.log import StreamLog"),
         (
             "sluice.destinations.sqs",
-            "from sluice.sink import SubmitResult\nfrom sluice.kinesis import client",
+            "from sluice.sink import SubmitResult\nfrom sluice.aws import clients",
         ),
         ("sluice.destinations.sqs.destination", "from sluice.destinations.common import BatchCall"),
         ("sluice.spark.sink", "import pyspark\nfrom sluice.destinations import kinesis"),

@@ -31,13 +31,13 @@ from integration.benchmarks import server
 from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
-from sluice.kinesis.fanout.agent import AgentSetup
 from sluice.kinesis.fanout.channel import Address, connect
-from sluice.kinesis.fanout.feeds import AgentFeed
-from sluice.kinesis.fanout.launch import AgentProcess
-from sluice.kinesis.fanout.link import FanOutLink
-from sluice.kinesis.fanout.messages import Fetch, encode, needed
-from sluice.kinesis.fanout.server import DONE, EVENT
+from sluice.kinesis.fanout.coverage import needed
+from sluice.kinesis.fanout.driver.agent_client import FanOutLink
+from sluice.kinesis.fanout.driver.agent_process import AgentProcess
+from sluice.kinesis.fanout.launch import AgentSetup
+from sluice.kinesis.fanout.protocol import DONE, EVENT, Fetch, encode
+from sluice.kinesis.fanout.task.publishers import AgentFeed
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.cursor import iterator_start
 from sluice.source.offsets import HORIZON, After, Position, SplitRange

@@ -26,13 +26,13 @@ from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.options import source_config_from_options
-from sluice.kinesis.source import initial_positions
+from sluice.kinesis.starting_positions import initial_positions
+from sluice.source.data_loss import LossGuard
 from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
-from sluice.source.log import IteratorStart, Page, StreamInfo
-from sluice.source.loss import LossGuard
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import IteratorStart, Page, StreamInfo
 
 SHARDS = (1, 64, 512)
 PAUSE = 1.2  # seconds between triggers; a shard is looked at once a second

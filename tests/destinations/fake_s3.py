@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from botocore import exceptions as sdk
 
+from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.s3 import S3Destination
 from sluice.destinations.s3.names import Layout
 from sluice.destinations.s3.reader import committed
 from sluice.destinations.s3.store import Store
 from sluice.destinations.s3.writer import FileSettings
-from sluice.kinesis.connection import ConnectionConfig
 from sluice.retry import Retrying
 
 PATH = "s3://lake/events"

@@ -7,31 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sluice.aws.responses import Outcome
 from sluice.destinations.kinesis.aggregated import routed_by
 from sluice.destinations.kinesis.rows import KinesisEntry
+from sluice.destinations.kinesis.shards import ListedShard
 from sluice.errors import ServiceError
-from sluice.kinesis.aggregation import MAGIC, deaggregate, hash_key, unpack
-from sluice.kinesis.answers import Outcome
+from sluice.kinesis.kpl.deaggregator import MAGIC, deaggregate, hash_key, unpack
 from sluice.sink.contracts import Rejection, SubmitResult
-from sluice.source.log import Record
+from sluice.source.stream_log import Record
 
 KEY_SPACE = 2**128
-
-
-class ListedShard(NamedTuple):
-    """A shard as it is listed."""
-
-    id: tuple[str, str]
-    hash_range: tuple[int, int]
-    is_closed: bool = False
 
 
 def evenly(shards: int, first_id: int = 0) -> list[ListedShard]:
     """The key space in as many shards."""
     edges = [KEY_SPACE * n // shards for n in range(shards + 1)]
-    return [
-        ListedShard(("s", f"shardId-{first_id + n:012}"), (edges[n], edges[n + 1] - 1)) for n in range(shards)
-    ]
+    return [ListedShard(f"shardId-{first_id + n:012}", (edges[n], edges[n + 1] - 1)) for n in range(shards)]
 
 
 class User(NamedTuple):
@@ -98,7 +89,7 @@ class FakeStream:
 
     def shard_of(self, key: int) -> str:
         (shard,) = [
-            each.id[1]
+            each.id
             for each in self.shards
             if not each.is_closed and each.hash_range[0] <= key <= each.hash_range[1]
         ]
@@ -117,7 +108,7 @@ class FakeStream:
 
     def _by_shard(self) -> Iterator[tuple[KinesisEntry, tuple[int, int]]]:
         for shard in self.shards:
-            for entry in self.stored.get(shard.id[1], ()):
+            for entry in self.stored.get(shard.id, ()):
                 yield entry, shard.hash_range
 
     def read_by_source(self) -> list[User]:

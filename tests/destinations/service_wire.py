@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 from kinesis_wire import Wire
 
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
-from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SinkFigures
 
 CONNECTION = ConnectionConfig(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluice.destinations import read_sink, setup
+from sluice.destinations import read_sink, registry
 from sluice.destinations.firehose import destination as firehose
 from sluice.destinations.s3 import store
 from sluice.destinations.sqs import rows as sqs
@@ -51,7 +51,7 @@ def test_the_policy_of_s3_has_what_is_called() -> None:
 
 def test_every_destination_but_kinesis_has_a_section() -> None:
     """That one is in the README."""
-    assert set(SECTIONS) == set(setup._BUILT_IN) - {"kinesis"}
+    assert set(SECTIONS) == set(registry._BUILT_IN) - {"kinesis"}
 
 
 @pytest.mark.parametrize("name", COLUMNS)

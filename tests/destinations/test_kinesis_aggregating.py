@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from kinesis_fakes import KEY_SPACE, FakeStream, User, evenly
 from kinesis_wire import Wire, answer, refusal
 
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.responses import Outcome
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
 from sluice.destinations.kinesis.aggregated import Aggregate, Entry, regrouped, routed_by, user_records
 from sluice.destinations.kinesis.aggregating import AggregatingDestination
 from sluice.destinations.kinesis.shards import ShardMap, Shards, shards_of
 from sluice.errors import InvalidRecordError, ServiceError
-from sluice.kinesis.aggregation import MAGIC, hash_key, unpack
-from sluice.kinesis.answers import Outcome
-from sluice.kinesis.connection import ConnectionConfig, client_for
+from sluice.kinesis.kpl.deaggregator import MAGIC, hash_key, unpack
 from sluice.options import read_options
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy
 from sluice.sink.dead_letters import LocalDeadLetterQueue, Origin

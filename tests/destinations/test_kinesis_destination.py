@@ -12,10 +12,11 @@ import pytest
 from botocore import exceptions as sdk
 from kinesis_wire import Wire, answer, refusal
 
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.common import call
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import read_options
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kinesis_fakes import KEY_SPACE, FakeStream, ListedShard, evenly
+from kinesis_fakes import KEY_SPACE, FakeStream, evenly
 
-from sluice.destinations.kinesis.shards import ShardMap, Shards, shards_of
-from sluice.kinesis.connection import ConnectionConfig
+from sluice.aws.connection import ConnectionConfig
+from sluice.destinations.kinesis.shards import ListedShard, ShardMap, Shards, shards_of
 
 
 @given(st.integers(1, 40), st.integers(0, KEY_SPACE - 1))
 def test_every_key_belongs_to_the_open_shard_whose_range_it_is_in(count: int, key: int) -> None:
     """Whatever the order of the listing, and whatever closed shards there are."""
-    listed = [*evenly(count, 1), ListedShard(("s", "closed"), (0, KEY_SPACE - 1), is_closed=True)]
+    listed = [*evenly(count, 1), ListedShard("closed", (0, KEY_SPACE - 1), is_closed=True)]
     shard = ShardMap(reversed(listed)).find(key)
     assert shard is not None
     assert shard.first <= key <= shard.last
@@ -23,14 +23,14 @@ def test_every_key_belongs_to_the_open_shard_whose_range_it_is_in(count: int, ke
 
 def test_the_edges_of_ranges() -> None:
     """First and last hash key are both included; between shards there may be a gap."""
-    shards = ShardMap([ListedShard(("s", "a"), (10, 19)), ListedShard(("s", "b"), (30, 39))])
+    shards = ShardMap([ListedShard("a", (10, 19)), ListedShard("b", (30, 39))])
     found = [shard.id if (shard := shards.find(key)) else None for key in (9, 10, 19, 20, 29, 30, 39, 40)]
     assert found == [None, "a", "a", None, None, "b", "b", None]
 
 
 def test_closed_shards_are_known_by_name() -> None:
     """An answer may name a shard that was closed since."""
-    shards = ShardMap([ListedShard(("s", "a"), (0, 9), is_closed=True)])
+    shards = ShardMap([ListedShard("a", (0, 9), is_closed=True)])
     shard = shards.named("a")
     assert shard is not None
     assert (shard.first, shard.last) == (0, 9)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from botocore import exceptions as sdk
 
+from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.dead_letters import S3DeadLetterQueue
 from sluice.errors import ServiceError
-from sluice.kinesis.connection import ConnectionConfig
 from sluice.retry import Retrying
 from sluice.sink import DeadLetter
 from sluice.sink.dead_letters import LocalDeadLetterQueue, Origin

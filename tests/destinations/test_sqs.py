@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from kinesis_wire import answer, refusal
 from service_wire import CONNECTION, OPTIONS, ServiceWire, write_all
 
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.sqs import SqsDestination, SqsMessage
 from sluice.errors import InvalidRecordError, OptionError, ServiceError
-from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.sink import Rejection, SubmitResult
 
 URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"

@@ -9,9 +9,9 @@ import pytest
 from botocore import exceptions as sdk
 from kinesis_transport import Answer, Transport, answer, refusal
 
+from sluice.aws import clients, endpoint_state
+from sluice.aws.clients import client_for
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis import connection, contact
-from sluice.kinesis.connection import client_for
 from sluice.kinesis.consumers import Consumer, Consumers, register_at_load
 from sluice.kinesis.options import SourceConfig, source_config_from_options
 from sluice.retry import Retrying
@@ -28,9 +28,9 @@ SUMMARY: dict[str, Any] = {"StreamDescriptionSummary": {"StreamName": "orders", 
 @pytest.fixture(autouse=True)
 def _fresh_process() -> Iterator[None]:
     yield
-    connection._clients.clear()
-    connection._sessions.clear()
-    contact._contacts.clear()
+    clients._clients.clear()
+    clients._sessions.clear()
+    endpoint_state._contacts.clear()
 
 
 def config_of(**options: str) -> SourceConfig:

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.errors import OptionError
 from sluice.kinesis.options import source_config_from_options
-from sluice.kinesis.source import initial_positions
+from sluice.kinesis.starting_positions import initial_positions
 from sluice.source.offsets import HORIZON, After, AtTime, Position
 from sluice.source.splits import Split, SplitId
 

@@ -14,14 +14,15 @@ import pytest
 from botocore import exceptions as sdk
 from kinesis_transport import Answer, Transport, answer, refusal
 
+from sluice.aws import clients, endpoint_state
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
 from sluice.errors import ServiceError
-from sluice.kinesis import connection, contact
 from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.kinesis.options import source_config_from_options
 from sluice.retry import Backoff, Retrying
-from sluice.source.log import IteratorStart, Record, StreamInfo, StreamLog
 from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import IteratorStart, Record, StreamInfo, StreamLog
 
 URL = "http://127.0.0.1:9"
 CONFIG = ConnectionConfig(
@@ -37,9 +38,9 @@ EMPTY_PAGE: dict[str, Any] = {"Records": [], "NextShardIterator": "next", "Milli
 @pytest.fixture(autouse=True)
 def _fresh_process() -> Iterator[None]:
     yield
-    connection._clients.clear()
-    connection._sessions.clear()
-    contact._contacts.clear()
+    clients._clients.clear()
+    clients._sessions.clear()
+    endpoint_state._contacts.clear()
 
 
 class Service:

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
+from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig
 from sluice.errors import OptionError
-from sluice.kinesis.connection import CONNECTION_OPTIONS, ConnectionConfig
 from sluice.kinesis.fanout_options import FanOut
 from sluice.kinesis.options import (
     SOURCE_OPTIONS,
@@ -15,10 +15,10 @@ from sluice.kinesis.options import (
     SourceConfig,
     source_config_from_options,
 )
-from sluice.kinesis.starting import LATEST
+from sluice.kinesis.starting_positions import LATEST
 from sluice.kinesis.streams import StreamRef
 from sluice.retry import Backoff
-from sluice.source.slices import Limits
+from sluice.source.admission import Limits
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/"
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.kinesis.records import WireRecord, arrivals_of, micros
-from sluice.source.log import AnyRecord, Record
+from sluice.aws.records import WireRecord, micros
+from sluice.kinesis.record_batches import arrivals_of
+from sluice.source.stream_log import AnyRecord, Record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECONDS = st.one_of(

@@ -12,7 +12,7 @@ from typing import Any
 from sink_fakes import config
 
 from sluice.sink import AsyncSinkConfig, RateLimitingStrategy, SubmitResult
-from sluice.sink.machine import Request, SinkMachine
+from sluice.sink.scheduler import Request, SinkMachine
 
 
 class Shards:

@@ -9,7 +9,7 @@ from sink_fakes import config
 
 from sluice.errors import InvalidRecordError
 from sluice.sink import NoRateLimitingStrategy, Rejection, SubmitResult
-from sluice.sink.machine import SinkFigures, SinkMachine
+from sluice.sink.scheduler import SinkFigures, SinkMachine
 
 Machine = SinkMachine[str]
 

@@ -16,8 +16,8 @@ from sluice.sink import (
     SinkLimits,
     TokenBucketRateLimitingStrategy,
 )
-from sluice.sink.memory import StrategyMemory
 from sluice.sink.options import SINK_OPTIONS, config_from_options, strategy_from_options
+from sluice.sink.strategy_cache import StrategyMemory
 
 LIMITS = SinkLimits(
     max_batch_size=500, max_batch_size_in_bytes=1000, max_record_size_in_bytes=1000, aimd_decrease_factor=0.99

@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable
 
 from hypothesis import strategies as st
-from memory_frontier import MemoryAgent
 from memory_log import SECOND, MemoryLog
+from memory_subscriptions import MemoryAgent
 from query import Query
 
 from sluice.errors import ServiceError
-from sluice.source.log import Record
-from sluice.source.slices import Limits
+from sluice.source.admission import Limits
 from sluice.source.splits import SplitId
+from sluice.source.stream_log import Record
 
 LIMITS = st.sampled_from(
     [

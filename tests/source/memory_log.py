@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import ServiceError
-from sluice.source.log import IteratorStart, Page, Record, StreamInfo
 from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 
 SECOND = 1_000_000
 ITERATOR_LIFE = 300 * SECOND

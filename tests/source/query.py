@@ -6,21 +6,21 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from memory_frontier import MemoryAgent
 from memory_log import MemoryLog
+from memory_subscriptions import MemoryAgent
 
+from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.cursor import Cursor
+from sluice.source.data_loss import LossGuard
 from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
-from sluice.source.feed import FeedCursor
-from sluice.source.frontier import Frontier
-from sluice.source.log import Record
-from sluice.source.loss import LossGuard
 from sluice.source.offsets import HORIZON, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
+from sluice.source.publisher import FeedCursor
 from sluice.source.reader import RangeReader, ReadSettings
-from sluice.source.slices import NO_LIMITS, Limits
 from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import Record
+from sluice.source.subscriptions import Frontier
 
 Rows = dict[SplitId, list[Record]]
 

@@ -14,12 +14,12 @@ from memory_log import SECOND, MemoryLog, hash_key
 from query import Query, check_exactly_once, make_enumerator, read_plain, through_json
 
 from sluice.errors import DataLossError, OptionError, ServiceError
-from sluice.source.log import Record
-from sluice.source.loss import LossGuard
+from sluice.source.admission import Limits
+from sluice.source.data_loss import LossGuard
 from sluice.source.offsets import After, AtTime, Closed, Offsets, Position, SplitRange, before
 from sluice.source.reader import RangeReader, ReadSettings
-from sluice.source.slices import Limits
 from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import Record
 
 S0 = SplitId("s", "shardId-000000000000")
 

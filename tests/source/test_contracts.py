@@ -6,7 +6,7 @@ from memory_log import MemoryLog
 from query import make_enumerator
 
 from sluice.source import Offsets, Split, SplitEnumerator, SplitRange, SplitReader, StreamLog
-from sluice.source.loss import LossGuard
+from sluice.source.data_loss import LossGuard
 from sluice.source.reader import RangeReader, ReadSettings
 
 

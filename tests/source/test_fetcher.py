@@ -9,9 +9,9 @@ import pytest
 
 from sluice.source import fetcher
 from sluice.source.fetcher import fetch_side_by_side
-from sluice.source.log import Record
 from sluice.source.offsets import HORIZON, Closed, SplitRange
 from sluice.source.splits import SplitId
+from sluice.source.stream_log import Record
 
 RANGES = [SplitRange(SplitId("s", f"shard-{index}"), HORIZON, Closed()) for index in range(5)]
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from sluice.errors import OptionError
 from sluice.sink import SinkLimits, SinkProgress, SubmitResult
-from sluice.sink.memory import remembered
+from sluice.sink.strategy_cache import remembered
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.sink_writer import CommitMessage
 

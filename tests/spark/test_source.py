@@ -16,12 +16,12 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from sluice.errors import OptionError
-from sluice.kinesis.access import FanOutAccess
+from sluice.kinesis.driver import StreamPlanning
+from sluice.kinesis.fanout.assignment import FanOutAccess
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.planning import StreamPlanning
-from sluice.kinesis.rows import ARROW_SCHEMA
+from sluice.kinesis.record_batches import ARROW_SCHEMA
+from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.offsets import HORIZON, After, Offsets, SplitRange
-from sluice.source.slices import NO_LIMITS, Limits
 from sluice.source.splits import SplitId
 from sluice.spark import source_reader
 from sluice.spark.source import SCHEMA, KinesisDataSource

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from sluice.kinesis.connection import ConnectionConfig, client_for, endpoint_for
-from sluice.kinesis.errors import translate
+from sluice.aws.clients import client_for, endpoint_for
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.errors import translate
 from sluice.retry import Backoff, Retrying
 from sluice.sink.dead_letters import DeadLetter, Origin, as_line, name_of
 

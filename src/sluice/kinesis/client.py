@@ -1,4 +1,4 @@
-"""Kinesis as a `sluice.source.log.StreamLog`, through the SDK's client."""
+"""Kinesis as a `sluice.source.stream_log.StreamLog`, through the SDK's client."""
 
 from __future__ import annotations
 
@@ -7,21 +7,31 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
-from sluice.errors import ServiceError
-from sluice.kinesis.calls import Calls
-from sluice.kinesis.connection import ConnectionConfig
+from sluice.aws.calls import Calls
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.records import WireRecord
+from sluice.aws.shards import list_shards
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.records import WireRecord
 from sluice.retry import Backoff, Retrying
-from sluice.source.log import IteratorStart, Page, Record, StreamInfo
 from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 
-__all__ = ["KinesisLog"]
+__all__ = ["KinesisLog", "kinesis_calls"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-_LISTING_RESTARTS: Final = 2
+
+def kinesis_calls(connection: ConnectionConfig, backoffs: Mapping[str, Backoff], **settings: Any) -> Calls:
+    """Calls of Kinesis Data Streams.
+
+    Args:
+        backoffs: by the operation's name in the API. ``DescribeStreamSummary``, which has no options of its
+            own in FLIP-128, is retried like ``ListShards``.
+        settings: the other arguments of `Calls`.
+    """
+    shared = {"DescribeStreamSummary": backoffs["ListShards"]} if "ListShards" in backoffs else {}
+    return Calls(connection, "kinesis", {**shared, **backoffs}, **settings)
 
 
 class KinesisLog:
@@ -49,7 +59,7 @@ class KinesisLog:
         clock: Callable[[], float] = time.time,
         is_known: bool = False,
     ) -> None:
-        self._calls = Calls(connection, backoffs, retrying=retrying, clock=clock, is_known=is_known)
+        self._calls = kinesis_calls(connection, backoffs, retrying=retrying, clock=clock, is_known=is_known)
         self._streams = dict(streams)
 
     @classmethod
@@ -68,31 +78,7 @@ class KinesisLog:
 
     def list_splits(self, stream: str) -> Sequence[Split]:
         """See `StreamLog.list_splits`."""
-        restarts = 0
-        while True:
-            try:
-                return self._list_pages(stream)
-            except ServiceError as error:
-                # A token lives for five minutes; a listing that was held up for longer starts over.
-                if error.code != "ExpiredNextTokenException" or restarts == _LISTING_RESTARTS:
-                    raise
-            restarts += 1
-
-    def _list_pages(self, stream: str) -> Sequence[Split]:
-        splits: list[Split] = []
-        request = self._address(stream)
-        while True:
-            page, token = self._calls.call(
-                "ListShards",
-                stream,
-                request,
-                lambda answer: (_splits(stream, answer), answer.get("NextToken")),
-            )
-            splits += page
-            if not token:
-                return splits
-            # The token says which stream it is; the service refuses both together.
-            request = {"NextToken": token}
+        return list_shards(self._calls, stream, self._address(stream), lambda shard: _split(stream, shard))
 
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
         """See `StreamLog.get_iterator`."""
@@ -148,10 +134,6 @@ def _page(answer: Mapping[str, Any]) -> Page:
         next_iterator=answer.get("NextShardIterator") or None,
         millis_behind=answer["MillisBehindLatest"],
     )
-
-
-def _splits(stream: str, answer: Mapping[str, Any]) -> list[Split]:
-    return [_split(stream, shard) for shard in answer["Shards"]]
 
 
 def _split(stream: str, shard: Mapping[str, Any]) -> Split:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from sluice.errors import OptionError, ServiceError, SluiceError
-from sluice.kinesis.calls import Calls
+from sluice.kinesis.client import kinesis_calls
 from sluice.kinesis.fanout_options import CONSUMER_ARN, CONSUMER_NAME, ConsumerArn, FanOut
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Retrying
@@ -72,7 +72,7 @@ class Consumers:
         if config.fan_out is None:
             raise ValueError("records are polled: there are no consumers")
         self._fan_out: FanOut = config.fan_out
-        self._calls = Calls(config.connection, config.backoffs, retrying=retrying, is_known=is_known)
+        self._calls = kinesis_calls(config.connection, config.backoffs, retrying=retrying, is_known=is_known)
         self._stream_arns = {stream.name: stream.arn for stream in config.streams}
 
     def ensure(self, stream: str) -> Consumer:

@@ -6,19 +6,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sluice.errors import OptionError
-from sluice.kinesis.connection import (
+from sluice.aws.connection import (
     CONNECTION_OPTIONS,
     REGION,
     ConnectionConfig,
     connection_from_options,
 )
+from sluice.errors import OptionError
 from sluice.kinesis.fanout_options import CONSUMER_ARN, FAN_OUT_OPTIONS, FanOut, fan_out_from_options
-from sluice.kinesis.starting import (
-    ENDING_POSITION,
+from sluice.kinesis.starting_positions import (
+    ENDING,
+    ENDING_TIMESTAMP,
     LATEST,
-    STARTING_POSITION,
-    TIMESTAMP,
+    STARTING,
+    STARTING_TIMESTAMP,
     TRIM_HORIZON,
     AtTimestamp,
     EndingPosition,
@@ -39,7 +40,7 @@ from sluice.options import (
     size,
 )
 from sluice.retry import Backoff
-from sluice.source.slices import NO_LIMITS, Limits
+from sluice.source.admission import NO_LIMITS, Limits
 
 __all__ = [
     "BACKOFF_DEFAULTS",
@@ -52,31 +53,6 @@ __all__ = [
 FORMAT: Final = "kinesis-efo"
 _MILLISECOND: Final = 0.001
 
-STARTING = Option(
-    "startingPosition",
-    STARTING_POSITION,
-    None,
-    "Where a new query starts: `LATEST`, `TRIM_HORIZON`, `AT_TIMESTAMP`, or JSON "
-    '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`; with several streams '
-    '`{"<stream>": {"<shardId>": ...}}`; shards not listed start at `TRIM_HORIZON`).',
-    shown_default="LATEST",
-)
-STARTING_TIMESTAMP = Option(
-    "startingTimestamp",
-    TIMESTAMP,
-    None,
-    "With `AT_TIMESTAMP`: ISO-8601 (UTC where it has no offset) or seconds since the epoch.",
-)
-ENDING = Option(
-    "endingPosition",
-    ENDING_POSITION,
-    None,
-    "Batch reads only: `LATEST` (what was there when the read was planned) or `AT_TIMESTAMP`.",
-    shown_default="LATEST",
-)
-ENDING_TIMESTAMP = Option(
-    "endingTimestamp", TIMESTAMP, None, "With `endingPosition` `AT_TIMESTAMP`: as `startingTimestamp`."
-)
 MAX_RECORDS = Option(
     "maxRecordsPerTrigger",
     integer(1),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sluice.sink.contracts import RequestInfo, ResultInfo
-from sluice.sink.pace import Pace
+from sluice.sink.pacing import Pace
 
 __all__ = [
     "AIMDScalingStrategy",
@@ -90,7 +90,7 @@ class CongestionControlRateLimitingStrategy:
     leave the limit where it was lowers it by one instead, down to 1.
 
     That is Flink's strategy, and all of it without a clock. Given one, it also learns how many entries a
-    second the destination takes, and spreads requests accordingly: see `sluice.sink.pace` for why and
+    second the destination takes, and spreads requests accordingly: see `sluice.sink.pacing` for why and
     how. `rateLimiting=aimd` gives it one.
 
     Args:

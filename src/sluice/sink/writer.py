@@ -1,7 +1,7 @@
 """The async sink's writer (FLIP-171): the thin shell of threads and time around `SinkMachine`.
 
 Every request thread leaves its answer in the mailbox; the thread that has the seat at the desk (see
-`sluice.sink.desk`) takes it from there. Nothing else crosses a thread.
+`sluice.sink.mailbox`) takes it from there. Nothing else crosses a thread.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sluice.errors import InvalidRecordError, SluiceError
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import Destination, RateLimitingStrategy, StructType, SubmitResult
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, letter_of_entry, letter_of_row
-from sluice.sink.desk import Desk
-from sluice.sink.machine import Request, SinkFigures, SinkMachine
-from sluice.sink.threads import RequestThreads
+from sluice.sink.mailbox import Desk
+from sluice.sink.request_threads import RequestThreads
+from sluice.sink.scheduler import Request, SinkFigures, SinkMachine
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,12 +5,12 @@ What is named here is public: the contracts an enumerator and a reader fulfil, a
 
 from __future__ import annotations
 
+from sluice.source.admission import Limits
 from sluice.source.enumerator import SplitEnumerator
-from sluice.source.log import AnyRecord, IteratorStart, Page, Record, StreamInfo, StreamLog
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position, SplitRange
 from sluice.source.reader import SplitReader
-from sluice.source.slices import Limits
 from sluice.source.splits import Lineage, Split, SplitId
+from sluice.source.stream_log import AnyRecord, IteratorStart, Page, Record, StreamInfo, StreamLog
 
 __all__ = [
     "After",

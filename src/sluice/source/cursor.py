@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.errors import ServiceError
-from sluice.source.log import AnyRecord, IteratorStart, Page, StreamLog
-from sluice.source.loss import LossGuard
+from sluice.source.data_loss import LossGuard
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position
 from sluice.source.splits import SplitId
+from sluice.source.stream_log import AnyRecord, IteratorStart, Page, StreamLog
 
 __all__ = ["Cursor", "iterator_start"]
 

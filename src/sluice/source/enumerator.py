@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from sluice.errors import OptionError, ServiceError
-from sluice.source.front import Front
-from sluice.source.frontier import Frontier
+from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.data_loss import LossGuard
 from sluice.source.hints import refresh_idle, with_quiet
-from sluice.source.log import StreamInfo, StreamLog
-from sluice.source.loss import LossGuard
 from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
-from sluice.source.pushed import Pushed
-from sluice.source.slices import NO_LIMITS, Limits
+from sluice.source.split_state import Front
 from sluice.source.splits import Lineage, Split, SplitId
+from sluice.source.stream_log import StreamInfo, StreamLog
+from sluice.source.subscription_tracker import Pushed
+from sluice.source.subscriptions import Frontier
 
 __all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamEnumerator"]
 

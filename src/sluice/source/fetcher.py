@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
-from sluice.source.log import AnyRecord
 from sluice.source.offsets import SplitRange
+from sluice.source.stream_log import AnyRecord
 
 __all__ = ["Stopped", "fetch_side_by_side"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sluice.source.front import Front
 from sluice.source.offsets import After, AtTime, Closed, Position
+from sluice.source.split_state import Front
 from sluice.source.splits import SplitId
 
 __all__ = ["refresh_idle", "with_quiet"]

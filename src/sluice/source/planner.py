@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sluice.errors import ServiceError
-from sluice.source.front import Front
+from sluice.source.admission import Limits, is_sampled, slice_end, trim
 from sluice.source.offsets import After, Closed, before
 from sluice.source.probe import GLANCE, PAGE, SAMPLE, Probe, Visit
-from sluice.source.slices import Limits, is_sampled, slice_end, trim
+from sluice.source.split_state import Front
 from sluice.source.splits import SplitId
 
 __all__ = ["Planner"]

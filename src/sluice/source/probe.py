@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.source.cursor import Cursor
-from sluice.source.front import Front, Seen
-from sluice.source.log import AnyRecord, StreamLog
-from sluice.source.loss import LossGuard
+from sluice.source.data_loss import LossGuard
 from sluice.source.offsets import AtTime, Position
+from sluice.source.split_state import Front, Seen
 from sluice.source.splits import Split
+from sluice.source.stream_log import AnyRecord, StreamLog
 
 __all__ = ["GLANCE", "Probe", "ProbeSettings"]
 

@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 
 from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
-from sluice.source.log import AnyRecord, Page, StreamLog
-from sluice.source.loss import LossGuard
+from sluice.source.data_loss import LossGuard
 from sluice.source.offsets import After, Closed, Position, SplitRange, before
+from sluice.source.stream_log import AnyRecord, Page, StreamLog
 
 __all__ = ["OpenCursor", "RangeReader", "ReadSettings", "SplitReader"]
 

@@ -18,13 +18,13 @@ from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from sluice.destinations.setup import FORMAT, SinkSetup, read_sink
+from sluice.destinations.registry import FORMAT, SinkSetup, read_sink
 from sluice.errors import CommitError, OptionError
 from sluice.sink.committing import EpochCommit
 from sluice.sink.contracts import CommittingDestination, Epoch
 from sluice.sink.dead_letters import Origin
-from sluice.sink.memory import remembered
 from sluice.sink.progress import SinkProgress
+from sluice.sink.strategy_cache import remembered
 from sluice.sink.writer import AsyncSinkWriter
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import settle

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from sluice.kinesis.access import FanOutAccess
+from sluice.kinesis.driver import StreamPlanning, bounded_access, plan_bounded_read
+from sluice.kinesis.fanout.assignment import FanOutAccess
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.planning import StreamPlanning
-from sluice.kinesis.source import bounded_access, plan_bounded_read, read_ranges
+from sluice.kinesis.task import read_ranges
+from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.offsets import Offsets, SplitRange
-from sluice.source.slices import NO_LIMITS, Limits
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import settle
 

@@ -10,10 +10,11 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from botocore import exceptions as sdk
 
+from sluice.aws.clients import client_for, endpoint_for
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.errors import is_unanswered, redact, translate
+from sluice.aws.responses import Outcome
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis.answers import Outcome
-from sluice.kinesis.connection import ConnectionConfig, client_for, endpoint_for
-from sluice.kinesis.errors import is_unanswered, redact, translate
 from sluice.sink.contracts import Rejection, SubmitResult
 
 __all__ = ["BatchCall", "Refusal", "Verdict"]

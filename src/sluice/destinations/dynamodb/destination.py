@@ -13,12 +13,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.request_bodies import Ready
 from sluice.destinations.common import BatchCall, Refusal, matching
 from sluice.destinations.dynamodb.rows import DynamoDbRowConverter, DynamoDbWrite
 from sluice.destinations.dynamodb.values import canonical
 from sluice.errors import ServiceError
-from sluice.kinesis.bodies import Ready
-from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import TEXT, Kind, Option, OptionValues
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult

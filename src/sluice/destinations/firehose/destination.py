@@ -13,6 +13,10 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.request_bodies import Ready
+from sluice.aws.responses import outcomes_of
 from sluice.destinations.common import (
     BatchCall,
     Column,
@@ -23,9 +27,6 @@ from sluice.destinations.common import (
     matching,
 )
 from sluice.errors import OptionError
-from sluice.kinesis.answers import outcomes_of
-from sluice.kinesis.bodies import Ready
-from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import Option, OptionValues
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import StructType, SubmitResult

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from sluice.destinations.kinesis.rows import KinesisEntry, KinesisRowConverter, random_keys
 from sluice.destinations.kinesis.shards import Shard, ShardMap
-from sluice.kinesis.aggregation import PRODUCER_LIBRARY_KEY, hash_key, unpack
-from sluice.kinesis.packing import Packer
+from sluice.kinesis.kpl.aggregator import Packer
+from sluice.kinesis.kpl.deaggregator import PRODUCER_LIBRARY_KEY, hash_key, unpack
 
 __all__ = [
     "Aggregate",

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from sluice.aws.responses import Outcome
 from sluice.destinations.kinesis.aggregated import (
     Aggregate,
     AggregatingConverter,
@@ -25,7 +26,6 @@ from sluice.destinations.kinesis.aggregated import (
 )
 from sluice.destinations.kinesis.rows import KinesisEntry
 from sluice.destinations.kinesis.shards import ShardMap, Shards
-from sluice.kinesis.answers import Outcome
 from sluice.sink.contracts import Rejection, SubmitResult
 
 __all__ = ["DEFAULT_LIMIT", "AggregatingDestination"]

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.request_bodies import Ready
+from sluice.aws.responses import Outcome, outcomes_of
 from sluice.destinations.common import BatchCall, matching
 from sluice.destinations.kinesis.aggregating import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.rows import KinesisEntry, KinesisRowConverter
 from sluice.destinations.kinesis.shards import Shards, shards_of
-from sluice.kinesis.answers import Outcome, outcomes_of
-from sluice.kinesis.bodies import Ready
-from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import BOOLEAN, Option, OptionValues
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult

@@ -5,30 +5,45 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.connection import ConnectionConfig
-from sluice.kinesis.options import BACKOFF_DEFAULTS
+from sluice.aws.calls import Calls
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.shards import list_shards
+from sluice.retry import Backoff
 
-__all__ = ["Listed", "Shard", "ShardMap", "Shards", "shards_of"]
+__all__ = ["ListedShard", "Shard", "ShardMap", "Shards", "shards_of"]
 
 # How long a listing is good for (seconds). A reshard is noticed by the next answer, but a stream that was
 # deleted and made again may have shards of the same names with other keys. That takes longer than this.
 _FRESH: Final = 30.0
 
 
-class Listed(Protocol):
-    """A shard as it is listed; `sluice.source.Split` is one."""
+_BACKOFF: Final = Backoff(max_retries=10, base=1.0, max=5.0, exponent=1.5)
 
-    @property
-    def id(self) -> tuple[str, str]: ...  # stream and shard
-    @property
-    def is_closed(self) -> bool: ...
-    @property
-    def hash_range(self) -> tuple[int, int]: ...
+
+class ListedShard(NamedTuple):
+    """A shard as the service lists it.
+
+    Attributes:
+        hash_range: first and last hash key, both included.
+    """
+
+    id: str
+    hash_range: tuple[int, int]
+    is_closed: bool = False
+
+    @classmethod
+    def of(cls, shard: Mapping[str, Any]) -> ListedShard:
+        """From the API's description of a shard."""
+        keys = shard["HashKeyRange"]
+        return cls(
+            shard["ShardId"],
+            (int(keys["StartingHashKey"]), int(keys["EndingHashKey"])),
+            is_closed="EndingSequenceNumber" in shard["SequenceNumberRange"],
+        )
 
 
 class Shard(NamedTuple):
@@ -50,11 +65,11 @@ class ShardMap:
         listed: open and closed ones.
     """
 
-    def __init__(self, listed: Iterable[Listed]) -> None:
+    def __init__(self, listed: Iterable[ListedShard]) -> None:
         self._known: dict[str, Shard] = {}
         found: list[Shard] = []
         for each in listed:
-            shard = self._known[each.id[1]] = Shard(each.id[1], *each.hash_range)
+            shard = self._known[each.id] = Shard(each.id, *each.hash_range)
             if not each.is_closed:
                 found.append(shard)
         self._open = sorted(found, key=lambda shard: shard.first)
@@ -81,7 +96,7 @@ class Shards:
     """
 
     def __init__(
-        self, listing: Callable[[], Iterable[Listed]], *, clock: Callable[[], float] = time.monotonic
+        self, listing: Callable[[], Iterable[ListedShard]], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._listing = listing
         self._clock = clock
@@ -131,5 +146,6 @@ def shards_of(connection: ConnectionConfig, stream: str, arn: str | None) -> Sha
         stream: its name.
         arn: used instead of the name, where it is given.
     """
-    log = KinesisLog(connection, {stream: arn}, BACKOFF_DEFAULTS)
-    return Shards(lambda: log.list_splits(stream))
+    calls = Calls(connection, "kinesis", {"ListShards": _BACKOFF})
+    address = {"StreamName": stream} if arn is None else {"StreamARN": arn}
+    return Shards(lambda: list_shards(calls, stream, address, ListedShard.of))

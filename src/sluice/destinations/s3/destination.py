@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, ClassVar, Final
 
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.common import matching
 from sluice.destinations.s3.committer import Sweep, UploadCommitter
 from sluice.destinations.s3.files import FORMATS
@@ -15,7 +17,6 @@ from sluice.destinations.s3.names import Layout, Owner
 from sluice.destinations.s3.store import Store
 from sluice.destinations.s3.upload import PART_SIZE
 from sluice.destinations.s3.writer import FileSettings, S3Writer
-from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import Kind, Option, OptionValues, choice, integer, size
 from sluice.retry import Retrying
 from sluice.sink.contracts import Epoch, StructType

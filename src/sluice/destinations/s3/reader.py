@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from sluice.aws.connection import CONNECTION_OPTIONS, connection_from_options
 from sluice.destinations.s3.destination import PATH
 from sluice.destinations.s3.manifest import read_manifest
 from sluice.destinations.s3.names import Layout
 from sluice.destinations.s3.store import Store
-from sluice.kinesis.connection import CONNECTION_OPTIONS, connection_from_options
 from sluice.options import read_options
 
 __all__ = ["list_committed"]

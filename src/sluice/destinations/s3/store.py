@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote_plus
 
+from sluice.aws.clients import client_for, endpoint_for
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.errors import DamagedAnswerError, translate
 from sluice.errors import ServiceError
-from sluice.kinesis.connection import ConnectionConfig, client_for, endpoint_for
-from sluice.kinesis.errors import DamagedAnswerError, translate
 from sluice.retry import Backoff, Retrying
 
 __all__ = ["Store"]

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.request_bodies import Ready
 from sluice.destinations.common import BatchCall, Refusal, matching
 from sluice.destinations.sqs.rows import SqsMessage, SqsRowConverter
-from sluice.kinesis.bodies import Ready
-from sluice.kinesis.connection import ConnectionConfig, client_for
 from sluice.options import Option, OptionValues
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult

@@ -1,122 +1,49 @@
-"""Starts the agent beside the driver as a process of its own, with a link to it and a word for a stop."""
+"""What it takes to start a fan-out agent, beside the driver or on a worker host."""
 
 from __future__ import annotations
 
 import os
-import pickle
-import signal
-import socket
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
-from sluice.kinesis.fanout.agent import STOP, AgentSetup
-from sluice.kinesis.fanout.channel import Channel
+from sluice.kinesis.fanout.channel import Address
+from sluice.kinesis.options import SourceConfig
 
-__all__ = ["AgentProcess", "RunningAgent", "agent_environment", "is_alive", "on_stop"]
+__all__ = ["STOP", "AgentSetup", "agent_command", "agent_environment"]
 
+STOP: Final = b"s"
+"""What the planning process writes to its agent when the query is stopped."""
 
-class RunningAgent(Protocol):
-    """An agent that has been started, as the planning process sees it."""
-
-    @property
-    def channel(self) -> Channel:
-        """The link. The agent ends when it closes."""
-
-    def tell_stop(self) -> None:
-        """What closes the link next is a stop and not a crash. Takes no lock: signal handlers call it."""
-
-    def close(self) -> None:
-        """Closes the link."""
-
-    def wait(self) -> int:
-        """Blocks until it has ended; its exit code."""
+_PACKAGE: Final = "sluice.kinesis.fanout.agent"
 
 
-class AgentProcess:
-    """A child process. It is in a session of its own: it outlives us a little, whatever ends us."""
+@dataclass(frozen=True)
+class AgentSetup:
+    """The first message to an agent.
 
-    def __init__(self, setup: AgentSetup) -> None:
-        ours, theirs = socket.socketpair()
-        stop_read, stop_write = os.pipe()
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                (sys.executable, "-m", _PACKAGE, str(theirs.fileno()), str(stop_read)),
-                pass_fds=(theirs.fileno(), stop_read),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-                env=agent_environment(),
-            )
-        finally:
-            theirs.close()
-            os.close(stop_read)
-        self._stop: int | None = stop_write
-        self.pid = self._process.pid
-        self.channel = Channel(ours)
-        self.channel.send(pickle.dumps(setup))
+    Attributes:
+        host: address that the agent listens on.
+        secret: what tasks and other agents have to know to be served.
+        hub: on a worker host, the agent beside the driver; None for the agent beside the driver.
+    """
 
-    def tell_stop(self) -> None:
-        """See `RunningAgent.tell_stop`."""
-        if self._stop is not None:
-            os.write(self._stop, STOP)
-
-    def close(self) -> None:
-        """See `RunningAgent.close`."""
-        self.channel.close()
-        descriptor, self._stop = self._stop, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def wait(self) -> int:
-        """See `RunningAgent.wait`."""
-        return self._process.wait()
+    config: SourceConfig
+    host: str
+    secret: bytes
+    hub: Address | None = None
 
 
-_LOOKS: Final = 40
-_BETWEEN_LOOKS: Final = 0.05
-_PACKAGE: Final = "sluice.kinesis.fanout"
+def agent_command(*descriptors: int) -> tuple[str, ...]:
+    """The command line of an agent.
+
+    Args:
+        descriptors: beside the driver, the open file descriptors of the link and of the stop pipe; on a
+            worker host none.
+    """
+    return (sys.executable, "-m", _PACKAGE, *map(str, descriptors))
 
 
 def agent_environment() -> dict[str, str]:
-    """Ours, with the modules that we find, wherever Spark has put them."""
+    """The environment of this process, with the module path that Spark has set up in it."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
-def is_alive(
-    parent: int,
-    *,
-    getppid: Callable[[], int] = os.getppid,
-    sleep: Callable[[float], None] = time.sleep,
-) -> bool:
-    """Whether the process that has started this one, and has hung up on it, lives on.
-
-    One that dies closes its connections a moment before its children are left to others: looks for 2 s.
-    """
-    for _ in range(_LOOKS):
-        if getppid() != parent:
-            return False
-        sleep(_BETWEEN_LOOKS)
-    return True
-
-
-def on_stop(tell: Callable[[], None]) -> None:
-    """Calls `tell` when this process is told to end (SIGTERM), right before it does.
-
-    Does nothing outside the main thread, where Python takes no signal handlers.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    previous = signal.getsignal(signal.SIGTERM)
-
-    def handle(number: int, frame: Any) -> None:
-        del frame
-        # Spark may send its signal twice: only when all is said may the next one kill.
-        tell()
-        signal.signal(number, previous if previous is not None else signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGTERM, handle)

@@ -1,0 +1,182 @@
+"""Clients of the SDK, made once per process from a `ConnectionConfig`.
+
+Credentials come from static keys, a profile or the SDK's own chain, and may be traded for those of a
+role, which the SDK then refreshes before they expire.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from importlib import metadata
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from botocore import exceptions as sdk
+from botocore.config import Config
+from botocore.credentials import (
+    AssumeRoleCredentialFetcher,
+    CredentialProvider,
+    CredentialResolver,
+    DeferredRefreshableCredentials,
+)
+from botocore.session import Session
+
+from sluice.aws import hooks
+from sluice.aws.connection import DEFAULT_SESSION_NAME, ConnectionConfig
+from sluice.aws.errors import redact
+from sluice.errors import OptionError
+
+__all__ = ["client_for", "endpoint_for"]
+
+# A task reads its shards side by side through one client, and an agent holds a subscription for each. No
+# call ever waits for a connection: the SDK opens more than these, but warns of each that it can't keep.
+_POOL_CONNECTIONS: Final = 1024
+_AWS_HOST = re.compile(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws)\Z")
+
+_lock = threading.Lock()
+_sessions: dict[tuple[int, ConnectionConfig], Session] = {}
+_clients: dict[tuple[int, ConnectionConfig, str], Any] = {}
+
+
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603 - a fork may happen while another thread of the parent holds it
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def client_for(config: ConnectionConfig, service: str) -> Any:
+    """The SDK's client of `service` (``kinesis``, ``sts``, ...), made once per process.
+
+    Safe to call from several threads, and after a fork: a child makes its own. The client never
+    retries by itself (`sluice.retry` does), so every failure reaches the caller at once.
+
+    Raises:
+        OptionError: there is no region, no credentials, no such profile, or the SDK's own
+            configuration cannot be read. Names the option; never holds a secret.
+    """
+    # Clients of a parent process stay in the map under its id: a child that dropped them would close
+    # connections that are not its own.
+    process = os.getpid()
+    with _lock:
+        client = _clients.get((process, config, service))
+        if client is None:
+            try:
+                session = _sessions.get((process, config))
+                if session is None:
+                    session = _sessions[process, config] = _new_session(config)
+                client = _new_client(session, config, service)
+            except (sdk.BotoCoreError, ValueError) as error:
+                raise _as_option_error(config, error) from None
+            _clients[process, config, service] = client
+        return client
+
+
+def endpoint_for(config: ConnectionConfig, service: str) -> str | None:
+    """The URL that calls to `service` go to; None for the SDK's own.
+
+    `endpointUrl` is used for every service, as an emulator or a gateway needs it. Only where it is a
+    host of AWS itself, which serves one service each, the other services stay at their own.
+    """
+    if service == "sts" and config.sts_endpoint_url:
+        return config.sts_endpoint_url
+    if config.endpoint_url is None:
+        return None
+    host = urlsplit(config.endpoint_url).hostname or ""
+    if _AWS_HOST.search(host) and service not in re.split(r"[.-]", host):
+        return None
+    return config.endpoint_url
+
+
+def _new_client(session: Session, config: ConnectionConfig, service: str, **credentials: Any) -> Any:
+    client = session.create_client(
+        service,
+        region_name=config.region,
+        endpoint_url=endpoint_for(config, service),
+        config=Config(
+            connect_timeout=config.connect_timeout,
+            read_timeout=config.read_timeout,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            max_pool_connections=_POOL_CONNECTIONS,
+            tcp_keepalive=True,
+            user_agent=_user_agent(session),
+            user_agent_extra=f"sluice/{_version()}",
+        ),
+        **credentials,
+    )
+    hooks.install(client)
+    return client
+
+
+def _user_agent(session: Session) -> str:
+    # Left to itself the SDK puts this together anew for every request, for a tenth of the CPU of a call.
+    application = session.get_config_variable("user_agent_appid")
+    return f"{session.user_agent()} app/{application}" if application else str(session.user_agent())
+
+
+def _new_session(config: ConnectionConfig) -> Session:
+    session = Session(profile=config.profile)
+    session.register_component("response_parser_factory", hooks.ParserFactory())
+    if config.access_key_id and config.secret_access_key:
+        session.set_credentials(config.access_key_id, config.secret_access_key, config.session_token)
+    if session.get_credentials() is None:
+        raise sdk.NoCredentialsError
+    if config.role_arn is None:
+        return session
+    assumed = Session(profile=config.profile)
+    assumed.register_component("response_parser_factory", hooks.ParserFactory())
+    assumed.register_component("credential_provider", CredentialResolver([_RoleProvider(session, config)]))
+    return assumed
+
+
+class _RoleProvider(CredentialProvider):
+    """Gives the SDK credentials of the role: fetched at first use, and again before they expire."""
+
+    METHOD = "assume-role"
+    CANONICAL_NAME = None
+
+    def __init__(self, source: Session, config: ConnectionConfig) -> None:
+        super().__init__(source)
+        self._source = source
+        self._config = config
+
+    def load(self) -> Any:
+        config = self._config
+        extra = {"RoleSessionName": config.role_session_name or DEFAULT_SESSION_NAME}
+        if config.role_external_id:
+            extra["ExternalId"] = config.role_external_id
+        fetcher = AssumeRoleCredentialFetcher(
+            client_creator=self._sts,
+            source_credentials=self._source.get_credentials(),
+            role_arn=config.role_arn or "",
+            extra_args=extra,
+        )
+        return DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method=self.METHOD)
+
+    def _sts(self, service: str, **credentials: Any) -> Any:
+        return _new_client(self._source, self._config, service, **credentials)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("pyspark-sluice")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def _as_option_error(config: ConnectionConfig, error: Exception) -> OptionError:
+    if isinstance(error, sdk.NoRegionError):
+        return OptionError("option 'region' is required: the SDK's own chain names no region either")
+    if isinstance(error, sdk.ProfileNotFound):
+        return OptionError(f"option 'profile' is {config.profile!r}: the SDK's files hold no such profile")
+    if isinstance(error, sdk.InvalidRegionError):
+        return OptionError(f"option 'region' is {config.region!r}: not the name of a region")
+    if isinstance(error, sdk.NoCredentialsError):
+        return OptionError(
+            "no credentials: give options 'awsAccessKeyId' and 'awsSecretAccessKey', or 'profile', or set up "
+            "one of the sources of the SDK's own chain"
+        )
+    return OptionError(f"no client can be made from the connection options: {redact(str(error))}")

@@ -1,0 +1,177 @@
+"""The connection options, and what they make: a `ConnectionConfig`, plain data that Spark may pickle."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from sluice.options import TEXT, Kind, Option, OptionValues, duration
+
+__all__ = ["CONNECTION_OPTIONS", "DEFAULT_SESSION_NAME", "ConnectionConfig", "connection_from_options"]
+
+DEFAULT_SESSION_NAME: Final = "pyspark-sluice"
+
+
+def _matching(name: str, allowed: str, pattern: str) -> Kind[str]:
+    compiled = re.compile(pattern)
+
+    def parse(text: str) -> str:
+        if compiled.fullmatch(text.strip()) is None:
+            raise ValueError(text)
+        return text.strip()
+
+    return Kind(name, allowed, parse)
+
+
+def _parse_url(text: str) -> str:
+    url = text.strip()
+    parts = urlsplit(url)
+    port = parts.port  # raises ValueError when it is no port
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(text)
+    if "@" in parts.netloc or parts.query or parts.fragment or re.search(r"\s", url):
+        raise ValueError(text)
+    return url
+
+
+_URL: Kind[str] = Kind("url", "a URL such as https://host or http://127.0.0.1:4566", _parse_url)
+# What goes into HTTP headers. A line break in it would end up, quoted, in the transport's own error.
+_CREDENTIAL = _matching("secret", "printable characters without spaces", r"[!-~]+")
+_ROLE = _matching(
+    "arn", "arn:aws:iam::<account>:role/<name>", r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+"
+)
+_SESSION_NAME = _matching("string", "2 to 64 letters, digits or any of _+=,.@-", r"[\w+=,.@-]{2,64}")
+_EXTERNAL_ID = _matching("secret", "2 to 1224 letters, digits or any of _+=,.@:/-", r"[\w+=,.@:/-]{2,1224}")
+_REGION = _matching("string", "an AWS region such as eu-west-1", r"[a-z][a-z0-9-]*[a-z0-9]")
+
+_SDK_CHAIN: Final = "the SDK's own chain"
+
+REGION = Option("region", _REGION, None, "AWS region.", shown_default=_SDK_CHAIN)
+ENDPOINT_URL = Option("endpointUrl", _URL, None, "Endpoint of every call the source or the sink makes.")
+PROFILE = Option(
+    "profile",
+    TEXT,
+    None,
+    "Profile of the SDK's configuration files that holds the credentials.",
+    shown_default=_SDK_CHAIN,
+)
+ACCESS_KEY = Option(
+    "awsAccessKeyId", _CREDENTIAL, None, "Static access key id.", shown_default=_SDK_CHAIN, secret=True
+)
+SECRET_KEY = Option(
+    "awsSecretAccessKey",
+    _CREDENTIAL,
+    None,
+    "Static secret access key.",
+    shown_default=_SDK_CHAIN,
+    secret=True,
+)
+SESSION_TOKEN = Option(
+    "awsSessionToken",
+    _CREDENTIAL,
+    None,
+    "Session token of temporary static keys.",
+    shown_default=_SDK_CHAIN,
+    secret=True,
+)
+ROLE_ARN = Option(
+    "roleArn", _ROLE, None, "Role to assume, on driver and executors; refreshed before it expires."
+)
+ROLE_SESSION_NAME = Option(
+    "roleSessionName",
+    _SESSION_NAME,
+    None,
+    "Session name of the assumed role.",
+    shown_default=f"`{DEFAULT_SESSION_NAME}` with `roleArn`",
+)
+ROLE_EXTERNAL_ID = Option(
+    "roleExternalId", _EXTERNAL_ID, None, "External id that the role's trust policy asks for.", secret=True
+)
+STS_ENDPOINT_URL = Option(
+    "stsEndpointUrl",
+    _URL,
+    None,
+    "Endpoint that `roleArn` is assumed at.",
+    shown_default="`endpointUrl`, unless that is one of AWS' own for another service",
+)
+CONNECT_TIMEOUT = Option(
+    "connectTimeout", duration(0.001), 5.0, "How long to wait for a connection.", shown_default="5s"
+)
+READ_TIMEOUT = Option(
+    "readTimeout", duration(0.001), 60.0, "How long to wait for data on a connection.", shown_default="60s"
+)
+
+CONNECTION_OPTIONS: tuple[Option[Any], ...] = (
+    REGION,
+    ENDPOINT_URL,
+    PROFILE,
+    ACCESS_KEY,
+    SECRET_KEY,
+    SESSION_TOKEN,
+    ROLE_ARN,
+    ROLE_SESSION_NAME,
+    ROLE_EXTERNAL_ID,
+    STS_ENDPOINT_URL,
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+)
+
+
+@dataclass(frozen=True)
+class ConnectionConfig:
+    """The connection options as plain data: hashable, and free of secrets when printed.
+
+    Timeouts are seconds. None stands for whatever the SDK's own chain finds.
+    """
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    profile: str | None = None
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    role_arn: str | None = None
+    role_session_name: str | None = None
+    role_external_id: str | None = field(default=None, repr=False)
+    sts_endpoint_url: str | None = None
+    connect_timeout: float = 5.0
+    read_timeout: float = 60.0
+
+
+def connection_from_options(values: OptionValues) -> ConnectionConfig:
+    """Reads the connection options. What does not fit together is noted for `values.check()`."""
+    _check_together(values)
+    return ConnectionConfig(
+        region=values.get(REGION),
+        endpoint_url=values.get(ENDPOINT_URL),
+        profile=values.get(PROFILE),
+        access_key_id=values.get(ACCESS_KEY),
+        secret_access_key=values.get(SECRET_KEY),
+        session_token=values.get(SESSION_TOKEN),
+        role_arn=values.get(ROLE_ARN),
+        role_session_name=values.get(ROLE_SESSION_NAME),
+        role_external_id=values.get(ROLE_EXTERNAL_ID),
+        sts_endpoint_url=values.get(STS_ENDPOINT_URL),
+        connect_timeout=values.get(CONNECT_TIMEOUT) or 5.0,
+        read_timeout=values.get(READ_TIMEOUT) or 60.0,
+    )
+
+
+def _check_together(values: OptionValues) -> None:
+    key, secret = values.get(ACCESS_KEY), values.get(SECRET_KEY)
+    if key and not secret:
+        values.reject(SECRET_KEY.key, f"is required with '{ACCESS_KEY.key}'")
+    if secret and not key:
+        values.reject(ACCESS_KEY.key, f"is required with '{SECRET_KEY.key}'")
+    if values.get(SESSION_TOKEN) and not (key and secret):
+        values.reject(SESSION_TOKEN.key, f"needs '{ACCESS_KEY.key}' and '{SECRET_KEY.key}'")
+    if values.get(PROFILE) and (key or secret):
+        values.reject(
+            PROFILE.key, f"and '{ACCESS_KEY.key}', '{SECRET_KEY.key}' exclude one another: give one of them"
+        )
+    if not values.given(ROLE_ARN):
+        for option in (ROLE_SESSION_NAME, ROLE_EXTERNAL_ID, STS_ENDPOINT_URL):
+            if values.given(option):
+                values.reject(option.key, f"needs '{ROLE_ARN.key}'")

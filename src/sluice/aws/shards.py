@@ -1,0 +1,61 @@
+"""``ListShards`` in pages, for the source and for the destination that packs records shard by shard.
+
+https://docs.aws.amazon.com/kinesis/latest/APIReference/API_ListShards.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from sluice.aws.calls import Calls
+from sluice.errors import ServiceError
+
+__all__ = ["list_shards"]
+
+T = TypeVar("T")
+
+_RESTARTS: Final = 2
+
+
+def list_shards(
+    calls: Calls, stream: str, address: Mapping[str, str], read: Callable[[Mapping[str, Any]], T]
+) -> list[T]:
+    """All shards that the service lists, closed ones included.
+
+    Args:
+        stream: the stream's name, for messages.
+        address: ``StreamName`` or ``StreamARN``.
+        read: makes of a shard, as the API describes it, what the caller wants.
+
+    Raises:
+        ServiceError: the shards cannot be listed.
+    """
+    restarts = 0
+    while True:
+        try:
+            return _list_pages(calls, stream, address, read)
+        except ServiceError as error:
+            # A token is good for five minutes; a listing that took longer starts again.
+            if error.code != "ExpiredNextTokenException" or restarts == _RESTARTS:
+                raise
+        restarts += 1
+
+
+def _list_pages(
+    calls: Calls, stream: str, address: Mapping[str, str], read: Callable[[Mapping[str, Any]], T]
+) -> list[T]:
+    shards: list[T] = []
+    request = dict(address)
+    while True:
+        page, token = calls.call(
+            "ListShards",
+            stream,
+            request,
+            lambda answer: ([read(shard) for shard in answer["Shards"]], answer.get("NextToken")),
+        )
+        shards += page
+        if not token:
+            return shards
+        # The token says which stream it is for; the service refuses both together.
+        request = {"NextToken": token}

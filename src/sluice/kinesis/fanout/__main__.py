@@ -1,9 +1,0 @@
-"""Runs a fan-out agent; see `sluice.kinesis.fanout.agent`."""
-
-import os
-import sys
-
-from sluice.kinesis.fanout.agent import main
-
-main(sys.argv[1:])
-os._exit(0)  # threads that wait for the service hold nobody up

@@ -1,0 +1,9 @@
+"""Runs a fan-out agent; see `sluice.kinesis.fanout.agent.agent`."""
+
+import os
+import sys
+
+from sluice.kinesis.fanout.agent.agent import main
+
+main(sys.argv[1:])
+os._exit(0)  # threads that wait for the service hold nobody up

@@ -1,0 +1,191 @@
+"""What planner, agents and tasks say to each other, as msgpack.
+
+Numbers of records are text: msgpack has no integers that long.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import IteratorStart
+
+__all__ = [
+    "DONE",
+    "DOUBTFUL",
+    "EVENT",
+    "LACKING",
+    "TAKEN_OVER",
+    "Consumers",
+    "Fetch",
+    "FromAgent",
+    "Gone",
+    "Hosts",
+    "Join",
+    "Listening",
+    "Mark",
+    "Progress",
+    "ToAgent",
+    "Trim",
+    "Unwatch",
+    "Watch",
+    "decode_first_frame",
+    "decode_from_agent",
+    "decode_to_agent",
+    "encode",
+]
+
+
+TAKEN_OVER: Final = "ResourceInUseException"
+"""The code of a watch that ended since somebody else has subscribed with the same consumer."""
+
+DOUBTFUL: Final = "RecordsMayHaveExpired"
+"""The code of a watch that was given up since only polling can tell whether records are lost."""
+
+
+EVENT: Final = b"E"
+"""An event's payload follows."""
+DONE: Final = b"D"
+"""That was the range, or all there is of a shard that has ended."""
+LACKING: Final = b"L"
+"""The agent can't serve what is left of the range; why follows."""
+
+
+class Mark(NamedTuple):
+    """A record where a batch may end, and what lies between the mark before and it (itself included)."""
+
+    number: str
+    arrival: int  # microseconds
+    records: int
+    size: int  # bytes
+    since: int  # arrival of the first of them, microseconds
+
+
+class Watch(msgspec.Struct, tag=True, frozen=True):
+    """Planner to agent: subscribe to `split` from `start` on.
+
+    ``epoch`` comes back with all that is said of this watch, so that news of an earlier one are told apart.
+    """
+
+    split: SplitId
+    epoch: int
+    start: IteratorStart
+
+
+class Trim(msgspec.Struct, tag=True, frozen=True):
+    """Planner to agent: records up to `number` are done with."""
+
+    split: SplitId
+    number: str
+
+
+class Unwatch(msgspec.Struct, tag=True, frozen=True):
+    """Planner to agent: this split is not needed any more."""
+
+    split: SplitId
+
+
+class Consumers(msgspec.Struct, tag=True, frozen=True):
+    """Planner to agent: the ARN of each stream's consumer, and those to deregister at a stop."""
+
+    arns: dict[str, str]
+    registered: tuple[str, ...]
+
+
+class Listening(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner: tasks are served at this port."""
+
+    host: str
+    port: int
+
+
+class Join(msgspec.Struct, tag=True, frozen=True):
+    """Agent on a worker host to the one beside the driver: it may be given shards, and serves them there."""
+
+    host: str
+    port: int
+
+
+class Hosts(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner: the worker hosts that have an agent now."""
+
+    hosts: tuple[str, ...]
+
+
+class Progress(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner: what an event brought.
+
+    Attributes:
+        first: the first record's number since the watch began.
+        server: host and port where tasks get what is buffered.
+    """
+
+    split: SplitId
+    epoch: int
+    first: str | None
+    marks: tuple[Mark, ...]
+    millis_behind: int
+    has_ended: bool
+    idle_at: int | None  # microseconds
+    server: tuple[str, int]
+
+
+class Gone(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner: nothing more will come of this watch.
+
+    ``code`` is the service's, where it was its doing, or `DOUBTFUL`.
+    """
+
+    split: SplitId
+    epoch: int
+    why: str
+    code: str = ""
+
+
+class Fetch(msgspec.Struct, tag=True, frozen=True):
+    """Task to agent: the events that hold the records behind a position, up to `end`.
+
+    Attributes:
+        start: where an iterator for the position would start.
+        need: the highest number that is not needed, as `needed` has it.
+        end: number of the last record; None for all until the split ends.
+        patience: seconds without news after which the task is told that the agent lacks the range.
+    """
+
+    split: SplitId
+    start: IteratorStart
+    need: str | None
+    end: str | None
+    patience: float
+
+
+ToAgent = Watch | Trim | Unwatch | Consumers
+FromAgent = Listening | Hosts | Progress | Gone
+FirstFrame = Fetch | Join
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_to_agent: Final = msgspec.msgpack.Decoder(ToAgent)
+_from_agent: Final = msgspec.msgpack.Decoder(FromAgent)
+_first_frame: Final = msgspec.msgpack.Decoder(FirstFrame)
+
+
+def encode(message: ToAgent | FromAgent | FirstFrame) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_to_agent(frame: memoryview) -> ToAgent:
+    message: ToAgent = _to_agent.decode(frame)
+    return message
+
+
+def decode_from_agent(frame: memoryview) -> FromAgent:
+    message: FromAgent = _from_agent.decode(frame)
+    return message
+
+
+def decode_first_frame(frame: memoryview) -> FirstFrame:
+    """What a connection to an agent begins with (and, of a task, every further request)."""
+    message: FirstFrame = _first_frame.decode(frame)
+    return message

@@ -1,0 +1,102 @@
+"""Messages of an event stream (``application/vnd.amazon.eventstream``), read as they come.
+
+The SDK's own reader copies what it has buffered several times for each message and waits for whole
+chunks; this one asks the transport for exactly the bytes a message has, and hands out its payload
+without copying it. Layout: https://smithy.io/2.0/aws/amazon-eventstream.html
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from botocore.eventstream import EventStreamHeaderParser, ParserError
+
+from sluice.aws.errors import DamagedAnswerError
+
+__all__ = ["Frame", "FrameReader", "TruncatedStreamError"]
+
+_PRELUDE: Final = struct.Struct("!III")  # length of all, length of the headers, checksum of these two
+_CHECKSUM: Final = struct.Struct("!I")
+_FRAMING: Final = _PRELUDE.size + _CHECKSUM.size
+
+# The limits of the SDK's own reader. The service's events are a third of this at most.
+MAX_HEADERS: Final = 128 * 1024
+MAX_PAYLOAD: Final = 24 * 1024 * 1024
+
+# All events of a stream have the same headers, so a few blocks are remembered.
+_REMEMBERED: Final = 32
+
+
+class TruncatedStreamError(DamagedAnswerError):
+    """The stream ended in the middle of a message."""
+
+
+class Frame(NamedTuple):
+    """One message; `payload` is a view of the bytes that were read."""
+
+    headers: Mapping[str, Any]
+    payload: memoryview
+
+
+class FrameReader:
+    """Reads one message after another.
+
+    Args:
+        read: blocks until it has that many bytes, or fewer at the end of the stream, none behind it.
+    """
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self._headers: dict[bytes, Mapping[str, Any]] = {}
+
+    def next(self) -> Frame | None:
+        """The next message; None at an end of the stream between messages.
+
+        Raises:
+            TruncatedStreamError: the stream ends inside a message.
+            DamagedAnswerError: a checksum, a length or the headers are wrong. Nothing behind it can be
+                trusted: the place of the next message is unknown.
+        """
+        prelude = self._take(_PRELUDE.size, may_end=True)
+        if not prelude:
+            return None
+        total, headers_length, checksum = _PRELUDE.unpack(prelude)
+        if crc32(prelude[:8]) != checksum:
+            raise DamagedAnswerError("the checksum of a message's prelude is wrong")
+        if headers_length > MAX_HEADERS:
+            raise DamagedAnswerError(f"a message has {headers_length} bytes of headers")
+        if not 0 <= total - headers_length - _FRAMING <= MAX_PAYLOAD:
+            raise DamagedAnswerError(f"a message has {total} bytes, {headers_length} of them headers")
+        rest = memoryview(self._take(total - _PRELUDE.size))
+        body = rest[: -_CHECKSUM.size]
+        if crc32(body, crc32(prelude)) != _CHECKSUM.unpack(rest[-_CHECKSUM.size :])[0]:
+            raise DamagedAnswerError(f"the checksum of a message of {total} bytes is wrong")
+        return Frame(self._parsed(bytes(body[:headers_length])), body[headers_length:])
+
+    def _take(self, size: int, *, may_end: bool = False) -> bytes:
+        data = self._read(size)
+        if len(data) == size or (may_end and not data):
+            return data
+        # Transports give less than asked for at the end, and some of them before.
+        parts, missing = [data], size - len(data)
+        while missing:
+            if not (data and (data := self._read(missing))):
+                raise TruncatedStreamError(f"the stream ends {missing} bytes before the end of a message")
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def _parsed(self, block: bytes) -> Mapping[str, Any]:
+        headers = self._headers.get(block)
+        if headers is None:
+            try:
+                headers = EventStreamHeaderParser().parse(block)
+            except (ParserError, KeyError, ValueError, struct.error) as error:
+                raise DamagedAnswerError(f"a message's headers cannot be read: {error!r}") from None
+            if len(self._headers) >= _REMEMBERED:
+                self._headers.clear()
+            self._headers[block] = headers
+        return headers

@@ -1,0 +1,316 @@
+"""Where reading starts and ends, as users say it: a word, a time, or sequence numbers by shard."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any, Final
+
+from sluice.errors import OptionError
+from sluice.options import Kind, Option
+from sluice.source.enumerator import InitialPositions
+from sluice.source.offsets import HORIZON, After, AtTime, Position, before
+from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import IteratorStart
+
+__all__ = [
+    "ENDING",
+    "ENDING_TIMESTAMP",
+    "LATEST",
+    "STARTING",
+    "STARTING_TIMESTAMP",
+    "TRIM_HORIZON",
+    "AtTimestamp",
+    "EndingPosition",
+    "Latest",
+    "PerShard",
+    "ShardTable",
+    "StartingPosition",
+    "TrimHorizon",
+    "Word",
+    "initial_positions",
+]
+
+_SECOND: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """What comes after now; as an end: what is there now."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrimHorizon:
+    """The oldest record there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """The first record that arrived at or after `instant` (microseconds since the epoch)."""
+
+    instant: int
+
+
+@dataclass(frozen=True)
+class PerShard:
+    """Sequence numbers for some shards; all others start at the horizon."""
+
+    positions: Mapping[SplitId, IteratorStart] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.positions.items()))
+
+
+StartingPosition = Latest | TrimHorizon | AtTimestamp | PerShard
+EndingPosition = Latest | AtTimestamp
+
+LATEST: Final = Latest()
+TRIM_HORIZON: Final = TrimHorizon()
+
+
+# --- parsing ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """``LATEST``, ``TRIM_HORIZON`` or ``AT_TIMESTAMP``, before the time is known."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTable:
+    """The JSON form as parsed, before it is known which streams there are.
+
+    Attributes:
+        shards: of the only stream, when the JSON names none.
+        streams: stream to its shards, when it does.
+    """
+
+    shards: Mapping[str, IteratorStart] | None = None
+    streams: Mapping[str, Mapping[str, IteratorStart]] | None = None
+
+    def resolve(self, names: Collection[str]) -> PerShard:
+        """The positions for the streams that are read. Raises OptionError, to follow the option's name."""
+        if self.shards is not None:
+            if len(names) != 1:
+                raise OptionError(
+                    "lists shards without their stream: with several streams it is "
+                    '{"<stream>": {"<shardId>": {...}}}'
+                )
+            table: Mapping[str, Mapping[str, IteratorStart]] = {next(iter(names)): self.shards}
+        else:
+            table = self.streams or {}
+        unknown = sorted(set(table) - set(names))
+        if unknown:
+            raise OptionError(
+                f"names stream '{unknown[0]}', which is not read: the streams are {', '.join(sorted(names))}"
+            )
+        return PerShard(
+            {
+                SplitId(stream, shard): start
+                for stream, shards in table.items()
+                for shard, start in shards.items()
+            }
+        )
+
+
+# The service writes no leading zeros, but emulators do, and what a row shows must be good here.
+_SEQUENCE_NUMBER = re.compile(r"[0-9]{1,129}")
+_KINDS: Final = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER")
+_FORM: Final = '{"<shardId>": {"AT_SEQUENCE_NUMBER": "<digits>"}}, or AFTER_SEQUENCE_NUMBER'
+
+
+def _parse_start(text: str) -> Word | ShardTable:
+    if text.lstrip().startswith("{"):
+        return _parse_json(text)
+    return _word(text, "LATEST", "TRIM_HORIZON", "AT_TIMESTAMP")
+
+
+def _parse_end(text: str) -> Word:
+    return _word(text, "LATEST", "AT_TIMESTAMP")
+
+
+def _word(text: str, *allowed: str) -> Word:
+    word = text.strip().upper()
+    if word not in allowed:
+        raise ValueError(text)
+    return Word(word)
+
+
+def _parse_json(text: str) -> ShardTable:
+    try:
+        parsed = json.loads(text, object_pairs_hook=_without_duplicates)
+    except json.JSONDecodeError as error:
+        raise OptionError(f"is not JSON ({error}): {_shown(text)}") from None
+    if not parsed:
+        raise OptionError(f"lists no shard: expected {_FORM}")
+    if all(_is_position(value) for value in parsed.values()):
+        return ShardTable(shards={shard: _start(shard, value) for shard, value in parsed.items()})
+    streams: dict[str, dict[str, IteratorStart]] = {}
+    for stream, shards in parsed.items():
+        if not isinstance(shards, dict) or not shards or _is_position(shards):
+            raise OptionError(
+                f"has {_shown(shards)} for '{stream}': expected {_FORM}, in every entry the same way"
+            )
+        streams[stream] = {shard: _start(shard, value) for shard, value in shards.items()}
+    return ShardTable(streams=streams)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise OptionError(f"has '{twice}' more than once")
+    return result
+
+
+def _is_position(value: Any) -> bool:
+    # A kind that is misspelt must not be taken for a shard: shards have a position each, not a number.
+    return isinstance(value, dict) and any(
+        key.upper() in _KINDS or not isinstance(inner, dict) for key, inner in value.items()
+    )
+
+
+def _start(shard: str, value: Any) -> IteratorStart:
+    if not isinstance(value, dict) or len(value) != 1:
+        raise OptionError(f"has {_shown(value)} for shard '{shard}': expected one of {' or '.join(_KINDS)}")
+    ((name, number),) = value.items()
+    kind = name.upper()
+    if kind not in _KINDS:
+        raise OptionError(f"has '{name}' for shard '{shard}': expected {' or '.join(_KINDS)}")
+    # A number that is no string has been through a double somewhere: 56 digits do not survive that.
+    if not isinstance(number, str) or _SEQUENCE_NUMBER.fullmatch(number) is None:
+        raise OptionError(
+            f"has {_shown(number)} as sequence number of shard '{shard}': expected a string of digits"
+        )
+    if kind == "AT_SEQUENCE_NUMBER":
+        return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=number)
+    return IteratorStart("AFTER_SEQUENCE_NUMBER", sequence_number=number)
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return repr(text if len(text) <= 200 else text[:200] + "...")
+
+
+# --- times --------------------------------------------------------------------------------------------
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+# Eleven digits reach past the year 5000; thirteen would be milliseconds.
+_NUMBER = re.compile(r"\d{1,11}(\.\d+)?")
+_ISO = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)"
+    r"(?:[Tt ](?P<minute>\d\d:\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?)?"
+    r"\s?(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?"
+)
+
+
+def _parse_timestamp(text: str) -> int:
+    text = text.strip()
+    if _NUMBER.fullmatch(text):
+        return int(Decimal(text) * 1_000_000)
+    match = _ISO.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    # Taken apart by hand: fromisoformat of Python 3.10 knows neither Z nor most fractions.
+    moment = datetime.fromisoformat(f"{match['day']} {match['minute'] or '00:00'}:{match['second'] or '00'}")
+    micros = int((match["fraction"] or "").ljust(6, "0")[:6])
+    zone = _offset(match["zone"] or "Z")
+    return (moment.replace(tzinfo=timezone(zone)) - _EPOCH) // timedelta(microseconds=1) + micros
+
+
+def _offset(zone: str) -> timedelta:
+    if zone in "Zz":
+        return timedelta(0)
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    if int(digits[2:]) > 59:
+        raise ValueError(zone)
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return -offset if zone[0] == "-" else offset
+
+
+STARTING_POSITION: Kind[Word | ShardTable] = Kind(
+    "position", "LATEST, TRIM_HORIZON, AT_TIMESTAMP, or JSON: " + _FORM, _parse_start
+)
+ENDING_POSITION: Kind[Word] = Kind("position", "LATEST or AT_TIMESTAMP", _parse_end)
+TIMESTAMP: Kind[int] = Kind(
+    "timestamp",
+    "ISO-8601 such as 2026-01-31T12:00:00.250Z (without an offset: UTC), or seconds since the epoch",
+    _parse_timestamp,
+)
+
+
+STARTING = Option(
+    "startingPosition",
+    STARTING_POSITION,
+    None,
+    "Where a new query starts: `LATEST`, `TRIM_HORIZON`, `AT_TIMESTAMP`, or JSON "
+    '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`; with several streams '
+    '`{"<stream>": {"<shardId>": ...}}`; shards not listed start at `TRIM_HORIZON`).',
+    shown_default="LATEST",
+)
+STARTING_TIMESTAMP = Option(
+    "startingTimestamp",
+    TIMESTAMP,
+    None,
+    "With `AT_TIMESTAMP`: ISO-8601 (UTC where it has no offset) or seconds since the epoch.",
+)
+ENDING = Option(
+    "endingPosition",
+    ENDING_POSITION,
+    None,
+    "Batch reads only: `LATEST` (what was there when the read was planned) or `AT_TIMESTAMP`.",
+    shown_default="LATEST",
+)
+ENDING_TIMESTAMP = Option(
+    "endingTimestamp", TIMESTAMP, None, "With `endingPosition` `AT_TIMESTAMP`: as `startingTimestamp`."
+)
+
+
+# --- pinning ------------------------------------------------------------------------------------------
+
+
+def initial_positions(start: StartingPosition) -> InitialPositions:
+    """Pins starting positions to the splits there are."""
+
+    def pin(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
+        if isinstance(start, PerShard):
+            return _pin_shards(start, splits)
+        position: Position = HORIZON
+        if isinstance(start, Latest):
+            # Some services stamp arrivals with whole seconds: what comes next must not seem older.
+            position = AtTime(now // _SECOND * _SECOND, pinned=now)
+        elif isinstance(start, AtTimestamp):
+            # The service refuses to look into the future, and nothing is there yet.
+            position = AtTime(min(start.instant, now), pinned=now)
+        return {split.id: position for split in splits}
+
+    return pin
+
+
+def _pin_shards(start: PerShard, splits: Iterable[Split]) -> Mapping[SplitId, Position]:
+    ids = [split.id for split in splits]
+    unknown = sorted(set(start.positions) - set(ids))
+    if unknown:
+        shown = ", ".join(sorted(split.shard for split in ids if split.stream == unknown[0].stream)[:20])
+        raise OptionError(
+            f"option '{STARTING.key}' names shard '{unknown[0].shard}', which stream '{unknown[0].stream}' "
+            f"does not have: its shards are {shown}"
+        )
+    positions: dict[SplitId, Position] = {}
+    for split in ids:
+        given = start.positions.get(split)
+        number = "0" if given is None else given.sequence_number or "0"
+        if given is None or int(number) == 0:
+            positions[split] = HORIZON  # "0" is before all numbers there are
+        elif given.kind == "AFTER_SEQUENCE_NUMBER":
+            positions[split] = After(number)
+        else:
+            positions[split] = before(number)
+    return positions

@@ -1,0 +1,215 @@
+"""What an SDK error becomes: its meaning as attributes, its message fit for a log."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import urllib3.exceptions as http
+from botocore import exceptions as sdk
+from botocore.eventstream import ChecksumMismatch
+from botocore.parsers import ResponseParserError
+from urllib3.connection import HTTPConnection
+
+from sluice.aws.errors import DamagedAnswerError, is_unanswered, redact, translate
+from sluice.errors import ServiceError
+
+ENDPOINT = "https://kinesis.eu-west-1.amazonaws.com"
+
+
+def client_error(
+    code: str, message: str = "why", status: int = 400, operation: str = "GetRecords"
+) -> sdk.ClientError:
+    return sdk.ClientError(
+        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
+        operation,
+    )
+
+
+def meaning(error: Exception) -> ServiceError:
+    return translate(error, operation="GetRecords", target="orders/shardId-1", endpoint=ENDPOINT)
+
+
+def flags(error: ServiceError) -> set[str]:
+    names = ("retryable", "throttling", "missing", "expired_iterator", "invalid_argument")
+    return {name for name in names if getattr(error, name)}
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "expected"),
+    [
+        ("ProvisionedThroughputExceededException", 400, {"retryable", "throttling"}),
+        ("LimitExceededException", 400, {"retryable", "throttling"}),
+        ("ThrottlingException", 400, {"retryable", "throttling"}),
+        ("RequestLimitExceeded", 503, {"retryable", "throttling"}),
+        ("KMSThrottlingException", 400, {"retryable", "throttling"}),
+        ("SlowDown", 503, {"retryable", "throttling"}),
+        ("TooMany", 429, {"retryable", "throttling"}),
+        ("ResourceInUseException", 400, {"retryable"}),
+        ("ExpiredNextTokenException", 400, set()),
+        ("InternalFailure", 500, {"retryable"}),
+        ("InternalFailureException", 200, {"retryable"}),
+        ("ServiceUnavailable", 503, {"retryable"}),
+        ("502", 502, {"retryable"}),
+        ("Whatever", 500, {"retryable"}),
+        ("ResourceNotFoundException", 400, {"missing"}),
+        ("AWS.SimpleQueueService.NonExistentQueue", 400, {"missing"}),
+        ("KMSNotFoundException", 400, set()),
+        ("ExpiredIteratorException", 400, {"expired_iterator"}),
+        ("InvalidArgumentException", 400, {"invalid_argument"}),
+        ("com.amazon.coral.validate#ValidationException", 400, {"invalid_argument"}),
+        ("AccessDeniedException", 400, set()),
+        ("UnrecognizedClientException", 400, set()),
+        ("InvalidSignatureException", 400, set()),
+        ("ExpiredTokenException", 400, set()),
+        ("KMSAccessDeniedException", 400, set()),
+    ],
+)
+def test_what_a_service_error_means(code: str, status: int, expected: set[str]) -> None:
+    """Each error code of the service has exactly the attributes that its callers act on."""
+    assert flags(meaning(client_error(code, status=status))) == expected
+
+
+TRANSPORT_ERRORS: list[tuple[Exception, bool, bool]] = [
+    # error, retryable, without any answer
+    (sdk.EndpointConnectionError(endpoint_url=ENDPOINT, error=OSError("refused")), True, True),
+    (sdk.ConnectTimeoutError(endpoint_url=ENDPOINT, error=OSError("late")), True, True),
+    (sdk.ReadTimeoutError(endpoint_url=ENDPOINT, error=OSError("late")), True, True),
+    (sdk.ConnectionClosedError(endpoint_url=ENDPOINT, error=OSError("reset")), True, True),
+    (sdk.ProxyConnectionError(proxy_url="http://p", error=OSError("no")), True, True),
+    (sdk.HTTPClientError(error=OSError("odd")), True, True),
+    (sdk.SSLError(endpoint_url=ENDPOINT, error=OSError("EOF occurred in violation of protocol")), True, True),
+    (
+        sdk.SSLError(endpoint_url=ENDPOINT, error=OSError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")),
+        False,
+        True,
+    ),
+    (sdk.SSLError(endpoint_url=ENDPOINT, error=OSError("[SSL: WRONG_VERSION_NUMBER]")), False, True),
+    (http.ProtocolError("Connection broken"), True, True),
+    (http.ReadTimeoutError(None, "/", "Read timed out."), True, True),  # type: ignore[arg-type]
+    (ResponseParserError("not JSON"), True, False),
+    (DamagedAnswerError("the answer has 3 of 9 bytes"), True, False),
+    (ChecksumMismatch(1, 2), True, False),
+    (UnicodeDecodeError("utf-8", b"\xc3", 0, 1, "unexpected end"), True, False),
+    (ConnectionResetError(104, "reset"), True, False),
+    (sdk.CredentialRetrievalError(provider="iam-role", error_msg="timeout"), True, False),
+    (sdk.NoCredentialsError(), False, False),
+    (sdk.ParamValidationError(report="Invalid length"), False, False),
+    (RuntimeError("a bug"), False, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable", "unanswered"), TRANSPORT_ERRORS, ids=lambda value: repr(value)[:40]
+)
+def test_what_a_transport_error_means(error: Exception, retryable: bool, unanswered: bool) -> None:
+    """What may pass is retried; what failed before any answer came can be told from the rest."""
+    found = meaning(error)
+    assert found.retryable is retryable
+    assert is_unanswered(found) is unanswered
+    assert found.code == type(error).__name__
+
+
+def test_a_request_the_sdk_refuses_is_an_invalid_argument() -> None:
+    """The SDK's own validation counts as the service's."""
+    assert flags(meaning(sdk.ParamValidationError(report="bad"))) == {"invalid_argument"}
+
+
+def test_the_message_names_operation_target_endpoint_and_cause() -> None:
+    """A line of a log is enough to know what failed, on what, where and why."""
+    error = meaning(client_error("AccessDeniedException", "User x may not"))
+    assert str(error) == (
+        f"GetRecords of orders/shardId-1 at {ENDPOINT} failed: AccessDeniedException: User x may not"
+    )
+    assert (error.operation, error.target, error.code) == (
+        "GetRecords",
+        "orders/shardId-1",
+        "AccessDeniedException",
+    )
+
+
+def test_the_message_does_without_what_is_not_known() -> None:
+    """No target, no endpoint, no message of the service: the sentence still reads."""
+    error = translate(client_error("", "", 503), operation="ListStreams", target="", endpoint=None)
+    assert str(error) == "ListStreams failed: 503: HTTP status 503"
+
+
+def test_a_connection_error_says_why() -> None:
+    """The reason of the operating system is kept, the object's address in memory is not."""
+    connection = HTTPConnection("h", 1)
+    inner = http.NewConnectionError(connection, "Failed to establish a new connection: refused")
+    error = meaning(sdk.EndpointConnectionError(endpoint_url=ENDPOINT, error=inner))
+    assert str(error).endswith("EndpointConnectionError: Failed to establish a new connection: refused")
+
+
+def test_refused_credentials_name_the_options() -> None:
+    """Who reads that a token is invalid also reads which options to look at."""
+    for error in (client_error("UnrecognizedClientException"), sdk.NoCredentialsError()):
+        assert "'awsAccessKeyId', 'profile', 'roleArn'" in str(meaning(error))
+
+
+def test_a_role_that_cannot_be_assumed_is_named() -> None:
+    """Credentials of a role are fetched inside another call: its error says so."""
+    error = meaning(client_error("AccessDenied", "not authorized", 403, operation="AssumeRole"))
+    assert "AssumeRole (options 'roleArn', 'stsEndpointUrl'): not authorized" in str(error)
+
+
+TOKEN = "IQoJb3JpZ2luX2VjE" * 12
+HASH = "a1" * 32
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        (
+            f"The signature does not match.\n\nThe Canonical String for this request should be\n'POST\n"
+            f"/\n\nhost:h\nx-amz-security-token:{TOKEN}\n{HASH}'\n\nThe String-to-Sign should be\n'{HASH}'"
+        ),
+        (
+            "'x' not a valid key=value pair in Authorization header: 'AWS4-HMAC-SHA256 Credential="
+            f"AKIAABCDEFGHIJKLMNOP/2026/eu/kinesis/aws4_request, SignedHeaders=host, Signature={HASH}'"
+        ),
+        f"Invalid header value b'short-{TOKEN[:20]}\\n'",
+        f"GET https://b.s3.amazonaws.com/?X-Amz-Security-Token={TOKEN[:40]}&X-Amz-Signature={HASH}",
+        f"x-amz-security-token: {TOKEN[:20]}",
+        f"the token {TOKEN} is expired",
+        "key AKIAABCDEFGHIJKLMNOP does not exist",
+    ],
+)
+def test_what_services_echo_is_redacted(text: str) -> None:
+    """Keys, tokens and signatures that come back in a message go no further."""
+    shown = str(meaning(client_error("InvalidSignatureException", text)))
+    for secret in (TOKEN[:20], HASH, "AKIAABCDEFGHIJKLMNOP"):
+        assert secret not in shown
+    assert "\n" not in shown
+
+
+def test_credentials_in_a_url_are_redacted() -> None:
+    """A proxy's user and password do not reach a log."""
+    assert (
+        redact("Failed to connect to http://user:pass@proxy:3128/")
+        == "Failed to connect to http://***@proxy:3128/"
+    )
+
+
+def test_plain_words_survive_redaction() -> None:
+    """What helps a reader stays: names of streams, shards, accounts and times."""
+    text = (
+        "Stream orders under account 123456789012 not found. Signature expired: 20260101T000000Z is"
+        " earlier than 20260101T001000Z, shardId-000000000001, 49590338271490256608559692538361571095921575"
+    )
+    assert redact(text) == text
+
+
+def test_a_long_message_is_cut() -> None:
+    """A page of HTML from a proxy does not fill the log."""
+    assert len(redact("word " * 10_000)) < 700
+
+
+def test_the_error_travels_between_processes() -> None:
+    """Spark pickles what a task raises: message and attributes survive."""
+    error = meaning(client_error("ExpiredIteratorException"))
+    again: Any = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert again.expired_iterator

@@ -1,0 +1,349 @@
+"""Connection options and the clients made from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import platform
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+from kinesis_transport import Transport, answer, header
+
+from sluice.aws import clients
+from sluice.aws.clients import client_for, endpoint_for
+from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
+from sluice.errors import OptionError
+from sluice.options import read_options
+
+KEYS = {"awsAccessKeyId": "AKIAEXAMPLE000000000", "awsSecretAccessKey": "hush-hush"}
+ROLE = "arn:aws:iam::123456789012:role/reader"
+LOCAL = ConnectionConfig(
+    region="eu-west-1",
+    endpoint_url="http://127.0.0.1:9",
+    access_key_id="AKIDEXAMPLE",
+    secret_access_key="hush",
+)
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    yield
+    clients._clients.clear()
+    clients._sessions.clear()
+
+
+def read(**given: str) -> ConnectionConfig:
+    values = read_options("test", CONNECTION_OPTIONS, given)
+    config = connection_from_options(values)
+    values.check()
+    return config
+
+
+def test_every_option_reaches_the_config() -> None:
+    """What is given is found in the plain data, durations in seconds."""
+    config = read(
+        region="eu-west-1",
+        endpointUrl="http://127.0.0.1:4566",
+        **KEYS,
+        awsSessionToken="token",
+        roleArn=ROLE,
+        roleSessionName="me",
+        roleExternalId="ext",
+        stsEndpointUrl="https://sts.example",
+        connectTimeout="250ms",
+        readTimeout="2m",
+    )
+    assert config == ConnectionConfig(
+        region="eu-west-1",
+        endpoint_url="http://127.0.0.1:4566",
+        access_key_id=KEYS["awsAccessKeyId"],
+        secret_access_key="hush-hush",
+        session_token="token",
+        role_arn=ROLE,
+        role_session_name="me",
+        role_external_id="ext",
+        sts_endpoint_url="https://sts.example",
+        connect_timeout=0.25,
+        read_timeout=120.0,
+    )
+    assert read(profile="p").profile == "p"
+
+
+def test_nothing_given_leaves_all_to_the_sdk() -> None:
+    """The defaults are those of the interface: the SDK's own chain, 5 s and 60 s."""
+    assert read() == ConnectionConfig(connect_timeout=5.0, read_timeout=60.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"awsAccessKeyId": "x"}, "awsSecretAccessKey"),
+        ({"awsSecretAccessKey": "x"}, "awsAccessKeyId"),
+        ({"awsSessionToken": "x"}, "awsSessionToken"),
+        ({**KEYS, "profile": "p"}, "profile"),
+        ({"roleSessionName": "me"}, "roleSessionName"),
+        ({"roleExternalId": "me"}, "roleExternalId"),
+        ({"stsEndpointUrl": "http://h"}, "stsEndpointUrl"),
+        ({"endpointUrl": "localhost:4566"}, "endpointUrl"),
+        ({"endpointUrl": "ftp://host"}, "endpointUrl"),
+        ({"endpointUrl": "http://"}, "endpointUrl"),
+        ({"endpointUrl": "http://host:99999"}, "endpointUrl"),
+        ({"endpointUrl": "http://user:pass@host"}, "endpointUrl"),
+        ({"roleArn": "reader"}, "roleArn"),
+        ({"roleArn": ROLE, "roleSessionName": "a b"}, "roleSessionName"),
+        ({"region": "eu west"}, "region"),
+        ({"connectTimeout": "0"}, "connectTimeout"),
+        ({"readTimeout": "soon"}, "readTimeout"),
+        ({"awsAccessKeyId": "a\nb", "awsSecretAccessKey": "x"}, "awsAccessKeyId"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(given: dict[str, str], named: str) -> None:
+    """A bad value, or one that lacks its companion, is refused in an error that names the option."""
+    with pytest.raises(OptionError, match=f"option '{named}'"):
+        read(**given)
+
+
+def test_secrets_are_never_shown() -> None:
+    """Neither the printed config nor a refusal holds a secret."""
+    secrets = {"awsAccessKeyId": "KEYID", "awsSecretAccessKey": "s3cr3t", "awsSessionToken": "t0k3n"}
+    config = read(**secrets, roleArn=ROLE, roleExternalId="ext-id")
+    for secret in (*secrets.values(), "ext-id"):
+        assert secret not in repr(config)
+    with pytest.raises(OptionError) as refused:
+        read(awsSecretAccessKey="sec ret", awsSessionToken="to ken")
+    assert "sec ret" not in str(refused.value)
+    assert "to ken" not in str(refused.value)
+
+
+def test_the_config_is_plain_data() -> None:
+    """It survives pickling and keys a dict, as Spark's tasks and the client cache need it."""
+    again = pickle.loads(pickle.dumps(LOCAL))
+    assert again == LOCAL
+    assert {again: 1}[LOCAL] == 1
+
+
+def test_a_client_is_made_once_per_process_and_service() -> None:
+    """Equal configs share a client, however many threads ask; services and configs do not mix."""
+    found: list[Any] = []
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(client_for(pickle.loads(pickle.dumps(LOCAL)), "kinesis"))
+        )
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert len({id(client) for client in found}) == 1
+    assert client_for(LOCAL, "sts") is not found[0]
+    assert (
+        client_for(ConnectionConfig(**{**LOCAL.__dict__, "region": "us-east-1"}), "kinesis") is not found[0]
+    )
+
+
+def test_a_forked_child_makes_its_own_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are not shared between processes, and a lock held at the fork does not block."""
+    parent = client_for(LOCAL, "kinesis")
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert client_for(LOCAL, "kinesis") is not parent
+    with clients._lock:
+        held = clients._lock
+        clients._renew_lock()
+    assert clients._lock is not held
+    assert not clients._lock.locked()
+
+
+def test_the_sdk_neither_retries_nor_hurries() -> None:
+    """One attempt, our timeouts, and as many connections as a task reads side by side."""
+    config = client_for(ConnectionConfig(**{**LOCAL.__dict__, "read_timeout": 7.5}), "kinesis").meta.config
+    assert config.retries["total_max_attempts"] == 1
+    assert (config.connect_timeout, config.read_timeout) == (5.0, 7.5)
+    assert config.max_pool_connections >= 64
+    assert "sluice/" in config.user_agent_extra
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (ConnectionConfig(access_key_id="a", secret_access_key="b"), "option 'region' is required"),
+        (ConnectionConfig(region="eu-west-1", profile="gone"), "option 'profile' is 'gone'"),
+        (ConnectionConfig(region="eu-west-1"), "'awsAccessKeyId' and 'awsSecretAccessKey', or 'profile'"),
+        (ConnectionConfig(region="eu-west-1", role_arn=ROLE), "'awsAccessKeyId'"),
+    ],
+)
+def test_what_the_chain_lacks_is_an_option_error(config: ConnectionConfig, message: str) -> None:
+    """No region, no credentials and no such profile name the options that would help."""
+    with pytest.raises(OptionError, match=message):
+        client_for(config, "kinesis")
+
+
+def test_half_a_pair_of_keys_in_the_environment_is_an_option_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partial credentials of the SDK's chain do not reach the user as an SDK error."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half")
+    with pytest.raises(OptionError, match="AWS_SECRET_ACCESS_KEY"):
+        client_for(ConnectionConfig(region="eu-west-1"), "kinesis")
+
+
+def test_a_failed_attempt_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the environment has what was missing, the same config works."""
+    config = ConnectionConfig(region="eu-west-1")
+    with pytest.raises(OptionError):
+        client_for(config, "kinesis")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    assert client_for(config, "kinesis") is not None
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sts_endpoint", "service", "expected"),
+    [
+        (None, None, "kinesis", None),
+        ("http://127.0.0.1:4566", None, "kinesis", "http://127.0.0.1:4566"),
+        ("http://127.0.0.1:4566", None, "sts", "http://127.0.0.1:4566"),
+        ("http://127.0.0.1:4566", "http://127.0.0.1:5000", "sts", "http://127.0.0.1:5000"),
+        (None, "http://127.0.0.1:5000", "kinesis", None),
+        ("https://kinesis.eu-west-1.amazonaws.com", None, "sts", None),
+        (
+            "https://vpce-1-2.kinesis-streams.eu-west-1.vpce.amazonaws.com",
+            None,
+            "kinesis",
+            "https://vpce-1-2.kinesis-streams.eu-west-1.vpce.amazonaws.com",
+        ),
+        ("https://notamazonaws.com", None, "sts", "https://notamazonaws.com"),
+    ],
+)
+def test_which_endpoint_a_service_is_called_at(
+    endpoint: str | None, sts_endpoint: str | None, service: str, expected: str | None
+) -> None:
+    """endpointUrl is for every call, but AWS' own hosts serve one service; stsEndpointUrl wins for STS."""
+    config = ConnectionConfig(endpoint_url=endpoint, sts_endpoint_url=sts_endpoint)
+    assert endpoint_for(config, service) == expected
+
+
+# --- an assumed role ----------------------------------------------------------------------------------
+
+STS_ANSWER = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult>
+<Credentials><AccessKeyId>ROLEKEY{n}</AccessKeyId><SecretAccessKey>s</SecretAccessKey>
+<SessionToken>t</SessionToken><Expiration>{expires}</Expiration></Credentials>
+<AssumedRoleUser><Arn>arn:aws:sts::123456789012:assumed-role/reader/me</Arn></AssumedRoleUser>
+</AssumeRoleResult></AssumeRoleResponse>"""
+
+
+class Sts:
+    """Hands out credentials that expire after a given time, and counts."""
+
+    def __init__(self, lifetime: timedelta) -> None:
+        self.lifetime = lifetime
+        self.asked = 0
+
+    def answer(self, operation: str, _params: dict[str, Any]) -> Any:
+        if operation:
+            return answer({"Shards": []})
+        self.asked += 1
+        expires = datetime.now(timezone.utc) + self.lifetime
+        body = STS_ANSWER.format(n=self.asked, expires=expires.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        return answer(body.encode())
+
+
+def assumed(monkeypatch: pytest.MonkeyPatch, sts: Sts, config: ConnectionConfig) -> tuple[Any, Transport]:
+    transport = Transport(sts.answer)
+    plain = clients._new_client
+
+    def wired(*args: Any, **credentials: Any) -> Any:
+        client = plain(*args, **credentials)
+        transport.install(client)
+        return client
+
+    monkeypatch.setattr(clients, "_new_client", wired)
+    return client_for(config, "kinesis"), transport
+
+
+def role(**changes: Any) -> ConnectionConfig:
+    return ConnectionConfig(**{**LOCAL.__dict__, "role_arn": ROLE, **changes})
+
+
+def signed_with(transport: Transport) -> list[str]:
+    texts = [header(request, "Authorization") for request in transport.requests]
+    return [text.partition("Credential=")[2].partition("/")[0] for text in texts]
+
+
+def test_a_role_is_assumed_with_the_given_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """STS is asked once with the source's keys; calls are signed with what it hands out."""
+    sts = Sts(timedelta(hours=1))
+    client, transport = assumed(monkeypatch, sts, role(role_session_name="me", role_external_id="ext"))
+    assert sts.asked == 0, "no call is made before one is needed"
+    client.list_shards(StreamName="s")
+    client.list_shards(StreamName="s")
+    assert signed_with(transport) == ["AKIDEXAMPLE", "ROLEKEY1", "ROLEKEY1"]
+    fields = dict(parse_qsl(transport.calls[0][1]["body"]))
+    assert fields["RoleSessionName"] == "me"
+    assert fields["ExternalId"] == "ext"
+    assert transport.requests[0].url.startswith("http://127.0.0.1:9")
+
+
+def test_role_credentials_are_refreshed_before_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials with five minutes to live are renewed by the next call, not when they have died."""
+    sts = Sts(timedelta(minutes=5))
+    client, transport = assumed(monkeypatch, sts, role())
+    client.list_shards(StreamName="s")
+    sts.lifetime = timedelta(hours=1)
+    client.list_shards(StreamName="s")
+    client.list_shards(StreamName="s")
+    kinesis_keys = [key for key in signed_with(transport) if key.startswith("ROLE")]
+    assert kinesis_keys[-1] != "ROLEKEY1"
+    assert kinesis_keys[-1] == kinesis_keys[-2]
+
+
+def test_static_keys_with_a_session_token_are_sent() -> None:
+    """The token travels in the header AWS expects."""
+    client = client_for(ConnectionConfig(**{**LOCAL.__dict__, "session_token": "tok"}), "kinesis")
+    transport = Transport(lambda _operation, _params: answer(json.dumps({"Shards": []}).encode()))
+    transport.install(client)
+    client.list_shards(StreamName="s")
+    assert header(transport.requests[0], "X-Amz-Security-Token") == "tok"
+
+
+def test_requests_say_who_sends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK, this library, and the application that the SDK's own configuration names."""
+    monkeypatch.setenv("AWS_SDK_UA_APP_ID", "billing")
+    client = client_for(LOCAL, "kinesis")
+    transport = Transport(lambda _operation, _params: answer(json.dumps({"Shards": []}).encode()))
+    transport.install(client)
+    client.list_shards(StreamName="s")
+
+    named = header(transport.requests[0], "User-Agent").split(" ")
+    assert [name.partition("/")[0] for name in named] == [
+        "Botocore",
+        "Python",
+        platform.system(),
+        "app",
+        "sluice",
+    ]
+    assert "app/billing" in named
+
+
+def test_keys_come_from_a_profile(tmp_path: Path) -> None:
+    """A profile of the shared files gives keys and region."""
+    (tmp_path / "credentials").write_text("[p]\naws_access_key_id=PROFILEKEY\naws_secret_access_key=x\n")
+    (tmp_path / "config").write_text("[profile p]\nregion=eu-north-1\n")
+    client = client_for(ConnectionConfig(profile="p", endpoint_url="http://127.0.0.1:9"), "kinesis")
+    transport = Transport(lambda _operation, _params: answer({"Shards": []}))
+    transport.install(client)
+    client.list_shards(StreamName="s")
+    assert signed_with(transport) == ["PROFILEKEY"]
+    assert client.meta.region_name == "eu-north-1"

@@ -1,0 +1,239 @@
+"""Answers that the library reads by type: the same as by the SDK, whatever is in them, damage included."""
+
+from __future__ import annotations
+
+import base64
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from botocore.parsers import ResponseParserFactory
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from wire_answers import parsed_by_the_sdk, parsed_by_us, response_of, shape_of, written
+
+from sluice.aws import hooks, long_records
+from sluice.aws.records import WireRecord
+from sluice.aws.responses import Outcome, outcomes_of
+from sluice.kinesis import client
+from sluice.source.stream_log import Page
+
+GET_RECORDS = shape_of("kinesis", "GetRecords")
+PUTS = [
+    (shape_of("kinesis", "PutRecords"), "Records"),
+    (shape_of("firehose", "PutRecordBatch"), "RequestResponses"),
+]
+NAMES = st.text() | st.just("Data")
+UNKNOWN: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=5,
+)
+MORE = st.dictionaries(st.sampled_from(["New", "records", "data", "", "Dat\u00e4"]), UNKNOWN, max_size=3)
+SEEDS = st.integers(0, 2**32)
+ARRIVALS = st.one_of(
+    st.floats(-6e10, 2.5e11, allow_nan=False),
+    st.integers(-60_000_000_000, 250_000_000_000),
+    st.integers(0, 4 * 10**12).map(lambda millis: millis / 1000),
+    st.integers(0, 4 * 10**15).map(lambda micros: micros / 1_000_000),
+    st.integers(0, 4 * 10**9).map(lambda half: half + 0.000_000_5),
+)
+DATA = st.one_of(st.binary(max_size=100), st.just(b""), st.just(b"\x00\xff" * 2_000))
+LONG = st.sampled_from([long_records._LONG, 0])  # with 0, records of all lengths are read as long ones are
+
+
+@st.composite
+def records(draw: st.DrawFn) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "SequenceNumber": draw(st.integers(0, 10**57).map(str)),
+        "ApproximateArrivalTimestamp": draw(ARRIVALS),
+        "Data": base64.b64encode(draw(DATA)).decode(),
+        "PartitionKey": draw(st.text(min_size=1, max_size=60)),
+    }
+    encryption = draw(st.sampled_from(["NONE", "KMS", None, "left out"]))
+    if encryption != "left out":
+        made["EncryptionType"] = encryption
+    return made | draw(MORE)
+
+
+@st.composite
+def pages(draw: st.DrawFn) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "Records": draw(st.lists(records(), max_size=4)),
+        "MillisBehindLatest": draw(st.integers(0, 2**40)),
+    }
+    optional = {
+        "NextShardIterator": st.one_of(st.text(), st.none()),
+        "ChildShards": st.lists(
+            st.fixed_dictionaries({"ShardId": st.text(), "ParentShards": st.lists(st.text(), max_size=2)}),
+            max_size=2,
+        ),
+    }
+    return made | draw(st.fixed_dictionaries({}, optional=optional)) | draw(MORE)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    return written(Random(draw(SEEDS)), draw(pages())).encode()
+
+
+def page_of(body: bytes, parse: Any) -> Page:
+    """As the client gets it. Raises whatever makes the call be tried again."""
+    response = response_of(body)
+    parsed = parse(response, GET_RECORDS)
+    model: Any = type("Model", (), {"has_streaming_output": False, "has_event_stream_output": False})
+    model.http, model.metadata, model.output_shape = {}, {"protocol": "json"}, GET_RECORDS
+    answered: Any = type("Answer", (), {"status_code": 200, "content": body, "headers": {}})
+    hooks.refuse_damage(http_response=answered, parsed=parsed, model=model)
+    return client._page(parsed)
+
+
+@given(bodies(), LONG)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=200)
+def test_a_page_is_what_the_sdk_would_have_made_of_it(body: bytes, long: int) -> None:
+    """Every field, to the microsecond, whatever else the answer holds and however it is written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_records, "_LONG", long)
+        ours = page_of(body, parsed_by_us)
+    theirs = page_of(body, parsed_by_the_sdk)
+
+    assert ours == theirs
+    assert all(type(record) is WireRecord for record in ours.records)
+    assert [record.arrival for record in ours.records] == [record.arrival for record in theirs.records]
+
+
+@given(bodies(), st.data(), LONG)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=500)
+def test_damage_is_found_wherever_the_sdk_finds_it(body: bytes, data: st.DataObject, long: int) -> None:
+    """Cut, a byte changed, a field of another type: the same page or the same refusal, never less."""
+    place = data.draw(st.integers(0, len(body) - 1))
+    change = data.draw(st.sampled_from(["cut", "change", "add", "leave out"]))
+    byte = data.draw(st.integers(0, 255).map(lambda value: bytes([value])))
+    damaged = {
+        "cut": body[:place],
+        "change": body[:place] + byte + body[place + 1 :],
+        "add": body[:place] + byte + body[place:],
+        "leave out": body[:place] + body[place + 1 :],
+    }[change]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_records, "_LONG", long)
+        try:
+            theirs = page_of(damaged, parsed_by_the_sdk)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            with pytest.raises(type(error)):
+                page_of(damaged, parsed_by_us)
+            return
+        assert page_of(damaged, parsed_by_us) == theirs
+
+
+WHOLE = {"SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.5, "Data": "YQ==", "PartitionKey": "k"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        WHOLE | {"ApproximateArrivalTimestamp": "2026-11-21T12:00:00.25Z"},
+        WHOLE | {"ApproximateArrivalTimestamp": "1767268800.25"},
+        WHOLE | {"Data": "YW\nJj"},
+        WHOLE | {"PartitionKey": "\ud800"},
+        WHOLE | {"SequenceNumber": 5},
+    ],
+)
+def test_what_is_not_as_expected_is_left_to_the_sdk(record: dict[str, Any]) -> None:
+    """Some emulators write fields their own way, and the SDK understands them."""
+    body = json.dumps({"Records": [WHOLE, record], "MillisBehindLatest": 0}).encode()
+    ours = page_of(body, parsed_by_us)
+
+    assert ours == page_of(body, parsed_by_the_sdk)
+    assert not any(isinstance(each, WireRecord) for each in ours.records)
+
+
+@pytest.mark.parametrize("missing", list(WHOLE))
+@pytest.mark.parametrize("by", [dict.pop, lambda record, name: record.update({name: None})])
+def test_a_record_without_a_field_is_no_record(missing: str, by: Any) -> None:
+    """Left out or null: the answer is damaged, the page is not shorter."""
+    record = dict(WHOLE)
+    by(record, missing)
+    body = json.dumps({"Records": [WHOLE, record], "MillisBehindLatest": 0}).encode()
+
+    with pytest.raises(KeyError):
+        page_of(body, parsed_by_us)
+
+
+@pytest.mark.parametrize("seconds", [-62_135_596_801.0, 253_402_300_800.0, 1e300])
+def test_a_time_that_is_no_date_is_damage(seconds: float) -> None:
+    """It must be found where the call can be tried again, not where rows are made."""
+    body = json.dumps(
+        {"Records": [WHOLE | {"ApproximateArrivalTimestamp": seconds}], "MillisBehindLatest": 0}
+    ).encode()
+
+    with pytest.raises((ValueError, RuntimeError, OverflowError)):
+        page_of(body, parsed_by_us)
+
+
+@pytest.mark.parametrize("status", [300, 400, 500])
+def test_errors_are_the_sdks(status: int) -> None:
+    """Whatever is not a good answer is read by the SDK, even if it looks like a page."""
+    response = response_of(b'{"Records": [], "MillisBehindLatest": 0, "__type": "Oops"}', status)
+
+    assert parsed_by_us(response, GET_RECORDS) == parsed_by_the_sdk(response, GET_RECORDS)
+
+
+def test_another_protocol_is_the_sdks() -> None:
+    """The readers know JSON only."""
+    ours: Any = hooks.ParserFactory().create_parser("rest-xml")
+
+    assert type(ours) is type(ResponseParserFactory().create_parser("rest-xml"))
+
+
+def test_what_the_sdk_says_of_every_answer_is_there() -> None:
+    """Status, request id and headers in lower case: the clock of the service is among them."""
+    response = response_of(b'{"Records": [], "MillisBehindLatest": 0}')
+    ours = parsed_by_us(response, GET_RECORDS)["ResponseMetadata"]
+
+    assert ours == parsed_by_the_sdk(response, GET_RECORDS)["ResponseMetadata"]
+
+
+# --- what became of entries ---------------------------------------------------------------------------
+
+TEXTS = st.one_of(st.none(), st.text(max_size=30), st.just("ProvisionedThroughputExceededException"))
+FIELDS = ("ErrorCode", "ErrorMessage", "SequenceNumber", "ShardId", "RecordId")
+OUTCOMES = st.lists(
+    st.builds(lambda a, b: a | b, st.dictionaries(st.sampled_from(FIELDS), TEXTS), MORE), max_size=6
+)
+
+
+@pytest.mark.parametrize(("shape", "name"), PUTS)
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_outcomes_are_what_the_sdk_would_have_made(shape: Any, name: str, data: st.DataObject) -> None:
+    """One for each entry, in order, with code and message."""
+    whole = {name: data.draw(OUTCOMES), "FailedRecordCount": 1, "FailedPutCount": 1} | data.draw(MORE)
+    response = response_of(written(Random(data.draw(SEEDS)), whole).encode())
+    ours, theirs = parsed_by_us(response, shape), parsed_by_the_sdk(response, shape)
+
+    assert [(each.error_code, each.error_message) for each in ours[name]] == [
+        (each.get("ErrorCode"), each.get("ErrorMessage")) for each in theirs[name]
+    ]
+    assert name != "Records" or ours[name] == outcomes_of(theirs, name)
+    assert outcomes_of(ours, name) == ours[name]
+    assert all(type(each) is Outcome for each in (*ours[name], *outcomes_of(theirs, name)))
+    assert ours["ResponseMetadata"] == theirs["ResponseMetadata"]
+
+
+@pytest.mark.parametrize(("shape", "name"), PUTS)
+def test_outcomes_that_are_not_as_expected_are_left_to_the_sdk(shape: Any, name: str) -> None:
+    """A cut answer, one without outcomes, a code that is no text."""
+    bodies = ("", "{", "[]", "{}", f'{{"{name}": null}}', f'{{"{name}": [{{"ErrorCode": 5}}]}}')
+    for body in bodies:
+        response = response_of(body.encode())
+        try:
+            theirs = parsed_by_the_sdk(response, shape)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            with pytest.raises(type(error)):
+                parsed_by_us(response, shape)
+        else:
+            assert parsed_by_us(response, shape) == theirs

@@ -1,0 +1,167 @@
+"""From options to a sink: destinations by name, and errors that say everything at once."""
+
+from __future__ import annotations
+
+import pickle
+from importlib import metadata
+from typing import Any, ClassVar
+
+import pytest
+
+from sluice.destinations import read_sink, registry
+from sluice.destinations.kinesis import KinesisStreamsDestination
+from sluice.errors import OptionError
+from sluice.options import TEXT, Option, OptionValues
+from sluice.sink import SinkLimits
+
+KINESIS = {"destination": "kinesis", "streamName": "orders", "region": "eu-west-1"}
+
+
+class Custom:
+    """A destination from elsewhere."""
+
+    TABLE = Option("customTable", TEXT, None, "Where to.")
+    OPTIONS: ClassVar[Any] = (TABLE,)
+    LIMITS: ClassVar[SinkLimits] = SinkLimits(
+        max_batch_size=7, max_batch_size_in_bytes=100, max_record_size_in_bytes=100
+    )
+
+    def __init__(self, table: str, region: str | None) -> None:
+        self.table = table
+        self.region = region
+
+    @classmethod
+    def from_options(cls, values: OptionValues, connection: Any) -> Custom | None:
+        table = values.get(cls.TABLE)
+        if table is None:
+            values.reject(cls.TABLE.key, "is required")
+            return None
+        return cls(table, connection.region)
+
+
+class NotOne:
+    """Lacks all a destination must have."""
+
+
+class Silent(Custom):
+    """Refuses without saying why."""
+
+    @classmethod
+    def from_options(cls, values: OptionValues, connection: Any) -> Custom | None:  # noqa: ARG003
+        return None
+
+
+def refused(**options: str) -> str:
+    with pytest.raises(OptionError) as caught:
+        read_sink(options)
+    return str(caught.value)
+
+
+def test_kinesis_is_built_in() -> None:
+    """With its own limits, in any case, and without a call to the service."""
+    made = read_sink(KINESIS | {"destination": "Kinesis", "maxbatchsize": "100"})
+
+    assert isinstance(made.destination, KinesisStreamsDestination)
+    assert made.config.max_batch_size == 100
+    assert made.config.max_batch_size_in_bytes == 10 * 2**20
+    strategy: Any = made.create_strategy()
+    assert strategy.limit == 100 * 50
+
+
+def test_sparks_own_options_pass() -> None:
+    """The sink's options include where the checkpoint is."""
+    assert read_sink(KINESIS | {"checkpointlocation": "/x"})
+
+
+def test_a_two_phase_destination_has_no_limits() -> None:
+    """It is told by its committer, and takes the options of the connection and its own alone."""
+    made = read_sink({"destination": "s3", "path": "s3://lake/x", "region": "eu-west-1"})
+    message = refused(destination="s3", path="s3://lake/x", maxBatchSize="5", deadLetterPath="/x")
+
+    assert made.committing is made.destination
+    assert "option 'maxBatchSize' is not for destination 's3'" in message
+    assert "option 'deadLetterPath' is not for destination 's3'" in message
+    with pytest.raises(TypeError, match="two-phase"):
+        _ = made.config
+    assert read_sink(KINESIS).committing is None
+
+
+class HalfCommitting:
+    """Has a committer, and nothing to commit."""
+
+    OPTIONS: ClassVar[Any] = ()
+
+    def create_committer(self, epoch: Any) -> None: ...
+
+
+def test_a_missing_destination_is_said() -> None:
+    """There is no default."""
+    assert "option 'destination' is required" in refused(streamName="orders")
+
+
+def test_an_unknown_destination_is_told_which_there_are() -> None:
+    """A typing mistake is not a module."""
+    message = refused(destination="kinesiss")
+
+    assert "option 'destination' is 'kinesiss': allowed are dynamodb, firehose, kinesis, s3, sqs" in message
+
+
+def test_a_destination_by_module_and_name() -> None:
+    """Any class with OPTIONS, LIMITS and from_options; it gets its own options and the connection."""
+    made = read_sink({"destination": f"{__name__}:Custom", "CUSTOMTABLE": "t", "region": "eu-west-1"})
+
+    assert isinstance(made.destination, Custom)
+    assert (made.destination.table, made.destination.region) == ("t", "eu-west-1")
+    assert made.config.max_batch_size == 7
+
+
+def test_a_destination_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registered under the group sluice.destinations."""
+
+    class Point:
+        name = "Mine"
+        value = f"{__name__}:Custom"
+
+    monkeypatch.setattr(metadata, "entry_points", lambda group: {registry.ENTRY_POINT_GROUP: [Point]}[group])
+
+    assert isinstance(read_sink({"destination": "mine", "customTable": "t"}).destination, Custom)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{__name__}:NotOne", "has no OPTIONS, LIMITS, from_options"),
+        (f"{__name__}:HalfCommitting", "has no from_options, create_writer"),
+        (f"{__name__}:Nowhere", "cannot be loaded"),
+        ("no.such.module:Name", "cannot be loaded"),
+        (f"{__name__}:Silent", "does not say why"),
+        (f"{__name__}:Custom", "option 'customTable' is required"),
+    ],
+)
+def test_a_class_that_is_no_destination_is_refused(name: str, message: str) -> None:
+    """With what is wrong about it."""
+    assert message in refused(destination=name)
+
+
+def test_everything_wrong_is_in_one_error() -> None:
+    """Of the sink, of the connection, of the destination."""
+    message = refused(destination="kinesis", maxBatchSize="9999", awsAccessKeyId="id", streamNam="x")
+
+    assert all(
+        key in message for key in ("'maxBatchSize'", "'awsSecretAccessKey'", "did you mean 'streamName'")
+    )
+
+
+def test_no_secret_is_shown() -> None:
+    """Neither in errors nor in what a setup looks like when printed."""
+    secret = {"awsAccessKeyId": "AKIAIOSFODNN7EXAMPLE", "awsSecretAccessKey": "very-secret"}
+
+    assert "very-secret" not in refused(destination="kinesis", nonsense="1", **secret)
+    assert "very-secret" not in repr(read_sink(KINESIS | secret).config)
+
+
+def test_the_same_options_share_what_is_learnt() -> None:
+    """And others do not."""
+    assert read_sink(KINESIS).key == read_sink(dict(reversed(KINESIS.items()))).key
+    assert read_sink(KINESIS).key != read_sink(KINESIS | {"maxBatchSize": "5"}).key
+    assert pickle.dumps(read_sink(KINESIS).config)

@@ -1,0 +1,335 @@
+"""The agent's subscriptions: what is buffered, what the planner is told, and when it is given up."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+
+import pytest
+
+from sluice.errors import ServiceError
+from sluice.kinesis.fanout.agent.shard_buffer import Lacking
+from sluice.kinesis.fanout.agent.subscription_manager import Holder
+from sluice.kinesis.fanout.protocol import DOUBTFUL, TAKEN_OVER, Fetch, FromAgent, Gone, Mark, Progress, Watch
+from sluice.kinesis.fanout.subscriptions.events import EventHead
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import IteratorStart
+
+SPLIT = SplitId("clicks", "shardId-0")
+HORIZON = IteratorStart("TRIM_HORIZON")
+NOW = 1_700_000_000_000_000
+HOUR = 3600 * 1_000_000
+PATIENT = 30.0
+
+Said = tuple[bytes, EventHead] | Exception
+
+
+class FakeSource:
+    """Gives what it is told to."""
+
+    def __init__(self) -> None:
+        self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
+        self.was_taken_over = False
+        self.is_closed = False
+
+    def next_event(self) -> tuple[bytes, EventHead]:
+        said = self.said.get(timeout=PATIENT)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.said.put(ServiceError("closed", code="SubscriptionClosed"))
+
+
+class Bench:
+    """A holder, its sources by shard, and what it reports."""
+
+    def __init__(self, *, capacity: int = 1_000, marks: int = 1_000) -> None:
+        self.sources: dict[SplitId, list[FakeSource]] = {}
+        self.starts: list[IteratorStart] = []
+        self.reports: queue.SimpleQueue[FromAgent] = queue.SimpleQueue()
+        self.now = NOW
+        self.retention = 24 * 3600.0
+        self.retention_asked = 0
+        self.holder = Holder(
+            self._open,
+            self.reports.put,
+            capacity=capacity,
+            marks=marks,
+            now=lambda: self.now,
+            retention=self._retention,
+            server=("127.0.0.1", 4000),
+        )
+
+    def _open(self, split: SplitId, start: IteratorStart) -> FakeSource:
+        self.starts.append(start)
+        self.sources.setdefault(split, []).append(FakeSource())
+        return self.sources[split][-1]
+
+    def _retention(self, stream: str) -> float:
+        assert stream == SPLIT.stream
+        self.retention_asked += 1
+        return self.retention
+
+    def watch(self, start: IteratorStart = HORIZON, *, epoch: int = 1, split: SplitId = SPLIT) -> FakeSource:
+        self.holder.watch(Watch(split, epoch, start))
+        return self.sources[split][-1]
+
+    def heard(self) -> FromAgent:
+        return self.reports.get(timeout=PATIENT)
+
+    def progress(self) -> Progress:
+        heard = self.heard()
+        assert isinstance(heard, Progress)
+        return heard
+
+    def read(self, need: int | None, end: int | None, start: IteratorStart = HORIZON) -> list[bytes]:
+        fetch = Fetch(
+            SPLIT, start, None if need is None else str(need), None if end is None else str(end), 0.0
+        )
+        return [bytes(payload) for payload in self.holder.read(fetch)]
+
+
+EACH = 141
+"""Bytes of JSON for a record: 100 that say nothing of it, a number of one digit, and 40 that make 30."""
+
+
+def event(*numbers: int, behind: int = 0, ended: bool = False) -> tuple[bytes, EventHead]:
+    head = EventHead(
+        [str(n) for n in numbers], [n * 1000 for n in numbers], None if ended else "c", behind, ended
+    )
+    return b"x" * (EACH * max(1, len(numbers))), head
+
+
+@pytest.fixture
+def make() -> Callable[..., Bench]:
+    return Bench
+
+
+def test_an_event_is_buffered_before_the_planner_hears_of_it(make: Callable[..., Bench]) -> None:
+    """The tasks of a batch that ends there find it."""
+    bench = make(marks=1)
+    source = bench.watch()
+    source.said.put(event(5, 6, 7))
+
+    heard = bench.progress()
+
+    assert heard == Progress(
+        SPLIT,
+        1,
+        "5",
+        (Mark("7", 7000, 3, 90, 5000),),
+        0,
+        has_ended=False,
+        idle_at=NOW,
+        server=("127.0.0.1", 4000),
+    )
+    assert bench.read(None, 7) == [b"x" * 3 * EACH]
+
+
+def test_limits_get_marks_as_fine_as_they_need(make: Callable[..., Bench]) -> None:
+    """An event that holds more than a batch may is divided; its records are all counted."""
+    bench = make(marks=3)
+    source = bench.watch()
+    source.said.put(event(1, 2, 3, 4, 5, 6, 7))
+
+    marks = bench.progress().marks
+
+    assert [(mark.number, mark.records) for mark in marks] == [("3", 3), ("6", 3), ("7", 1)]
+    assert sum(mark.size for mark in marks) == pytest.approx(7 * 30, abs=3)
+
+
+def test_an_idle_event_tells_until_when_nothing_was_there(make: Callable[..., Bench]) -> None:
+    """Only at the tip."""
+    bench = make()
+    source = bench.watch()
+    source.said.put(event(behind=900))
+    source.said.put(event())
+
+    first, second = bench.progress(), bench.progress()
+
+    assert (first.marks, first.millis_behind, first.idle_at) == ((), 900, None)
+    assert (second.first, second.millis_behind, second.idle_at) == (None, 0, NOW)
+
+
+def test_a_start_at_a_record_is_told_of_when_that_record_has_come(make: Callable[..., Bench]) -> None:
+    """Before that nobody knows whether it still exists."""
+    bench = make()
+    source = bench.watch(IteratorStart("AT_SEQUENCE_NUMBER", "50"))
+    source.said.put(event())
+    source.said.put(event(50, 51))
+
+    assert [mark.number for mark in bench.progress().marks] == ["50", "51"]
+    assert bench.read(50, 51, IteratorStart("AT_SEQUENCE_NUMBER", "50")) == [b"x" * 2 * EACH]
+
+
+def test_a_record_that_is_gone_is_not_judged_here(make: Callable[..., Bench]) -> None:
+    """The shard is given up, without a code of the service: whoever polls will see what is lost."""
+    bench = make()
+    source = bench.watch(IteratorStart("AT_SEQUENCE_NUMBER", "50"))
+    source.said.put(event(53, 54))
+
+    heard = bench.heard()
+
+    assert isinstance(heard, Gone)
+    assert (heard.split, heard.epoch, heard.code) == (SPLIT, 1, "")
+    assert "record 50" in heard.why
+    assert source.is_closed
+    with pytest.raises(Lacking):
+        bench.read(50, 54, IteratorStart("AT_SEQUENCE_NUMBER", "50"))
+
+
+def test_a_host_that_slept_for_a_day_does_not_go_on_as_if_nothing_had_expired(
+    make: Callable[..., Bench],
+) -> None:
+    """Events go on behind what was trimmed meanwhile without a word: whoever polls will see what is lost."""
+    bench = make()
+    source = bench.watch()
+    source.said.put(event(1))
+    bench.progress()
+    bench.now += 25 * HOUR
+    source.said.put(event(7))
+
+    heard = bench.heard()
+
+    assert isinstance(heard, Gone)
+    assert heard.code == DOUBTFUL
+    assert "25 h" in heard.why
+    with pytest.raises(Lacking):
+        bench.read(None, 7)
+
+
+def test_a_record_from_the_future_tells_that_the_clock_is_wrong(make: Callable[..., Bench]) -> None:
+    """A clock that stands still, as ours may have, does not hide how long nothing came."""
+    bench = make()
+    bench.now = 0
+    source = bench.watch()
+    source.said.put(event(1))
+    bench.progress()
+    source.said.put(event(25 * HOUR // 1000))
+
+    heard = bench.heard()
+
+    assert isinstance(heard, Gone)
+    assert heard.code == DOUBTFUL
+
+
+def test_old_records_and_idle_hours_raise_no_doubt(make: Callable[..., Bench]) -> None:
+    """Neither a backlog with long pauses in it, nor a shard that only says that it lives."""
+    bench = make()
+    source = bench.watch()
+    for number in (1, 20 * HOUR // 1000, 40 * HOUR // 1000):
+        source.said.put(event(number))
+        bench.progress()
+    for _ in range(30):
+        bench.now += HOUR
+        source.said.put(event())
+        bench.progress()
+    source.said.put(event(50 * HOUR // 1000))
+
+    assert bench.progress().marks
+    assert bench.retention_asked == 0
+
+
+@pytest.mark.parametrize(("days", "gives_up"), [(1, True), (2, False)])
+def test_near_the_end_of_the_retention_polling_is_left_to_judge(
+    make: Callable[..., Bench], days: int, *, gives_up: bool
+) -> None:
+    """What expires while it waits to be pushed is passed over without a word."""
+    bench = make()
+    bench.retention = days * 24 * 3600.0
+    source = bench.watch()
+    for number in (1, 2):
+        source.said.put(event(number, behind=22 * HOUR // 1000))
+
+    heard = bench.heard()
+
+    if gives_up:
+        assert isinstance(heard, Gone)
+        assert heard.code == DOUBTFUL
+        assert "22.0 h behind" in heard.why
+    else:
+        assert isinstance(heard, Progress)
+        assert bench.progress().marks
+    assert bench.retention_asked == 1
+
+
+def test_the_end_of_a_shard_ends_its_ranges(make: Callable[..., Bench]) -> None:
+    """And is reported, with the last records."""
+    bench = make()
+    source = bench.watch()
+    source.said.put(event(1, 2, ended=True))
+
+    assert bench.progress().has_ended
+    assert bench.read(None, None) == [b"x" * 2 * EACH]
+
+
+def test_what_the_service_refuses_is_reported_with_its_code(make: Callable[..., Bench]) -> None:
+    """The planner decides by it when to ask again."""
+    bench = make()
+    source = bench.watch()
+    source.said.put(ServiceError("not allowed", code="AccessDeniedException"))
+
+    assert bench.heard() == Gone(SPLIT, 1, "not allowed", "AccessDeniedException")
+
+
+def test_a_fault_of_our_own_is_reported_too(make: Callable[..., Bench]) -> None:
+    """A thread that died silently would leave the shard unread."""
+    bench = make()
+    bench.watch().said.put(KeyError("oops"))
+
+    heard = bench.heard()
+
+    assert isinstance(heard, Gone)
+    assert heard.code == "KeyError"
+
+
+def test_another_watch_takes_the_place_of_the_one_before(make: Callable[..., Bench]) -> None:
+    """One subscription a shard: the old one is closed, and says nothing more."""
+    bench = make()
+    old = bench.watch()
+    new = bench.watch(IteratorStart("AT_TIMESTAMP", timestamp=7), epoch=2)
+    new.said.put(event(9))
+
+    assert old.is_closed
+    assert bench.progress().epoch == 2
+    assert [start.kind for start in bench.starts] == ["TRIM_HORIZON", "AT_TIMESTAMP"]
+
+
+def test_a_shard_nobody_watches_is_lacking(make: Callable[..., Bench]) -> None:
+    """Not yet, or not any more."""
+    bench = make()
+    with pytest.raises(Lacking, match="does not watch"):
+        bench.read(None, 5)
+    bench.watch().said.put(event(1))
+    bench.progress()
+    bench.holder.unwatch(SPLIT)
+    with pytest.raises(Lacking, match="does not watch"):
+        bench.read(None, 1)
+
+
+def test_a_stream_that_somebody_else_reads_with_our_consumer_is_contested(make: Callable[..., Bench]) -> None:
+    """Its consumer is not ours alone to deregister, also when the shard is not watched any more."""
+    bench = make()
+    source = bench.watch()
+    assert bench.holder.contested == frozenset()
+    source.was_taken_over = True
+    source.said.put(ServiceError("taken over", code=TAKEN_OVER))
+    bench.heard()
+
+    assert bench.holder.contested == {"clicks"}
+    bench.holder.unwatch(SPLIT)
+    assert bench.holder.contested == {"clicks"}
+
+
+def test_all_is_closed_at_the_end(make: Callable[..., Bench]) -> None:
+    """No subscription stays open, and no reason is reported for those we closed."""
+    bench = make()
+    sources = [bench.watch(split=SplitId("clicks", f"shardId-{n}")) for n in range(3)]
+
+    bench.holder.close()
+
+    assert all(source.is_closed for source in sources)
+    assert bench.reports.empty()

@@ -1,0 +1,518 @@
+"""The planning process' end: what it asks an agent for, what it makes of the answers, and another agent."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sluice.errors import ServiceError
+from sluice.kinesis.fanout.channel import Channel
+from sluice.kinesis.fanout.driver.agent_client import FanOutLink
+from sluice.kinesis.fanout.launch import AgentSetup
+from sluice.kinesis.fanout.protocol import (
+    DOUBTFUL,
+    TAKEN_OVER,
+    Consumers,
+    FromAgent,
+    Gone,
+    Hosts,
+    Listening,
+    Mark,
+    Progress,
+    ToAgent,
+    Trim,
+    Unwatch,
+    Watch,
+    decode_to_agent,
+    encode,
+)
+from sluice.kinesis.options import source_config_from_options
+from sluice.source.offsets import HORIZON, After, AtTime, Position
+from sluice.source.split_state import Seen
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import IteratorStart
+from sluice.source.subscriptions import View
+
+SPLIT, OTHER = SplitId("clicks", "shardId-0"), SplitId("clicks", "shardId-1")
+ARN = "arn:consumer:1"
+AT_HORIZON = IteratorStart("TRIM_HORIZON")
+PATIENT = 30.0
+
+
+class FakeAgent:
+    """Plays the agent's part."""
+
+    def __init__(self, setup: AgentSetup) -> None:
+        ours, theirs = socket.socketpair()
+        self.setup = setup
+        self.channel = Channel(ours)
+        self.end = Channel(theirs)
+        self.end.set_timeout(PATIENT)
+        self.stops = 0
+        self.is_closed = False
+
+    def tell_stop(self) -> None:
+        self.stops += 1
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.channel.close()
+
+    def wait(self) -> int:
+        return -9
+
+    def asked(self) -> ToAgent:
+        return decode_to_agent(self.end.receive())
+
+    def says(self, *messages: FromAgent) -> None:
+        for message in messages:
+            self.end.send(encode(message))
+
+    def die(self) -> None:
+        self.end.close()
+
+
+class Desk:
+    """A link, the agents it has started, and its clock."""
+
+    def __init__(self, **options: str) -> None:
+        self.now = 100.0
+        self.agents: list[FakeAgent] = []
+        self.renewed: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.new_arn = ARN
+        given = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", **options}
+        self.link = FanOutLink(
+            source_config_from_options(given, streaming=True),
+            {"clicks": ARN},
+            renew=self._renew,
+            launch=self._launch,
+            clock=lambda: self.now,
+        )
+
+    def _launch(self, setup: AgentSetup) -> FakeAgent:
+        self.agents.append(FakeAgent(setup))
+        return self.agents[-1]
+
+    def _renew(self, stream: str) -> str:
+        self.renewed.put(stream)
+        return self.new_arn
+
+    @property
+    def agent(self) -> FakeAgent:
+        return self.agents[-1]
+
+    def started(self) -> FakeAgent:
+        self.link.start()
+        assert self.agent.asked() == Consumers({"clicks": ARN}, ())
+        return self.agent
+
+    def watched(self, position: Position = HORIZON) -> int:
+        """Follows one shard; the epoch of its watch."""
+        self.link.follow({SPLIT: position})
+        asked = self.agent.asked()
+        assert isinstance(asked, Watch)
+        return asked.epoch
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """What the link's own thread brings about."""
+        end = time.monotonic() + PATIENT
+        while not (value := condition()):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        return value
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Desk]]:
+    desks: list[Desk] = []
+
+    def make(**options: str) -> Desk:
+        desks.append(Desk(**options))
+        return desks[-1]
+
+    yield make
+    for desk in desks:
+        desk.link.close()
+        for agent in desk.agents:
+            agent.end.close()
+
+
+def progress(
+    epoch: int, *marks: Mark, first: str | None = None, behind: int = 0, ended: bool = False
+) -> Progress:
+    return Progress(SPLIT, epoch, first, marks, behind, ended, 7 if behind == 0 else None, ("10.0.0.7", 4000))
+
+
+def mark(number: int, records: int = 1) -> Mark:
+    return Mark(str(number), number * 10, records, records * 100, number * 10 - 5)
+
+
+def seen(number: int, records: int = 1) -> Seen:
+    return Seen(str(number), number * 10, records * 100, records, number * 10 - 5)
+
+
+def test_what_is_followed_is_watched_from_there_on(make: Callable[..., Desk]) -> None:
+    """Once: a second trigger asks for nothing new."""
+    desk = make()
+    agent = desk.started()
+    position = After("50")
+    for _ in range(3):
+        desk.link.follow({SPLIT: HORIZON, OTHER: position})
+    desk.link.follow({OTHER: position})
+
+    asked = [agent.asked() for _ in range(3)]
+
+    assert asked == [
+        Watch(SPLIT, 1, AT_HORIZON),
+        Watch(OTHER, 2, IteratorStart("AT_SEQUENCE_NUMBER", "50")),
+        Unwatch(SPLIT),
+    ]
+
+
+def test_a_view_is_there_when_the_first_event_has_come(make: Callable[..., Desk]) -> None:
+    """Before that nothing is known of the shard."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched()
+    assert desk.link.view(SPLIT, HORIZON) is None
+
+    agent.says(progress(epoch, mark(5, 3), mark(9, 2), first="3"))
+    view = desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+
+    assert view == View((seen(5, 3), seen(9, 2)), True, False, 0, 7)
+    assert desk.link.view(OTHER, HORIZON) is None
+
+
+def test_a_view_begins_behind_the_position(make: Callable[..., Desk]) -> None:
+    """What a batch has taken is not news, and the agent is told that it can go."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched()
+    agent.says(progress(epoch, mark(5), mark(9), first="3"))
+    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+
+    desk.link.follow({SPLIT: After("5")})
+
+    view = desk.link.view(SPLIT, After("5"))
+    assert view is not None
+    assert view.marks == (seen(9),)
+    assert agent.asked() == Trim(SPLIT, "5")
+
+
+@pytest.mark.parametrize("start", [HORIZON, AtTime(5)])
+def test_batches_may_come_further_than_the_subscription(make: Callable[..., Desk], start: Position) -> None:
+    """The first one ends where a look found records, before the subscription has given any: it goes on."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched(start)
+    position = After("70")
+
+    desk.link.follow({SPLIT: position})
+
+    assert agent.asked() == Trim(SPLIT, "70")
+    agent.says(progress(epoch, mark(60), mark(80), first="50"))
+    view = desk.until(lambda: desk.link.view(SPLIT, position))
+    assert view.marks == (seen(80),)
+
+
+def test_a_subscription_that_begins_behind_where_batches_are_does_not_cover_them(
+    make: Callable[..., Desk],
+) -> None:
+    """What lay between may have expired before it was pushed; polling tells, and comes to what is covered."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched()
+    position = After("70")
+    desk.link.follow({SPLIT: position})
+    agent.says(progress(epoch))
+    desk.until(lambda: desk.link.view(SPLIT, position))
+
+    agent.says(progress(epoch, mark(80), first="80"))
+    desk.until(lambda: desk.link._watched[SPLIT].marks)
+
+    assert desk.link.view(SPLIT, position) is None
+    assert desk.link.view(SPLIT, After("79")) is not None
+
+
+def test_a_view_is_made_anew_with_news_only(make: Callable[..., Desk]) -> None:
+    """The planner asks a hundred times a second, of hundreds of shards."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched()
+    agent.says(progress(epoch, mark(5), first="5"))
+    view = desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+
+    assert desk.link.view(SPLIT, HORIZON) is view
+    agent.says(progress(epoch, mark(6)))
+    newer = desk.until(lambda: (now := desk.link.view(SPLIT, HORIZON)) is not view and now)
+
+    assert newer.marks == (seen(5), seen(6))
+
+
+def test_a_position_before_the_watch_is_not_covered(make: Callable[..., Desk]) -> None:
+    """It is watched anew from there: the planner may have been set back."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched(After("50"))
+    agent.says(progress(epoch, mark(50), mark(60), first="50"))
+    desk.until(lambda: desk.link.view(SPLIT, After("50")))
+
+    assert desk.link.view(SPLIT, After("20")) is None
+    desk.link.follow({SPLIT: After("20")})
+
+    assert agent.asked() == Watch(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "20"))
+    assert desk.link.view(SPLIT, After("20")) is None
+
+
+def test_news_of_an_earlier_watch_are_not_those_of_this_one(make: Callable[..., Desk]) -> None:
+    """They may still be on their way."""
+    desk = make()
+    agent = desk.started()
+    old = desk.watched(After("50"))
+    new = desk.watched(After("20"))
+
+    agent.says(progress(old, mark(60), first="50"), progress(new, mark(25), first="20"))
+    view = desk.until(lambda: desk.link.view(SPLIT, After("20")))
+
+    assert view.marks == (seen(25),)
+
+
+def test_the_end_of_a_shard_is_seen(make: Callable[..., Desk]) -> None:
+    """And that is not the tip."""
+    desk = make()
+    agent = desk.started()
+    agent.says(progress(desk.watched(), mark(5), first="5", ended=True))
+
+    view = desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+
+    assert (view.has_ended, view.is_at_tip) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("code", "pause"),
+    [("", 0.0), ("AccessDeniedException", 10.0), (TAKEN_OVER, 300.0), (DOUBTFUL, 300.0)],
+)
+def test_what_has_ended_is_asked_for_again_in_its_time(
+    make: Callable[..., Desk], code: str, pause: float
+) -> None:
+    """At once where nobody refused it; late where another reader took it, or both would fight."""
+    desk = make()
+    agent = desk.started()
+    agent.says(Gone(SPLIT, desk.watched(), "why", code))
+    desk.until(lambda: desk.link._watched[SPLIT].gone)
+    assert desk.link.view(SPLIT, HORIZON) is None
+
+    if pause:
+        desk.now += pause - 1
+        desk.link.follow({SPLIT: HORIZON})
+        desk.now += 1
+    desk.link.follow({SPLIT: After("8")})
+
+    assert agent.asked() == Watch(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "8"))
+
+
+def test_a_subscription_that_batches_have_left_behind_is_replaced(make: Callable[..., Desk]) -> None:
+    """Looks took a backlog while it was opened: what it would push for hours has been read."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched()
+    agent.says(progress(epoch, mark(5), first="5", behind=60_000))
+    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    position = After("900")
+    desk.link.follow({SPLIT: position})
+    assert agent.asked() == Trim(SPLIT, "900")
+
+    for seconds in (0.0, 9.0, 1.0):
+        desk.now += seconds
+        desk.link.follow({SPLIT: position})
+
+    assert agent.asked() == Watch(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "900"))
+
+
+@pytest.mark.parametrize(("mark_at", "behind"), [(5, 0), (950, 60_000)])
+def test_a_subscription_that_is_not_behind_is_left_alone(
+    make: Callable[..., Desk], mark_at: int, behind: int
+) -> None:
+    """At the tip there is just no news; and what it has brought the next batch will take."""
+    desk = make()
+    agent = desk.started()
+    epoch = desk.watched()
+    agent.says(progress(epoch, mark(mark_at), first="5", behind=behind))
+    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    position = After("900")
+    for seconds in (0.0, 9.0, 100.0):
+        desk.now += seconds
+        desk.link.follow({SPLIT: position})
+    desk.link.follow({})
+
+    assert [agent.asked(), agent.asked()] == [Trim(SPLIT, "900"), Unwatch(SPLIT)]
+
+
+def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[..., Desk]) -> None:
+    """A record that is gone does not: whether it is lost is judged by a look."""
+    desk = make(subscribeToShardFallback="fail")
+    agent = desk.started()
+    agent.says(Gone(SPLIT, desk.watched(), "not allowed", "AccessDeniedException"))
+    desk.until(lambda: desk.link._watched[SPLIT].gone)
+
+    with pytest.raises(ServiceError, match=r"'subscribeToShardFallback' forbids polling: not allowed"):
+        desk.link.follow({SPLIT: HORIZON})
+
+
+def test_where_polling_is_forbidden_a_doubt_fails_nothing(make: Callable[..., Desk]) -> None:
+    """Nobody refused anything."""
+    desk = make(subscribeToShardFallback="fail")
+    agent = desk.started()
+    agent.says(Gone(SPLIT, desk.watched(), "it is 23 h behind", DOUBTFUL))
+    desk.until(lambda: desk.link._watched[SPLIT].gone)
+
+    desk.link.follow({SPLIT: HORIZON})
+
+
+def test_a_consumer_that_is_gone_is_had_again(make: Callable[..., Desk]) -> None:
+    """Somebody deregistered it: the agent gets the new one's ARN, and the shards are watched again."""
+    desk = make()
+    agent = desk.started()
+    desk.new_arn = "arn:consumer:2"
+    agent.says(Gone(SPLIT, desk.watched(), "no such consumer", "ResourceNotFoundException"))
+
+    assert desk.renewed.get(timeout=PATIENT) == "clicks"
+    assert agent.asked() == Consumers({"clicks": "arn:consumer:2"}, ())
+    desk.until(lambda: desk.link._watched[SPLIT].retry_at == 0)
+    desk.link.follow({SPLIT: HORIZON})
+    assert agent.asked() == Watch(SPLIT, 2, AT_HORIZON)
+
+
+def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Desk]) -> None:
+    """Not more often than every two seconds; meanwhile there are no views, and the shards are probed."""
+    desk = make()
+    first = desk.started()
+    first.says(Listening("127.0.0.1", 1), progress(desk.watched(), mark(5), first="5"))
+    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+
+    first.die()
+    desk.until(lambda: first.is_closed)
+
+    assert desk.link.view(SPLIT, HORIZON) is None
+    assert desk.link.agents([SPLIT]) == {}
+    desk.link.follow({SPLIT: After("5")})
+    assert len(desk.agents) == 1
+    desk.now += 2.0
+    desk.link.follow({SPLIT: After("5")})
+    assert len(desk.agents) == 2
+    assert [desk.agent.asked(), desk.agent.asked()] == [
+        Consumers({"clicks": ARN}, ()),
+        Watch(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "5")),
+    ]
+
+
+def test_tasks_are_sent_where_the_shard_is_held(make: Callable[..., Desk]) -> None:
+    """That may be another host than the driver's."""
+    desk = make()
+    agent = desk.started()
+    agent.says(Listening("127.0.0.1", 1))
+    desk.until(lambda: desk.link.hub)
+    epoch = desk.watched()
+    assert str(desk.link.agents([SPLIT])[SPLIT]) == "127.0.0.1:1"
+
+    agent.says(progress(epoch))
+    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+
+    found = desk.link.agents([SPLIT, OTHER])
+    assert {split: str(address) for split, address in found.items()} == {SPLIT: "10.0.0.7:4000"}
+    assert found[SPLIT].secret == agent.setup.secret
+    agent.says(Hosts(("10.0.0.7", "10.0.0.8")))
+    desk.until(lambda: desk.link.hosts == {"10.0.0.7", "10.0.0.8"})
+
+
+def test_what_the_query_registered_is_told(make: Callable[..., Desk]) -> None:
+    """When it changes: an earlier run's is known only from the offsets."""
+    desk = make()
+    agent = desk.started()
+    desk.link.use(frozenset())
+    desk.link.use(frozenset({ARN}))
+    desk.link.use(frozenset({ARN}))
+    desk.link.follow({SPLIT: HORIZON})
+
+    assert agent.asked() == Consumers({"clicks": ARN}, (ARN,))
+    assert isinstance(agent.asked(), Watch)
+
+
+@pytest.mark.parametrize(("mode", "stops"), [("auto", 1), ("never", 0)])
+def test_a_stop_is_told_unless_consumers_stay_in_any_case(
+    make: Callable[..., Desk], mode: str, stops: int
+) -> None:
+    """Without the word, the end of the link is a crash, and nothing is deregistered."""
+    desk = make(consumerDeregistration=mode)
+    agent = desk.started()
+
+    desk.link.tell_stop()
+    desk.link.close()
+
+    assert agent.stops == stops
+    assert agent.is_closed
+
+
+STOPPED = """
+    import os, signal, sys, time
+    from sluice.kinesis.fanout.driver.agent_process import on_stop
+
+    signals = {signals}
+
+    def tell():
+        while len(signals) > 1:
+            os.kill(os.getpid(), signals.pop())
+        print("told", flush=True)
+
+    {before}
+    on_stop(tell)
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "printed", "status"),
+    [
+        ("", ["ready", "told"], -signal.SIGTERM),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))", ["ready", "told"], 3),
+    ],
+)
+def test_a_process_that_is_told_to_end_says_so_and_ends(before: str, printed: list[str], status: int) -> None:
+    """As it would have: by the signal, or by what was there to handle it."""
+    code = textwrap.dedent(STOPPED).format(before=before, signals="[signal.SIGTERM]")
+
+    assert _end(code) == (printed, status)
+
+
+def test_a_second_signal_does_not_cut_the_word_short() -> None:
+    """Spark sends two when the query is stopped in the middle of a batch."""
+    code = textwrap.dedent(STOPPED).format(before="", signals="[signal.SIGTERM] * 2")
+
+    printed, status = _end(code)
+
+    assert printed[:2] == ["ready", "told"]
+    assert status == -signal.SIGTERM
+
+
+def _end(code: str) -> tuple[list[str], int]:
+    """What a process prints that is told to end, and how it ends."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        (sys.executable, "-c", code), stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read().split()
+        return ["ready", *rest], process.wait(PATIENT)

@@ -1,0 +1,155 @@
+"""Subscriptions that do what a script says, in made-up time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.errors import ServiceError
+from sluice.kinesis.fanout.subscriptions.subscriber import Payloads, Subscriber, SubscriberSettings
+from sluice.kinesis.fanout.subscriptions.subscription import CLOSED
+from sluice.kinesis.fanout.subscriptions.watchdog import Watchdog
+from sluice.retry import Backoff
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import IteratorStart
+
+SPLIT = SplitId("s", "shardId-000000000000")
+HORIZON = IteratorStart("TRIM_HORIZON")
+AT = "AT_SEQUENCE_NUMBER"
+AFTER = "AFTER_SEQUENCE_NUMBER"
+SETTINGS = SubscriberSettings(Backoff(3, 1.0, 4.0, 2.0), renew_spread=0.0)
+HOUR = 3600.0
+
+
+def error(code: str, *, retryable: bool = False) -> ServiceError:
+    return ServiceError(f"{code}!", operation="SubscribeToShard", code=code, retryable=retryable)
+
+
+IN_USE = error("ResourceInUseException", retryable=True)
+RESET = error("ProtocolError", retryable=True)
+
+
+@dataclass
+class Passing:
+    """A step that takes this long."""
+
+    seconds: float
+
+
+@dataclass
+class Later:
+    """A step that stands for as much time, with heartbeats nobody is told of."""
+
+    seconds: float
+
+
+class Trickle:
+    """A step in which bytes come, but never a whole event, until somebody closes the subscription."""
+
+
+Step = dict[str, Any] | bytes | ServiceError | Passing | Later | Trickle | None
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+        self.watchdog = Watchdog(self.clock)
+        self.watchdog._thread = threading.current_thread()  # it has none of its own: `pass_by` does its work
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+        self.watchdog.check()
+
+
+class FakeSubscription:
+    """What one call brings, step by step; its end is the service's when no step is left."""
+
+    def __init__(self, time: Time, steps: Sequence[Step]) -> None:
+        self._time = time
+        self._steps = list(steps)
+        self.is_closed = False
+        self.on_read: Callable[[], None] = lambda: None
+
+    def next_payload(self) -> bytes | None:
+        self.on_read()
+        while True:
+            if self.is_closed:
+                raise error(CLOSED)
+            step = self._steps.pop(0) if self._steps else None
+            if isinstance(step, Passing):
+                self._time.pass_by(step.seconds)
+            elif isinstance(step, Later):
+                self._time.now += step.seconds
+            elif isinstance(step, Trickle):
+                self._time.pass_by(1.0)
+                self._steps.insert(0, step)
+            elif isinstance(step, ServiceError):
+                raise step
+            else:
+                return json.dumps(step).encode() if isinstance(step, dict) else step
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@dataclass
+class Script:
+    """The service: each call gets the next entry, an error or the steps of a subscription."""
+
+    calls: list[ServiceError | Sequence[Step]]
+    time: Time = field(default_factory=Time)
+    starts: list[IteratorStart] = field(default_factory=list)
+    called_at: list[float] = field(default_factory=list)
+    opened: list[FakeSubscription] = field(default_factory=list)
+
+    def subscribe(self, split: SplitId, start: IteratorStart) -> Payloads:
+        assert split == SPLIT
+        self.starts.append(start)
+        self.called_at.append(self.time.now)
+        answer = self.calls.pop(0)
+        if isinstance(answer, ServiceError):
+            raise answer
+        self.opened.append(FakeSubscription(self.time, answer))
+        return self.opened[-1]
+
+    def subscriber(
+        self,
+        start: IteratorStart = HORIZON,
+        settings: SubscriberSettings = SETTINGS,
+        jitter: Callable[[], float] = lambda: 0.5,
+    ) -> Subscriber:
+        time = self.time
+        return Subscriber(
+            self.subscribe,
+            SPLIT,
+            start,
+            settings,
+            watchdog=time.watchdog,
+            sleep=time.sleep,
+            clock=time.clock,
+            jitter=jitter,
+        )
+
+
+def script(*calls: ServiceError | Sequence[Step]) -> Script:
+    return Script(list(calls))
+
+
+def numbers(subscriber: Subscriber, events: int) -> list[list[str]]:
+    """What is new in each of the next events."""
+    return [subscriber.next_event()[1].numbers for _ in range(events)]
+
+
+def start(kind: Any, number: int | str) -> IteratorStart:
+    return IteratorStart(kind, sequence_number=str(number))

@@ -1,0 +1,197 @@
+"""Events of a subscription, decoded in part and as a whole."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from botocore.eventstream import EventStream
+from botocore.parsers import JSONParser
+from botocore.session import Session
+from event_streams import event, event_message, record
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.aws import long_records
+from sluice.errors import ServiceError
+from sluice.kinesis.fanout.subscriptions.events import EventHead, decode_head, decode_page
+from sluice.source.stream_log import Page, Record
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MODEL: Any = Session().get_service_model("kinesis").operation_model("SubscribeToShard")
+SDK_PARSER: Any = JSONParser()
+
+
+class Body:
+    """What the SDK reads an event stream from."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def stream(self) -> Any:
+        yield self._data
+
+
+def read_by_the_sdk(payload: bytes) -> Page:
+    """The SDK's own event, made a page in the way that polling makes one of its answer."""
+    shape = MODEL.output_shape.members["EventStream"]
+    body: Any = Body(event_message(payload))
+    stream: Any = EventStream(body, shape, SDK_PARSER._event_stream_parser, "SubscribeToShard")
+    (parsed,) = stream
+    found = parsed["SubscribeToShardEvent"]
+    records = [
+        Record(
+            each["SequenceNumber"],
+            (each["ApproximateArrivalTimestamp"] - EPOCH) // timedelta(microseconds=1),
+            each["PartitionKey"],
+            each["Data"],
+        )
+        for each in found["Records"]
+    ]
+    continuation = None if found.get("ChildShards") else found.get("ContinuationSequenceNumber")
+    return Page(records, continuation, found["MillisBehindLatest"])
+
+
+NUMBERS = st.integers(0, 10**57).map(str)
+ARRIVALS = st.one_of(
+    st.floats(0, 4e9, allow_nan=False),
+    st.integers(0, 4_000_000_000),
+    st.integers(0, 4 * 10**12).map(lambda millis: millis / 1000),
+    st.integers(0, 4 * 10**15).map(lambda micros: micros / 1_000_000),
+)
+UNKNOWN: st.SearchStrategy[Any] = st.one_of(
+    st.none(), st.text(), st.integers(), st.lists(st.integers()), st.just({"a": [{}]})
+)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> dict[str, Any]:
+    made = record(
+        draw(NUMBERS),
+        draw(st.one_of(st.binary(max_size=100), st.just(b""), st.just(b"\xff" * 100_000))),
+        draw(st.text(min_size=1, max_size=60)),
+        draw(ARRIVALS),
+    )
+    encryption = draw(st.sampled_from(["NONE", "KMS", None]))
+    if encryption is None:
+        del made["EncryptionType"]
+    else:
+        made["EncryptionType"] = encryption
+    return made | draw(st.dictionaries(st.sampled_from(["New", "StreamId"]), UNKNOWN))
+
+
+@st.composite
+def events(draw: st.DrawFn) -> bytes:
+    made = event(
+        draw(st.lists(records(), max_size=5)),
+        draw(NUMBERS),
+        draw(st.integers(0, 2**40)),
+        draw(st.lists(st.just("shardId-000000000001"), max_size=2)),
+    )
+    for name in ("ContinuationSequenceNumber",) if made["ChildShards"] else ("ChildShards",):
+        if draw(st.booleans()):
+            del made[name]
+    made |= draw(st.dictionaries(st.sampled_from(["New", "Else"]), UNKNOWN))
+    return json.dumps(made, ensure_ascii=draw(st.booleans())).encode()
+
+
+@given(events(), st.booleans())
+def test_a_page_is_what_the_sdk_would_have_made_of_the_event(payload: bytes, is_long: bool) -> None:
+    """Every field, to the microsecond, whatever else the event holds, and if its records count as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        if is_long:
+            patch.setattr(long_records, "_LONG", 0)
+        assert decode_page(memoryview(payload)) == read_by_the_sdk(payload)
+
+
+@given(events())
+def test_a_head_agrees_with_the_page(payload: bytes) -> None:
+    """What is told of an event is what is in it."""
+    page, head = decode_page(payload), decode_head(memoryview(payload))
+
+    assert head.numbers == [each.sequence_number for each in page.records]
+    assert head.arrivals == [each.arrival for each in page.records]
+    assert head.numbers == [record.sequence_number for record in page.records]
+    assert head.millis_behind == page.millis_behind
+    assert head.has_ended == (page.next_iterator is None)
+    assert head.has_ended or head.continuation == page.next_iterator
+
+
+def encoded(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+@pytest.mark.parametrize(
+    ("payload", "has_ended"),
+    [
+        (encoded(Records=[], ContinuationSequenceNumber="7", MillisBehindLatest=0), False),
+        (encoded(Records=[], ContinuationSequenceNumber="7", ChildShards=[]), False),
+        (encoded(Records=[], ContinuationSequenceNumber="7", ChildShards=[{"ShardId": "x"}]), True),
+        (encoded(Records=[], ChildShards=[{"ShardId": "x"}]), True),
+        (encoded(ChildShards=[{"ShardId": "x"}]), True),
+        (encoded(Records=[], ContinuationSequenceNumber=None), True),
+        (encoded(Records=[], ContinuationSequenceNumber=""), True),
+        (encoded(ContinuationSequenceNumber="7"), False),
+        (encoded(ContinuationSequenceNumber="7", Records=None), False),
+    ],
+)
+def test_an_end_is_children_or_no_place_to_read_on(payload: bytes, has_ended: bool) -> None:
+    """The service leaves the continuation out at the end; an emulator sends one beside the children."""
+    head, page = decode_head(payload), decode_page(payload)
+
+    assert head.has_ended is has_ended
+    assert (page.next_iterator is None) is has_ended
+    assert not page.records
+    assert not head.numbers
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"message": "what?"}',
+        b'{"Records": 1, "ContinuationSequenceNumber": "7"}',
+        b'{"Records": [{}], "ContinuationSequenceNumber": "7"}',
+        b'{"Records": [], "ContinuationSequenceNumber": "7", "MillisBehindLatest": "soon"}',
+        encoded(Records=[record(1) | {"SequenceNumber": None}], ContinuationSequenceNumber="7"),
+        encoded(Records=[record(1) | {"ApproximateArrivalTimestamp": "x"}], ContinuationSequenceNumber="7"),
+        b'{"Records": [], "ContinuationSequenceNumber": "7"} x',
+    ],
+)
+def test_what_is_no_event_is_damage_worth_another_try(payload: bytes) -> None:
+    """Nothing is taken for an event without records, let alone for the end of a shard."""
+    for decode in (decode_head, decode_page):
+        with pytest.raises(ServiceError, match="of s/shard failed: DamagedAnswerError") as caught:
+            decode(payload, target="s/shard")
+        assert caught.value.retryable
+        assert caught.value.operation == "SubscribeToShard"
+        assert caught.value.__cause__ is None
+
+
+def test_data_that_is_not_base64_is_damage_for_who_decodes_it() -> None:
+    """The head does not look at data: whoever reads the page does."""
+    payload = encoded(Records=[record(1) | {"Data": "?"}], ContinuationSequenceNumber="1")
+
+    assert len(decode_head(payload).numbers) == 1
+    with pytest.raises(ServiceError):
+        decode_page(payload)
+
+
+def test_an_error_does_not_show_data() -> None:
+    """Messages get into logs."""
+    with pytest.raises(ServiceError) as caught:
+        decode_page(encoded(Records=[record(1, b"secret") | {"PartitionKey": 5}]))
+    assert "c2VjcmV0" not in str(caught.value)
+
+
+def test_a_head_without_records_has_no_first_and_no_last() -> None:
+    """As idle events have none."""
+    head = EventHead([], [], "7", 0, has_ended=False)
+
+    assert (head.numbers, head.skipped) == ([], 0)

@@ -1,0 +1,491 @@
+"""A shard that is kept subscribed, against subscriptions that do what a script says, in made-up time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from event_streams import event, record
+from scripted import (
+    AFTER,
+    AT,
+    HORIZON,
+    HOUR,
+    IN_USE,
+    RESET,
+    SETTINGS,
+    SPLIT,
+    Later,
+    Passing,
+    Step,
+    Trickle,
+    error,
+    numbers,
+    script,
+    start,
+)
+
+from sluice.errors import ServiceError
+from sluice.kinesis.fanout.subscriptions.subscriber import Payloads, Subscriber, SubscriberSettings
+from sluice.kinesis.fanout.subscriptions.subscription import CLOSED
+from sluice.retry import Backoff
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import IteratorStart
+
+
+def test_events_come_through() -> None:
+    """With their payload, the first subscription starting where it was told to."""
+    service = script([event([1, 2]), event(continuation=5), event([7])])
+    subscriber = service.subscriber(start(AT, 1))
+
+    payload, head = subscriber.next_event()
+    assert json.loads(bytes(payload)) == event([1, 2])
+    assert (head.numbers, head.skipped) == (["1", "2"], 0)
+    assert numbers(subscriber, 2) == [[], ["7"]]
+    assert service.starts == [start(AT, 1)]
+    assert not subscriber.was_taken_over
+
+
+# --- where it resumes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param([RESET], id="reset"),
+        pytest.param([error("ReadTimeoutError", retryable=True)], id="read timeout"),
+        pytest.param([error("TruncatedStreamError", retryable=True)], id="end in mid-message"),
+        pytest.param([error("DamagedAnswerError", retryable=True)], id="bad checksum"),
+        pytest.param([error("InternalFailureException", retryable=True)], id="internal failure"),
+        pytest.param([error("KMSThrottlingException", retryable=True)], id="throttled by KMS"),
+        pytest.param([b'{"Records": 1}'], id="damaged event"),
+        pytest.param([Passing(10), None], id="end"),
+        pytest.param([Trickle()], id="silence"),
+    ],
+)
+def test_it_resumes_where_the_last_event_ended(fault: list[Step]) -> None:
+    """Whatever ended the subscription: behind the continuation, which an idle event moves on."""
+    service = script([event([1, 2]), event(continuation=5), *fault], [event([6])])
+    subscriber = service.subscriber()
+
+    assert numbers(subscriber, 3) == [["1", "2"], [], ["6"]]
+    assert service.starts == [HORIZON, start(AFTER, 5)]
+    assert service.opened[0].is_closed
+
+
+def test_before_any_event_it_starts_where_it_began() -> None:
+    """Nothing has been handed out that could come twice."""
+    begin = IteratorStart("AT_TIMESTAMP", timestamp=5)
+    service = script([RESET], [event([1])])
+
+    assert numbers(service.subscriber(begin), 1) == [["1"]]
+    assert service.starts == [begin, begin]
+
+
+@pytest.mark.parametrize("code", ["InvalidArgumentException", "ResourceNotFoundException"])
+def test_a_continuation_that_is_refused_gives_way_to_the_last_record(code: str) -> None:
+    """Not every service knows a number that is no record's. It is not offered again either."""
+    service = script(
+        [event([1, 2], continuation=5), RESET],
+        error(code),
+        [RESET],
+        [event([6], continuation=8), RESET],
+        [event([9])],
+    )
+
+    assert numbers(service.subscriber(), 3) == [["1", "2"], ["6"], ["9"]]
+    assert service.starts == [HORIZON, start(AFTER, 5), start(AFTER, 2), start(AFTER, 2), start(AFTER, 8)]
+    assert service.time.slept == [0.5, 1.0, 0.5]
+
+
+def test_without_a_record_a_refused_continuation_gives_way_to_the_start() -> None:
+    """Nothing has been handed out."""
+    service = script([event(continuation=5), RESET], error("InvalidArgumentException"), [event([6])])
+
+    assert numbers(service.subscriber(), 2) == [[], ["6"]]
+    assert service.starts == [HORIZON, start(AFTER, 5), HORIZON]
+
+
+def test_the_tip_is_no_place_to_start_again() -> None:
+    """LATEST is somewhere else by now: what lies between would be lost."""
+    service = script([event(continuation=5), RESET], error("InvalidArgumentException"))
+    subscriber = service.subscriber(IteratorStart("LATEST"))
+    subscriber.next_event()
+
+    with pytest.raises(ServiceError, match="InvalidArgument"):
+        subscriber.next_event()
+
+
+@pytest.mark.parametrize(
+    ("behind", "away", "expected"),
+    [(0, 11 * HOUR, start(AFTER, 5)), (0, 13 * HOUR, start(AT, 2)), (13 * HOUR, 0, start(AT, 2))],
+)
+def test_a_place_that_may_have_been_trimmed_is_verified(
+    behind: float, away: float, expected: IteratorStart
+) -> None:
+    """The service would start at the horizon without a word: the last record is asked for once more."""
+    service = script(
+        [event([1, 2], continuation=5, millis_behind=int(behind * 1000)), RESET], [event([2, 6])]
+    )
+    subscriber = service.subscriber()
+    subscriber.next_event()
+    service.time.now += away
+
+    head = subscriber.next_event()[1]
+
+    assert (head.numbers, head.skipped) == (["6"], 1)
+    assert service.starts[1] == expected
+
+
+@pytest.mark.parametrize("first", [event([6]), event(continuation=9), event(continuation=9, children=["c"])])
+def test_a_place_that_was_trimmed_is_not_read_across(first: dict[str, Any]) -> None:
+    """Whether data was lost is not for a subscription to judge: it ends."""
+    service = script([event([1, 2]), RESET], [first])
+    subscriber = service.subscriber()
+    subscriber.next_event()
+    service.time.now += 13 * HOUR
+
+    with pytest.raises(ServiceError) as caught:
+        subscriber.next_event()
+    assert (caught.value.code, caught.value.retryable) == ("PositionGone", False)
+    assert service.opened[-1].is_closed
+
+
+def test_an_empty_event_on_the_way_says_nothing_of_what_was_trimmed() -> None:
+    """Only records, or the tip, do."""
+    service = script([event([1, 2]), RESET], [event(continuation=1, millis_behind=5), event([2, 6])])
+    subscriber = service.subscriber()
+    subscriber.next_event()
+    service.time.now += 13 * HOUR
+
+    assert numbers(subscriber, 2) == [[], ["6"]]
+
+
+# --- what comes twice -----------------------------------------------------------------------------------
+
+
+def test_an_event_that_overlaps_is_cut_in_its_head() -> None:
+    """The payload is as it came; readers cut it by number."""
+    service = script([event([1, 2]), RESET], [event([1, 2, 3, 4])])
+    subscriber = service.subscriber()
+    subscriber.next_event()
+
+    payload, head = subscriber.next_event()
+
+    assert [each["SequenceNumber"] for each in json.loads(bytes(payload))["Records"]] == ["1", "2", "3", "4"]
+    assert (head.numbers, head.skipped, len(head.arrivals)) == (["3", "4"], 2, 2)
+    assert head.numbers == ["3", "4"]
+
+
+def test_an_event_of_old_records_alone_is_dropped() -> None:
+    """But where it ends is where to resume."""
+    service = script([event([1, 2]), event([1, 2], continuation=4), RESET], [event([5])])
+
+    assert numbers(service.subscriber(), 2) == [["1", "2"], ["5"]]
+    assert service.starts[1] == start(AFTER, 4)
+
+
+def test_the_end_of_the_shard_is_handed_out_even_with_old_records() -> None:
+    """Nobody else says that it has ended."""
+    service = script([event([1, 2]), event([2], children=["a", "b"])])
+    subscriber = service.subscriber()
+    subscriber.next_event()
+
+    head = subscriber.next_event()[1]
+
+    assert (head.has_ended, head.numbers, head.skipped) == (True, [], 1)
+
+
+def test_numbers_are_compared_as_numbers() -> None:
+    """They differ in length."""
+    service = script([event([9]), event([10]), event([record("0" * 10 + "11")])])
+
+    assert numbers(service.subscriber(), 3) == [["9"], ["10"], ["0" * 10 + "11"]]
+
+
+# --- renewal --------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_is_renewed_before_the_service_ends_it() -> None:
+    """The new one takes over first; what the old one still had comes from the new one."""
+    service = script(
+        [event([1]), Later(269), event([2]), Later(1), event([3], continuation=4), event([99])],
+        [event([5]), Later(270), event([6])],
+        [event([7])],
+    )
+
+    assert numbers(service.subscriber(), 6) == [["1"], ["2"], ["3"], ["5"], ["6"], ["7"]]
+    assert service.starts == [HORIZON, start(AFTER, 4), start(AFTER, 6)]
+    assert [each.is_closed for each in service.opened] == [True, True, False]
+    assert service.time.slept == []
+
+
+@pytest.mark.parametrize(("jitter", "age"), [(0.0, 270.0), (0.5, 255.0), (0.999, 240.03)])
+def test_renewals_are_spread(jitter: float, age: float) -> None:
+    """Shards that were subscribed at once do not renew at once."""
+    service = script(
+        [event([1]), Later(age - 0.01), event([2]), Later(0.02), event([3]), event([99])], [event([4])]
+    )
+    subscriber = service.subscriber(settings=SubscriberSettings(Backoff(3, 1, 4, 2)), jitter=lambda: jitter)
+
+    assert numbers(subscriber, 4) == [["1"], ["2"], ["3"], ["4"]]
+
+
+def test_a_renewal_that_fails_leaves_the_old_one_in_place() -> None:
+    """It is tried again a little later, and what fails then does not count as fruitless."""
+    service = script(
+        [event([1]), Later(270), event([2]), event([3]), Later(6), event([4])],
+        error("LimitExceededException", retryable=True),
+        [event([5])],
+    )
+    subscriber = service.subscriber()
+    assert numbers(subscriber, 5) == [["1"], ["2"], ["3"], ["4"], ["5"]]
+    assert [at - 1000 for at in service.called_at] == [0, 270, 276]
+    assert service.starts == [HORIZON, start(AFTER, 2), start(AFTER, 4)]
+    assert service.time.slept == []
+
+
+def test_a_renewal_that_is_refused_for_good_ends_it() -> None:
+    """A consumer that is gone does not come back."""
+    service = script([event([1]), Later(270), event([2])], error("AccessDeniedException"))
+    subscriber = service.subscriber()
+    numbers(subscriber, 2)
+
+    with pytest.raises(ServiceError, match="AccessDenied"):
+        subscriber.next_event()
+
+
+def test_the_end_after_five_minutes_is_followed_at_once() -> None:
+    """No wait, and it never counts."""
+    calls: list[list[Step]] = [[event([n]), Later(240)] for n in range(10)]
+
+    service = script(*calls)
+    assert numbers(service.subscriber(), 10) == [[str(n)] for n in range(10)]
+    assert service.time.slept == []
+
+
+def test_a_reader_that_was_away_renews_first() -> None:
+    """What waits in the socket is not read: the connection is as good as over."""
+    service = script([event([1]), event([2])], [event([2])])
+    subscriber = service.subscriber()
+    numbers(subscriber, 1)
+    service.time.now += 400
+
+    assert numbers(subscriber, 1) == [["2"]]
+    assert service.starts[1] == start(AFTER, 1)
+
+
+# --- the 5 s rule and take-overs ------------------------------------------------------------------------
+
+
+def test_a_call_that_comes_too_soon_waits_out_the_rest_of_the_rule() -> None:
+    """From its own last call on, with jitter on top."""
+    service = script([event([1]), Passing(2), RESET], IN_USE, [event([2])])
+
+    assert numbers(service.subscriber(), 2) == [["1"], ["2"]]
+    assert service.time.slept == [0.5, 2.5 + 0.5]
+    assert service.called_at[-1] - service.called_at[0] >= 5
+
+
+def test_a_call_long_after_its_own_last_one_waits_for_that_of_somebody_else() -> None:
+    """Its own cannot be what the service minds."""
+    service = script([event([1]), Later(100), RESET], IN_USE, [event([2])])
+
+    assert numbers(service.subscriber(), 2) == [["1"], ["2"]]
+    assert service.time.slept == [0.5, 5.5]
+
+
+def test_a_shard_that_somebody_else_has_just_taken_is_waited_for_as_long() -> None:
+    """Whoever came before may have called just now."""
+    service = script(IN_USE, [event([1])])
+
+    assert numbers(service.subscriber(), 1) == [["1"]]
+    assert service.time.slept == [5.5]
+
+
+def test_a_refusal_that_comes_as_the_first_message_is_one_of_the_call() -> None:
+    """One implementation says so in the stream."""
+    service = script([IN_USE], [event([1])])
+    subscriber = service.subscriber()
+
+    assert numbers(subscriber, 1) == [["1"]]
+    assert not subscriber.was_taken_over
+    assert service.time.slept == [5.5]
+
+
+def test_a_take_over_ends_it() -> None:
+    """Two that take it from one another every 5 s would both get nothing done."""
+    service = script([event([1]), IN_USE])
+    subscriber = service.subscriber()
+    numbers(subscriber, 1)
+
+    with pytest.raises(ServiceError) as caught:
+        subscriber.next_event()
+    assert caught.value is IN_USE
+    assert subscriber.was_taken_over
+    assert service.opened[0].is_closed
+
+
+# --- retries --------------------------------------------------------------------------------------------
+
+
+def test_fruitless_attempts_wait_longer_and_end() -> None:
+    """As many as the backoff allows, then the last error as it is."""
+    last = error("InternalFailureException", retryable=True)
+    service = script(RESET, [RESET], error("LimitExceededException", retryable=True), last)
+
+    with pytest.raises(ServiceError) as caught:
+        service.subscriber().next_event()
+
+    assert caught.value is last
+    assert service.time.slept == [0.5, 1.0, 2.0]
+
+
+def test_an_end_at_once_is_a_fruitless_attempt() -> None:
+    """A server that accepts and hangs up is not called in a loop."""
+    service = script([], [], [event([1])], [event([2])], [event([3])])
+
+    assert numbers(service.subscriber(), 3) == [["1"], ["2"], ["3"]]
+    assert service.time.slept == [0.5, 1.0, 0.5, 0.5]
+
+
+def test_an_event_that_moves_on_starts_the_count_anew() -> None:
+    """Or one that says after a while that the service is alive."""
+    moving: list[list[Step]] = [[event(continuation=n), RESET] for n in range(10)]
+    service = script(*moving, [event([99])])
+    assert numbers(service.subscriber(), 11)[-1] == ["99"]
+    assert set(service.time.slept) == {0.5}
+
+    alive: list[list[Step]] = [[event(continuation=5), event(continuation=5), RESET] for n in range(10)]
+    service = script(*alive, [event([99])])
+    assert numbers(service.subscriber(), 21)[-1] == ["99"]
+
+
+def test_the_event_that_comes_at_once_shows_little() -> None:
+    """Where every attempt gets as far as that and no further, they are fruitless."""
+    attempts: list[list[Step]] = [[event(continuation=5), RESET] for _ in range(5)]
+    service = script(*attempts)
+    subscriber = service.subscriber()
+
+    with pytest.raises(ServiceError) as caught:
+        numbers(subscriber, 10)
+    assert caught.value is RESET
+    assert len(service.opened) == 4  # the first one moved on
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "AccessDeniedException",
+        "InvalidArgumentException",
+        "KMSAccessDeniedException",
+        "KMSDisabledException",
+        "KMSInvalidStateException",
+        "KMSNotFoundException",
+        "KMSOptInRequired",
+        "ResourceNotFoundException",
+        "UnrecognizedClientException",
+        "SomethingNew",
+    ],
+)
+@pytest.mark.parametrize("where", ["call", "stream"])
+def test_what_will_not_get_better_is_raised_at_once(code: str, where: str) -> None:
+    """On the call and in the stream; unknown codes count as the rest of the library has them."""
+    fatal = error(code)
+    service = script(fatal if where == "call" else [fatal])
+
+    with pytest.raises(ServiceError) as caught:
+        service.subscriber().next_event()
+
+    assert caught.value is fatal
+    assert service.time.slept == []
+
+
+def test_a_trickle_is_silence() -> None:
+    """No event for three idle ones and a moment, whatever bytes come: the subscription is replaced."""
+    service = script([event([1]), Passing(16), event([2]), Trickle()], [event([3])])
+
+    assert numbers(service.subscriber(), 3) == [["1"], ["2"], ["3"]]
+    assert service.opened[0].is_closed
+    assert service.called_at[1] - service.called_at[0] == pytest.approx(16 + 17 + 0.5)
+
+
+def test_silence_again_and_again_ends_it() -> None:
+    """It counts as any fruitless attempt."""
+    service = script(*([Trickle()] for _ in range(4)))
+
+    with pytest.raises(ServiceError, match="no event for 16 s") as caught:
+        service.subscriber().next_event()
+    assert (caught.value.code, caught.value.retryable) == ("SubscriptionSilent", True)
+    assert caught.value.target == str(SPLIT)
+
+
+def test_a_reader_that_is_busy_elsewhere_is_not_silence() -> None:
+    """Only the wait for an event counts; back-pressure is no fault of the service's."""
+    service = script([event([1]), event([2])])
+    subscriber = service.subscriber()
+    numbers(subscriber, 1)
+    service.time.pass_by(100)
+
+    assert numbers(subscriber, 1) == [["2"]]
+    assert len(service.starts) == 1
+
+
+# --- closing --------------------------------------------------------------------------------------------
+
+
+def test_closing_ends_a_read() -> None:
+    """What the read raises then is no reason for another attempt."""
+    service = script([event([1]), event([2])])
+    subscriber = service.subscriber()
+    numbers(subscriber, 1)
+    service.opened[0].on_read = subscriber.close
+
+    with pytest.raises(ServiceError) as caught:
+        subscriber.next_event()
+    assert caught.value.code == CLOSED
+    assert service.opened[0].is_closed
+    assert len(service.starts) == 1
+
+
+def test_closing_ends_a_wait() -> None:
+    """A real one, in which another thread closes it."""
+    waiting = threading.Event()
+
+    def subscribe(_split: SplitId, _start: IteratorStart) -> Payloads:
+        waiting.set()
+        raise RESET
+
+    settings = SubscriberSettings(Backoff(3, 1000.0, 1000.0, 2.0))
+    subscriber = Subscriber(subscribe, SPLIT, HORIZON, settings, jitter=lambda: 1.0)
+
+    def close() -> None:
+        waiting.wait(10)
+        subscriber.close()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+
+    with pytest.raises(ServiceError) as caught:
+        subscriber.next_event()
+    closing.join()
+    assert caught.value.code == CLOSED
+
+
+def test_closing_while_a_call_is_under_way_leaves_nothing_open() -> None:
+    """It has not been there to be closed."""
+    service = script([event([1])])
+    opening: list[Subscriber] = []
+
+    def subscribe(split: SplitId, start: IteratorStart) -> Payloads:
+        opening[0].close()
+        return service.subscribe(split, start)
+
+    opening.append(Subscriber(subscribe, SPLIT, HORIZON, SETTINGS, watchdog=service.time.watchdog))
+
+    with pytest.raises(ServiceError) as caught:
+        opening[0].next_event()
+    assert caught.value.code == CLOSED
+    assert service.opened[0].is_closed

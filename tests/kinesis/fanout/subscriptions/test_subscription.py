@@ -1,0 +1,383 @@
+"""One SubscribeToShard call against a server that sends what the test says, through the SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from event_streams import INITIAL, event, event_message, exception_message, message
+from http_server import END, STREAM, Connection, Server, chunk, refusal, serving
+
+from sluice.aws import clients
+from sluice.aws.clients import client_for
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.hooks import ParserFactory
+from sluice.errors import OptionError, ServiceError
+from sluice.kinesis.fanout.subscriptions.events import decode_head
+from sluice.kinesis.fanout.subscriptions.subscription import CLOSED, Subscribing, Subscription
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import IteratorStart
+
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s/consumer/c:1"
+SPLIT = SplitId("s", "shardId-000000000000")
+HORIZON = IteratorStart("TRIM_HORIZON")
+IDLE = event_message(event(continuation=7))
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    yield
+    for client in clients._clients.values():
+        client.close()
+    clients._clients.clear()
+    clients._sessions.clear()
+
+
+def config_of(server: Server) -> ConnectionConfig:
+    return ConnectionConfig(
+        region="us-east-1",
+        endpoint_url=server.endpoint,
+        access_key_id="AKIDEXAMPLE",
+        secret_access_key="hush",
+    )
+
+
+def subscribe(server: Server, start: IteratorStart = HORIZON, *, silence_limit: float = 10.0) -> Subscription:
+    return Subscribing(config_of(server), ARN, silence_limit)(SPLIT, start)
+
+
+def numbers_of_next(subscription: Subscription) -> list[str]:
+    payload = subscription.next_payload()
+    assert payload is not None
+    return decode_head(payload).numbers
+
+
+def numbers_of(subscription: Subscription) -> list[str]:
+    """All that comes until the end."""
+    found = []
+    while (payload := subscription.next_payload()) is not None:
+        found += decode_head(payload).numbers
+    return found
+
+
+@pytest.mark.parametrize(
+    ("start", "position"),
+    [
+        (HORIZON, {"Type": "TRIM_HORIZON"}),
+        (IteratorStart("LATEST"), {"Type": "LATEST"}),
+        (
+            IteratorStart("AFTER_SEQUENCE_NUMBER", sequence_number="49" * 28),
+            {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": "49" * 28},
+        ),
+        (
+            IteratorStart("AT_TIMESTAMP", timestamp=1_700_000_000_123_456),
+            {"Type": "AT_TIMESTAMP", "Timestamp": 1_700_000_000.123456},
+        ),
+        (
+            IteratorStart("AT_TIMESTAMP", timestamp=1_700_000_000_000_000),
+            {"Type": "AT_TIMESTAMP", "Timestamp": 1_700_000_000.0},
+        ),
+    ],
+)
+def test_the_call_says_where_to_start(start: IteratorStart, position: dict[str, Any]) -> None:
+    """Timestamps to the microsecond, whatever the SDK makes of them."""
+    with serving(lambda it: it.send(STREAM, chunk(INITIAL), END)) as server:
+        assert subscribe(server, start).next_payload() is None
+
+    assert server.bodies == [{"ConsumerARN": ARN, "ShardId": SPLIT.shard, "StartingPosition": position}]
+
+
+@pytest.mark.parametrize("first", [b"", INITIAL], ids=["bare", "initial-response"])
+def test_events_come_as_they_were_sent(first: bytes) -> None:
+    """With or without an initial response, which one implementation leaves out."""
+    payloads = [json.dumps(event([n])).encode() for n in range(3)]
+
+    def answer(it: Connection) -> None:
+        it.send(STREAM, *(chunk(first) for _ in range(1) if first))
+        it.send(*(chunk(event_message(payload)) for payload in payloads), END)
+
+    with serving(answer) as server:
+        subscription = subscribe(server)
+        assert [bytes(subscription.next_payload() or b"") for _ in payloads] == payloads
+        assert subscription.next_payload() is None
+
+
+@pytest.mark.parametrize("size", [1, 13, 150, 10_000])
+def test_chunks_need_not_be_messages(size: int) -> None:
+    """HTTP may cut the stream anywhere."""
+    data = INITIAL + b"".join(event_message(event([n])) for n in range(5))
+    parts = [chunk(data[at : at + size]) for at in range(0, len(data), size)]
+
+    with serving(lambda it: it.send(STREAM, *parts, END)) as server:
+        assert numbers_of(subscribe(server)) == ["0", "1", "2", "3", "4"]
+
+
+def test_an_event_is_there_before_the_next_one_is_sent() -> None:
+    """Nothing is held back to fill a buffer."""
+    seen = threading.Event()
+
+    def answer(it: Connection) -> None:
+        it.send(STREAM, chunk(INITIAL), chunk(event_message(event([1]))))
+        assert seen.wait(10)
+        it.send(chunk(event_message(event([2]))), END)
+
+    with serving(answer) as server:
+        subscription = subscribe(server)
+        assert decode_head(subscription.next_payload() or b"").numbers == ["1"]
+        seen.set()
+        assert numbers_of(subscription) == ["2"]
+
+
+def test_events_of_other_kinds_are_passed_over() -> None:
+    """What a later version of the service may add."""
+    other = event_message(b"?", "SomethingElse")
+    with serving(lambda it: it.send(STREAM, chunk(other), chunk(IDLE), END)) as server:
+        subscription = subscribe(server)
+        assert decode_head(subscription.next_payload() or b"").continuation == "7"
+        assert subscription.next_payload() is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "retryable"),
+    [
+        (exception_message("ResourceInUseException"), "ResourceInUseException", True),
+        (exception_message("InternalFailureException"), "InternalFailureException", True),
+        (exception_message("KMSThrottlingException"), "KMSThrottlingException", True),
+        (exception_message("KMSAccessDeniedException"), "KMSAccessDeniedException", False),
+        (exception_message("ResourceNotFoundException"), "ResourceNotFoundException", False),
+        (message({":message-type": "exception", ":exception-type": "Odd"}, b"no JSON"), "Odd", False),
+        (message({":message-type": "exception", ":exception-type": "Odd"}, b"[]"), "Odd", False),
+        (message({":message-type": "error", ":error-code": "Odd", ":error-message": "no"}), "Odd", False),
+        (message({":message-type": "error"}), "Unknown", False),
+    ],
+)
+def test_an_error_in_the_stream_is_a_service_error(sent: bytes, code: str, retryable: bool) -> None:
+    """By its code, after the events before it."""
+    with serving(lambda it: it.send(STREAM, chunk(IDLE), chunk(sent), END)) as server:
+        subscription = subscribe(server)
+        assert subscription.next_payload() is not None
+        with pytest.raises(ServiceError, match=f"SubscribeToShard of {SPLIT} at http") as caught:
+            subscription.next_payload()
+
+    assert (caught.value.code, caught.value.retryable) == (code, retryable)
+    assert caught.value.operation == "SubscribeToShard"
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_an_error_in_the_stream_shows_no_secret() -> None:
+    """Services echo what they were sent."""
+    sent = exception_message("Odd", "Credential=AKIAABCDEFGHIJKLMNOP/x, Signature=" + "ab" * 32)
+    with (
+        serving(lambda it: it.send(STREAM, chunk(sent), END)) as server,
+        pytest.raises(ServiceError) as caught,
+    ):
+        subscribe(server).next_payload()
+
+    assert "AKIA" not in str(caught.value)
+    assert "abab" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param(chunk(IDLE[:40]) + END, id="ended in mid-message"),
+        pytest.param(chunk(IDLE)[:40], id="closed in mid-chunk"),
+        pytest.param(b"", id="closed between messages without an end"),
+        pytest.param(chunk(IDLE[:-1] + b"\0"), id="bad checksum"),
+        pytest.param(b"zz\r\n", id="no chunk"),
+    ],
+)
+def test_a_broken_stream_is_worth_another_try(rest: bytes) -> None:
+    """However it breaks, it is not taken for the end that the service makes."""
+    with serving(lambda it: it.send(STREAM, chunk(IDLE), rest)) as server:
+        subscription = subscribe(server)
+        assert subscription.next_payload() is not None
+        with pytest.raises(ServiceError) as caught:
+            subscription.next_payload()
+
+    assert caught.value.retryable
+    assert caught.value.code != CLOSED
+
+
+def test_a_reset_is_worth_another_try() -> None:
+    """As a load balancer ends connections."""
+    seen = threading.Event()
+
+    def answer(it: Connection) -> None:
+        it.send(STREAM, chunk(IDLE), chunk(IDLE)[:20])
+        seen.wait(10)
+        it.reset()
+
+    with serving(answer) as server:
+        subscription = subscribe(server)
+        assert subscription.next_payload() is not None
+        seen.set()
+        with pytest.raises(ServiceError) as caught:
+            subscription.next_payload()
+
+    assert caught.value.retryable
+
+
+def test_silence_on_the_connection_ends_it() -> None:
+    """The silence limit is the read timeout, not that of the other calls."""
+
+    def answer(it: Connection) -> None:
+        it.send(STREAM, chunk(IDLE))
+        it.wait_until_left()
+
+    with serving(answer) as server:
+        subscription = subscribe(server, silence_limit=0.1)
+        assert subscription.next_payload() is not None
+        with pytest.raises(ServiceError) as caught:
+            subscription.next_payload()
+
+    assert (caught.value.code, caught.value.retryable) == ("ReadTimeoutError", True)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "retryable"),
+    [
+        ("ResourceInUseException", 400, True),
+        ("LimitExceededException", 400, True),
+        ("AccessDeniedException", 400, False),
+        ("Whatever", 500, True),
+    ],
+)
+def test_a_refused_call_is_a_service_error(code: str, status: int, retryable: bool) -> None:
+    """The SDK's own reading of errors is still there."""
+    with serving(lambda it: it.send(refusal(code, status))) as server, pytest.raises(ServiceError) as caught:
+        subscribe(server)
+
+    assert (caught.value.code, caught.value.retryable) == (code, retryable)
+    assert caught.value.target == str(SPLIT)
+
+
+def test_a_call_that_reaches_nobody_is_a_service_error() -> None:
+    """A port that is closed."""
+    with serving(lambda it: it.reset()) as server:
+        pass
+    with pytest.raises(ServiceError) as caught:
+        subscribe(server)
+
+    assert caught.value.retryable
+
+
+def test_what_cannot_work_is_still_said_of_the_option() -> None:
+    """A client that cannot be made is the user's business."""
+    with pytest.raises(OptionError):
+        Subscribing(ConnectionConfig(profile="nobody"), ARN)(SPLIT, HORIZON)
+
+
+@pytest.mark.parametrize("has_shutdown", [True, False], ids=["urllib3", "urllib3 before 2.3"])
+def test_closing_wakes_the_reader_at_once(has_shutdown: bool) -> None:
+    """It sits in the socket, with half a message read, and the service says nothing."""
+    left = threading.Event()
+
+    def answer(it: Connection) -> None:
+        it.send(STREAM, chunk(IDLE), chunk(IDLE[:20]))
+        it.wait_until_left()
+        left.set()
+
+    with serving(answer) as server:
+        subscription = subscribe(server)
+        assert subscription.next_payload() is not None
+        if not has_shutdown:
+            subscription._body.shutdown = None
+        timer = threading.Timer(0.1, subscription.close)
+        timer.start()
+        begun = time.monotonic()
+        with pytest.raises(ServiceError) as caught:
+            subscription.next_payload()
+        assert time.monotonic() - begun < 5
+        assert left.wait(5)  # the connection is gone, not kept for later
+        timer.join()
+
+    assert (caught.value.code, caught.value.retryable) == (CLOSED, False)
+
+
+def test_closing_without_a_reader_gives_the_connection_up() -> None:
+    """Twice is as good as once, and nothing can be read any more."""
+    left = threading.Event()
+
+    def answer(it: Connection) -> None:
+        it.send(STREAM, chunk(IDLE), chunk(IDLE))
+        it.wait_until_left()
+        left.set()
+
+    with serving(answer) as server:
+        subscription = subscribe(server)
+        assert subscription.next_payload() is not None
+        subscription.close()
+        assert left.wait(5)
+        subscription.close()
+        with pytest.raises(ServiceError, match="closed") as caught:
+            subscription.next_payload()
+
+    assert caught.value.code == CLOSED
+
+
+def test_a_connection_is_never_shared_with_the_next_call(caplog: pytest.LogCaptureFixture) -> None:
+    """One client serves many subscriptions, all open at once, and goes on when they have ended."""
+    many = 80
+
+    def answer(it: Connection) -> None:
+        it.send(STREAM, chunk(event_message(event([1]))), chunk(IDLE)[: len(server.bodies) % 2 * 20])
+        it.wait_until_left()
+
+    with serving(answer) as server:
+        opened = [subscribe(server) for _ in range(many)]
+        for each in opened:
+            assert numbers_of_next(each) == ["1"]
+        for each in opened:
+            each.close()
+        for _ in range(3):
+            last = subscribe(server)
+            assert numbers_of_next(last) == ["1"]
+            last.close()
+
+    assert caplog.messages == []
+
+
+def test_other_answers_are_read_by_the_sdk() -> None:
+    """The parser stands before the SDK's for one operation only; hooks see what they always saw."""
+    body = json.dumps({"Shards": [{"ShardId": "shardId-000000000000"}]}).encode()
+    head = b"HTTP/1.1 200 OK\r\nx-amzn-RequestId: request-2\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    with serving(lambda it: it.send(head, body)) as server:
+        answer = client_for(config_of(server), "kinesis").list_shards(StreamName="s")
+
+    assert answer["Shards"] == [{"ShardId": "shardId-000000000000"}]
+    assert answer["ResponseMetadata"]["RequestId"] == "request-2"
+
+
+def test_the_answer_has_the_metadata_that_all_answers_have() -> None:
+    """Logs and the clock's skew come from it."""
+    with serving(lambda it: it.send(STREAM, chunk(IDLE), END)) as server:
+        answer = client_for(config_of(server), "kinesis").subscribe_to_shard(
+            ConsumerARN=ARN, ShardId=SPLIT.shard, StartingPosition={"Type": "LATEST"}
+        )
+        answer["EventStream"].close()
+
+    metadata = answer["ResponseMetadata"]
+    assert metadata["HTTPStatusCode"] == 200
+    assert metadata["RequestId"] == metadata["HTTPHeaders"]["x-amzn-requestid"] == "request-1"
+
+
+def test_a_role_subscribes_through_the_same_parser() -> None:
+    """Its clients are made by a session of their own."""
+    role = "arn:aws:iam::123456789012:role/reader"
+    config = ConnectionConfig(access_key_id="AKIDEXAMPLE", secret_access_key="hush", role_arn=role)
+
+    for each in (config, replace(config, role_arn=None)):
+        session = clients._new_session(each)
+        assert isinstance(session.get_component("response_parser_factory"), ParserFactory)

@@ -1,0 +1,189 @@
+"""From records to Arrow: every field in its place, ranges that begin or end inside an aggregate exact."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import aws_kinesis_agg.aggregator
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.kinesis.kpl.aggregator import Packer
+from sluice.kinesis.record_batches import ARROW_SCHEMA, to_record_batches
+from sluice.source.offsets import HORIZON, After, Closed, Position, SplitRange
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import Record
+
+SPLIT = SplitId("clicks", "shardId-000000000007")
+WHOLE = SplitRange(SPLIT, HORIZON, Closed())
+OTHER_SHARD = "shardId-000000000008"
+OTHER = SplitRange(SplitId("orders", OTHER_SHARD), HORIZON, Closed())
+PLAIN = Record("1", 0, "k", b"plain")
+
+
+def aggregate(*data: bytes) -> bytes:
+    aggregator = aws_kinesis_agg.aggregator.RecordAggregator()
+    for index, each in enumerate(data):
+        aggregator.add_user_record(f"key-{index}", each)
+    packed: bytes = aggregator.clear_and_get().get_contents()[2]
+    return packed
+
+
+def rows(
+    split_range: SplitRange, records: list[Record], *, unpack: bool = True
+) -> list[tuple[str, int, bytes]]:
+    batches = list(to_record_batches([(split_range, records)], unpack=unpack))
+    assert all(batch.schema == ARROW_SCHEMA for batch in batches)
+    for batch in batches:
+        batch.validate(full=True)
+    found = [row for batch in batches for row in batch.to_pylist()]
+    return [(row["sequenceNumber"], row["subSequenceNumber"], row["data"]) for row in found]
+
+
+def test_every_field_in_its_place() -> None:
+    """One record, seven columns."""
+    record = Record("0042", 1_700_000_000_123_000, "schlüssel", b"\x00\xff")
+    (batch,) = to_record_batches([(WHOLE, [record])], unpack=True)
+    (row,) = batch.to_pylist()
+    assert row.pop("approximateArrivalTimestamp").timestamp() == 1_700_000_000.123
+    assert row == {
+        "data": b"\x00\xff",
+        "partitionKey": "schlüssel",
+        "sequenceNumber": "0042",
+        "subSequenceNumber": 0,
+        "streamName": "clicks",
+        "shardId": "shardId-000000000007",
+    }
+
+
+@pytest.mark.parametrize("sizes", [(5_000, 3, 7_001, 0, 4_096), (0, 1, 2), (2_048,), (10 * 2**20, 1)])
+def test_data_of_every_length(sizes: tuple[int, ...]) -> None:
+    """However the column is put together, each record has its own."""
+    records = [Record(str(n), 0, "k", bytes([n]) * size) for n, size in enumerate(sizes)]
+
+    assert rows(WHOLE, records) == [(record.sequence_number, 0, record.data) for record in records]
+
+
+def test_aggregates_are_unpacked_in_order_among_plain_records() -> None:
+    """User records count from 0 inside their aggregate; plain ones are 0."""
+    records = [
+        Record("1", 0, "k", b"plain"),
+        Record("2", 0, "a", aggregate(b"x", b"y")),
+        Record("3", 0, "k", b"z"),
+    ]
+    assert rows(WHOLE, records) == [("1", 0, b"plain"), ("2", 0, b"x"), ("2", 1, b"y"), ("3", 0, b"z")]
+
+
+def test_aggregates_stay_packed_when_asked() -> None:
+    """deaggregate=false gives the record as it is stored."""
+    packed = aggregate(b"x", b"y")
+    assert rows(WHOLE, [Record("2", 0, "a", packed)], unpack=False) == [("2", 0, packed)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (After("2", 0), Closed(), [1, 2]),
+        (After("2", 2), Closed(), []),
+        (HORIZON, After("2", 1), [0, 1]),
+        (After("2", 0), After("2", 1), [1]),
+        (After("1"), After("2"), [0, 1, 2]),
+    ],
+)
+def test_a_range_may_begin_and_end_inside_an_aggregate(
+    start: Position, end: After | Closed, expected: list[int]
+) -> None:
+    """`sub` is the last sub-record that is done."""
+    record = Record("2", 0, "a", aggregate(b"x", b"y", b"z"))
+    assert [sub for _, sub, _ in rows(SplitRange(SPLIT, start, end), [record])] == expected
+
+
+def test_large_pages_become_several_batches() -> None:
+    """Batches stay near the size Spark takes fastest, and none is empty."""
+    records = [Record(str(n), 0, "k", bytes(2**20)) for n in range(20)]
+    batches = list(to_record_batches([(WHOLE, records)], unpack=True))
+    assert len(batches) > 1
+    assert all(0 < batch.num_rows <= 8 for batch in batches)
+    assert sum(batch.num_rows for batch in batches) == 20
+
+
+def test_aggregates_of_tiny_records_become_several_batches() -> None:
+    """A key is in an aggregate once and in every row: memory goes by rows, not by what was packed."""
+    packed = aggregate_of_one_key(1000, "key" * 80)
+    records = [Record(str(n), 0, "a", packed) for n in range(120)]
+    batches = list(to_record_batches([(WHOLE, records)], unpack=True))
+    assert [batch.num_rows for batch in batches] == [50_000, 50_000, 20_000]
+    assert rows(WHOLE, records[:2])[999:1001] == [("0", 999, b"999"), ("1", 0, b"0")]
+
+
+def test_small_pages_share_a_batch() -> None:
+    """Of whatever ranges: a batch of few rows costs as much as one of hundreds."""
+    batches = list(to_record_batches([(WHOLE, [PLAIN]), (OTHER, []), (OTHER, [PLAIN] * 2)], unpack=True))
+    assert [batch.column("shardId").to_pylist() for batch in batches] == [[SPLIT.shard, *[OTHER_SHARD] * 2]]
+    assert batches[0].column("streamName").to_pylist() == ["clicks", "orders", "orders"]
+
+
+def test_pages_are_not_held_back_without_end() -> None:
+    """Rows go out as soon as there are enough of them, and what is left at the end."""
+    given: list[int] = []
+
+    def pages() -> Iterator[tuple[SplitRange, list[Record]]]:
+        for number in range(5):
+            given.append(number)
+            yield WHOLE, [Record(str(number), 0, "k", bytes(100_000))]
+
+    batches = to_record_batches(pages(), unpack=True)
+
+    assert next(batches).num_rows == 3
+    assert given == [0, 1, 2]
+    assert [batch.num_rows for batch in batches] == [2]
+
+
+@given(
+    pages=st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 2]),
+            st.lists(st.tuples(st.sampled_from([0, 10, 90_000]), st.booleans()), max_size=4),
+        ),
+        max_size=12,
+    )
+)
+def test_every_row_comes_once_in_the_order_of_its_range(
+    pages: list[tuple[int, list[tuple[int, bool]]]],
+) -> None:
+    """However pages of several ranges are mixed, whether they are small or large, packed or not."""
+    ranges = [SplitRange(SplitId("clicks", f"shardId-{n}"), HORIZON, Closed()) for n in range(3)]
+    numbers = itertools.count()
+    packed = aggregate(b"x", b"y")
+    given_pages = [
+        (
+            ranges[n],
+            [
+                Record(str(next(numbers)), 0, "k", packed if is_packed else bytes(size))
+                for size, is_packed in records
+            ],
+        )
+        for n, records in pages
+    ]
+    expected: dict[str, list[tuple[str, int, bytes]]] = {}
+    for split_range, records in given_pages:
+        for record in records:
+            users = [(0, b"x"), (1, b"y")] if record.data == packed else [(0, record.data)]
+            shard = expected.setdefault(split_range.split.shard, [])
+            shard += [(record.sequence_number, sub, data) for sub, data in users]
+
+    found: dict[str, list[tuple[str, int, bytes]]] = {}
+    for batch in to_record_batches(given_pages, unpack=True):
+        assert batch.num_rows
+        for row in batch.to_pylist():
+            shard = found.setdefault(row["shardId"], [])
+            shard.append((row["sequenceNumber"], row["subSequenceNumber"], row["data"]))
+    assert found == expected
+
+
+def aggregate_of_one_key(count: int, key: str) -> bytes:
+    packer = Packer(10**6)
+    assert all(packer.add(key, b"%d" % n) for n in range(count))
+    return packer.seal()

@@ -1,0 +1,197 @@
+"""Starting and ending positions as users write them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from sluice.errors import OptionError
+from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.starting_positions import (
+    LATEST,
+    TIMESTAMP,
+    TRIM_HORIZON,
+    AtTimestamp,
+    EndingPosition,
+    PerShard,
+    StartingPosition,
+)
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import IteratorStart
+
+NOON = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
+DIGITS = "49590338271490256608559692538361571095921575989136588898"
+
+
+def start(position: str, *, streams: str = "orders", **more: str) -> StartingPosition:
+    return source_config_from_options({"streamName": streams, "startingPosition": position, **more}).start
+
+
+def end(position: str, **more: str) -> EndingPosition:
+    return source_config_from_options({"streamName": "orders", "endingPosition": position, **more}).end
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-01T12:00:00Z", NOON),
+        ("2026-01-01t12:00:00z", NOON),
+        ("2026-01-01T12:00:00+00:00", NOON),
+        ("2026-01-01T13:30:00+01:30", NOON),
+        ("2026-01-01T07:00:00-0500", NOON),
+        ("2026-01-01T13:00:00+01", NOON),
+        ("2026-01-01T12:00:00", NOON),
+        ("2026-01-01 12:00:00", NOON),
+        ("2026-01-01T12:00", NOON),
+        ("2026-01-01", NOON - 12 * 3_600_000_000),
+        ("2026-01-01T12:00:00.5Z", NOON + 500_000),
+        ("2026-01-01T12:00:00.250", NOON + 250_000),
+        ("2026-01-01T12:00:00,000001Z", NOON + 1),
+        ("2026-01-01T12:00:00.123456789Z", NOON + 123_456),
+        (" 1767268800 ", NOON),
+        ("1767268800.25", NOON + 250_000),
+        ("1767268800.000001", NOON + 1),
+        ("0", 0),
+    ],
+)
+def test_times_are_read_to_the_microsecond(text: str, expected: int) -> None:
+    """ISO-8601 with any offset, without one as UTC, or epoch seconds with fractions."""
+    assert TIMESTAMP.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "noon",
+        "12:00",
+        "2026-13-01T00:00:00Z",
+        "2026-01-01T25:00:00Z",
+        "2026-01-01T12:00:00+99:00",
+        "2026-01-01T12:00:00+01:75",
+        "1767268800000",
+        "-5",
+        "1e9",
+        "nan",
+    ],
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """Also epoch milliseconds, which would be in the far future."""
+    with pytest.raises(OptionError, match="option 'startingTimestamp' is") as refused:
+        start("AT_TIMESTAMP", startingTimestamp=text)
+    assert "required" not in str(refused.value), "it was given"
+
+
+def test_words_in_any_case() -> None:
+    """LATEST is the default; TRIM_HORIZON and AT_TIMESTAMP are known in any case."""
+    assert source_config_from_options({"streamName": "orders"}).start == LATEST
+    assert start("latest") == LATEST
+    assert start("Trim_Horizon") == TRIM_HORIZON
+    assert start("at_timestamp", startingTimestamp="1767268800") == AtTimestamp(NOON)
+
+
+def test_sequence_numbers_by_shard() -> None:
+    """The JSON form becomes an iterator start for each shard of the only stream."""
+    text = json.dumps(
+        {"shardId-0": {"AT_SEQUENCE_NUMBER": DIGITS}, "shardId-1": {"after_sequence_number": "0"}}
+    )
+    expected = PerShard(
+        {
+            SplitId("orders", "shardId-0"): IteratorStart("AT_SEQUENCE_NUMBER", DIGITS),
+            SplitId("orders", "shardId-1"): IteratorStart("AFTER_SEQUENCE_NUMBER", "0"),
+        }
+    )
+    assert start(text) == expected
+    assert hash(pickle.loads(pickle.dumps(expected))) == hash(expected)
+
+
+def test_sequence_numbers_are_taken_as_they_are_shown() -> None:
+    """Emulators write them with leading zeros; digits are kept as given."""
+    assert start(json.dumps({"shardId-0": {"AT_SEQUENCE_NUMBER": "00012"}})) == PerShard(
+        {SplitId("orders", "shardId-0"): IteratorStart("AT_SEQUENCE_NUMBER", "00012")}
+    )
+
+
+def test_sequence_numbers_by_stream_and_shard() -> None:
+    """With several streams the shards stand below their stream; one stream may be written so too."""
+    text = json.dumps({"b": {"shardId-0": {"AT_SEQUENCE_NUMBER": "7"}}})
+    expected = PerShard({SplitId("b", "shardId-0"): IteratorStart("AT_SEQUENCE_NUMBER", "7")})
+    assert start(text, streams="a,b") == expected
+    assert start(text, streams="b") == expected
+
+
+@pytest.mark.parametrize(
+    ("position", "streams", "message"),
+    [
+        ("LATST", "a", "is 'LATST': allowed is LATEST, TRIM_HORIZON, AT_TIMESTAMP, or JSON"),
+        ("", "a", "is '': allowed is LATEST"),
+        ("[1]", "a", "allowed is LATEST"),
+        ('{"shardId-0": ', "a", "is not JSON"),
+        ("{}", "a", "lists no shard"),
+        (
+            '{"s": {"AT_SEQUENCE_NUMBER": 7}}',
+            "a",
+            "has '7' as sequence number of shard 's': .* string of digits",
+        ),
+        ('{"s": {"AT_SEQUENCE_NUMBER": "7.0"}}', "a", "has '7.0' as sequence number of shard 's'"),
+        ('{"s": {"AT_SEQUENCE_NUMBER": "\u0667"}}', "a", "as sequence number of shard 's'"),
+        ('{"s": {"AT_SEQUENCE_NUMBER": "-7"}}', "a", "as sequence number of shard 's'"),
+        (
+            '{"s": {"AT_SEQUENCE_NUMBER": "7", "AFTER_SEQUENCE_NUMBER": "8"}}',
+            "a",
+            "for shard 's': expected one of",
+        ),
+        ('{"s": "7"}', "a", "for 's': expected"),
+        ('{"s": {}}', "a", "for 's': expected"),
+        ('{"s": {"SEQUENCE": "7"}}', "a", "has 'SEQUENCE' for shard 's': expected AT_SEQUENCE_NUMBER or"),
+        ('{"a": {"s": {"FROM": "7"}}}', "a", "has 'FROM' for shard 's'"),
+        ('{"s": {"AT_SEQUENCE_NUMBER": "7"}, "a": {"t": {"AT_SEQUENCE_NUMBER": "7"}}}', "a", "the same way"),
+        (
+            '{"s": {"AT_SEQUENCE_NUMBER": "7"}, "s": {"AT_SEQUENCE_NUMBER": "8"}}',
+            "a",
+            "has 's' more than once",
+        ),
+        ('{"s": {"AT_SEQUENCE_NUMBER": "7"}}', "a,b", "lists shards without their stream"),
+        ('{"c": {"s": {"AT_SEQUENCE_NUMBER": "7"}}}', "a,b", "names stream 'c', which is not read: .* a, b"),
+    ],
+)
+def test_a_bad_position_is_explained(position: str, streams: str, message: str) -> None:
+    """Each way to get it wrong names the option, the place and what belongs there."""
+    with pytest.raises(OptionError, match="option 'startingPosition' .*" + message):
+        start(position, streams=streams)
+
+
+def test_a_time_needs_its_position_and_the_reverse() -> None:
+    """startingTimestamp and AT_TIMESTAMP come together or not at all."""
+    with pytest.raises(
+        OptionError, match="'startingTimestamp' is required with 'startingPosition' AT_TIMESTAMP"
+    ):
+        start("AT_TIMESTAMP")
+    with pytest.raises(OptionError, match="'startingTimestamp' needs 'startingPosition' AT_TIMESTAMP"):
+        start("LATEST", startingTimestamp="0")
+    with pytest.raises(OptionError, match="'endingTimestamp' is required with 'endingPosition' AT_TIMESTAMP"):
+        end("AT_TIMESTAMP")
+    with pytest.raises(OptionError, match="'endingTimestamp' needs 'endingPosition' AT_TIMESTAMP"):
+        end("LATEST", endingTimestamp="0")
+
+
+def test_the_end_of_a_batch_read() -> None:
+    """LATEST by default, or a time that is not before the start."""
+    assert end("latest") == LATEST
+    assert end("AT_TIMESTAMP", endingTimestamp="2026-01-01T12:00:00Z") == AtTimestamp(NOON)
+    same = {"startingPosition": "AT_TIMESTAMP", "startingTimestamp": "9", "endingTimestamp": "9"}
+    assert end("AT_TIMESTAMP", **same) == AtTimestamp(9_000_000)
+    with pytest.raises(OptionError, match="'endingTimestamp' is '8': is before 'startingTimestamp'"):
+        end("AT_TIMESTAMP", **{**same, "endingTimestamp": "8"})
+    with pytest.raises(OptionError, match="option 'endingPosition' is 'TRIM_HORIZON'"):
+        end("TRIM_HORIZON")
+
+
+def test_a_stream_has_no_end() -> None:
+    """A streaming read refuses the options of the end instead of ignoring them."""
+    options = {"streamName": "a", "endingPosition": "AT_TIMESTAMP", "endingTimestamp": "9"}
+    with pytest.raises(OptionError, match="'endingPosition' is for batch reads only") as refused:
+        source_config_from_options(options, streaming=True)
+    assert "'endingTimestamp' is for batch" in str(refused.value)

@@ -1,0 +1,328 @@
+"""Congestion control against a destination that admits a fixed rate; all in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from metered import Metered, Shards
+
+from sluice.sink import (
+    AIMDScalingStrategy,
+    AsyncSinkConfig,
+    CongestionControlRateLimitingStrategy,
+    NoRateLimitingStrategy,
+    RateLimitingStrategy,
+    RequestInfo,
+    ResultInfo,
+    TokenBucketRateLimitingStrategy,
+)
+from sluice.sink.pacing import Pace
+
+Make = Callable[[AsyncSinkConfig, Callable[[], float]], RateLimitingStrategy]
+
+
+def aimd(factor: float, *, paced: bool = True) -> Make:
+    def make(config: AsyncSinkConfig, clock: Callable[[], float]) -> RateLimitingStrategy:
+        most = config.max_batch_size * config.max_in_flight_requests
+        return CongestionControlRateLimitingStrategy(
+            max_in_flight_requests=config.max_in_flight_requests,
+            initial_max_in_flight_messages=most,
+            scaling_strategy=AIMDScalingStrategy(decrease_factor=factor, rate_threshold=most),
+            clock=clock if paced else None,
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("factor", [0.99, 0.5])
+@pytest.mark.parametrize(
+    ("shards", "seconds"), [(Shards(1), 30), (Shards(4), 20), (Shards(1, burst=0.3), 20), (Shards(16), 12)]
+)
+def test_it_settles_at_the_rate_of_the_destination(shards: Shards, seconds: int, factor: float) -> None:
+    """Within three seconds within 15 % of 1,000 records/s a shard; less than 5 % refused, start included."""
+    fresh = Shards(len(shards._tokens), burst=shards._burst)
+    metered = Metered(aimd(factor), fresh).run(seconds)
+
+    for second in range(3, seconds - 3):
+        assert metered.throughput(second, second + 3) == pytest.approx(1.0, abs=0.15)
+    assert metered.refusals(0, seconds) < 0.05
+    assert metered.refusals(5, seconds) < 0.02
+
+
+def test_without_a_pace_it_would_not() -> None:
+    """In-flight control alone, as Flink has it: a third of what is sent is refused, for good."""
+    metered = Metered(aimd(0.99, paced=False), Shards(1)).run(20)
+
+    assert metered.refusals(5, 20) > 0.3
+
+
+@pytest.mark.parametrize("latency", [(0.001, 0.002), (0.3, 0.5)])
+def test_latency_matters_little(latency: tuple[float, float]) -> None:
+    """Quick answers or slow ones: the pace is that of the destination."""
+    metered = Metered(aimd(0.99), Shards(1), latency=latency).run(30)
+
+    assert metered.throughput(10, 30) == pytest.approx(1.0, abs=0.1)
+    assert metered.refusals(10, 30) < 0.05
+
+
+@pytest.mark.parametrize(("batch", "rate"), [(25, 1000.0), (10, 100.0)])
+def test_small_batches_are_paced_too(batch: int, rate: float) -> None:
+    """DynamoDB takes 25 records at a time, SQS 10."""
+    metered = Metered(aimd(0.5), Shards(1, rate), batch=batch).run(20)
+
+    assert metered.throughput(5, 20) == pytest.approx(1.0, abs=0.1)
+    assert metered.refusals(0, 20) < 0.05
+
+
+def test_a_destination_that_refuses_whole_requests_is_paced() -> None:
+    """All or nothing, as an HTTP endpoint answers 429."""
+    metered = Metered(aimd(0.5), Shards(1), batch=25, all_or_nothing=True).run(20)
+
+    assert metered.throughput(5, 20) > 0.85
+    assert metered.refusals(0, 20) < 0.06
+
+
+def test_capacity_that_grows_is_found() -> None:
+    """A stream that was resharded from one shard to eight is used within ten seconds."""
+    metered = Metered(aimd(0.99), Shards(1)).run(10)
+    metered.shards = Shards(8)
+    metered.run(30)
+
+    assert metered.throughput(20, 30) == pytest.approx(1.0, abs=0.1)
+
+
+def test_capacity_that_shrinks_is_heeded() -> None:
+    """And back: within seconds little is refused again."""
+    metered = Metered(aimd(0.99), Shards(8)).run(10)
+    metered.shards = Shards(1, burst=0.5)
+    metered.run(30)
+
+    assert metered.throughput(20, 30) == pytest.approx(1.0, abs=0.15)
+    assert metered.refusals(15, 30) < 0.03
+
+
+def test_an_outage_is_survived() -> None:
+    """While the destination takes nothing it is not flooded; afterwards the sink is back within seconds."""
+    metered = Metered(aimd(0.5), Shards(4)).run(10)
+    dead = Shards(4, burst=0.0)
+    metered.shards = dead
+    before = metered.requests
+    metered.run(30)
+    assert metered.requests - before < 100
+    metered.shards = Shards(4)
+    metered.shards._counted = [30.0] * 4
+    metered.run(50)
+
+    assert metered.throughput(42, 50) == pytest.approx(1.0, abs=0.15)
+
+
+def test_what_is_learnt_outlasts_idleness() -> None:
+    """After a pause the pace is what it was: neither collapsed nor run away."""
+    metered = Metered(aimd(0.99), Shards(2)).run(10)
+    learnt = metered.strategy.rate
+    metered.idle_until = 40.0
+    metered.run(41)
+
+    assert metered.strategy.rate == pytest.approx(learnt, rel=0.15)
+    metered.run(60)
+    assert metered.throughput(45, 60) == pytest.approx(1.0, abs=0.1)
+    assert metered.refusals(40, 60) < 0.05
+
+
+def test_a_destination_without_limits_is_not_held_back_for_long() -> None:
+    """Slow start: in the second second it sends more than 50,000 records."""
+    metered = Metered(aimd(0.99), Shards(1, rate=10**9), latency=(0.01, 0.02)).run(2)
+
+    assert metered.accepted[1] > 50_000
+    assert metered.refused.total() == 0
+
+
+def test_time_is_waited_for_and_not_polled() -> None:
+    """The strategy says for how long: there are few more steps than requests and answers."""
+    metered = Metered(aimd(0.99), Shards(1)).run(20)
+
+    # A request, its arrival and its answer are a step each, and so is each pause after a refusal.
+    assert metered.steps < 4.5 * metered.requests
+
+
+def test_a_token_bucket_is_kept_to() -> None:
+    """tokenBucketRate is what is sent, retries included, after one burst; and nothing spins."""
+    bucket: Make = lambda _, clock: TokenBucketRateLimitingStrategy(rate=800.0, burst=100, clock=clock)  # noqa: E731
+    metered = Metered(bucket, Shards(1)).run(20)
+
+    assert metered.accepted.total() + metered.refused.total() == pytest.approx(800 * 20 + 100, rel=0.02)
+    assert metered.refused.total() == 0
+    assert metered.steps < 5 * metered.requests
+
+
+def test_none_floods() -> None:
+    """rateLimiting=none leaves it to pauses after refusals."""
+    metered = Metered(lambda _, __: NoRateLimitingStrategy(), Shards(1)).run(2)
+
+    assert metered.refusals(0, 2) > 0.5
+
+
+# --- details ------------------------------------------------------------------------------------------
+
+
+def test_asking_changes_nothing() -> None:
+    """should_block and delay have no side effects, with a clock as without."""
+    now = [0.0]
+    strategy: Any = aimd(0.5)(AsyncSinkConfigs.small, lambda: now[0])
+    for _ in range(2):
+        strategy.register_in_flight_request(RequestInfo(50))
+        strategy.register_completed_request(ResultInfo(0, 50))
+    before = dict(vars(strategy._pace))
+    delays = {strategy.delay(RequestInfo(10)) for _ in range(5)}
+
+    assert all(strategy.should_block(RequestInfo(10)) for _ in range(5))
+    assert len(delays) == 1
+    assert vars(strategy._pace) == before
+    now[0] += delays.pop()
+    assert not strategy.should_block(RequestInfo(10))
+
+
+class AsyncSinkConfigs:
+    small = AsyncSinkConfig(
+        max_batch_size=10,
+        max_batch_size_in_bytes=1000,
+        max_record_size_in_bytes=100,
+        max_in_flight_requests=5,
+        max_buffered_requests=100,
+        max_time_in_buffer=5.0,
+        request_timeout=60.0,
+        max_retry_duration=60.0,
+    )
+
+
+def test_room_in_flight_is_waited_for_by_answers() -> None:
+    """Where time alone changes nothing, the delay is infinite: the writer waits for an answer."""
+    strategy: Any = aimd(0.5)(AsyncSinkConfigs.small, lambda: 0.0)
+    strategy.register_in_flight_request(RequestInfo(50))
+
+    assert strategy.delay(RequestInfo(1)) == float("inf")
+    strategy.forget_in_flight()
+    assert strategy.delay(RequestInfo(1)) < 1.0
+
+
+def test_requests_given_up_leave_no_trace_in_the_pace() -> None:
+    """Refusals after a failed epoch count from the first: nothing is taken for an echo of the old one."""
+    pace = Pace(100.0)
+    pace.sent(50, 0.0)
+    pace.answered(0, 10, 0.1)  # lowered, with 40 on their way
+    pace.forget_in_flight()
+    lowered = pace.rate
+    pace.sent(10, 1.0)
+    pace.answered(0, 10, 1.1)
+
+    assert pace.rate < lowered
+
+
+def exchange(pace: Pace, count: int, refused: int, now: float) -> None:
+    pace.sent(count, now)
+    pace.answered(count - refused, refused, now)
+
+
+def settled(rate: float = 1000.0) -> Pace:
+    """A pace past its slow start: refused at 10 s, and again at 12 s, with `rate` accepted in between."""
+    pace = Pace(4 * rate)
+    exchange(pace, 100, 50, 10.0)
+    for n in range(20):
+        exchange(pace, round(rate / 10), 0, 10.0 + n / 10)
+    exchange(pace, 1000, 1000, 12.0)
+    return pace
+
+
+def test_a_rate_is_measured_between_two_refusals() -> None:
+    """What was accepted from one to the other, by the time, less a margin."""
+    pace = Pace(50_000.0)
+    exchange(pace, 5000, 50, 10.0)
+    exchange(pace, 3000, 1000, 12.0)
+
+    assert pace.rate == pytest.approx(0.95 * 2000 / 2)
+
+
+def test_echoes_say_nothing_new() -> None:
+    """Refusals of what was on its way when the pace was lowered do not lower it again."""
+    pace = settled()
+    pace.sent(500, 13.0)
+    pace.sent(500, 13.5)
+    pace.answered(0, 500, 14.0)
+    lowered = pace.rate
+    pace.answered(0, 500, 16.0)
+    assert pace.rate == lowered
+    exchange(pace, 500, 500, 16.0)
+    assert pace.rate < lowered
+
+
+def test_a_refusal_in_a_hundred_is_noise() -> None:
+    """It does not slow the sink down; more of them do."""
+    pace = settled()
+    before = pace.rate
+    for n in range(30):
+        exchange(pace, 90, n % 2, 12.0 + n / 10)
+    assert pace.rate >= before
+    for n in range(30):
+        exchange(pace, 90, 9, 15.0 + n / 10)
+    assert pace.rate < before
+
+
+def test_idleness_is_not_taken_for_slowness() -> None:
+    """A minute without anything to send does not make the measured rate a tenth of what it is."""
+    pace = settled()
+    before = pace.rate
+    for n in range(10):
+        exchange(pace, 100, 0, 12.0 + n / 10)
+    for n in range(10):
+        exchange(pace, 100, 50 if n == 9 else 0, 72.0 + n / 10)
+
+    assert pace.rate > 0.8 * before
+
+
+def test_long_calm_does_not_hide_a_change() -> None:
+    """After ten minutes in which all was accepted, refusals of a tenth are noticed within seconds."""
+    pace = Pace(50_000.0)
+    exchange(pace, 10, 5, 0.0)
+    for n in range(1, 6000):
+        exchange(pace, 100, 0, n / 10)
+    for n in range(6000, 6030):
+        exchange(pace, 100, 10, n / 10)
+
+    assert pace.rate < 1000.0
+
+
+def test_a_pause_after_refusals_is_not_idleness() -> None:
+    """However long the writer pauses between attempts that are all refused, requests get smaller."""
+    pace = settled()
+    for n in range(8):
+        exchange(pace, 100, 100, 12.0 + 5.0 * n)
+
+    assert pace.max_request < 10
+
+
+def test_the_bucket_fills_no_higher_than_its_burst() -> None:
+    """However long nothing is sent; and it is worth as much as was asked for, not more."""
+    now = [0.0]
+    bucket = TokenBucketRateLimitingStrategy(rate=10.0, burst=5, clock=lambda: now[0])
+    assert not bucket.should_block(RequestInfo(5))
+    bucket.register_in_flight_request(RequestInfo(5))
+    assert bucket.delay(RequestInfo(2)) == pytest.approx(0.2)
+    now[0] = 0.2
+    assert bucket.delay(RequestInfo(2)) == 0.0
+    assert bucket.should_block(RequestInfo(3))
+    now[0] = 1000.0
+    assert not bucket.should_block(RequestInfo(5))
+    bucket.register_in_flight_request(RequestInfo(5))
+    assert bucket.should_block(RequestInfo(1))
+    bucket.register_completed_request(ResultInfo(5, 5))
+    bucket.forget_in_flight()
+    assert bucket.should_block(RequestInfo(1))
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(0.0, 1), (-1.0, 1), (float("nan"), 1), (1.0, 0)])
+def test_a_bucket_that_would_block_for_good_is_refused(rate: float, burst: int) -> None:
+    """Rate and burst are positive."""
+    with pytest.raises(ValueError, match="must be positive"):
+        TokenBucketRateLimitingStrategy(rate=rate, burst=burst)

@@ -1,0 +1,531 @@
+"""The decisions of the writer, without threads and without time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sink_fakes import config
+
+from sluice.errors import ServiceError, SluiceError
+from sluice.sink import NoRateLimitingStrategy, RequestInfo, ResultInfo, SubmitResult
+from sluice.sink.scheduler import Request, SinkMachine
+
+
+class Driven:
+    """A machine whose time and answers a test states."""
+
+    def __init__(self, *, strategy: Any = None, jitter: float = 1.0, **settings: Any) -> None:
+        self.machine: SinkMachine[str] = SinkMachine(
+            config(**settings), strategy or NoRateLimitingStrategy(), name="fake", jitter=lambda: jitter
+        )
+        self.now = 0.0
+
+    def add(self, *entries: str) -> list[list[str]]:
+        self.machine.add(entries, [len(entry) for entry in entries], self.now)
+        return self.sent()
+
+    def requests(self, *, draining: bool = False) -> list[Request[str]]:
+        return self.machine.advance(self.now, draining=draining)
+
+    def sent(self, *, draining: bool = False) -> list[list[str]]:
+        return [request.entries for request in self.requests(draining=draining)]
+
+    def at(self, now: float) -> Driven:
+        self.now = now
+        return self
+
+    def answer(self, number: int, *failed: str, codes: dict[str, int] | None = None) -> None:
+        self.machine.complete(number, SubmitResult(failed, codes or {}), self.now)
+
+    def fail(self, number: int, error: Exception | None = None, *, fatal: bool = False) -> None:
+        self.machine.fail(number, error or OSError("gone"), fatal=fatal, now=self.now)
+
+    @property
+    def failure(self) -> str:
+        return str(self.machine.failure)
+
+
+class Recording:
+    """A strategy that blocks on demand and keeps what it was told."""
+
+    def __init__(self, *, most: int = 1000) -> None:
+        self.blocked = False
+        self.most = most
+        self.seen: list[RequestInfo | ResultInfo] = []
+        self.asked: list[int] = []
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        self.seen.append(request)
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        self.seen.append(result)
+
+    def should_block(self, request: RequestInfo) -> bool:
+        self.asked.append(request.batch_size)
+        return self.blocked
+
+    @property
+    def max_batch_size(self) -> int:
+        return self.most
+
+
+def letters(count: int, start: int = 0) -> list[str]:
+    return [chr(ord("a") + start + n) for n in range(count)]
+
+
+# --- when a batch is sent -----------------------------------------------------------------------------
+
+
+def test_a_batch_waits_until_it_is_full_in_records() -> None:
+    """A request goes when maxBatchSize records are there, and holds exactly as many."""
+    driven = Driven(max_batch_size=3)
+
+    assert driven.add("a", "b") == []
+    assert driven.add("c", "d") == [["a", "b", "c"]]
+    assert driven.machine.buffered == 1
+
+
+def test_a_batch_waits_until_it_is_full_in_bytes() -> None:
+    """A request goes when maxBatchSizeInBytes are there, and never holds more."""
+    driven = Driven(max_batch_size_in_bytes=10, max_record_size_in_bytes=10)
+
+    assert driven.add("aaaa", "bbbb") == []
+    assert driven.add("cccc") == [["aaaa", "bbbb"]]
+
+
+def test_records_and_bytes_bound_a_batch_together() -> None:
+    """Flink: byte and record limits met together; whichever is reached first cuts the batch."""
+    driven = Driven(
+        max_batch_size=3, max_batch_size_in_bytes=10, max_record_size_in_bytes=10, max_in_flight_requests=9
+    )
+
+    assert driven.add("aaaaa", "bbbbb", "c", "d", "e") == [["aaaaa", "bbbbb"], ["c", "d", "e"]]
+
+
+def test_a_batch_of_exactly_the_bytes_is_full() -> None:
+    """Bytes that fit to the last one need not wait for another record."""
+    driven = Driven(max_batch_size_in_bytes=10, max_record_size_in_bytes=10)
+
+    assert driven.add("aaaaa", "bbbbb") == [["aaaaa", "bbbbb"]]
+
+
+def test_time_sends_all_that_is_buffered() -> None:
+    """Flink: a time-based flush picks up all buffered, once the oldest has waited long enough."""
+    driven = Driven(max_time_in_buffer=5.0)
+    driven.add("a")
+    driven.at(4.0).add("b")
+
+    assert driven.machine.wake_at == 5.0
+    assert driven.at(4.999).sent() == []
+    assert driven.at(5.0).sent() == [["a", "b"]]
+
+
+def test_draining_does_not_wait() -> None:
+    """The end of an epoch sends what there is."""
+    driven = Driven()
+    driven.add("a", "b")
+
+    assert driven.sent(draining=True) == [["a", "b"]]
+    assert not driven.machine.idle
+    driven.answer(0)
+    assert driven.machine.idle
+
+
+def test_an_empty_buffer_sends_nothing() -> None:
+    """Flink: flushing an empty buffer is no request, and there is nothing to wake up for."""
+    driven = Driven()
+
+    assert driven.sent(draining=True) == []
+    assert driven.machine.idle
+    assert driven.machine.wake_at == float("inf")
+
+
+def test_no_more_requests_than_allowed_are_in_flight() -> None:
+    """maxInFlightRequests bounds what is sent side by side; an answer makes room for the next."""
+    driven = Driven(max_batch_size=1, max_in_flight_requests=2)
+
+    assert driven.add(*letters(4)) == [["a"], ["b"]]
+    driven.answer(1)
+    assert driven.sent() == [["c"]]
+
+
+def test_a_write_must_wait_while_the_buffer_is_full() -> None:
+    """maxBufferedRequests records may wait; there is room again once some were sent."""
+    driven = Driven(max_batch_size=2, max_buffered_requests=3)
+    driven.add(*letters(2))
+    driven.add("c", "d", "e")
+    assert driven.machine.room == 0
+
+    driven.answer(0)
+    assert driven.sent() == [["c", "d"]]
+    assert driven.machine.room == 2
+
+
+def test_bytes_fill_the_buffer_too() -> None:
+    """Few but large records stop a write as well: memory is bounded whatever the input."""
+    driven = Driven(max_batch_size_in_bytes=10, max_record_size_in_bytes=10, max_in_flight_requests=1)
+    driven.add("x" * 10)
+    driven.add("y" * 10)
+
+    assert driven.machine.buffered == 1
+    assert driven.machine.room == 0
+
+
+# --- the rate limiter ---------------------------------------------------------------------------------
+
+
+def test_the_strategy_cuts_batches_and_is_told_their_real_size() -> None:
+    """A batch is no larger than the strategy says, and what was sent and came back is what it hears."""
+    strategy = Recording(most=4)
+    driven = Driven(
+        strategy=strategy,
+        max_batch_size_in_bytes=3,
+        max_record_size_in_bytes=3,
+        max_in_flight_requests=5,
+    )
+    assert driven.add(*letters(4)) == [["a", "b", "c"]]
+    driven.answer(0, "b")
+    driven.at(100.0).requests(draining=True)
+    driven.fail(1)
+
+    assert strategy.seen == [RequestInfo(3), ResultInfo(1, 3), RequestInfo(2), ResultInfo(2, 2)]
+    assert strategy.asked == [3, 2]
+
+
+def test_a_blocking_strategy_is_asked_again() -> None:
+    """A strategy that says no while nothing is in flight is asked again a moment later, not at once."""
+    strategy = Recording()
+    strategy.blocked = True
+    driven = Driven(strategy=strategy, max_batch_size=2)
+
+    assert driven.add("a", "b") == []
+    assert driven.now < driven.machine.wake_at <= driven.now + 0.1
+    strategy.blocked = False
+    assert driven.at(driven.machine.wake_at).sent() == [["a", "b"]]
+
+
+class Timed(Recording):
+    """A strategy that knows how long."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__()
+        self.blocked = True
+        self.seconds = delay
+
+    def delay(self, request: RequestInfo) -> float:  # noqa: ARG002 - the contract's
+        return self.seconds
+
+
+@pytest.mark.parametrize(("delay", "wakes"), [(7.0, 7.0), (0.0, 0.001)])
+def test_a_strategy_that_knows_how_long_is_asked_then(delay: float, wakes: float) -> None:
+    """No earlier; but never at once, whatever rounding makes of its answer."""
+    driven = Driven(strategy=Timed(delay), max_batch_size=2)
+    driven.add("a", "b")
+
+    assert driven.machine.wake_at == wakes
+
+
+def test_a_strategy_that_waits_for_an_answer_is_not_asked_before_it_comes() -> None:
+    """A delay of infinity: with something in flight nothing is due; with nothing in flight nothing hangs."""
+    strategy = Timed(float("inf"))
+    strategy.blocked = False
+    driven = Driven(strategy=strategy, max_batch_size=2, max_in_flight_requests=5, request_timeout=99.0)
+    assert driven.add("a", "b") == [["a", "b"]]
+    strategy.blocked = True
+    assert driven.add("c", "d") == []
+    assert driven.machine.wake_at == 99.0
+    driven.answer(0)
+    assert driven.sent() == []
+    assert driven.machine.wake_at <= driven.now + 0.1
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+def test_refused_entries_go_first_in_their_order() -> None:
+    """Flink: failed entries are retried in the next possible batch with order preserved."""
+    driven = Driven(max_batch_size=3)
+    driven.add(*letters(3))
+    driven.machine.add(letters(3, 3), [1] * 3, driven.now)
+    driven.answer(0, "a", "c")
+
+    assert driven.at(1.0).sent() == [["a", "c", "d"]]
+
+
+def test_a_refused_entry_does_not_wait_for_its_batch_to_fill() -> None:
+    """It has waited before: once the pause is over it goes, with whatever else is there."""
+    driven = Driven(max_batch_size=3)
+    driven.add(*letters(3))
+    driven.answer(0, "b")
+
+    assert driven.at(1.0).sent() == [["b"]]
+
+
+def test_order_holds_when_answers_come_out_of_order() -> None:
+    """Entries of an earlier request are ahead of those of a later one, whichever came back first."""
+    driven = Driven(max_batch_size=2, max_in_flight_requests=2)
+    driven.add(*letters(4))
+    driven.answer(1, "c", "d")
+    driven.answer(0, "b")
+
+    assert driven.at(1.0).sent(draining=True) == [["b", "c"], ["d"]]
+
+
+def test_a_failed_request_is_sent_again_as_a_whole() -> None:
+    """An error that is not fatal says nothing about any entry: all of them go again."""
+    driven = Driven(max_batch_size=2)
+    driven.add("a", "b")
+    driven.fail(0)
+
+    assert driven.at(1.0).sent() == [["a", "b"]]
+    assert driven.machine.figures.retries == 2
+    assert driven.machine.figures.refused == 2
+
+
+def test_equal_entries_are_told_apart() -> None:
+    """Of two entries that are the same object one may be refused, and one is sent again."""
+    driven = Driven(max_batch_size=3)
+    driven.add("a", "a", "b")
+    driven.answer(0, "a")
+
+    assert driven.at(1.0).sent(draining=True) == [["a"]]
+    assert driven.machine.figures.records == 2
+
+
+def test_a_destination_may_change_the_list_it_is_given() -> None:
+    """What it does to its entries' list does not change what is counted, or sent again."""
+    driven = Driven(max_batch_size=2)
+    driven.add("abc", "def")
+    driven.machine._in_flight[0].entries.clear()
+    driven.answer(0, "def")
+
+    assert driven.at(1.0).sent(draining=True) == [["def"]]
+    assert driven.machine.figures.records == 1
+
+
+def test_a_copy_of_an_entry_is_recognised() -> None:
+    """A destination that builds its answer from copies gets the originals sent again."""
+    driven = Driven(max_batch_size=2)
+    driven.add("abc", "def")
+    copy = "defg"[:3]
+    assert copy is not driven.machine._in_flight[0].entries[1]
+    driven.answer(0, copy)
+
+    assert driven.at(1.0).sent(draining=True) == [["def"]]
+
+
+def test_an_entry_nobody_sent_is_a_mistake() -> None:
+    """A destination that refuses what it was not given cannot be trusted with the rest."""
+    driven = Driven(max_batch_size=1)
+    driven.add("a")
+    driven.answer(0, "z")
+
+    assert isinstance(driven.machine.failure, SluiceError)
+    assert "had not been given" in driven.failure
+
+
+# --- pauses -------------------------------------------------------------------------------------------
+
+
+def test_after_a_refusal_nothing_is_sent_for_a_moment() -> None:
+    """A pause with full jitter keeps refusals from spinning: jitter * 0.1 s at first."""
+    driven = Driven(max_batch_size=1, jitter=0.5)
+    driven.add("a", "b")
+    driven.answer(0, "a")
+
+    assert driven.at(0.049).sent() == []
+    assert driven.machine.wake_at == pytest.approx(0.05)
+    assert driven.at(0.05).sent() == [["a"]]
+
+
+def test_pauses_grow_while_nothing_is_accepted() -> None:
+    """0.1 s, doubled each fruitless round, at most 5 s; the first success starts them over."""
+    driven = Driven(max_batch_size=1)
+    driven.add("a")
+    pauses = []
+    for number in range(8):
+        driven.fail(number)
+        before = driven.now
+        driven.sent()
+        driven.at(driven.machine.wake_at).sent()
+        pauses.append(round(driven.now - before, 3))
+    driven.answer(8)
+    driven.add("b")
+    driven.fail(9)
+    driven.sent()
+
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert driven.machine.wake_at - driven.now == pytest.approx(0.1)
+
+
+def test_one_wave_of_refusals_makes_one_pause() -> None:
+    """Requests that were sent side by side fail side by side: that is one round, not many."""
+    driven = Driven(max_batch_size=1, max_in_flight_requests=3)
+    driven.add(*letters(3))
+    for number in range(3):
+        driven.fail(number)
+    driven.sent()
+
+    assert driven.machine.wake_at == pytest.approx(0.1)
+
+
+# --- timeouts -----------------------------------------------------------------------------------------
+
+
+def test_a_request_that_takes_too_long_is_sent_again() -> None:
+    """After requestTimeout a request counts as failed, and its entries go first."""
+    driven = Driven(max_batch_size=2, request_timeout=10.0)
+    driven.add("a", "b")
+    assert driven.machine.wake_at == 10.0
+
+    assert driven.at(10.0).sent() == []
+    assert driven.at(11.0).sent() == [["a", "b"]]
+    assert driven.machine.figures.timeouts == 1
+
+
+def test_a_late_success_changes_nothing() -> None:
+    """Flink: a late success after a timeout; the entries are on their way again, and that counts."""
+    strategy = Recording()
+    driven = Driven(strategy=strategy, max_batch_size=1, request_timeout=10.0)
+    driven.add("a")
+    driven.at(10.0).sent()
+    driven.at(11.0).sent()
+    driven.answer(0)
+
+    assert driven.machine.figures.records == 0
+    assert not driven.machine.idle
+    driven.answer(1)
+    assert driven.machine.figures.records == 1
+    assert driven.machine.idle
+    assert strategy.seen == [RequestInfo(1), ResultInfo(1, 1), RequestInfo(1), ResultInfo(0, 1)]
+
+
+def test_a_late_failure_changes_nothing() -> None:
+    """What a request that timed out fails with is of no interest, even if it were fatal."""
+    driven = Driven(max_batch_size=1, request_timeout=10.0)
+    driven.add("a")
+    driven.at(10.0).sent()
+    driven.fail(0, fatal=True)
+
+    assert driven.machine.failure is None
+    assert driven.at(11.0).sent() == [["a"]]
+
+
+def test_requests_that_hang_are_bounded() -> None:
+    """Timed-out requests still hold threads and memory: with those in flight, twice maxInFlightRequests."""
+    driven = Driven(max_batch_size=1, request_timeout=10.0, max_in_flight_requests=1)
+    driven.add("a")
+    driven.at(10.0).sent()
+    assert driven.at(11.0).sent() == [["a"]]
+    driven.at(21.0).sent()
+    assert driven.at(30.0).sent() == []
+    driven.answer(0)
+
+    assert driven.sent() == [["a"]]
+
+
+def test_a_timeout_can_be_fatal() -> None:
+    """failOnTimeout: the first request that takes too long ends it, naming destination and time."""
+    driven = Driven(max_batch_size=1, request_timeout=10.0, fail_on_timeout=True)
+    driven.add("a")
+    driven.at(10.0).sent()
+
+    assert "fake: a request of 1 records got no answer within 10 s" in driven.failure
+
+
+# --- giving up ----------------------------------------------------------------------------------------
+
+
+def test_a_fatal_error_is_kept_as_it_is() -> None:
+    """What the destination calls fatal is what the user sees; nothing more is sent."""
+    driven = Driven(max_batch_size=1)
+    driven.add("a", "b")
+    error = OSError("denied")
+    driven.fail(0, error, fatal=True)
+
+    assert driven.machine.failure is error
+    assert driven.at(100.0).sent(draining=True) == []
+    assert driven.machine.wake_at == float("inf")
+
+
+def test_the_first_failure_counts() -> None:
+    """Later failures follow from the first one."""
+    driven = Driven(max_batch_size=1, max_in_flight_requests=2)
+    driven.add("a", "b")
+    first = OSError("first")
+    driven.fail(1, first, fatal=True)
+    driven.fail(0, OSError("second"), fatal=True)
+
+    assert driven.machine.failure is first
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_with_fail_on_error_the_first_refusal_is_fatal(*, whole: bool) -> None:
+    """failOnError: one refused record, or a failed request that would be retried, ends it."""
+    driven = Driven(max_batch_size=2, fail_on_error=True)
+    driven.add("a", "b")
+    if whole:
+        driven.fail(0, OSError("gone"))
+        assert driven.failure == "gone"
+    else:
+        driven.answer(0, "a", codes={"TooMuch": 1})
+        assert driven.failure == ("fake: 1 of 2 records were not accepted (failOnError is true): TooMuch (1)")
+
+
+def test_a_record_refused_for_too_long_fails_the_task() -> None:
+    """maxRetryDuration counts from a record's first refusal; the error names who, why, how many, how long."""
+    driven = Driven(max_batch_size=3, max_retry_duration=60.0)
+    driven.add(*letters(3))
+    driven.answer(0, "a", "b", codes={"TooMuch": 2})
+    for number, now in enumerate((20.0, 40.0), start=1):
+        driven.at(now).sent(draining=True)
+        driven.answer(number, "a", "b", codes={"TooMuch": 2})
+        assert driven.machine.failure is None
+    driven.at(59.0).sent(draining=True)
+    driven.at(61.0).answer(3, "a", "b", codes={"TooMuch": 2})
+
+    error = driven.machine.failure
+    assert isinstance(error, ServiceError)
+    assert error.code == "TooMuch"
+    assert str(error) == (
+        "fake: 2 records are still not accepted after 61.0 s (maxRetryDuration is 60 s): TooMuch (2)"
+    )
+
+
+def test_a_success_in_between_does_not_reset_the_patience_of_others() -> None:
+    """Each record has its own time: that others go through does not help one that never does."""
+    driven = Driven(max_batch_size=2, max_retry_duration=60.0)
+    driven.add("a", "b")
+    driven.answer(0, "a")
+    driven.at(30.0).add("c")
+    driven.answer(1, "a")
+    driven.at(50.0).sent(draining=True)
+    driven.at(61.0).answer(2, "a")
+
+    assert "1 record is still not accepted after 61.0 s" in driven.failure
+
+
+def test_patience_ends_even_when_nothing_can_be_sent() -> None:
+    """A destination that hangs for good cannot keep the task for good."""
+    driven = Driven(max_batch_size=1, request_timeout=10.0, max_retry_duration=60.0)
+    driven.add("a")
+    for now in (10.0, 11.0, 21.0, 30.0):
+        driven.at(now).sent()
+    assert driven.machine.wake_at == 70.0
+    driven.at(70.0).sent()
+
+    assert "no answer within 10 s" in driven.failure
+
+
+def test_no_failure_loses_the_count() -> None:
+    """The figures say what happened: acknowledged records and bytes, requests, retries, refusals."""
+    driven = Driven(max_batch_size=2)
+    driven.add("aa", "bbb")
+    driven.answer(0, "bbb")
+    driven.at(1.0).sent(draining=True)
+    driven.answer(1)
+    figures = driven.machine.snapshot()
+
+    assert (figures.records, figures.bytes) == (2, 5)
+    assert (figures.requests, figures.retries, figures.refused) == (2, 1, 1)

@@ -1,0 +1,265 @@
+"""Whatever goes wrong: every record is acknowledged, in the order promised, within the bounds."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from sink_fakes import config
+
+from sluice.sink import (
+    AIMDScalingStrategy,
+    AsyncSinkConfig,
+    CongestionControlRateLimitingStrategy,
+    NoRateLimitingStrategy,
+    RateLimitingStrategy,
+    Rejection,
+    SubmitResult,
+)
+from sluice.sink.scheduler import Request, SinkMachine
+
+Kind = Literal["accept", "refuse", "fail", "reject"]
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of a request: after how long, and which of its entries (by bit) it is about."""
+
+    kind: Kind
+    latency: float
+    mask: int
+
+
+class KilledError(Exception):
+    """The task is killed between two steps."""
+
+
+# An entry is its number; sizes are drawn apart.
+class World:
+    """Drives a machine through virtual time against a destination whose answers are drawn.
+
+    When the drawn answers are used up, everything is accepted at once.
+    """
+
+    def __init__(
+        self,
+        settings_: AsyncSinkConfig,
+        strategy: RateLimitingStrategy,
+        fates: Iterable[Fate],
+        *,
+        steps: float = float("inf"),
+    ) -> None:
+        self.config = settings_
+        self.strategy = strategy
+        self.machine: SinkMachine[int] = SinkMachine(
+            settings_, strategy, name="w", jitter=lambda: 0.5, keeps_rejected=True
+        )
+        self.steps_left = steps
+        self.buried: list[int] = []
+        self.fates = iter(fates)
+        self.now = 0.0
+        self.answers: list[tuple[float, int, Request[int], Fate]] = []
+        self.running = 0
+        self.acknowledged: dict[int, int] = {}
+        self.first_sent: list[int] = []
+
+    def add(self, entries: Sequence[int], sizes: Sequence[int]) -> None:
+        self.machine.add(entries, sizes, self.now)
+        assert self.machine.buffered <= self.config.max_buffered_requests
+
+    def step(self, *, draining: bool) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise KilledError
+        requests = self.machine.advance(self.now, draining=draining)
+        assert self.machine.failure is None
+        # Nothing that waits is overtaken: what is sent is the head of the queue, in order.
+        sent = [entry for request in requests for entry in request.entries]
+        head = self.machine._buffer.head()
+        assert sent == sorted(sent)
+        assert not sent or head is None or sent[-1] < head.entry
+        for request in requests:
+            self.check(request)
+            fate = next(self.fates, Fate("accept", 0.01, 0))
+            self.running += 1
+            heapq.heappush(self.answers, (self.now + fate.latency, request.number, request, fate))
+        assert self.machine.in_flight <= self.config.max_in_flight_requests
+        assert self.running <= 2 * self.config.max_in_flight_requests
+        most = self.config.max_buffered_requests
+        most += self.config.max_in_flight_requests * self.config.max_batch_size
+        assert self.machine.buffered <= most
+
+    def check(self, request: Request[int]) -> None:
+        entries = request.entries
+        assert 0 < len(entries) <= self.config.max_batch_size
+        assert sum(item.size for item in request.batch.items) == request.batch.size
+        assert request.batch.size <= self.config.max_batch_size_in_bytes
+        self.first_sent += [entry for entry in entries if entry not in self.first_sent]
+
+    def pass_time(self) -> None:
+        """To the next answer, or to when the machine wants to be asked."""
+        wake = self.machine.wake_at
+        answer = self.answers[0][0] if self.answers else float("inf")
+        assert min(wake, answer) < float("inf"), "nothing will ever happen again"
+        assert min(wake, answer) - self.now < 10_000
+        self.now = max(self.now, min(wake, answer))
+        while self.answers and self.answers[0][0] <= self.now:
+            _, number, request, fate = heapq.heappop(self.answers)
+            self.running -= 1
+            self.deliver(number, request, fate)
+
+    def deliver(self, number: int, request: Request[int], fate: Fate) -> None:
+        if fate.kind == "fail":
+            self.machine.fail(number, OSError("gone"), fatal=False, now=self.now)
+        else:
+            hit = [entry for n, entry in enumerate(request.entries) if fate.mask >> n & 1]
+            failed = hit if fate.kind == "refuse" else []
+            rejected = hit if fate.kind == "reject" else []
+            result = SubmitResult(failed, rejected=[Rejection(entry, "no") for entry in rejected])
+            self.machine.complete(number, result, self.now)
+            self.buried += [rejection.entry for rejection in self.machine.rejected]
+            self.machine.rejected.clear()
+            for entry in set(request.entries) - set(failed) - set(rejected):
+                self.acknowledged[entry] = self.acknowledged.get(entry, 0) + 1
+
+
+fates = st.lists(
+    st.builds(
+        Fate,
+        st.sampled_from(["accept", "refuse", "refuse", "fail"]),
+        st.sampled_from([0.0, 0.01, 0.5, 3.0, 25.0]),
+        st.integers(0, 31),
+    ),
+    max_size=30,
+)
+
+
+@st.composite
+def setups(draw: st.DrawFn) -> tuple[AsyncSinkConfig, RateLimitingStrategy]:
+    batch = draw(st.integers(1, 5))
+    batch_bytes = draw(st.integers(4, 20))
+    in_flight = draw(st.integers(1, 3))
+    settings_ = config(
+        max_batch_size=batch,
+        max_batch_size_in_bytes=batch_bytes,
+        max_record_size_in_bytes=4,
+        max_in_flight_requests=in_flight,
+        max_buffered_requests=draw(st.integers(batch, 12)),
+        max_time_in_buffer=draw(st.sampled_from([0.0, 0.2, 5.0])),
+        request_timeout=draw(st.sampled_from([1.0, 10.0, 3600.0])),
+    )
+    most = batch * in_flight
+    strategy: RateLimitingStrategy = NoRateLimitingStrategy()
+    if draw(st.booleans()):
+        strategy = CongestionControlRateLimitingStrategy(
+            max_in_flight_requests=in_flight,
+            initial_max_in_flight_messages=draw(st.integers(1, most)),
+            scaling_strategy=AIMDScalingStrategy(
+                increase_rate=1, decrease_factor=draw(st.sampled_from([0.5, 0.99])), rate_threshold=most
+            ),
+        )
+    return settings_, strategy
+
+
+def run(world: World, sizes: list[int], gaps: list[float]) -> None:
+    done = 0
+    while done < len(sizes):
+        while not world.machine.room:
+            world.pass_time()
+            world.step(draining=False)
+        count = min(world.machine.room, world.config.max_batch_size, len(sizes) - done)
+        world.add(range(done, done + count), sizes[done : done + count])
+        done += count
+        world.step(draining=False)
+        gap = gaps[done % len(gaps)] if gaps else 0.0
+        until = world.now + gap
+        while min(world.machine.wake_at, world.answers[0][0] if world.answers else until) < until:
+            world.pass_time()
+            world.step(draining=False)
+        world.now = max(world.now, until)
+    world.step(draining=True)
+    while not world.machine.idle:
+        world.pass_time()
+        world.step(draining=True)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    setups(),
+    st.lists(st.integers(0, 4), max_size=40),
+    st.lists(st.sampled_from([0.0, 0.1, 7.0]), max_size=3),
+    fates,
+)
+def test_every_record_is_acknowledged_before_the_flush_ends(
+    setup: tuple[Any, Any], sizes: list[int], gaps: list[float], drawn: list[Fate]
+) -> None:
+    """At least once, whatever is refused, fails or times out; exactly once where nothing timed out.
+
+    On the way (see `World`): a request holds the head of the queue in order, within the limits in
+    records and bytes; requests in flight, running threads and the buffer stay within their bounds; and
+    the machine always knows when it has to be asked again.
+    """
+    settings_, strategy = setup
+    world = World(settings_, strategy, drawn)
+    run(world, sizes, gaps)
+    figures = world.machine.figures
+
+    assert set(world.acknowledged) == set(range(len(sizes)))
+    assert figures.records == len(sizes)
+    assert figures.bytes == sum(sizes)
+    assert world.first_sent == list(range(len(sizes)))
+    if not figures.timeouts:
+        assert set(world.acknowledged.values()) <= {1}
+    event(f"timeouts: {bool(figures.timeouts)}, refused: {bool(figures.refused)}")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    setups(),
+    st.lists(st.integers(0, 4), max_size=30),
+    st.lists(
+        st.builds(
+            Fate,
+            st.sampled_from(["accept", "refuse", "fail", "reject"]),
+            st.sampled_from([0.0, 0.01, 0.5, 3.0, 25.0]),
+            st.integers(0, 31),
+        ),
+        max_size=30,
+    ),
+    st.lists(st.integers(0, 25), max_size=3),
+)
+def test_an_epoch_commits_no_earlier_than_all_of_it_is_acknowledged_or_put_aside(
+    setup: tuple[Any, Any], sizes: list[int], drawn: list[Fate], kills: list[int]
+) -> None:
+    """Through refusals, refusals for good, failures, timeouts and kills, with one strategy through it all.
+
+    An attempt that is killed commits nothing, and the next one writes all of the epoch again. The one that
+    comes to its end has every record acknowledged, or put aside, by its own requests.
+    """
+    settings_, strategy = setup
+    remaining = iter(drawn)
+    for steps in [*kills, None]:
+        world = World(settings_, strategy, remaining, steps=float("inf") if steps is None else steps)
+        try:
+            run(world, sizes, [])
+            break
+        except KilledError:
+            strategy.forget_in_flight()
+    event(f"killed: {steps is None and bool(kills)}, put aside: {bool(world.buried)}")
+
+    assert set(world.acknowledged) | set(world.buried) == set(range(len(sizes)))
+    assert world.machine.figures.records + len(world.buried) == len(sizes)
+    assert len(set(world.buried)) == len(world.buried)
+
+
+def test_time_in_the_buffer_is_bounded_when_nothing_is_in_the_way() -> None:
+    """A record that finds a willing destination is sent no later than maxTimeInBuffer after it came."""
+    world = World(config(max_time_in_buffer=5.0, max_in_flight_requests=3), NoRateLimitingStrategy(), [])
+    run(world, [1] * 7, [])
+    sent = [request.sent_at for _, _, request, _ in world.answers]
+
+    assert all(at <= 5.0 for at in sent)

@@ -1,0 +1,298 @@
+"""A fan-out agent over a `MemoryLog`: subscriptions, their marks, and feeds, with faults on demand."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from memory_log import MemoryLog
+
+from sluice.errors import ServiceError
+from sluice.source.cursor import iterator_start
+from sluice.source.offsets import After, Position, SplitRange
+from sluice.source.split_state import Seen
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import Page, Record
+from sluice.source.subscriptions import View
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How often (0 to 1) what goes wrong, each time that it may."""
+
+    lose: float = 0.0  # a subscription is gone between two triggers
+    lag: float = 0.0  # nothing more is pushed for this trigger
+    rewind: float = 0.0  # a subscription is opened further back than asked for
+    refuse: float = 0.0  # a feed can't be opened
+    break_off: float = 0.0  # a feed fails
+    skip: float = 0.0  # a feed starts behind where it should
+    overlap: float = 0.0  # a page comes again
+    idle: float = 0.0  # an empty page that says it is at the tip
+
+
+NO_FAULTS = Faults()
+ALL_FAULTS = Faults(lose=0.2, lag=0.3, rewind=0.3, refuse=0.1, break_off=0.1, skip=0.1, overlap=0.2, idle=0.2)
+
+
+@dataclass
+class Subscription:
+    start: Position
+    at: int  # nothing before this number is pushed
+    events: list[list[Record]] = field(default_factory=list)
+    is_pushing: bool = False
+    is_at_tip: bool = False
+    has_ended: bool = False
+    idle_at: int | None = None
+    first: int | None = None  # the number of the first record pushed
+    freed: int = -1
+
+
+def first_number(log: MemoryLog, split: SplitId, position: Position) -> int:
+    """From which number on a service gives records that is asked for `position`."""
+    start = iterator_start(position)
+    if start.sequence_number is not None:
+        return int(start.sequence_number)
+    records = log.shards[split].records
+    if start.timestamp is not None:
+        late = (int(r.sequence_number) for r in records if r.arrival >= (start.timestamp or 0))
+        return next(late, int(records[-1].sequence_number) + 1 if records else 0)
+    return 0
+
+
+def behind_number(records: list[Record], at: int) -> list[Record]:
+    """The records with this number or a greater one."""
+    return records[bisect_left(records, at, key=lambda record: int(record.sequence_number)) :]
+
+
+class MemoryFrontier:
+    """A `Frontier`; events come when a trigger asks, as many as `events`, of up to `event_size` records."""
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        *,
+        event_size: int = 50,
+        events: int = 1_000,
+        faults: Faults = NO_FAULTS,
+        seed: int = 0,
+    ) -> None:
+        self.log = log
+        self.event_size = event_size
+        self.events = events
+        self.faults = faults
+        self.rng = random.Random(seed)
+        self.subscriptions: dict[SplitId, Subscription] = {}
+        self.followed: list[Mapping[SplitId, Position]] = []
+        self.is_down = False
+        self.is_closed = False
+
+    # --- Frontier ---
+
+    def follow(self, positions: Mapping[SplitId, Position]) -> None:
+        self.followed.append(dict(positions))
+        if self.is_down:
+            return
+        self.subscriptions = {s: sub for s, sub in self.subscriptions.items() if s in positions}
+        for split, position in positions.items():
+            subscription = self.subscriptions.get(split)
+            if self._happens(self.faults.lose) or not (subscription and self._covers(subscription, position)):
+                self._subscribe(split, position)
+                continue
+            self._free(subscription, position)
+            if not self._happens(self.faults.lag):
+                for _ in range(self.events):
+                    self._push(split, subscription)
+                    if subscription.is_at_tip:
+                        break
+
+    def view(self, split: SplitId, position: Position) -> View | None:
+        subscription = self.subscriptions.get(split)
+        if self.is_down or subscription is None or not self._covers(subscription, position):
+            return None
+        if not subscription.is_pushing:
+            return None  # no event has come yet
+        done = position.sequence if isinstance(position, After) else -1
+        marks = [mark(event) for event in subscription.events if int(event[-1].sequence_number) > done]
+        behind = 0 if subscription.is_at_tip else 1000
+        idle = subscription.idle_at
+        return View(marks, subscription.is_at_tip, subscription.has_ended, behind, idle)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.lose()
+
+    # --- what happens to it ---
+
+    def lose(self) -> None:
+        """The agent is killed, and comes back at once with nothing."""
+        self.subscriptions = {}
+
+    # --- inside ---
+
+    def _happens(self, rate: float) -> bool:
+        return rate > 0 and self.rng.random() < rate
+
+    def _subscribe(self, split: SplitId, position: Position) -> None:
+        self.subscriptions.pop(split, None)
+        if split not in self.log.shards:
+            return
+        start = position
+        records = self.log.shards[split].records
+        if isinstance(position, After) and records and self._happens(self.faults.rewind):
+            older = self.rng.choice(records)
+            if int(older.sequence_number) <= position.sequence:
+                start = After(older.sequence_number)
+        self.subscriptions[split] = Subscription(start, first_number(self.log, split, start))
+
+    def _covers(self, subscription: Subscription, position: Position) -> bool:
+        start = subscription.start
+        if isinstance(start, After) and subscription.first not in (None, int(start.landmark)):
+            return False  # it has started behind the record that it was asked for
+        if not isinstance(position, After):
+            return position == start and subscription.freed < 0
+        if isinstance(start, After):
+            is_behind = position.sequence >= start.sequence
+        else:
+            is_behind = subscription.first is not None and position.sequence >= subscription.first
+        return is_behind and position.sequence >= subscription.freed
+
+    def _free(self, subscription: Subscription, position: Position) -> None:
+        done = position.sequence if isinstance(position, After) else -1
+        while subscription.events and int(subscription.events[0][-1].sequence_number) <= done:
+            subscription.freed = int(subscription.events.pop(0)[-1].sequence_number)
+
+    def _push(self, split: SplitId, subscription: Subscription) -> None:
+        shard = self.log.shards.get(split)
+        if shard is None or subscription.has_ended:
+            return
+        behind = behind_number(shard.records, subscription.at)
+        if not behind and isinstance(subscription.start, After) and subscription.first is None:
+            return  # the record asked for is gone, and nothing else shows where this is
+        event = behind[: self.rng.randint(1, self.event_size)]
+        subscription.is_pushing = True
+        if event:
+            last = int(event[-1].sequence_number)
+            if subscription.first is None:
+                subscription.first = int(event[0].sequence_number)
+            subscription.at = last + 1
+            start = subscription.start
+            if not isinstance(start, After) or last > start.sequence:
+                subscription.events.append(event)
+        subscription.is_at_tip = len(event) == len(behind)
+        if subscription.is_at_tip:
+            subscription.idle_at = self.log.now
+            subscription.has_ended = shard.ending_sequence is not None
+
+
+def mark(event: list[Record]) -> Seen:
+    size = sum(len(r.data) + len(r.partition_key) for r in event)
+    last = event[-1]
+    return Seen(last.sequence_number, last.arrival, size, len(event), min(r.arrival for r in event))
+
+
+class MemoryFeed:
+    """A `Feed` of what the log holds behind a position."""
+
+    vouches = False
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        split: SplitId,
+        position: Position,
+        *,
+        event_size: int = 50,
+        faults: Faults = NO_FAULTS,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.log = log
+        self.split = split
+        self.event_size = event_size
+        self.faults = faults
+        self.rng = rng or random.Random(0)
+        self.is_closed = False
+        self.pages = 0
+        self._at = first_number(log, split, position)
+        self._last: list[Record] = []
+        # Only where a record shows where it should start can it be seen that it does not.
+        if isinstance(position, After) and self._happens(faults.skip):
+            self._at = int(position.landmark) + 1
+
+    def next_page(self) -> Page:
+        assert not self.is_closed
+        self.pages += 1
+        if self._happens(self.faults.break_off):
+            raise ServiceError(f"{self.split} broke off", operation="SubscribeToShard", retryable=True)
+        if self._happens(self.faults.idle):
+            return Page((), "on", 0)
+        if self._last and self._happens(self.faults.overlap):
+            return Page(self._last, "on", 0)
+        shard = self.log.shards[self.split]
+        behind = behind_number(shard.records, self._at)
+        event = behind[: self.rng.randint(1, self.event_size)]
+        if event:
+            self._at = int(event[-1].sequence_number) + 1
+            self._last = event
+        has_ended = len(event) == len(behind) and shard.ending_sequence is not None
+        return Page(event, None if has_ended else "on", 0)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _happens(self, rate: float) -> bool:
+        return rate > 0 and self.rng.random() < rate
+
+
+class MemoryAgent:
+    """Frontiers for the planner and feeds for tasks, over one log."""
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        *,
+        event_size: int = 50,
+        events: int = 1_000,
+        faults: Faults = NO_FAULTS,
+        seed: int = 0,
+    ) -> None:
+        self.log = log
+        self.event_size = event_size
+        self.events = events
+        self.faults = faults
+        self.rng = random.Random(seed)
+        self.frontier = self.new_frontier()
+        self.feeds: list[MemoryFeed] = []
+        self.opened: list[tuple[SplitRange, Position]] = []
+
+    def new_frontier(self) -> MemoryFrontier:
+        """As a new query has it: it knows nothing."""
+        self.frontier = MemoryFrontier(
+            self.log,
+            event_size=self.event_size,
+            events=self.events,
+            faults=self.faults,
+            seed=self.rng.randrange(1_000_000),
+        )
+        return self.frontier
+
+    def open_feed(self, split_range: SplitRange, position: Position) -> MemoryFeed:
+        self.opened.append((split_range, position))
+        if self.rng.random() < self.faults.refuse:
+            raise ServiceError("the agent is not there", operation="SubscribeToShard", retryable=True)
+        if split_range.split not in self.log.shards:
+            raise ServiceError("no such shard", operation="SubscribeToShard", missing=True)
+        feed = MemoryFeed(
+            self.log,
+            split_range.split,
+            position,
+            event_size=self.event_size,
+            faults=self.faults,
+            rng=self.rng,
+        )
+        self.feeds.append(feed)
+        return feed
+
+
+__all__ = ["ALL_FAULTS", "NO_FAULTS", "Faults", "MemoryAgent", "MemoryFeed", "MemoryFrontier"]
