@@ -63,7 +63,7 @@ LAYERS = (
         (f"{FANOUT}.task",),
         (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS, *SHARED_BY_SIDES, f"{FANOUT}.task"),
     ),
-    Layer((FANOUT,)),
+    Layer((FANOUT,), (f"{FANOUT}.agent",)),  # its __main__ runs an agent
     Layer(("sluice.kinesis.driver",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver")),
     Layer(("sluice.kinesis.task",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.task")),
     Layer(("sluice.kinesis",)),

@@ -15,7 +15,7 @@ __all__ = ["STOP", "AgentSetup", "agent_command", "agent_environment"]
 STOP: Final = b"s"
 """What the planning process writes to its agent when the query is stopped."""
 
-_PACKAGE: Final = "sluice.kinesis.fanout.agent"
+_PACKAGE: Final = "sluice.kinesis.fanout"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ It ends when its link closes. Beside the driver the link is a socket that the pl
 made; told of a stop before the link closes, the agent deregisters what the query registered, which the
 planning process is killed too fast to do. On a worker host the link leads to the agent beside the driver.
 
-Run as ``python -m sluice.kinesis.fanout.agent <link> <stop>`` with two open file descriptors, or without any
+Run as ``python -m sluice.kinesis.fanout <link> <stop>`` with two open file descriptors, or without any
 and the set-up on standard input.
 """
 
