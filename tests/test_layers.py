@@ -186,7 +186,10 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.destinations.sqs", "from sluice.kinesis.kpl.aggregator import Packer"),
         ("sluice.destinations.kinesis.shards", "from sluice.kinesis.client import KinesisLog"),
         ("sluice.kinesis.client", "from sluice.kinesis.driver import make_enumerator"),
-        ("sluice.kinesis.fanout.agent.agent", "from sluice.kinesis.fanout.task.publishers import AgentFeed"),
+        (
+            "sluice.kinesis.fanout.agent.agent",
+            "from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher",
+        ),
         ("sluice.kinesis.fanout.agent.agent", "from sluice.kinesis.fanout.driver import agent_client"),
         ("sluice.kinesis.fanout.driver.agent_client", "from ..agent.agent import Agent"),
         ("sluice.kinesis.fanout.task.publishers", "from sluice.kinesis.fanout.agent import range_server"),

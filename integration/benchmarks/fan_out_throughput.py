@@ -33,11 +33,11 @@ from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
 from sluice.kinesis.fanout.channel import Address, connect
 from sluice.kinesis.fanout.coverage import needed
-from sluice.kinesis.fanout.driver.agent_client import FanOutLink
+from sluice.kinesis.fanout.driver.agent_client import AgentClient
 from sluice.kinesis.fanout.driver.agent_process import AgentProcess
 from sluice.kinesis.fanout.launch import AgentSetup
-from sluice.kinesis.fanout.protocol import DONE, EVENT, Fetch, encode
-from sluice.kinesis.fanout.task.publishers import AgentFeed
+from sluice.kinesis.fanout.protocol import DONE, EVENT, ReadRange, encode
+from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.cursor import iterator_start
 from sluice.source.offsets import HORIZON, After, Position, SplitRange
@@ -97,11 +97,11 @@ def run_client(requests: Connection, *, decodes: bool) -> None:
 
 
 def fetch_raw(address: Address, split_range: SplitRange) -> int:
-    """As `AgentFeed` does, but for decoding. Bytes of payload."""
+    """As `AgentRecordPublisher` does, but for decoding. Bytes of payload."""
     position, end = split_range.start, split_range.end
     assert isinstance(end, After)
     need = needed(position)
-    fetch = Fetch(
+    fetch = ReadRange(
         split_range.split, iterator_start(position), None if need is None else str(need), end.number, PATIENCE
     )
     with contextlib.closing(connect(address, timeout=PATIENCE)) as channel:
@@ -118,7 +118,9 @@ def fetch_decoded(address: Address, split_range: SplitRange) -> int:
     """Bytes of record data."""
     end = split_range.end
     assert isinstance(end, After)
-    with contextlib.closing(AgentFeed(address, split_range, split_range.start, patience=PATIENCE)) as feed:
+    with contextlib.closing(
+        AgentRecordPublisher(address, split_range, split_range.start, patience=PATIENCE)
+    ) as feed:
         done = 0
         while True:
             page = feed.next_page()
@@ -163,7 +165,7 @@ class Bench:
         )
         self._load = load
         self._pid = 0
-        self._link = FanOutLink(
+        self._link = AgentClient(
             config, {STREAM: CONSUMER_ARN}, renew=lambda _: CONSUMER_ARN, launch=self._launch
         )
         self._splits = [SplitId(STREAM, f"shardId-{index:012d}") for index in range(load.shards)]

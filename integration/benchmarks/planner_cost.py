@@ -27,7 +27,7 @@ from integration.support.spark import prepare_environment
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.options import source_config_from_options
 from sluice.kinesis.starting_positions import initial_positions
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
@@ -142,10 +142,10 @@ def measure(endpoint: str, triggers: int) -> tuple[float, list[float]]:
         streaming=True,
     )
     log = CountingLog(KinesisLog.of(config))
-    guard = LossGuard(log, fail=True, now=log.server_time)
-    probe = Probe(log, guard, ProbeSettings(pause=time.sleep))
+    data_loss = DataLossPolicy(log, fail=True, now=log.server_time)
+    probe = Probe(log, data_loss, ProbeSettings(pause=time.sleep))
     settings = EnumeratorSettings([STREAM], initial_positions(config.start), 3600.0)
-    enumerator = StreamEnumerator(log, settings, guard, probe, Planner(probe, log.server_time))
+    enumerator = StreamEnumerator(log, settings, data_loss, probe, Planner(probe, log.server_time))
     try:
         position = enumerator.initial()
         time.sleep(PAUSE)

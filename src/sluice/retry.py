@@ -17,7 +17,7 @@ import tenacity
 
 from sluice.errors import SluiceError
 
-__all__ = ["Backoff", "Retrying"]
+__all__ = ["Backoff", "Retrier"]
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Backoff:
 
 
 @dataclass(frozen=True)
-class Retrying:
+class Retrier:
     """Calls a function until it succeeds, its error is not retryable, or the retries are used up.
 
     ``sleep`` and ``jitter`` (a number in [0, 1)) are injected, so that tests are tables. A sleep

@@ -222,7 +222,7 @@ def test_another_protocol_is_written_by_the_sdk(resolved: bool) -> None:
         "StreamName": "s",
     }
     context: dict[str, Any] = {}
-    request_bodies.set_aside(params=params, model=SimpleNamespace(service_model=service), context=context)
+    request_bodies.substitute(params=params, model=SimpleNamespace(service_model=service), context=context)
 
     entry = {"Data": b"\xff", "PartitionKey": "k", "ExplicitHashKey": "7"}
     assert params == {"Records": [entry], "StreamName": "s"}

@@ -22,7 +22,7 @@ from sluice.destinations.s3.names import Layout
 from sluice.destinations.s3.reader import committed
 from sluice.destinations.s3.store import Store
 from sluice.destinations.s3.writer import FileSettings
-from sluice.retry import Retrying
+from sluice.retry import Retrier
 
 PATH = "s3://lake/events"
 PAGE = 3  # entries of a listing: small, so that tests see several pages
@@ -221,20 +221,18 @@ class FakeS3:
         return {key for key in self.objects if "/pending/" in key}
 
 
-def retrying() -> Retrying:
-    return Retrying(sleep=lambda _: None, jitter=lambda: 0.0)
+def retrier() -> Retrier:
+    return Retrier(sleep=lambda _: None, jitter=lambda: 0.0)
 
 
 def destination(s3: FakeS3, **settings: Any) -> S3Destination:
     made = FileSettings(**({"file_format": "jsonl", "compression": "none"} | settings))
-    return S3Destination(
-        CONNECTION, PATH, made, client=lambda _, __: s3, retrying=retrying(), executor=Inline
-    )
+    return S3Destination(CONNECTION, PATH, made, client=lambda _, __: s3, retrier=retrier(), executor=Inline)
 
 
 def files(s3: FakeS3) -> list[str]:
     """The keys that the manifests list."""
-    store = Store("lake", CONNECTION, client=lambda _, __: s3, retrying=retrying())
+    store = Store("lake", CONNECTION, client=lambda _, __: s3, retrier=retrier())
     return [url.removeprefix("s3://lake/") for url in committed(store, Layout(PATH))]
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from sluice.destinations.kinesis import KinesisEntry, KinesisRowConverter
 from sluice.errors import InvalidRecordError, OptionError
-from sluice.sink.dead_letters import DeadLetter, letter_of_entry
+from sluice.sink.dead_letters import DeadLetter, dead_letter_of_entry
 
 
 def convert(**columns: Any) -> list[KinesisEntry]:
@@ -153,7 +153,7 @@ def test_a_batch_without_data_is_refused_even_unopened() -> None:
 
 def test_an_entry_becomes_a_dead_letter_field_by_field() -> None:
     """Its data as they are, and both keys under the names of the columns."""
-    letter = letter_of_entry(KinesisEntry(b"\x00a", "k", "7"), "why")
+    letter = dead_letter_of_entry(KinesisEntry(b"\x00a", "k", "7"), "why")
 
     assert letter == DeadLetter("why", b"\x00a", {"partitionKey": "k", "explicitHashKey": "7"})
-    assert letter_of_entry(KinesisEntry(b"", "k"), "why").attributes == {"partitionKey": "k"}
+    assert dead_letter_of_entry(KinesisEntry(b"", "k"), "why").attributes == {"partitionKey": "k"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fake_s3 import CONNECTION, PATH, FakeS3, destination, files, refusal, retrying, rows
+from fake_s3 import CONNECTION, PATH, FakeS3, destination, files, refusal, retrier, rows
 from pyspark.sql.types import LongType, StructField, StructType
 
 import sluice
@@ -36,7 +36,7 @@ def prepared(s3: FakeS3, epoch: Epoch, *ids: int, attempt: int = 0) -> list[Any]
 
 
 def commit(s3: FakeS3, epoch: Epoch) -> EpochCommit:
-    return EpochCommit(destination(s3), epoch, retrying=retrying())
+    return EpochCommit(destination(s3), epoch, retrier=retrier())
 
 
 def ids(s3: FakeS3) -> list[int]:
@@ -314,7 +314,7 @@ def test_a_failed_batch_write_can_never_count(arrives: str) -> None:
 def test_a_server_without_conditional_writes_is_asked_first() -> None:
     """And its manifest is put if there is none."""
     s3 = FakeS3(conditional=False)
-    store = Store("lake", CONNECTION, client=lambda _, __: s3, retrying=retrying())
+    store = Store("lake", CONNECTION, client=lambda _, __: s3, retrier=retrier())
 
     assert store.put_new("a", b"1")
     assert not store.put_new("a", b"2")
@@ -325,7 +325,7 @@ def test_a_conflict_of_conditional_writes_is_tried_again() -> None:
     """S3 says so while another write of the key is under way."""
     s3 = FakeS3()
     s3.fault = broken(refusal("ConditionalRequestConflict", 409), at="put_object")
-    store = Store("lake", CONNECTION, client=lambda _, __: s3, retrying=retrying())
+    store = Store("lake", CONNECTION, client=lambda _, __: s3, retrier=retrier())
 
     assert store.put_new("a", b"1")
 
@@ -340,7 +340,7 @@ def test_an_answer_without_what_matters_is_not_believed() -> None:
         def _do_complete_multipart_upload(self, **_: Any) -> Any:
             return {}
 
-    store = Store("lake", CONNECTION, client=lambda _, __: Cut(), retrying=retrying())
+    store = Store("lake", CONNECTION, client=lambda _, __: Cut(), retrier=retrier())
     with pytest.raises(ServiceError, match="the answer has no IsTruncated"):
         list(store.keys("events/"))
     with pytest.raises(ServiceError, match="the answer has no ETag"):

@@ -13,7 +13,7 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.dead_letters import S3DeadLetterQueue
 from sluice.errors import ServiceError
-from sluice.retry import Retrying
+from sluice.retry import Retrier
 from sluice.sink import DeadLetter
 from sluice.sink.dead_letters import LocalDeadLetterQueue, Origin
 
@@ -47,7 +47,7 @@ def queue(bucket: Bucket, path: str = "s3://letters/of/orders/", **changes: Any)
         ConnectionConfig(),
         ORIGIN,
         client=lambda _, service: {"s3": bucket}[service],
-        retrying=Retrying(sleep=lambda _: None),
+        retrier=Retrier(sleep=lambda _: None),
         **changes,
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from fake_s3 import Crash, FakeS3, destination, files, refusal, retrying, rows
+from fake_s3 import Crash, FakeS3, destination, files, refusal, retrier, rows
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
@@ -86,7 +86,7 @@ class Spark:
         messages = [self._task(epoch, partition) for partition in range(PARTITIONS)]
         done = [message for message in messages if message is not None]
         uploads = [upload for message in done for upload in message]
-        made = EpochCommit(destination(self.s3, partition_by=("part",)), epoch, retrying=retrying())
+        made = EpochCommit(destination(self.s3, partition_by=("part",)), epoch, retrier=retrier())
         try:
             if len(done) < len(messages):
                 made.abort(uploads)
@@ -201,7 +201,7 @@ class Write:
 
     def _run(self) -> None:
         prepared = []
-        made = EpochCommit(destination(self.s3), self.epoch, retrying=retrying())
+        made = EpochCommit(destination(self.s3), self.epoch, retrier=retrier())
         try:
             for partition in range(PARTITIONS):
                 writer = destination(self.s3).create_writer(

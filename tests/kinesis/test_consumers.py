@@ -14,7 +14,7 @@ from sluice.aws.clients import client_for
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.consumers import Consumer, Consumers, register_at_load
 from sluice.kinesis.options import SourceConfig, source_config_from_options
-from sluice.retry import Retrying
+from sluice.retry import Retrier
 
 URL = "http://127.0.0.1:9"
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
@@ -30,7 +30,7 @@ def _fresh_process() -> Iterator[None]:
     yield
     clients._clients.clear()
     clients._sessions.clear()
-    endpoint_state._contacts.clear()
+    endpoint_state._states.clear()
 
 
 def config_of(**options: str) -> SourceConfig:
@@ -91,9 +91,7 @@ class Service:
         self.transport = Transport(self._next)
         self.transport.install(client_for(self.config.connection, "kinesis"))
         # The longest waits there can be.
-        self.consumers = Consumers(
-            self.config, retrying=Retrying(sleep=self.slept.append, jitter=lambda: 1.0)
-        )
+        self.consumers = Consumers(self.config, retrier=Retrier(sleep=self.slept.append, jitter=lambda: 1.0))
 
     def _next(self, operation: str, _params: dict[str, Any]) -> Answer:
         left = self.left[operation]
@@ -414,9 +412,9 @@ def test_deregistering_may_fail(refused: Answer, calls: int) -> None:
 def test_an_endpoint_that_the_query_knows_gets_all_retries(is_known: bool, calls: int) -> None:
     """The process that deregisters may never have called it before."""
     service = Service({DEREGISTER: [sdk.EndpointConnectionError(endpoint_url=URL, error=OSError("refused"))]})
-    retrying = Retrying(sleep=service.slept.append)
+    retrier = Retrier(sleep=service.slept.append)
     with pytest.raises(ServiceError, match="refused"):
-        Consumers(service.config, retrying=retrying, is_known=is_known).deregister(ARN)
+        Consumers(service.config, retrier=retrier, is_known=is_known).deregister(ARN)
     assert service.count(DEREGISTER) == calls
 
 

@@ -45,7 +45,7 @@ class FakeConsumers:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> StreamPlanning:
-    monkeypatch.setattr(driver, "FanOutLink", FakeLink)
+    monkeypatch.setattr(driver, "AgentClient", FakeLink)
     monkeypatch.setattr(driver, "Consumers", FakeConsumers)
     monkeypatch.setattr(driver, "on_stop", lambda _tell: None)
     options = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
@@ -80,7 +80,7 @@ def test_a_batch_read_says_which_consumer_stays(
     config = source_config_from_options(options)
     assert config.fan_out is not None
 
-    driver.bounded_access(replace(config, fan_out=replace(config.fan_out, registered=at_load)))
+    driver.bounded_assignment(replace(config, fan_out=replace(config.fan_out, registered=at_load)))
 
     assert ("stays registered" in caplog.text) == (now or bool(at_load))
 

@@ -20,7 +20,7 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.errors import ServiceError
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.options import source_config_from_options
-from sluice.retry import Backoff, Retrying
+from sluice.retry import Backoff, Retrier
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Record, StreamInfo, StreamLog
 
@@ -40,7 +40,7 @@ def _fresh_process() -> Iterator[None]:
     yield
     clients._clients.clear()
     clients._sessions.clear()
-    endpoint_state._contacts.clear()
+    endpoint_state._states.clear()
 
 
 class Service:
@@ -61,7 +61,7 @@ class Service:
             CONFIG,
             streams or {"orders": None},
             BACKOFFS,
-            retrying=Retrying(sleep=self.slept.append, jitter=lambda: 1.0),
+            retrier=Retrier(sleep=self.slept.append, jitter=lambda: 1.0),
             is_known=is_known,
             clock=lambda: self.now,
         )
@@ -360,7 +360,7 @@ def test_a_stop_interrupts_the_waiting() -> None:
         raise Stopped
 
     service = Service(refusal("ThrottlingException"))
-    log = KinesisLog(CONFIG, {"orders": None}, BACKOFFS, retrying=Retrying(sleep=stop))
+    log = KinesisLog(CONFIG, {"orders": None}, BACKOFFS, retrier=Retrier(sleep=stop))
     with pytest.raises(Stopped):
         log.get_records(SHARD, "it", 1)
     assert len(service.calls) == 1

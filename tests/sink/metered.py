@@ -12,7 +12,7 @@ from typing import Any
 from sink_fakes import config
 
 from sluice.sink import AsyncSinkConfig, RateLimitingStrategy, SubmitResult
-from sluice.sink.scheduler import Request, SinkMachine
+from sluice.sink.scheduler import Request, SinkScheduler
 
 
 class Shards:
@@ -77,7 +77,7 @@ class Metered:
         self.shards = shards
         self.strategy: Any = make(settings, lambda: self.now)
         self._random = random.Random(2)
-        self._machine: SinkMachine[int] = SinkMachine(
+        self._machine: SinkScheduler[int] = SinkScheduler(
             settings, self.strategy, name="m", jitter=self._random.random
         )
         self._latency = latency

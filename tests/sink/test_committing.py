@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import CommitError, OptionError, ServiceError, SluiceError
-from sluice.retry import Backoff, Retrying
+from sluice.retry import Backoff, Retrier
 from sluice.sink import Epoch
 from sluice.sink.committing import EpochCommit, is_committing
 
@@ -104,7 +104,7 @@ def commit(destination: Any, epoch: Epoch | None = EPOCH, *, retries: int = 2) -
     return EpochCommit(
         destination,
         epoch,
-        retrying=Retrying(sleep=pauses.append, jitter=lambda: 0.5),
+        retrier=Retrier(sleep=pauses.append, jitter=lambda: 0.5),
         backoff=Backoff(retries, 1.0, 10.0, 2.0),
     )
 

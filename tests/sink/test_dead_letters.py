@@ -30,8 +30,8 @@ from sluice.sink.dead_letters import (
     LocalDeadLetterQueue,
     Origin,
     as_line,
-    letter_of_entry,
-    letter_of_row,
+    dead_letter_of_entry,
+    dead_letter_of_row,
     name_of,
 )
 
@@ -230,7 +230,7 @@ def test_a_queue_that_cannot_take_a_letter_fails_the_task() -> None:
 
 
 def test_a_refusal_while_the_task_is_away_is_not_lost() -> None:
-    """An add that fails on the caretaker's thread is raised by the next call."""
+    """An add that fails on the background flusher's thread is raised by the next call."""
 
     class Broken(Keeping):
         def add(self, letter: DeadLetter) -> None:
@@ -268,7 +268,7 @@ class Plain:
 )
 def test_an_entry_of_any_kind_is_kept(entry: object, data: bytes, attributes: dict[str, Any]) -> None:
     """The data are what would have been sent; a key and the like are attributes in camel case."""
-    letter = letter_of_entry(entry, "why")
+    letter = dead_letter_of_entry(entry, "why")
 
     assert (letter.reason, letter.data, letter.attributes) == ("why", data, attributes)
 
@@ -279,9 +279,9 @@ def test_a_row_of_any_schema_is_kept() -> None:
     nothing = pa.record_batch({"data": pa.array([None], pa.binary())})
     other = pa.record_batch({"id": [1], "name": ["n"]})
 
-    assert letter_of_row(with_data, "r") == DeadLetter("r", b"x", {"partitionKey": ""})
-    assert letter_of_row(nothing, "r") == DeadLetter("r", None, {})
-    assert letter_of_row(other, "r").data == b'{"id": 1, "name": "n"}'
+    assert dead_letter_of_row(with_data, "r") == DeadLetter("r", b"x", {"partitionKey": ""})
+    assert dead_letter_of_row(nothing, "r") == DeadLetter("r", None, {})
+    assert dead_letter_of_row(other, "r").data == b'{"id": 1, "name": "n"}'
 
 
 def test_a_letter_is_one_line_of_json() -> None:

@@ -9,13 +9,13 @@ from sink_fakes import config
 
 from sluice.errors import InvalidRecordError
 from sluice.sink import NoRateLimitingStrategy, Rejection, SubmitResult
-from sluice.sink.scheduler import SinkFigures, SinkMachine
+from sluice.sink.scheduler import SinkFigures, SinkScheduler
 
-Machine = SinkMachine[str]
+Machine = SinkScheduler[str]
 
 
 def made(**settings: bool | float) -> Machine:
-    machine: Machine = SinkMachine(
+    machine: Machine = SinkScheduler(
         config(**settings), NoRateLimitingStrategy(), name="fake", jitter=lambda: 0.0, records_in=len
     )
     machine.add(["aaa", "bb"], [30, 20], 0.0)

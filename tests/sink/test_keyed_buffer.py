@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sink_fakes import FakeDestination, Outcome, RefusedError, config, rows
 
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
-from sluice.sink.keyed_buffer import LaneBuffer
-from sluice.sink.scheduler import SinkMachine
+from sluice.sink.keyed_buffer import KeyedBuffer
+from sluice.sink.scheduler import SinkScheduler
 
 
 def fast() -> float:
@@ -27,13 +27,13 @@ def letter(entry: str) -> Hashable | None:
     return None if entry.startswith(".") else entry[0]
 
 
-def filled(*entries: str) -> LaneBuffer[str]:
-    buffer = LaneBuffer(letter)
+def filled(*entries: str) -> KeyedBuffer[str]:
+    buffer = KeyedBuffer(letter)
     buffer.add(entries, [1] * len(entries), 0.0)
     return buffer
 
 
-def sent(buffer: LaneBuffer[str]) -> list[str]:
+def sent(buffer: KeyedBuffer[str]) -> list[str]:
     return list(buffer.take(buffer.measure(100, 100)))
 
 
@@ -83,7 +83,7 @@ def test_a_key_is_forgotten_when_nothing_of_it_is_left() -> None:
 
 def test_a_timeout_keeps_the_place_of_its_key() -> None:
     """An entry whose request was given up is sent again before the next one of its key is."""
-    machine: SinkMachine[str] = SinkMachine(
+    machine: SinkScheduler[str] = SinkScheduler(
         config(request_timeout=10.0, max_in_flight_requests=2),
         NoRateLimitingStrategy(),
         name="w",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sluice.sink.mailbox import Desk
+from sluice.sink.mailbox import Mailbox
 
 PATIENCE = 30.0
 
@@ -26,11 +26,11 @@ def ended(thread: threading.Thread) -> bool:
 
 
 @pytest.fixture
-def desk() -> Desk[str]:
-    return Desk(time.monotonic)
+def desk() -> Mailbox[str]:
+    return Mailbox(time.monotonic)
 
 
-def test_a_message_wakes_the_one_in_the_seat(desk: Desk[str]) -> None:
+def test_a_message_wakes_the_one_in_the_seat(desk: Mailbox[str]) -> None:
     """Whether it comes before the wait or during it."""
     desk.enter()
     poster = beside(lambda: desk.post("answer"))
@@ -42,7 +42,7 @@ def test_a_message_wakes_the_one_in_the_seat(desk: Desk[str]) -> None:
     desk.wait(math.inf)
 
 
-def test_a_message_wakes_the_watcher_when_nobody_is_there(desk: Desk[str]) -> None:
+def test_a_message_wakes_the_watcher_when_nobody_is_there(desk: Mailbox[str]) -> None:
     """It takes the seat; the next visitor gets in when it has left."""
     watcher = beside(desk.watch)
     desk.post("answer")
@@ -54,7 +54,7 @@ def test_a_message_wakes_the_watcher_when_nobody_is_there(desk: Desk[str]) -> No
     assert ended(visitor)
 
 
-def test_what_came_while_the_seat_was_taken_is_left_to_the_watcher(desk: Desk[str]) -> None:
+def test_what_came_while_the_seat_was_taken_is_left_to_the_watcher(desk: Mailbox[str]) -> None:
     """A message that the visitor did not collect, and an instant that is due once the visitor has gone."""
     desk.enter()
     watcher = beside(desk.watch)
@@ -68,7 +68,7 @@ def test_what_came_while_the_seat_was_taken_is_left_to_the_watcher(desk: Desk[st
     assert ended(watcher)
 
 
-def test_a_closed_desk_is_not_watched(desk: Desk[str]) -> None:
+def test_a_closed_desk_is_not_watched(desk: Mailbox[str]) -> None:
     """The watcher goes home without the seat, whatever there may be to do."""
     seen: list[bool] = []
     watcher = beside(lambda: seen.append(desk.watch()))

@@ -18,7 +18,7 @@ from sluice.sink import (
     ResultInfo,
     TokenBucketRateLimitingStrategy,
 )
-from sluice.sink.pacing import Pace
+from sluice.sink.pacing import PacingRate
 
 Make = Callable[[AsyncSinkConfig, Callable[[], float]], RateLimitingStrategy]
 
@@ -209,7 +209,7 @@ def test_room_in_flight_is_waited_for_by_answers() -> None:
 
 def test_requests_given_up_leave_no_trace_in_the_pace() -> None:
     """Refusals after a failed epoch count from the first: nothing is taken for an echo of the old one."""
-    pace = Pace(100.0)
+    pace = PacingRate(100.0)
     pace.sent(50, 0.0)
     pace.answered(0, 10, 0.1)  # lowered, with 40 on their way
     pace.forget_in_flight()
@@ -220,14 +220,14 @@ def test_requests_given_up_leave_no_trace_in_the_pace() -> None:
     assert pace.rate < lowered
 
 
-def exchange(pace: Pace, count: int, refused: int, now: float) -> None:
+def exchange(pace: PacingRate, count: int, refused: int, now: float) -> None:
     pace.sent(count, now)
     pace.answered(count - refused, refused, now)
 
 
-def settled(rate: float = 1000.0) -> Pace:
+def settled(rate: float = 1000.0) -> PacingRate:
     """A pace past its slow start: refused at 10 s, and again at 12 s, with `rate` accepted in between."""
-    pace = Pace(4 * rate)
+    pace = PacingRate(4 * rate)
     exchange(pace, 100, 50, 10.0)
     for n in range(20):
         exchange(pace, round(rate / 10), 0, 10.0 + n / 10)
@@ -237,7 +237,7 @@ def settled(rate: float = 1000.0) -> Pace:
 
 def test_a_rate_is_measured_between_two_refusals() -> None:
     """What was accepted from one to the other, by the time, less a margin."""
-    pace = Pace(50_000.0)
+    pace = PacingRate(50_000.0)
     exchange(pace, 5000, 50, 10.0)
     exchange(pace, 3000, 1000, 12.0)
 
@@ -283,7 +283,7 @@ def test_idleness_is_not_taken_for_slowness() -> None:
 
 def test_long_calm_does_not_hide_a_change() -> None:
     """After ten minutes in which all was accepted, refusals of a tenth are noticed within seconds."""
-    pace = Pace(50_000.0)
+    pace = PacingRate(50_000.0)
     exchange(pace, 10, 5, 0.0)
     for n in range(1, 6000):
         exchange(pace, 100, 0, n / 10)

@@ -9,14 +9,14 @@ from sink_fakes import config
 
 from sluice.errors import ServiceError, SluiceError
 from sluice.sink import NoRateLimitingStrategy, RequestInfo, ResultInfo, SubmitResult
-from sluice.sink.scheduler import Request, SinkMachine
+from sluice.sink.scheduler import Request, SinkScheduler
 
 
 class Driven:
     """A machine whose time and answers a test states."""
 
     def __init__(self, *, strategy: Any = None, jitter: float = 1.0, **settings: Any) -> None:
-        self.machine: SinkMachine[str] = SinkMachine(
+        self.machine: SinkScheduler[str] = SinkScheduler(
             config(**settings), strategy or NoRateLimitingStrategy(), name="fake", jitter=lambda: jitter
         )
         self.now = 0.0

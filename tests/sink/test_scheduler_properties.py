@@ -20,7 +20,7 @@ from sluice.sink import (
     Rejection,
     SubmitResult,
 )
-from sluice.sink.scheduler import Request, SinkMachine
+from sluice.sink.scheduler import Request, SinkScheduler
 
 Kind = Literal["accept", "refuse", "fail", "reject"]
 
@@ -55,7 +55,7 @@ class World:
     ) -> None:
         self.config = settings_
         self.strategy = strategy
-        self.machine: SinkMachine[int] = SinkMachine(
+        self.machine: SinkScheduler[int] = SinkScheduler(
             settings_, strategy, name="w", jitter=lambda: 0.5, keeps_rejected=True
         )
         self.steps_left = steps

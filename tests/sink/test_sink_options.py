@@ -17,7 +17,7 @@ from sluice.sink import (
     TokenBucketRateLimitingStrategy,
 )
 from sluice.sink.options import SINK_OPTIONS, config_from_options, strategy_from_options
-from sluice.sink.strategy_cache import StrategyMemory
+from sluice.sink.strategy_cache import StrategyCache
 
 LIMITS = SinkLimits(
     max_batch_size=500, max_batch_size_in_bytes=1000, max_record_size_in_bytes=1000, aimd_decrease_factor=0.99
@@ -236,7 +236,7 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_what_was_learnt_is_found_again() -> None:
     """The next epoch of the same destination and configuration gets the same strategy."""
-    memory = StrategyMemory()
+    memory = StrategyCache()
     with memory.lend("a", NoRateLimitingStrategy) as first:
         pass
     with (
@@ -249,7 +249,7 @@ def test_what_was_learnt_is_found_again() -> None:
 
 def test_a_strategy_serves_one_writer_at_a_time() -> None:
     """Two writers side by side do not share books."""
-    memory = StrategyMemory()
+    memory = StrategyCache()
     with memory.lend("a", NoRateLimitingStrategy):
         pass
     with memory.lend("a", NoRateLimitingStrategy) as one, memory.lend("a", NoRateLimitingStrategy) as two:
@@ -263,7 +263,7 @@ def test_a_strategy_that_can_forget_survives_a_failure() -> None:
         forget_in_flight: Any = property()
 
     def failing(kind: type[NoRateLimitingStrategy]) -> bool:
-        memory = StrategyMemory()
+        memory = StrategyCache()
         with pytest.raises(OSError, match="x"), memory.lend("a", kind) as first:
             raise OSError("x")
         with memory.lend("a", kind) as second:
@@ -275,7 +275,7 @@ def test_a_strategy_that_can_forget_survives_a_failure() -> None:
 
 def test_memory_is_bounded() -> None:
     """Queries come and go; the strategies of those long gone are forgotten."""
-    memory = StrategyMemory()
+    memory = StrategyCache()
     for key in range(1000):
         with memory.lend(key, NoRateLimitingStrategy):
             pass

@@ -56,7 +56,7 @@ def writing(
 
 
 def caretakers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "sluice-sink-caretaker"]
+    return [thread for thread in threading.enumerate() if thread.name == "sluice-sink-background flusher"]
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -120,7 +120,7 @@ def test_a_flush_of_nothing_is_no_request() -> None:
 
 
 def test_a_batch_that_waited_is_sent_without_a_new_row() -> None:
-    """maxTimeInBuffer holds while the task's thread is away: the caretaker sends what is due."""
+    """maxTimeInBuffer holds while the task's thread is away: the background flusher sends what is due."""
     clock = ManualClock()
     destination = FakeDestination()
     with writing(destination, clock=clock, max_time_in_buffer=5.0) as writer:

@@ -1,4 +1,4 @@
-"""A fan-out agent over a `MemoryLog`: subscriptions, their marks, and feeds, with faults on demand."""
+"""A fan-out agent over a `MemoryLog`: subscriptions, their marks, and publishers, with faults on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory_log import MemoryLog
 from sluice.errors import ServiceError
 from sluice.source.cursor import iterator_start
 from sluice.source.offsets import After, Position, SplitRange
-from sluice.source.split_state import Seen
+from sluice.source.split_state import CutPoint
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import Page, Record
 from sluice.source.subscriptions import View
@@ -25,9 +25,9 @@ class Faults:
     lose: float = 0.0  # a subscription is gone between two triggers
     lag: float = 0.0  # nothing more is pushed for this trigger
     rewind: float = 0.0  # a subscription is opened further back than asked for
-    refuse: float = 0.0  # a feed can't be opened
-    break_off: float = 0.0  # a feed fails
-    skip: float = 0.0  # a feed starts behind where it should
+    refuse: float = 0.0  # a publisher can't be opened
+    break_off: float = 0.0  # a publisher fails
+    skip: float = 0.0  # a publisher starts behind where it should
     overlap: float = 0.0  # a page comes again
     idle: float = 0.0  # an empty page that says it is at the tip
 
@@ -66,8 +66,8 @@ def behind_number(records: list[Record], at: int) -> list[Record]:
     return records[bisect_left(records, at, key=lambda record: int(record.sequence_number)) :]
 
 
-class MemoryFrontier:
-    """A `Frontier`; events come when a trigger asks, as many as `events`, of up to `event_size` records."""
+class MemorySubscriptions:
+    """`Subscriptions` in memory; a trigger brings up to `events` events of up to `event_size` records."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class MemoryFrontier:
         self.is_down = False
         self.is_closed = False
 
-    # --- Frontier ---
+    # --- Subscriptions ---
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
         self.followed.append(dict(positions))
@@ -148,7 +148,7 @@ class MemoryFrontier:
 
     def _covers(self, subscription: Subscription, position: Position) -> bool:
         start = subscription.start
-        if isinstance(start, After) and subscription.first not in (None, int(start.landmark)):
+        if isinstance(start, After) and subscription.first not in (None, int(start.position_record)):
             return False  # it has started behind the record that it was asked for
         if not isinstance(position, After):
             return position == start and subscription.freed < 0
@@ -186,16 +186,16 @@ class MemoryFrontier:
             subscription.has_ended = shard.ending_sequence is not None
 
 
-def mark(event: list[Record]) -> Seen:
+def mark(event: list[Record]) -> CutPoint:
     size = sum(len(r.data) + len(r.partition_key) for r in event)
     last = event[-1]
-    return Seen(last.sequence_number, last.arrival, size, len(event), min(r.arrival for r in event))
+    return CutPoint(last.sequence_number, last.arrival, size, len(event), min(r.arrival for r in event))
 
 
-class MemoryFeed:
-    """A `Feed` of what the log holds behind a position."""
+class MemoryPublisher:
+    """A `RecordPublisher` of what the log holds behind a position."""
 
-    vouches = False
+    is_gapless = False
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class MemoryFeed:
         self._last: list[Record] = []
         # Only where a record shows where it should start can it be seen that it does not.
         if isinstance(position, After) and self._happens(faults.skip):
-            self._at = int(position.landmark) + 1
+            self._at = int(position.position_record) + 1
 
     def next_page(self) -> Page:
         assert not self.is_closed
@@ -246,7 +246,7 @@ class MemoryFeed:
 
 
 class MemoryAgent:
-    """Frontiers for the planner and feeds for tasks, over one log."""
+    """Frontiers for the planner and publishers for tasks, over one log."""
 
     def __init__(
         self,
@@ -262,28 +262,28 @@ class MemoryAgent:
         self.events = events
         self.faults = faults
         self.rng = random.Random(seed)
-        self.frontier = self.new_frontier()
-        self.feeds: list[MemoryFeed] = []
+        self.subscriptions = self.new_frontier()
+        self.publishers: list[MemoryPublisher] = []
         self.opened: list[tuple[SplitRange, Position]] = []
 
-    def new_frontier(self) -> MemoryFrontier:
+    def new_frontier(self) -> MemorySubscriptions:
         """As a new query has it: it knows nothing."""
-        self.frontier = MemoryFrontier(
+        self.subscriptions = MemorySubscriptions(
             self.log,
             event_size=self.event_size,
             events=self.events,
             faults=self.faults,
             seed=self.rng.randrange(1_000_000),
         )
-        return self.frontier
+        return self.subscriptions
 
-    def open_feed(self, split_range: SplitRange, position: Position) -> MemoryFeed:
+    def open_publisher(self, split_range: SplitRange, position: Position) -> MemoryPublisher:
         self.opened.append((split_range, position))
         if self.rng.random() < self.faults.refuse:
             raise ServiceError("the agent is not there", operation="SubscribeToShard", retryable=True)
         if split_range.split not in self.log.shards:
             raise ServiceError("no such shard", operation="SubscribeToShard", missing=True)
-        feed = MemoryFeed(
+        publisher = MemoryPublisher(
             self.log,
             split_range.split,
             position,
@@ -291,8 +291,8 @@ class MemoryAgent:
             faults=self.faults,
             rng=self.rng,
         )
-        self.feeds.append(feed)
-        return feed
+        self.publishers.append(publisher)
+        return publisher
 
 
-__all__ = ["ALL_FAULTS", "NO_FAULTS", "Faults", "MemoryAgent", "MemoryFeed", "MemoryFrontier"]
+__all__ = ["ALL_FAULTS", "NO_FAULTS", "Faults", "MemoryAgent", "MemoryPublisher", "MemorySubscriptions"]

@@ -11,16 +11,16 @@ from memory_subscriptions import MemoryAgent
 
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.cursor import Cursor
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
 from sluice.source.offsets import HORIZON, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.publisher import FeedCursor
+from sluice.source.publisher import PublisherCursor
 from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Record
-from sluice.source.subscriptions import Frontier
+from sluice.source.subscriptions import Subscriptions
 
 Rows = dict[SplitId, list[Record]]
 
@@ -37,20 +37,20 @@ def make_enumerator(
     initial: InitialPositions = at_horizon,
     fail: bool = True,
     discovery_interval: float = 10.0,
-    frontier: Frontier | None = None,
+    subscriptions: Subscriptions | None = None,
 ) -> StreamEnumerator:
-    guard = LossGuard(log, fail, log.server_time)
-    probe = Probe(log, guard, ProbeSettings(pause=log.sleep))
+    data_loss = DataLossPolicy(log, fail, log.server_time)
+    probe = Probe(log, data_loss, ProbeSettings(pause=log.sleep))
     planner = Planner(probe, log.server_time, fail_on_missing=fail, threads=1)
     settings = EnumeratorSettings(streams, initial, discovery_interval)
-    return StreamEnumerator(log, settings, guard, probe, planner, frontier=frontier)
+    return StreamEnumerator(log, settings, data_loss, probe, planner, subscriptions=subscriptions)
 
 
 class Query:
     """Runs batches as Spark does: the end is logged as JSON before anything is read.
 
     Args:
-        agent: plans from its frontier and reads from its feeds; None for polling alone.
+        agent: plans from its subscriptions and reads from its publishers; None for polling alone.
     """
 
     def __init__(
@@ -108,20 +108,22 @@ class Query:
         """The rows of a logged batch, read from nothing but the log's two offsets."""
         start = Offsets.from_json(self.offsets[batch - 1 if batch < 0 else batch])
         end = Offsets.from_json(self.offsets[batch if batch < 0 else batch + 1])
-        guard = LossGuard(self.log, self.fail, self.log.server_time)
+        data_loss = DataLossPolicy(self.log, self.fail, self.log.server_time)
         settings = ReadSettings(self.page_limit, 0.2, self.log.sleep)
         agent = None if by_polling else self.agent
 
         def by_feed(split_range: SplitRange, position: Position) -> Cursor:
             assert agent is not None
-            return FeedCursor(self.log, guard, split_range, position, agent.open_feed, may_poll=True)
+            return PublisherCursor(
+                self.log, data_loss, split_range, position, agent.open_publisher, may_poll=True
+            )
 
         rows: Rows = {}
         for split_range in self.enumerator.ranges(start, end):
-            reader = RangeReader(self.log, guard, settings, by_feed if agent else None)
+            reader = RangeReader(self.log, data_loss, settings, by_feed if agent else None)
             rows[split_range.split] = read_plain(reader, split_range)
         if agent is not None:
-            assert all(feed.is_closed for feed in agent.feeds)
+            assert all(publisher.is_closed for publisher in agent.publishers)
         return rows
 
     def by_split(self) -> Rows:
@@ -136,9 +138,9 @@ class Query:
         return sorted(int(r.sequence_number) for records in self.by_split().values() for r in records)
 
     def _enumerator(self) -> StreamEnumerator:
-        frontier = self.agent.new_frontier() if self.agent is not None else None
+        subscriptions = self.agent.new_frontier() if self.agent is not None else None
         return make_enumerator(
-            self.log, self.streams, initial=self.initial, fail=self.fail, frontier=frontier
+            self.log, self.streams, initial=self.initial, fail=self.fail, subscriptions=subscriptions
         )
 
 

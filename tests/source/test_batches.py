@@ -15,7 +15,7 @@ from query import Query, check_exactly_once, make_enumerator, read_plain, throug
 
 from sluice.errors import DataLossError, OptionError, ServiceError
 from sluice.source.admission import Limits
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, AtTime, Closed, Offsets, Position, SplitRange, before
 from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.splits import Split, SplitId
@@ -344,9 +344,9 @@ def test_a_range_that_ends_before_it_starts_is_an_error() -> None:
     records = put_many(log, 10)
     log.pass_time(5)
     backwards = SplitRange(S0, AtTime(log.now), After(records[-1].sequence_number))
-    guard = LossGuard(log, fail=True, now=log.server_time)
+    data_loss = DataLossPolicy(log, fail=True, now=log.server_time)
     with pytest.raises(ServiceError, match="without it"):
-        list(RangeReader(log, guard, ReadSettings(100, 0.2, log.sleep)).read(backwards))
+        list(RangeReader(log, data_loss, ReadSettings(100, 0.2, log.sleep)).read(backwards))
 
 
 # --- limits -------------------------------------------------------------------------------------------
@@ -500,8 +500,8 @@ def test_available_now_waits_while_it_is_refused() -> None:
 
 
 def bounded(query: Query, before: int | None = None) -> list[Record]:
-    guard = LossGuard(query.log, fail=True, now=query.log.server_time)
-    reader = RangeReader(query.log, guard, ReadSettings(10_000, 0.2, query.log.sleep))
+    data_loss = DataLossPolicy(query.log, fail=True, now=query.log.server_time)
+    reader = RangeReader(query.log, data_loss, ReadSettings(10_000, 0.2, query.log.sleep))
     return [record for each in query.enumerator.bounded(before) for record in read_plain(reader, each)]
 
 

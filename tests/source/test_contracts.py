@@ -6,7 +6,7 @@ from memory_log import MemoryLog
 from query import make_enumerator
 
 from sluice.source import Offsets, Split, SplitEnumerator, SplitRange, SplitReader, StreamLog
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.reader import RangeReader, ReadSettings
 
 
@@ -16,8 +16,8 @@ def test_what_is_built_fulfils_the_contracts() -> None:
     log.create("s")
     service: StreamLog = log
     enumerator: SplitEnumerator[Split, Offsets] = make_enumerator(log, ["s"])
-    guard = LossGuard(service, fail=True, now=log.server_time)
-    reader: SplitReader[SplitRange] = RangeReader(service, guard, ReadSettings(10, 0.2, log.sleep))
+    data_loss = DataLossPolicy(service, fail=True, now=log.server_time)
+    reader: SplitReader[SplitRange] = RangeReader(service, data_loss, ReadSettings(10, 0.2, log.sleep))
     log.put("s", "key")
     start = enumerator.initial()
     (split_range,) = enumerator.ranges(start, enumerator.advance(start))

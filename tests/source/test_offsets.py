@@ -128,7 +128,7 @@ def test_stream_created_anew_is_read_from_its_horizon() -> None:
 def test_before_a_record() -> None:
     """The position right before a record keeps the service's way to write numbers."""
     assert before("00100") == After("00099")
-    assert before("00100").landmark == "00100"  # type: ignore[union-attr]
+    assert before("00100").position_record == "00100"  # type: ignore[union-attr]
     assert before("0") == HORIZON
 
 

@@ -47,7 +47,7 @@ def test_every_record_arrives_once_in_order_in_its_batch(  # noqa: PLR0917 - Hyp
     fault_rate: float,
     steps: list[tuple[object, ...]],
 ) -> None:
-    """Whatever subscriptions and feeds do: all records, once, in order; and by polling the same rows."""
+    """Whatever subscriptions and publishers do: all records, once, in order; and by polling the same rows."""
     agent = functools.partial(MemoryAgent, event_size=event_size, events=events, faults=faults, seed=seed)
     machine = Machine(seed, shards, 10_000, fault_rate, agent)
     for step in steps:
@@ -131,7 +131,7 @@ def test_splits_at_their_targets_are_followed_still() -> None:
     query.enumerator.stop_at_available()
     while query.run_batch(Limits(records=4)) is not None:
         pass
-    assert all(followed.keys() == {one, other} for followed in agent.frontier.followed)
+    assert all(followed.keys() == {one, other} for followed in agent.subscriptions.followed)
 
 
 def test_ends_are_numbers_of_records_with_their_hints() -> None:
@@ -162,8 +162,8 @@ def test_lost_subscriptions_cost_no_record(caplog: pytest.LogCaptureFixture) -> 
     settle(query)
     records += put_many(log, 200)
     query.run_batch(Limits(records=100))
-    agent.frontier.lose()
-    agent.frontier.is_down = True
+    agent.subscriptions.lose()
+    agent.subscriptions.is_down = True
     # What was pushed is known still: the rest of it is planned without a look.
     calls = log.calls["GetRecords"]
     end = query.enumerator.advance(Offsets.from_json(query.offsets[-1]))
@@ -176,7 +176,7 @@ def test_lost_subscriptions_cost_no_record(caplog: pytest.LogCaptureFixture) -> 
         query.run_batch()
         log.pass_time(3)
     assert log.calls["GetRecords"] > calls
-    agent.frontier.is_down = False
+    agent.subscriptions.is_down = False
     query.run_to_end()
     check_exactly_once(query, records)
     changes = [r.message for r in caplog.records if "subscription" in r.message]
@@ -206,8 +206,8 @@ def test_subscription_from_further_back() -> None:
     query, agent = pushed_query(log, event_size=3, events=2)
     records = put_many(log, 60)
     query.run_to_end()
-    agent.frontier.lose()
-    agent.frontier.subscriptions[S0] = Subscription(
+    agent.subscriptions.lose()
+    agent.subscriptions.subscriptions[S0] = Subscription(
         After(records[5].sequence_number), int(records[5].sequence_number)
     )
     for _ in range(30):
@@ -215,7 +215,7 @@ def test_subscription_from_further_back() -> None:
         query.run_batch()
     query.run_to_end()
     check_exactly_once(query, records)
-    assert agent.frontier.subscriptions[S0].start == After(records[5].sequence_number)
+    assert agent.subscriptions.subscriptions[S0].start == After(records[5].sequence_number)
 
 
 def test_subscription_that_is_far_behind_is_not_waited_for() -> None:
@@ -229,7 +229,7 @@ def test_subscription_that_is_far_behind_is_not_waited_for() -> None:
     assert len(query.numbers()) == len(records)
     log.pass_time(30)
     first = After(records[0].sequence_number)
-    agent.frontier.subscriptions[S0] = Subscription(first, first.sequence)
+    agent.subscriptions.subscriptions[S0] = Subscription(first, first.sequence)
     records += put_many(log, 5)
     calls = log.calls["GetRecords"]
     assert query.run_batch() is None
@@ -252,11 +252,11 @@ def test_a_batch_that_is_run_again_is_followed_from_its_start() -> None:
     records += put_many(log, 20)
     start = Offsets.from_json(query.offsets[-1])
     query.run_batch(crash=True)
-    assert agent.frontier.followed == [start.positions]
+    assert agent.subscriptions.followed == [start.positions]
     end = Offsets.from_json(query.offsets[-1])
     assert query.run_batch() is None
     query.enumerator.ranges(start, end)
-    assert agent.frontier.followed == [start.positions, end.positions]
+    assert agent.subscriptions.followed == [start.positions, end.positions]
     query.run_to_end()
     check_exactly_once(query, records)
 
@@ -270,9 +270,9 @@ def test_an_empty_batch_that_is_run_again_follows_nothing() -> None:
     start, end = query.enumerator.initial(), query.enumerator.advance(query.enumerator.initial())
     query.restart()
     query.enumerator.ranges(end, end)
-    assert agent.frontier.followed == []
+    assert agent.subscriptions.followed == []
     query.enumerator.ranges(start, end)
-    assert agent.frontier.followed == [start.positions]
+    assert agent.subscriptions.followed == [start.positions]
 
 
 def test_closing_closes_the_frontier() -> None:
@@ -281,7 +281,7 @@ def test_closing_closes_the_frontier() -> None:
     log.create("s")
     query, agent = pushed_query(log)
     query.enumerator.close()
-    assert agent.frontier.is_closed
+    assert agent.subscriptions.is_closed
 
 
 # --- limits and targets -------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_limits_are_passed_by_at_most_a_mark(limit: int) -> None:
     settle(query)
     done, calls = len(query.batches), log.calls["GetRecords"]
     put_many(log, 1200)
-    agent.frontier.rng.seed(1)
+    agent.subscriptions.rng.seed(1)
     while query.run_batch(Limits(records=limit)) is not None:
         pass
     sizes = [sum(map(len, batch.values())) for batch in query.batches[done:]]
@@ -352,13 +352,13 @@ def test_mark_of_unknown_length_does_not_pass_for_a_short_one() -> None:
     query, agent = pushed_query(log, event_size=2_000)
     put_many(log, 4)
     settle(query)
-    view = agent.frontier.view
+    view = agent.subscriptions.view
 
     def unknowing(split: SplitId, position: Position) -> View | None:
         known = view(split, position)
         return known and replace(known, marks=[mark._replace(since=None) for mark in known.marks])
 
-    agent.frontier.view = unknowing  # type: ignore[method-assign]
+    agent.subscriptions.view = unknowing  # type: ignore[method-assign]
     put_many(log, 400, per_second=20)
     done = len(query.batches)
     query.run_to_end(Limits(span=5 * SECOND))
@@ -423,13 +423,13 @@ def test_subscription_that_does_not_tell_the_end(limits: Limits, monkeypatch: py
     log = MemoryLog()
     log.create("s")
     query, agent = pushed_query(log)
-    view = agent.frontier.view
+    view = agent.subscriptions.view
 
     def without_end(split: SplitId, position: Position) -> View | None:
         known = view(split, position)
         return None if known is None else replace(known, has_ended=False, is_at_tip=True)
 
-    monkeypatch.setattr(agent.frontier, "view", without_end)
+    monkeypatch.setattr(agent.subscriptions, "view", without_end)
     records = put_many(log, 10)
     settle(query)
     records += put_many(log, 10)
@@ -463,7 +463,7 @@ def test_split_that_has_gone_is_read_to_its_end_from_what_was_pushed() -> None:
     query.log.expire(S0)
     query.log.pass_time(20)
     done = len(query.batches)
-    # The feed still has the records, though neither listing nor polling know of them.
+    # The publisher still has the records, though neither listing nor polling know of them.
     start = Offsets.from_json(query.offsets[-1])
     end = query.enumerator.advance(start)
     assert [r.split for r in query.enumerator.ranges(start, end)] == [S0]
@@ -485,7 +485,7 @@ def test_split_that_has_gone_with_its_subscription_is_a_loss() -> None:
     query, agent, _ = vanished(fail=True)
     query.log.expire(S0)
     query.log.pass_time(20)
-    agent.frontier.lose()
+    agent.subscriptions.lose()
     with pytest.raises(DataLossError, match="vanished"):
         query.run_batch()
 
@@ -495,7 +495,7 @@ def test_split_that_was_not_pushed_to_its_end_is_a_loss() -> None:
     query, agent, _ = vanished(fail=True, events=1)
     query.log.expire(S0)
     query.log.pass_time(20)
-    view = agent.frontier.view(S0, Offsets.from_json(query.offsets[-1]).position(S0))
+    view = agent.subscriptions.view(S0, Offsets.from_json(query.offsets[-1]).position(S0))
     assert view is not None
     assert not view.has_ended
     with pytest.raises(DataLossError, match="vanished"):
@@ -503,7 +503,7 @@ def test_split_that_was_not_pushed_to_its_end_is_a_loss() -> None:
 
 
 def test_split_that_has_gone_between_planning_and_reading_is_a_loss() -> None:
-    """What no feed and no poll can read is reported by the task; the batch does not just come out short."""
+    """What no publisher and no poll can read is reported by the task; the batch is not just shorter."""
     query, _, _ = vanished(fail=True)
     query.log.expire(S0)
     query.log.pass_time(20)
@@ -582,7 +582,7 @@ def test_latest_outlives_the_retention_when_pushed() -> None:
         log.pass_time(3600)
         records += put_to(log, busy, 1)
         query.run_batch()
-    assert idle in agent.frontier.subscriptions
+    assert idle in agent.subscriptions.subscriptions
     assert log.calls["GetRecords"] == calls
     query.restart()
     records += put_to(log, idle, 5)

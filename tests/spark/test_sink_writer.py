@@ -19,7 +19,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from sluice.errors import OptionError
 from sluice.sink import SinkLimits, SinkProgress, SubmitResult
-from sluice.sink.strategy_cache import remembered
+from sluice.sink.strategy_cache import strategy_cache
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.sink_writer import CommitMessage
 
@@ -78,7 +78,7 @@ OPTIONS = {"destination": f"{__name__}:Collecting", "rateLimiting": "aimd"}
 def _empty() -> None:
     Collecting.stored.clear()
     Collecting.refusals.clear()
-    remembered._resting.clear()
+    strategy_cache._resting.clear()
 
 
 def source(**options: str) -> AsyncSinkDataSource:

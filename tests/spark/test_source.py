@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from sluice.errors import OptionError
 from sluice.kinesis.driver import StreamPlanning
-from sluice.kinesis.fanout.assignment import FanOutAccess
+from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.record_batches import ARROW_SCHEMA
 from sluice.source.admission import NO_LIMITS, Limits
@@ -93,12 +93,12 @@ class FakePlanning:
     def __init__(self, enumerator: FakeEnumerator) -> None:
         self.enumerator = enumerator
         self.recalled: list[Offsets] = []
-        self.given = FanOutAccess({"clicks": "arn:consumer"})
+        self.given = FanOutAssignment({"clicks": "arn:consumer"})
 
     def recall(self, offsets: Offsets) -> None:
         self.recalled.append(offsets)
 
-    def access(self, ranges: Sequence[SplitRange]) -> FanOutAccess:
+    def access(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
         del ranges
         return self.given
 
@@ -253,9 +253,11 @@ def test_a_batch_that_is_read_again_has_the_same_ranges() -> None:
 @pytest.mark.parametrize("mode", ["batch", "stream"])
 def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a task gets of the reader is its options; of the partition, its ranges and how to read them."""
-    seen: list[tuple[SourceConfig, Sequence[SplitRange], FanOutAccess | None]] = []
+    seen: list[tuple[SourceConfig, Sequence[SplitRange], FanOutAssignment | None]] = []
 
-    def read_ranges(config: SourceConfig, given: Sequence[SplitRange], access: FanOutAccess | None) -> Any:
+    def read_ranges(
+        config: SourceConfig, given: Sequence[SplitRange], access: FanOutAssignment | None
+    ) -> Any:
         seen.append((config, given, access))
         return iter(())
 
@@ -264,9 +266,9 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     wanted = SplitRange(SHARD, After("3"), After("9"))
 
     copy = pickle.loads(pickle.dumps(made))
-    access = FanOutAccess({"clicks": "arn:consumer"})
+    access = FanOutAssignment({"clicks": "arn:consumer"})
     settled: list[bool] = []
-    monkeypatch.setattr(source_reader, "settle", lambda: settled.append(bool(seen)))
+    monkeypatch.setattr(source_reader, "freeze_loaded_objects", lambda: settled.append(bool(seen)))
     list(copy.read(source_reader.RangesPartition((wanted,), access)))
 
     assert seen == [(made._config, (wanted,), access)]

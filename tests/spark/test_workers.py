@@ -26,14 +26,14 @@ def test_what_is_loaded_is_left_alone_from_the_first_task_on(
 ) -> None:
     """Once: what later tasks leave behind is garbage, and is to be collected."""
     monkeypatch.setattr(TaskContext, "get", object)
-    workers.settle()
-    workers.settle()
+    workers.freeze_loaded_objects()
+    workers.freeze_loaded_objects()
 
     assert calls == ["collect", "freeze"]
 
 
 def test_nobody_else_s_process_is_meddled_with(calls: list[str]) -> None:
     """On the driver and in tests there is no task."""
-    workers.settle()
+    workers.freeze_loaded_objects()
 
     assert calls == []

@@ -11,10 +11,10 @@ from botocore.exceptions import ClientError
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.endpoint_state import Contact, contact_with
+from sluice.aws.endpoint_state import EndpointState, endpoint_state
 from sluice.aws.errors import DamagedAnswerError, endpoint_of, is_unanswered, translate
 from sluice.errors import ServiceError, SluiceError
-from sluice.retry import Backoff, Retrying
+from sluice.retry import Backoff, Retrier
 
 __all__ = ["Calls"]
 
@@ -34,7 +34,7 @@ class Calls:
         connection: how to reach the service.
         service: as the SDK names it (``kinesis``).
         backoffs: by the operation's name in the API.
-        retrying: its sleep is where a stopping task gets out.
+        retrier: its sleep is where a stopping task gets out.
         clock: local time in seconds since the epoch.
         is_known: the endpoint has answered another process of the query: it is not given up early.
     """
@@ -45,20 +45,20 @@ class Calls:
         service: str,
         backoffs: Mapping[str, Backoff],
         *,
-        retrying: Retrying | None = None,
+        retrier: Retrier | None = None,
         clock: Callable[[], float] = time.time,
         is_known: bool = False,
     ) -> None:
         self._connection = connection
         self._service = service
         self._backoffs = dict(backoffs)
-        self._retrying = retrying or Retrying()
+        self._retrier = retrier or Retrier()
         self._clock = clock
         self._is_known = is_known
 
     def server_time(self) -> float:
         """Seconds since the epoch by the local clock, unless answers showed that it is off."""
-        return self._clock() + _contact(client_for(self._connection, self._service)).skew
+        return self._clock() + _state_of(client_for(self._connection, self._service)).skew
 
     def call(
         self,
@@ -83,7 +83,7 @@ class Calls:
         """
         client = client_for(self._connection, self._service)
         method = getattr(client, xform_name(operation))
-        contact = _contact(client)
+        contact = _state_of(client)
         unanswered = 0
 
         def attempt() -> T:
@@ -100,7 +100,7 @@ class Calls:
                     contact.note(error.response, sent, self._clock())
                 endpoint = endpoint_of(error, client.meta.endpoint_url)
                 problem = translate(error, operation=operation, target=target, endpoint=endpoint)
-                is_known = self._is_known or contact_with(endpoint).reached
+                is_known = self._is_known or endpoint_state(endpoint).reached
                 if is_unanswered(problem) and not is_known:
                     unanswered += 1
                     problem.retryable = problem.retryable and unanswered <= _FIRST_CONTACT_RETRIES
@@ -108,11 +108,11 @@ class Calls:
                 return instead
             raise problem from None
 
-        return self._retrying.call(self._backoffs[operation], attempt)
+        return self._retrier.call(self._backoffs[operation], attempt)
 
 
-def _contact(client: Any) -> Contact:
-    return contact_with(client.meta.endpoint_url)
+def _state_of(client: Any) -> EndpointState:
+    return endpoint_state(client.meta.endpoint_url)
 
 
 def _understood(answer: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:

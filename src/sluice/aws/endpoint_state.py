@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-__all__ = ["Contact", "contact_with"]
+__all__ = ["EndpointState", "endpoint_state"]
 
 # The Date header has whole seconds, and clocks that NTP keeps differ by less than this.
 _TOLERANCE: Final = 2.0
 
 
 @dataclass
-class Contact:
+class EndpointState:
     """One endpoint, as seen by this process. Written by several threads; each write is one assignment.
 
     Attributes:
@@ -42,9 +42,9 @@ class Contact:
         self.skew = lowest if lowest > _TOLERANCE or highest < -_TOLERANCE else 0.0
 
 
-_contacts: Final[dict[str, Contact]] = {}
+_states: Final[dict[str, EndpointState]] = {}
 
 
-def contact_with(endpoint: str) -> Contact:
+def endpoint_state(endpoint: str) -> EndpointState:
     """What this process knows of `endpoint`; the same object for every caller."""
-    return _contacts.setdefault(endpoint, Contact())
+    return _states.setdefault(endpoint, EndpointState())

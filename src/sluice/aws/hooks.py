@@ -23,7 +23,7 @@ from botocore.parsers import ResponseParserFactory
 
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.receiving import Receiver
-from sluice.aws.request_bodies import put_in, set_aside
+from sluice.aws.request_bodies import insert_body, substitute
 from sluice.aws.responses import metadata_of, read_put_record_batch, read_put_records, read_records
 
 __all__ = ["ParserFactory", "install"]
@@ -36,8 +36,8 @@ def install(client: Any) -> None:
     events = client.meta.events
     service = client.meta.service_model.service_id.hyphenize()
     events.register(f"after-call.{service}", refuse_damage, unique_id="sluice-damage")
-    events.register(f"before-parameter-build.{service}", set_aside, unique_id="sluice-set-aside")
-    events.register(f"before-call.{service}", put_in, unique_id="sluice-put-in")
+    events.register(f"before-parameter-build.{service}", substitute, unique_id="sluice-set-aside")
+    events.register(f"before-call.{service}", insert_body, unique_id="sluice-put-in")
     if service == "kinesis":
         Receiver().install(events, "kinesis.GetRecords")
         events.register(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["Ready", "put_in", "set_aside"]
+__all__ = ["Ready", "insert_body", "substitute"]
 
 _CONTEXT_KEY: Final = "sluice_ready"
 _encoder: Final = msgspec.json.Encoder()
@@ -33,7 +33,7 @@ class Ready:
     stand_in: Any
 
 
-def set_aside(*, params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
+def substitute(*, params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
     """Of the event ``before-parameter-build``: shows the SDK stand-ins."""
     ready = {name: each for name, each in params.items() if isinstance(each, Ready)}
     if not ready:
@@ -48,7 +48,7 @@ def set_aside(*, params: dict[str, Any], model: Any, context: dict[str, Any], **
     context[_CONTEXT_KEY] = {name: each.value for name, each in ready.items()}
 
 
-def put_in(*, params: dict[str, Any], context: Mapping[str, Any], **_: Any) -> None:
+def insert_body(*, params: dict[str, Any], context: Mapping[str, Any], **_: Any) -> None:
     """Of the event ``before-call``: puts what is ready into the body."""
     ready = context.get(_CONTEXT_KEY)
     if ready is not None:

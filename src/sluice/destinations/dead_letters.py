@@ -8,7 +8,7 @@ from typing import Any, Final
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.errors import translate
-from sluice.retry import Backoff, Retrying
+from sluice.retry import Backoff, Retrier
 from sluice.sink.dead_letters import DeadLetter, Origin, as_line, name_of
 
 __all__ = ["S3DeadLetterQueue"]
@@ -30,7 +30,7 @@ class S3DeadLetterQueue:
         connection: that of the sink.
         origin: whose letters these are.
         client: makes the SDK's client; replaced in tests.
-        retrying: how throttling and lost connections are waited out.
+        retrier: how throttling and lost connections are waited out.
         object_size: bytes after which an object is put.
     """
 
@@ -41,7 +41,7 @@ class S3DeadLetterQueue:
         origin: Origin,
         *,
         client: Callable[[ConnectionConfig, str], Any] = client_for,
-        retrying: Retrying | None = None,
+        retrier: Retrier | None = None,
         object_size: int = _OBJECT,
     ) -> None:
         self._bucket, _, prefix = path.removeprefix("s3://").partition("/")
@@ -49,7 +49,7 @@ class S3DeadLetterQueue:
         self._connection = connection
         self._origin = origin
         self._make_client = client
-        self._retrying = retrying or Retrying()
+        self._retrier = retrier or Retrier()
         self._object_size = object_size
         self._lines = bytearray()
         self._objects = 0
@@ -71,7 +71,7 @@ class S3DeadLetterQueue:
             return
         name = name_of(self._origin, self._objects)
         key = f"{self._prefix}/{name}" if self._prefix else name
-        self._retrying.call(_BACKOFF, lambda: self._put(key, bytes(self._lines)))
+        self._retrier.call(_BACKOFF, lambda: self._put(key, bytes(self._lines)))
         self._objects += 1
         self._lines.clear()
 

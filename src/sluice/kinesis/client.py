@@ -12,7 +12,7 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.aws.records import WireRecord
 from sluice.aws.shards import list_shards
 from sluice.kinesis.options import SourceConfig
-from sluice.retry import Backoff, Retrying
+from sluice.retry import Backoff, Retrier
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 
@@ -44,7 +44,7 @@ class KinesisLog:
         connection: how to reach the service.
         streams: the streams' names, each with its ARN where calls are to use that.
         backoffs: by the operation's name in the API: ``GetRecords``, ``GetShardIterator``, ``ListShards``.
-        retrying: its sleep is where a stopping task gets out.
+        retrier: its sleep is where a stopping task gets out.
         clock: local time in seconds since the epoch.
         is_known: the endpoint has answered another process of the query: it is not given up early.
     """
@@ -55,20 +55,20 @@ class KinesisLog:
         streams: Mapping[str, str | None],
         backoffs: Mapping[str, Backoff],
         *,
-        retrying: Retrying | None = None,
+        retrier: Retrier | None = None,
         clock: Callable[[], float] = time.time,
         is_known: bool = False,
     ) -> None:
-        self._calls = kinesis_calls(connection, backoffs, retrying=retrying, clock=clock, is_known=is_known)
+        self._calls = kinesis_calls(connection, backoffs, retrier=retrier, clock=clock, is_known=is_known)
         self._streams = dict(streams)
 
     @classmethod
     def of(
-        cls, config: SourceConfig, *, retrying: Retrying | None = None, is_known: bool = False
+        cls, config: SourceConfig, *, retrier: Retrier | None = None, is_known: bool = False
     ) -> KinesisLog:
         """The log of all streams of a source."""
         streams = {stream.name: stream.arn for stream in config.streams}
-        return cls(config.connection, streams, config.backoffs, retrying=retrying, is_known=is_known)
+        return cls(config.connection, streams, config.backoffs, retrier=retrier, is_known=is_known)
 
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""

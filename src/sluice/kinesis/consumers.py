@@ -15,7 +15,7 @@ from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.kinesis.client import kinesis_calls
 from sluice.kinesis.fanout_options import CONSUMER_ARN, CONSUMER_NAME, ConsumerArn, FanOut
 from sluice.kinesis.options import SourceConfig
-from sluice.retry import Retrying
+from sluice.retry import Retrier
 
 __all__ = ["Consumer", "Consumers", "register_at_load"]
 
@@ -62,17 +62,17 @@ class Consumers:
 
     Args:
         config: with `fan_out`.
-        retrying: its sleep is where a stopping query gets out.
+        retrier: its sleep is where a stopping query gets out.
         is_known: the endpoint has answered another process of the query: it is not given up early.
     """
 
     def __init__(
-        self, config: SourceConfig, *, retrying: Retrying | None = None, is_known: bool = False
+        self, config: SourceConfig, *, retrier: Retrier | None = None, is_known: bool = False
     ) -> None:
         if config.fan_out is None:
             raise ValueError("records are polled: there are no consumers")
         self._fan_out: FanOut = config.fan_out
-        self._calls = kinesis_calls(config.connection, config.backoffs, retrying=retrying, is_known=is_known)
+        self._calls = kinesis_calls(config.connection, config.backoffs, retrier=retrier, is_known=is_known)
         self._stream_arns = {stream.name: stream.arn for stream in config.streams}
 
     def ensure(self, stream: str) -> Consumer:

@@ -11,19 +11,19 @@ from typing import Final
 
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import Consumers
-from sluice.kinesis.fanout.assignment import FanOutAccess
-from sluice.kinesis.fanout.driver.agent_client import FanOutLink
+from sluice.kinesis.fanout.assignment import FanOutAssignment
+from sluice.kinesis.fanout.driver.agent_client import AgentClient
 from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.starting_positions import STARTING, AtTimestamp, Latest, initial_positions
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.subscriptions import Frontier
+from sluice.source.subscriptions import Subscriptions
 
-__all__ = ["StreamPlanning", "bounded_access", "make_enumerator", "plan_bounded_read"]
+__all__ = ["StreamPlanning", "bounded_assignment", "make_enumerator", "plan_bounded_read"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,17 +44,19 @@ class StreamPlanning:
         self._fan_out = config.fan_out
         self._registered: dict[str, str] = {}
         self._arns: dict[str, str] = {}
-        self._link: FanOutLink | None = None
+        self._link: AgentClient | None = None
         if self._fan_out is not None:
             self._consumers = Consumers(config)
             self._arns = {stream.name: self._ensure(stream.name) for stream in config.streams}
             self._note(self._fan_out.registered)
-            self._link = FanOutLink(config, self._arns, renew=self._renew)
+            self._link = AgentClient(config, self._arns, renew=self._renew)
             on_stop(self._link.tell_stop)
         holds = self._fan_out is not None and self._fan_out.agent != "none"
         if holds and self._link is not None:
             self._link.start()
-        self.enumerator: StreamEnumerator = make_enumerator(config, frontier=self._link if holds else None)
+        self.enumerator: StreamEnumerator = make_enumerator(
+            config, subscriptions=self._link if holds else None
+        )
         self._tell_registered()
 
     def recall(self, offsets: Offsets) -> None:
@@ -63,17 +65,17 @@ class StreamPlanning:
             self._note(offsets.consumers)
             self._tell_registered()
 
-    def access(self, ranges: Sequence[SplitRange]) -> FanOutAccess | None:
+    def access(self, ranges: Sequence[SplitRange]) -> FanOutAssignment | None:
         """How tasks may read these ranges otherwise than by polling."""
         if self._link is None or self._fan_out is None:
             return None
         if self._fan_out.agent == "none":
-            return FanOutAccess(self._arns)
+            return FanOutAssignment(self._arns)
         if not self._fan_out.may_poll:
             # A task without an agent would have to subscribe itself, and take the shard from the agent.
             self._link.wait_for_agent(_AGENT_START)
         splits = [split_range.split for split_range in ranges]
-        return FanOutAccess(self._arns, self._link.agents(splits), self._link.hub, self._link.hosts)
+        return FanOutAssignment(self._arns, self._link.agents(splits), self._link.hub, self._link.hosts)
 
     def close(self, *, has_hung_up: bool = False) -> None:
         """Lets go of everything.
@@ -116,22 +118,22 @@ class StreamPlanning:
             self._link.start()  # it deregisters at a stop, also where it holds no subscriptions
 
 
-def make_enumerator(config: SourceConfig, *, frontier: Frontier | None = None) -> StreamEnumerator:
+def make_enumerator(config: SourceConfig, *, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
     """What finds shards and plans batches, for the process beside the driver.
 
     Args:
-        frontier: knows what is pushed; without it everything is probed.
+        subscriptions: knows what is pushed; without it everything is probed.
     """
     log = KinesisLog.of(config)
-    guard = LossGuard(log, config.fail_on_data_loss, log.server_time)
-    probe = Probe(log, guard, ProbeSettings(pause=time.sleep))
+    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
+    probe = Probe(log, data_loss, ProbeSettings(pause=time.sleep))
     settings = EnumeratorSettings(
         [stream.name for stream in config.streams],
         initial_positions(config.start),
         config.shard_discovery_interval,
     )
     planner = Planner(probe, log.server_time, fail_on_missing=config.fail_on_data_loss)
-    return StreamEnumerator(log, settings, guard, probe, planner, frontier=frontier)
+    return StreamEnumerator(log, settings, data_loss, probe, planner, subscriptions=subscriptions)
 
 
 def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
@@ -149,7 +151,7 @@ def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
         enumerator.close()
 
 
-def bounded_access(config: SourceConfig) -> FanOutAccess | None:
+def bounded_assignment(config: SourceConfig) -> FanOutAssignment | None:
     """How the tasks of a batch read may read by fan-out; None where they poll.
 
     Raises:
@@ -163,4 +165,4 @@ def bounded_access(config: SourceConfig) -> FanOutAccess | None:
         if consumer.registered or config.fan_out.registered.get(stream) == consumer.arn:
             # Nobody says when the last task has read: then it could be deregistered.
             _log.warning("consumer %s was registered for a batch read, and stays registered", consumer.arn)
-    return FanOutAccess({stream: consumer.arn for stream, consumer in found.items()}, is_streaming=False)
+    return FanOutAssignment({stream: consumer.arn for stream, consumer in found.items()}, is_streaming=False)

@@ -8,19 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.fanout.assignment import FanOutAccess
+from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.task.agent_start import start_agent_here
-from sluice.kinesis.fanout.task.publishers import AgentFeed, SubscriptionFeed, is_reachable
+from sluice.kinesis.fanout.task.publishers import (
+    AgentRecordPublisher,
+    SubscriptionRecordPublisher,
+    is_reachable,
+)
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.record_batches import to_record_batches
-from sluice.retry import Retrying
+from sluice.retry import Retrier
 from sluice.source.cursor import Cursor
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.fetcher import fetch_side_by_side
 from sluice.source.offsets import Position, SplitRange
-from sluice.source.publisher import FeedCursor
+from sluice.source.publisher import PublisherCursor
 from sluice.source.reader import OpenCursor, RangeReader, ReadSettings
-from sluice.source.stream_log import AnyRecord, Feed
+from sluice.source.stream_log import AnyRecord, RecordPublisher
 
 __all__ = ["read_ranges"]
 
@@ -33,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_ranges(
-    config: SourceConfig, ranges: Sequence[SplitRange], access: FanOutAccess | None = None
+    config: SourceConfig, ranges: Sequence[SplitRange], access: FanOutAssignment | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Reads ranges side by side, as a task does; the rows of each range in order.
 
@@ -46,11 +50,11 @@ def read_ranges(
     """
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
-        log = KinesisLog.of(config, retrying=Retrying(sleep=pause), is_known=True)
-        guard = LossGuard(log, config.fail_on_data_loss, log.server_time)
+        log = KinesisLog.of(config, retrier=Retrier(sleep=pause), is_known=True)
+        data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
         settings = ReadSettings(config.polling.records_limit, config.polling.interval, pause)
-        open_cursor = None if access is None else _push(config, access, log, guard)
-        return RangeReader(log, guard, settings, open_cursor).read(split_range)
+        open_cursor = None if access is None else _push(config, access, log, data_loss)
+        return RangeReader(log, data_loss, settings, open_cursor).read(split_range)
 
     if access is not None and config.fan_out is not None and config.fan_out.agent == "workers":
         start_agent_here(config, access)
@@ -62,18 +66,20 @@ def read_ranges(
     yield from to_record_batches(pages, unpack=config.deaggregate)
 
 
-def _push(config: SourceConfig, access: FanOutAccess, log: KinesisLog, guard: LossGuard) -> OpenCursor:
+def _push(
+    config: SourceConfig, access: FanOutAssignment, log: KinesisLog, data_loss: DataLossPolicy
+) -> OpenCursor:
     """Opens cursors that read what is pushed, by the agent that has it or by a subscription of their own."""
     fan_out = config.fan_out
     assert fan_out is not None  # noqa: S101 - there is no access without
 
-    def open_feed(split_range: SplitRange, position: Position) -> Feed:
+    def open_publisher(split_range: SplitRange, position: Position) -> RecordPublisher:
         agent = access.agents.get(split_range.split)
         if agent is not None:
             patience = _PATIENCE if fan_out.may_poll else _FORBEARANCE
-            return AgentFeed(agent, split_range, position, patience=patience)
+            return AgentRecordPublisher(agent, split_range, position, patience=patience)
         arn = access.arns[split_range.split.stream]
-        return SubscriptionFeed(config, lambda: arn, split_range, position)
+        return SubscriptionRecordPublisher(config, lambda: arn, split_range, position)
 
     def open_cursor(split_range: SplitRange, position: Position) -> Cursor:
         # Who subscribes to a shard that an agent is about to hold takes it from the agent.
@@ -81,7 +87,9 @@ def _push(config: SourceConfig, access: FanOutAccess, log: KinesisLog, guard: Lo
         agent = access.agents.get(split_range.split)
         is_there = agent is not None and is_reachable(agent)
         if is_held and not is_there and fan_out.may_poll:
-            return Cursor(log, guard, split_range.split, position)
-        return FeedCursor(log, guard, split_range, position, open_feed, may_poll=fan_out.may_poll)
+            return Cursor(log, data_loss, split_range.split, position)
+        return PublisherCursor(
+            log, data_loss, split_range, position, open_publisher, may_poll=fan_out.may_poll
+        )
 
     return open_cursor

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from sluice.errors import CommitError, SluiceError
-from sluice.retry import Backoff, Retrying
+from sluice.retry import Backoff, Retrier
 from sluice.sink.contracts import Committer, CommittingDestination, Epoch, GlobalCommitter
 
 __all__ = ["EpochCommit", "is_committing"]
@@ -37,7 +37,7 @@ class EpochCommit:
     Args:
         destination: makes the committers.
         epoch: which it is; None where no task has told, because none came to its end.
-        retrying: how pauses are waited out; replaced in tests.
+        retrier: how pauses are waited out; replaced in tests.
         backoff: how often a commit is tried, and the pauses.
     """
 
@@ -46,12 +46,12 @@ class EpochCommit:
         destination: CommittingDestination[Any],
         epoch: Epoch | None,
         *,
-        retrying: Retrying | None = None,
+        retrier: Retrier | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self._destination = destination
         self._epoch = epoch
-        self._retrying = retrying or Retrying()
+        self._retrier = retrier or Retrier()
         self._backoff = backoff or _BACKOFF
         self._name = str(getattr(destination, "name", "") or type(destination).__name__)
 
@@ -137,7 +137,7 @@ class EpochCommit:
     def _call(self, function: Callable[[], CommT], backoff: Backoff | None = None) -> CommT:
         backoff = backoff or self._backoff
         try:
-            return self._retrying.call(backoff, function)
+            return self._retrier.call(backoff, function)
         except SluiceError as error:
             tries = f" after {backoff.max_retries + 1} attempts" if error.retryable else ""
             destination, epoch = self._about

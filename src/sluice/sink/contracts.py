@@ -254,7 +254,7 @@ class CommittingDestination(Protocol[CommT_co]):
     and fails nothing.
 
     Its class has ``OPTIONS`` and ``from_options`` like that of any destination, and no ``LIMITS``: batching,
-    retrying and rate limiting are its own affair. It may have an attribute ``name``, like any destination.
+    retrier and rate limiting are its own affair. It may have an attribute ``name``, like any destination.
     """
 
     def create_writer(self, schema: StructType, origin: Origin) -> SinkWriter[CommT_co]:

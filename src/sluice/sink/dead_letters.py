@@ -27,8 +27,8 @@ __all__ = [
     "LocalDeadLetterQueue",
     "Origin",
     "as_line",
-    "letter_of_entry",
-    "letter_of_row",
+    "dead_letter_of_entry",
+    "dead_letter_of_row",
     "name_of",
 ]
 
@@ -187,7 +187,7 @@ class LocalDeadLetterQueue:
 # --- what a letter holds ------------------------------------------------------------------------------
 
 
-def letter_of_entry(entry: object, reason: str) -> DeadLetter:
+def dead_letter_of_entry(entry: object, reason: str) -> DeadLetter:
     """A letter about an entry of any destination.
 
     Bytes and text are the data themselves. Of a mapping, a dataclass or a named tuple the field ``data``
@@ -203,7 +203,7 @@ def letter_of_entry(entry: object, reason: str) -> DeadLetter:
     return _letter(fields, reason)
 
 
-def letter_of_row(row: pa.RecordBatch, reason: str) -> DeadLetter:
+def dead_letter_of_row(row: pa.RecordBatch, reason: str) -> DeadLetter:
     """A letter about a row that is no entry: its column ``data`` is the data, else all of it as JSON."""
     return _letter(row.to_pylist()[0], reason)
 

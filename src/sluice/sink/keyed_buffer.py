@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from sluice.sink.buffer import Batch, Buffered, RequestBuffer, Run
 
-__all__ = ["LaneBuffer"]
+__all__ = ["KeyedBuffer"]
 
 EntryT = TypeVar("EntryT")
 
 
-class LaneBuffer(RequestBuffer[EntryT]):
+class KeyedBuffer(RequestBuffer[EntryT]):
     """Of the entries with one key only the first may be sent; the next waits until it is accepted.
 
     That is the only way to keep an order when any entry of a request may be refused, other requests

@@ -1,7 +1,7 @@
 """Who may touch the machine, and the mailbox where everybody else leaves word.
 
 A sink's state is owned by one thread at a time, so it needs no locks. That is the task's thread while
-it writes or flushes. While it is away, blocked in whatever brings its rows, a caretaker sits in for it,
+it writes or flushes. While it is away, blocked in whatever brings its rows, a background flusher sits in,
 so that what is due (a batch that has waited long enough, a retry, a timeout) happens all the same.
 Request threads never sit at the desk: they only post.
 """
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-__all__ = ["Desk"]
+__all__ = ["Mailbox"]
 
 MessageT = TypeVar("MessageT")
 
@@ -24,7 +24,7 @@ _FOREIGN_CLOCK_SLICE: Final = 0.01
 _LONGEST_WAIT: Final = 3600.0
 
 
-class Desk(Generic[MessageT]):
+class Mailbox(Generic[MessageT]):
     """A seat for one, and a mailbox for all.
 
     One thread enters, and may wait in the seat; one other may watch and take it meanwhile.

@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["Pace"]
+__all__ = ["PacingRate"]
 
 # Seconds in which the pace doubles, in slow start.
 _DOUBLING: Final = 0.2
@@ -57,7 +57,7 @@ _IDLE: Final = 0.25
 _REQUEST: Final = 0.1
 
 
-class Pace:
+class PacingRate:
     """A rate that is learnt. Told the time with every call; instants and durations are seconds.
 
     Args:
@@ -75,7 +75,7 @@ class Pace:
         self._accepted = 0.0
         self._refused = 0.0
         self._in_flight = 0
-        self._retrying = False
+        self._retrier = False
         self._held_back = 0  # of those, entries that nothing but the pace had held back
         self._echoes = 0  # of those, entries that were on their way when the pace was last lowered
 
@@ -93,7 +93,7 @@ class Pace:
         late = now - self._next
         if late <= _SLACK:
             self._held_back += count
-        elif late > _IDLE and not self._in_flight and not self._retrying:
+        elif late > _IDLE and not self._in_flight and not self._retrier:
             # Idle: the destination's allowance has filled up meanwhile, and the time does not count.
             self._window_start = min(self._window_start + late, now)
             self._calm_since = now
@@ -107,7 +107,7 @@ class Pace:
         held_back, self._held_back = min(count, self._held_back), max(0, self._held_back - count)
         echo, self._echoes = self._echoes > 0, max(0, self._echoes - count)
         self._accepted += accepted
-        self._retrying = refused > 0
+        self._retrier = refused > 0
         if now - self._window_start > _LONG_WINDOW:
             self._window_start = now - (now - self._window_start) / 2
             self._accepted /= 2
@@ -122,7 +122,7 @@ class Pace:
     def forget_in_flight(self) -> None:
         """What is on its way will never be answered."""
         self._in_flight = self._held_back = self._echoes = 0
-        self._retrying = False
+        self._retrier = False
 
     def _grow(self, seconds: float, now: float) -> None:
         """By what was accepted: where answers are slow in coming, growth waits for them."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sluice.sink.contracts import RequestInfo, ResultInfo
-from sluice.sink.pacing import Pace
+from sluice.sink.pacing import PacingRate
 
 __all__ = [
     "AIMDScalingStrategy",
@@ -122,7 +122,7 @@ class CongestionControlRateLimitingStrategy:
         self._clock = clock or time.monotonic
         batch = initial_max_in_flight_messages / max_in_flight_requests
         start = max(_FIRST_BATCHES * batch, _FIRST_ENTRIES)
-        self._pace = Pace(start) if clock is not None else None
+        self._pace = PacingRate(start) if clock is not None else None
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         self._requests += 1

@@ -17,9 +17,9 @@ from sluice.retry import Backoff
 from sluice.sink.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, ResultInfo, SubmitResult
-from sluice.sink.keyed_buffer import LaneBuffer
+from sluice.sink.keyed_buffer import KeyedBuffer
 
-__all__ = ["Request", "SinkFigures", "SinkMachine"]
+__all__ = ["Request", "SinkFigures", "SinkScheduler"]
 
 EntryT = TypeVar("EntryT")
 
@@ -74,7 +74,7 @@ class _Cause(NamedTuple):
     text: str
 
 
-class SinkMachine(Generic[EntryT]):
+class SinkScheduler(Generic[EntryT]):
     """The state of one writer. Instants and durations are seconds by one monotonic clock.
 
     Drive it so: `add` while there is `room`; pass answers to `complete` or `fail`; then `advance`, which
@@ -109,7 +109,7 @@ class SinkMachine(Generic[EntryT]):
         self._records_in = records_in
         self._keeps_rejected = keeps_rejected and not config.fail_on_error
         self._delay: Callable[[RequestInfo], float] | None = getattr(strategy, "delay", None)
-        self._buffer: RequestBuffer[EntryT] = LaneBuffer(ordering_key) if ordering_key else RequestBuffer()
+        self._buffer: RequestBuffer[EntryT] = KeyedBuffer(ordering_key) if ordering_key else RequestBuffer()
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
         self._given_up: set[int] = set()  # timed out, but their threads are still at it
         self._pause_until = -math.inf

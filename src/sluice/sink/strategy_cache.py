@@ -13,13 +13,13 @@ from typing import Final
 
 from sluice.sink.contracts import RateLimitingStrategy
 
-__all__ = ["StrategyMemory", "remembered"]
+__all__ = ["StrategyCache", "strategy_cache"]
 
 # Queries come and go in a long-lived worker; the least recently used strategies are forgotten.
 _KEPT: Final = 64
 
 
-class StrategyMemory:
+class StrategyCache:
     """Strategies at rest, by destination and configuration."""
 
     def __init__(self) -> None:
@@ -54,4 +54,4 @@ class StrategyMemory:
                 del self._resting[next(iter(self._resting))]
 
 
-remembered: Final = StrategyMemory()
+strategy_cache: Final = StrategyCache()

@@ -1,4 +1,4 @@
-"""The async sink's writer (FLIP-171): the thin shell of threads and time around `SinkMachine`.
+"""The async sink's writer (FLIP-171): the thin shell of threads and time around `SinkScheduler`.
 
 Every request thread leaves its answer in the mailbox; the thread that has the seat at the desk (see
 `sluice.sink.mailbox`) takes it from there. Nothing else crosses a thread.
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from sluice.errors import InvalidRecordError, SluiceError
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import Destination, RateLimitingStrategy, StructType, SubmitResult
-from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, letter_of_entry, letter_of_row
-from sluice.sink.mailbox import Desk
+from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
+from sluice.sink.mailbox import Mailbox
 from sluice.sink.request_threads import RequestThreads
-from sluice.sink.scheduler import Request, SinkFigures, SinkMachine
+from sluice.sink.scheduler import Request, SinkFigures, SinkScheduler
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +89,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._dead_letters = dead_letters
         if dead_letters is None and config.oversized_records != "fail":
             raise ValueError("oversized_records of deadLetter needs a dead letter queue")
-        self._machine: SinkMachine[EntryT] = SinkMachine(
+        self._machine: SinkScheduler[EntryT] = SinkScheduler(
             config,
             rate_limiting,
             name=self.name,
@@ -97,9 +97,9 @@ class AsyncSinkWriter(Generic[EntryT]):
             records_in=getattr(destination, "records_in", None),
             keeps_rejected=dead_letters is not None,
         )
-        self._desk: Desk[_Answer[EntryT]] = Desk(clock)
-        self._threads = RequestThreads(self._submit, self._desk.post)
-        self._caretaker: threading.Thread | None = None
+        self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
+        self._threads = RequestThreads(self._submit, self._mailbox.post)
+        self._background_flusher: threading.Thread | None = None
         self._closed = False
 
     @property
@@ -146,7 +146,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         with self._seated():
             self._step(draining=True)
             while not self._machine.idle:
-                self._desk.wait(self._machine.wake_at)
+                self._mailbox.wait(self._machine.wake_at)
                 self._step(draining=True)
             if self._dead_letters is not None:
                 self._dead_letters.flush()
@@ -159,9 +159,9 @@ class AsyncSinkWriter(Generic[EntryT]):
         if self._closed:
             return
         self._closed = True
-        self._desk.close()
-        if self._caretaker is not None:
-            self._caretaker.join()
+        self._mailbox.close()
+        if self._background_flusher is not None:
+            self._background_flusher.join()
         self._threads.close()
         if self._machine.in_flight:
             forget = getattr(self._strategy, "forget_in_flight", None)
@@ -177,30 +177,30 @@ class AsyncSinkWriter(Generic[EntryT]):
     def _seated(self) -> Iterator[None]:
         if self._closed:
             raise SluiceError(f"{self.name}: the writer is closed")
-        self._desk.enter()
+        self._mailbox.enter()
         try:
             yield
         finally:
-            if self._caretaker is None and not self._machine.idle and self._machine.failure is None:
-                self._caretaker = threading.Thread(
-                    target=self._take_care, name="sluice-sink-caretaker", daemon=True
+            if self._background_flusher is None and not self._machine.idle and self._machine.failure is None:
+                self._background_flusher = threading.Thread(
+                    target=self._flush_in_background, name="sluice-sink-background flusher", daemon=True
                 )
-                self._caretaker.start()
-            self._desk.leave(self._machine.wake_at)
+                self._background_flusher.start()
+            self._mailbox.leave(self._machine.wake_at)
 
-    def _take_care(self) -> None:
-        while self._desk.watch():
+    def _flush_in_background(self) -> None:
+        while self._mailbox.watch():
             try:
                 self._advance(draining=False)
             except BaseException as error:  # noqa: BLE001, PERF203 - raised by the next write or flush
                 self._machine.stop(error)
             finally:
-                self._desk.leave(self._machine.wake_at)
+                self._mailbox.leave(self._machine.wake_at)
 
     def _await_room(self) -> None:
         self._check()
         while not self._machine.room:
-            self._desk.wait(self._machine.wake_at)
+            self._mailbox.wait(self._machine.wake_at)
             self._step(draining=False)
 
     def _step(self, *, draining: bool) -> None:
@@ -209,7 +209,7 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     def _advance(self, *, draining: bool) -> None:
         now = self._clock()
-        for answer in self._desk.collect():
+        for answer in self._mailbox.collect():
             if answer.result is not None:
                 self._machine.complete(answer.request, answer.result, now)
             else:
@@ -217,7 +217,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                 self._machine.fail(answer.request, error, fatal=self._is_fatal(error), now=now)
         for rejection in self._machine.rejected:
             for record in self._unpacked(rejection.entry):
-                self._bury(letter_of_entry(record, rejection.reason))
+                self._add_dead_letter(dead_letter_of_entry(record, rejection.reason))
         self._machine.rejected.clear()
         try:
             for request in self._machine.advance(now, draining=draining):
@@ -251,7 +251,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                 if half:
                     slices += [rows.slice(half), rows.slice(0, half)]
                 else:
-                    self._bury(letter_of_row(rows, str(error)))
+                    self._add_dead_letter(dead_letter_of_row(rows, str(error)))
             else:
                 yield from entries
 
@@ -272,10 +272,10 @@ class AsyncSinkWriter(Generic[EntryT]):
             )
             if self._config.oversized_records == "fail":
                 raise InvalidRecordError(reason)
-            self._bury(letter_of_entry(entry, reason))
+            self._add_dead_letter(dead_letter_of_entry(entry, reason))
         return kept, [size for size in sizes if size <= limit]
 
-    def _bury(self, letter: DeadLetter) -> None:
+    def _add_dead_letter(self, letter: DeadLetter) -> None:
         assert self._dead_letters is not None  # noqa: S101 - else it was fatal; this tells the types
         self._dead_letters.add(letter)
         self._machine.figures.dead_letters += 1

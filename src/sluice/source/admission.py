@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from sluice.source.split_state import Front, Seen
+from sluice.source.split_state import CutPoint, SplitState
 from sluice.source.splits import SplitId
 
 __all__ = ["NO_LIMITS", "Limits", "is_sampled", "slice_end", "trim"]
@@ -37,23 +37,23 @@ class Limits:
 
 NO_LIMITS = Limits()
 
-_Weigh = Callable[[Seen], int]
+_Weigh = Callable[[CutPoint], int]
 
 
-def is_sampled(front: Front, share: int) -> bool:
+def is_sampled(state: SplitState, share: int) -> bool:
     """Whether enough is seen of a split to say where a batch with `share` of its records ends."""
-    if front.is_exhausted or sum(record.count for record in front.seen) >= share:
+    if state.is_exhausted or sum(record.count for record in state.seen) >= share:
         return True
-    return len({record.arrival for record in front.seen}) >= _DISTINCT_ARRIVALS
+    return len({record.arrival for record in state.seen}) >= _DISTINCT_ARRIVALS
 
 
-def slice_end(limits: Limits, fronts: Collection[Front], now: int) -> int | None:
+def slice_end(limits: Limits, states: Collection[SplitState], now: int) -> int | None:
     """The instant before which a batch must end; None where the limits allow all there is.
 
     Args:
         now: no record arrives later (microseconds).
     """
-    firsts = [front.seen[0] for front in fronts if front.seen]
+    firsts = [state.seen[0] for state in states if state.seen]
     if limits.is_none or not firsts:
         return None
     start = min(first.arrival for first in firsts)
@@ -62,14 +62,14 @@ def slice_end(limits: Limits, fronts: Collection[Front], now: int) -> int | None
         earliest = (first.first_arrival for first in firsts)
         ends.append(min((at for at in earliest if at is not None), default=start) + limits.span)
     for limit, weigh in _weights(limits):
-        profiles = [_Profile(front, weigh) for front in fronts]
+        profiles = [_Profile(state, weigh) for state in states]
         end = _latest(partial(_weight, profiles), limit, start + 1, now + 1)
         if end is not None:
             ends.append(end)
     return min(ends) if ends else None
 
 
-def trim(limits: Limits, fronts: Collection[Front], counts: Mapping[SplitId, int]) -> dict[SplitId, int]:
+def trim(limits: Limits, states: Collection[SplitState], counts: Mapping[SplitId, int]) -> dict[SplitId, int]:
     """Cuts `counts` (of the records seen of each split) where even the first slice holds too many.
 
     Records that arrived at the same time can't be told apart by time; then they are taken in order,
@@ -77,7 +77,7 @@ def trim(limits: Limits, fronts: Collection[Front], counts: Mapping[SplitId, int
     """
     counts = dict(counts)
     for limit, weigh in _weights(limits):
-        taken = {front.split.id: front.seen[: counts.get(front.split.id, 0)] for front in fronts}
+        taken = {state.split.id: state.seen[: counts.get(state.split.id, 0)] for state in states}
         if sum(weigh(record) for records in taken.values() for record in records) <= limit:
             continue
         counts = _take(taken, limit, weigh)
@@ -93,7 +93,7 @@ def _weights(limits: Limits) -> list[tuple[int, _Weigh]]:
     return weights
 
 
-def _take(taken: Mapping[SplitId, list[Seen]], limit: int, weigh: _Weigh) -> dict[SplitId, int]:
+def _take(taken: Mapping[SplitId, list[CutPoint]], limit: int, weigh: _Weigh) -> dict[SplitId, int]:
     queue = []
     for split, records in taken.items():
         arrival = 0
@@ -133,11 +133,11 @@ class _Profile:
     Asked for many instants, of hundreds of splits: so everything is summed up once.
     """
 
-    def __init__(self, front: Front, weigh: _Weigh) -> None:
+    def __init__(self, state: SplitState, weigh: _Weigh) -> None:
         # Arrival may step back, and a cut may not: what counts is the latest up to each record.
-        self._arrivals = list(accumulate((record.arrival for record in front.seen), max))
-        self._totals = [0, *accumulate(map(weigh, front.seen))]
-        self._density = 0.0 if front.is_exhausted or not front.seen else self._estimate()
+        self._arrivals = list(accumulate((record.arrival for record in state.seen), max))
+        self._totals = [0, *accumulate(map(weigh, state.seen))]
+        self._density = 0.0 if state.is_exhausted or not state.seen else self._estimate()
 
     def weight(self, until: int) -> float:
         count = bisect_left(self._arrivals, until)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.errors import ServiceError
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import AnyRecord, IteratorStart, Page, StreamLog
@@ -25,7 +25,7 @@ def iterator_start(position: Position) -> IteratorStart:
     """Where to open an iterator so that the record a position names comes first, if it still exists."""
     match position:
         case After():
-            return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=position.landmark)
+            return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=position.position_record)
         case AtTime():
             return IteratorStart("AT_TIMESTAMP", timestamp=position.instant)
         case AtHorizon() | Closed():
@@ -43,7 +43,7 @@ class Cursor:
     def __init__(
         self,
         log: StreamLog,
-        guard: LossGuard,
+        data_loss: DataLossPolicy,
         split: SplitId,
         position: Position,
         iterator: str | None = None,
@@ -52,7 +52,7 @@ class Cursor:
         self.position = position
         self.reopened = 0
         self._log = log
-        self._guard = guard
+        self._data_loss = data_loss
         self._iterator = iterator
         # Whether the record that the position names has been seen where it should be.
         self._is_verified = iterator is not None or not isinstance(position, After)
@@ -92,7 +92,7 @@ class Cursor:
 
     def at(self, position: Position) -> Cursor:
         """A new cursor of the same split, at another position, that asks for pages."""
-        return Cursor(self._log, self._guard, self.split, position)
+        return Cursor(self._log, self._data_loss, self.split, position)
 
     def reopen(self) -> None:
         """Forgets the iterator; the next page is read through a fresh one."""
@@ -134,12 +134,12 @@ class Cursor:
         if not page.records and page.next_iterator is not None and page.millis_behind > 0:
             return False  # an empty page in mid-shard says nothing yet
         self._is_verified = True
-        return not page.records or int(page.records[0].sequence_number) > int(position.landmark)
+        return not page.records or int(page.records[0].sequence_number) > int(position.position_record)
 
     def _report_missing_anchor(self, page: Page) -> None:
         assert isinstance(self.position, After)  # noqa: S101 - no other position has an anchor
         oldest = int(page.records[0].sequence_number) if page.records else None
-        self._guard.missing_anchor(self.split, self.position, oldest)
+        self._data_loss.missing_anchor(self.split, self.position, oldest)
 
     def _take(self, page: Page) -> Page:
         """Moves the position behind the page; the page without what lay before."""

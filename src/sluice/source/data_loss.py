@@ -17,13 +17,13 @@ from sluice.source.offsets import After, AtTime, Position, iso_instant
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import StreamLog
 
-__all__ = ["LossGuard"]
+__all__ = ["DataLossPolicy"]
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class LossGuard:
+class DataLossPolicy:
     """Raises DataLossError (``fail``) or logs it and lets the reader go on with what is there."""
 
     log: StreamLog
@@ -49,7 +49,8 @@ class LossGuard:
         oldest = "the shard holds no record now" if found is None else f"the oldest record now is {found}"
         arrived = "" if position.arrival is None else f", which arrived {iso_instant(position.arrival)},"
         self.report(
-            f"{split}: record {position.landmark}{arrived} is gone, and records after it may be: {oldest} "
+            f"{split}: record {position.position_record}{arrived} is gone, and records after it may be: "
+            f"{oldest} "
             "(the position is older than the stream's retention, or of another stream)"
         )
 

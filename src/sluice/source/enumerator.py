@@ -10,16 +10,16 @@ from typing import Protocol, TypeVar
 
 from sluice.errors import OptionError, ServiceError
 from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.hints import refresh_idle, with_quiet
 from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
-from sluice.source.split_state import Front
+from sluice.source.split_state import SplitState
 from sluice.source.splits import Lineage, Split, SplitId
 from sluice.source.stream_log import StreamInfo, StreamLog
-from sluice.source.subscription_tracker import Pushed
-from sluice.source.subscriptions import Frontier
+from sluice.source.subscription_tracker import SubscriptionTracker
+from sluice.source.subscriptions import Subscriptions
 
 __all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamEnumerator"]
 
@@ -84,7 +84,7 @@ class StreamEnumerator:
     All it keeps is derived: a new one, given the offsets, goes on where the last one was.
 
     Args:
-        frontier: knows splits that are pushed; those it does not know are probed. Closed with this.
+        subscriptions: knows splits that are pushed; those it does not know are probed. Closed with this.
         registered: stream to the ARN of a consumer registered by this query.
 
     Attributes:
@@ -95,25 +95,25 @@ class StreamEnumerator:
         self,
         log: StreamLog,
         settings: EnumeratorSettings,
-        guard: LossGuard,
+        data_loss: DataLossPolicy,
         probe: Probe,
         planner: Planner,
         *,
-        frontier: Frontier | None = None,
+        subscriptions: Subscriptions | None = None,
         registered: Mapping[str, str] | None = None,
     ) -> None:
         self.registered = dict(registered or {})
         self._log = log
         self._settings = settings
-        self._guard = guard
+        self._data_loss = data_loss
         self._probe = probe
         self._planner = planner
-        self._frontier = frontier
-        self._pushed = Pushed(frontier, log.server_time)
+        self._subscriptions = subscriptions
+        self._tracker = SubscriptionTracker(subscriptions, log.server_time)
         self._initial: Offsets | None = None
         self._listing: _Listing | None = None
         self._is_listing_stale = False
-        self._fronts: dict[SplitId, Front] = {}
+        self._states: dict[SplitId, SplitState] = {}
         self._targets: Mapping[SplitId, After | Closed] | None = None
         self._wants_targets = False
         self._expected: dict[tuple[SplitId, After | Closed], int] = {}
@@ -122,8 +122,8 @@ class StreamEnumerator:
 
     def close(self) -> None:
         self._planner.close()
-        if self._frontier is not None:
-            self._frontier.close()
+        if self._subscriptions is not None:
+            self._subscriptions.close()
 
     def discover(self) -> Sequence[Split]:
         """Lists the splits of all streams now.
@@ -138,8 +138,8 @@ class StreamEnumerator:
         )
         self._is_listing_stale = False
         for split in splits:
-            if split.id in self._fronts:
-                self._fronts[split.id].split = split
+            if split.id in self._states:
+                self._states[split.id].split = split
         return splits
 
     def initial(self) -> Offsets:
@@ -173,17 +173,17 @@ class StreamEnumerator:
         self._check_streams(start)
         listing = self._current_listing()
         base = self._without_lost(start, listing)
-        fronts = self._readable_fronts(base, listing)
-        self._pushed.follow(self._fronts)
-        self._pushed.adopt(fronts, limits)
-        ends = self._planner.plan(fronts, limits)
-        if any(front.is_missing or (front.has_ended and not front.split.is_closed) for front in fronts):
+        states = self._readable_states(base, listing)
+        self._tracker.follow(self._states)
+        self._tracker.adopt(states, limits)
+        ends = self._planner.plan(states, limits)
+        if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
             self._is_listing_stale = True  # a split has gone, or its children are due
-        self._note(fronts, ends)
+        self._note(states, ends)
         if not ends and base is start:
             return start
-        positions = {**base.positions, **{s: with_quiet(self._fronts[s], end) for s, end in ends.items()}}
-        refresh_idle(positions, self._fronts.values())
+        positions = {**base.positions, **{s: with_quiet(self._states[s], end) for s, end in ends.items()}}
+        refresh_idle(positions, self._states.values())
         listed = listing.lineage.splits
         kept = {s: p for s, p in positions.items() if s in listed or not isinstance(p, Closed)}
         end = replace(self._offsets(kept), consumers={**start.consumers, **self.registered})
@@ -196,7 +196,7 @@ class StreamEnumerator:
         """See `SplitEnumerator.ranges`."""
         self._check_streams(end)
         ranges = self._known(start.ranges_to(end))
-        self._pushed.rerun({r.split: r.start for r in ranges})
+        self._tracker.rerun({r.split: r.start for r in ranges})
         return ranges
 
     def bounded(self, before: int | None = None) -> Sequence[SplitRange]:
@@ -207,8 +207,8 @@ class StreamEnumerator:
         """
         start = self.initial()
         splits = self._current_listing().lineage.splits
-        fronts = [self._probe.front(split, start.position(split_id)) for split_id, split in splits.items()]
-        ends = self._planner.targets(fronts) if before is None else self._planner.ends_before(fronts, before)
+        states = [self._probe.state(split, start.position(split_id)) for split_id, split in splits.items()]
+        ends = self._planner.targets(states) if before is None else self._planner.ends_before(states, before)
         return self._known(start.ranges_to(start.with_positions(ends)))
 
     @property
@@ -219,9 +219,9 @@ class StreamEnumerator:
     def newest(self, start: Offsets) -> Offsets:
         """The newest positions known, be they planned or not."""
         positions = dict(start.positions)
-        for split_id, front in self._fronts.items():
-            if front.seen and split_id in positions:
-                positions[split_id] = After(front.seen[-1].number, arrival=front.seen[-1].arrival)
+        for split_id, state in self._states.items():
+            if state.seen and split_id in positions:
+                positions[split_id] = After(state.seen[-1].number, arrival=state.seen[-1].arrival)
         return start.with_positions(positions)
 
     def _current_listing(self) -> _Listing:
@@ -234,7 +234,7 @@ class StreamEnumerator:
                 self.discover()
             except ServiceError as error:
                 # A listing that is a little old does no harm; one that can't be had at all does.
-                if not (error.retryable or (error.missing and not self._guard.fail)):
+                if not (error.retryable or (error.missing and not self._data_loss.fail)):
                     raise
                 _log.warning("shards could not be listed, going on with those known: %s", error)
                 self._listing = replace(listing, at=self._log.server_time())
@@ -247,7 +247,7 @@ class StreamEnumerator:
             return []
         before = {name: info.created for name, info in self._listing.infos.items()}
         listed = {split.id for split in splits}
-        gone = self._pushed.unlisted(self._fronts, listed)
+        gone = self._tracker.unlisted(self._states, listed)
         return [split for split in gone if before.get(split.id.stream) == infos[split.id.stream].created]
 
     def _check_streams(self, offsets: Offsets) -> None:
@@ -272,50 +272,50 @@ class StreamEnumerator:
         for stream, info in listing.infos.items():
             known = start.created.get(stream)
             if known is not None and known // 1000 != info.created // 1000:
-                self._guard.report(f"stream {stream} was deleted and created again since the last batch")
+                self._data_loss.report(f"stream {stream} was deleted and created again since the last batch")
                 is_lossless = False
                 positions = {
                     s: p for s, p in positions.items() if s.stream != stream or _is_within(p, listed.get(s))
                 }
-                self._fronts = {s: f for s, f in self._fronts.items() if s.stream != stream}
+                self._states = {s: f for s, f in self._states.items() if s.stream != stream}
         lost = [s for s, p in positions.items() if s not in listed and not isinstance(p, Closed)]
         if lost:
             names = ", ".join(map(str, sorted(lost)))
-            self._guard.report(f"shards have vanished before they were read to their end: {names}")
+            self._data_loss.report(f"shards have vanished before they were read to their end: {names}")
             is_lossless = False
             positions = {s: p for s, p in positions.items() if s not in lost}
         return start if is_lossless else start.with_positions(positions)
 
-    def _readable_fronts(self, base: Offsets, listing: _Listing) -> list[Front]:
+    def _readable_states(self, base: Offsets, listing: _Listing) -> list[SplitState]:
         readable = listing.lineage.readable(base.drained)
-        fronts = {split.id: self._front(split, base.position(split.id)) for split in readable}
-        self._fronts = fronts
+        states = {split.id: self._state_of(split, base.position(split.id)) for split in readable}
+        self._states = states
         if self._wants_targets:
             self._wants_targets = False
-            scouts = [self._new_front(s, base.position(s.id)) for s in listing.lineage.splits.values()]
-            scouts = [front for front in scouts if not isinstance(front.position, Closed)]
+            scouts = [self._new_state(s, base.position(s.id)) for s in listing.lineage.splits.values()]
+            scouts = [state for state in scouts if not isinstance(state.position, Closed)]
             self._targets = self._planner.targets(scouts)
             # Where they found nothing new, what they know is how long that has been so.
-            fronts |= {s.split.id: s for s in scouts if s.split.id in fronts and not s.seen}
+            states |= {s.split.id: s for s in scouts if s.split.id in states and not s.seen}
         if self._targets is None:
-            return list(fronts.values())
-        for split_id, front in fronts.items():
-            if front.target is None and split_id in self._targets:
-                front.aim(self._targets[split_id])
-        return [front for front in fronts.values() if front.target not in (None, front.position)]
+            return list(states.values())
+        for split_id, state in states.items():
+            if state.target is None and split_id in self._targets:
+                state.aim(self._targets[split_id])
+        return [state for state in states.values() if state.target not in (None, state.position)]
 
-    def _front(self, split: Split, position: Position) -> Front:
-        front = self._fronts.get(split.id)
-        if front is None or not front.can_follow(position):
-            return self._new_front(split, position)
-        front.follow(position)
-        return front
+    def _state_of(self, split: Split, position: Position) -> SplitState:
+        state = self._states.get(split.id)
+        if state is None or not state.can_follow(position):
+            return self._new_state(split, position)
+        state.follow(position)
+        return state
 
-    def _new_front(self, split: Split, position: Position) -> Front:
+    def _new_state(self, split: Split, position: Position) -> SplitState:
         assert self._listing is not None  # noqa: S101 - splits come from a discovery
-        front = self._probe.front(split, position)
-        front.retention = int(self._listing.infos[split.id.stream].retention * 1_000_000)
-        return front
+        state = self._probe.state(split, position)
+        state.retention = int(self._listing.infos[split.id.stream].retention * 1_000_000)
+        return state
 
     def _known(self, ranges: Sequence[SplitRange]) -> Sequence[SplitRange]:
         """The ranges with what is known of them that only helps to read them."""
@@ -331,20 +331,20 @@ class StreamEnumerator:
             for r in ranges
         ]
 
-    def _note(self, fronts: Iterable[Front], ends: Mapping[SplitId, After | Closed]) -> None:
+    def _note(self, states: Iterable[SplitState], ends: Mapping[SplitId, After | Closed]) -> None:
         """Keeps what reporting and reading want to know of the batch planned last."""
         self._expected = {}
         lag = {}
-        for front in fronts:
-            end = ends.get(front.split.id)
-            count = len(front.seen)
-            front.is_missing = False
+        for state in states:
+            end = ends.get(state.split.id)
+            count = len(state.seen)
+            state.is_missing = False
             if isinstance(end, After):
-                count = sum(1 for record in front.seen if record.sequence <= end.sequence)
-                if not front.has_gap:
-                    self._expected[front.split.id, end] = sum(r.count for r in front.seen[:count])
-            behind = front.lag(count)
-            lag[front.split.id] = 0 if isinstance(end, Closed) else behind
+                count = sum(1 for record in state.seen if record.sequence <= end.sequence)
+                if not state.has_gap:
+                    self._expected[state.split.id, end] = sum(r.count for r in state.seen[:count])
+            behind = state.lag(count)
+            lag[state.split.id] = 0 if isinstance(end, Closed) else behind
         self._lag = {split: behind for split, behind in lag.items() if behind is not None}
         if ends:
             self._log_lag()

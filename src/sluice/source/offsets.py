@@ -89,7 +89,7 @@ class After:
         return int(self.number)
 
     @property
-    def landmark(self) -> str:
+    def position_record(self) -> str:
         """The number of the record that shows where this is: the one before it, or the next one."""
         return self.number if self.next is None else self.next
 

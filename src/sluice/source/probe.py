@@ -11,15 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.source.cursor import Cursor
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import AtTime, Position
-from sluice.source.split_state import Front, Seen
+from sluice.source.split_state import CutPoint, SplitState
 from sluice.source.splits import Split
 from sluice.source.stream_log import AnyRecord, StreamLog
 
-__all__ = ["GLANCE", "Probe", "ProbeSettings"]
+__all__ = ["SMALL_PAGE", "Probe", "ProbeSettings"]
 
-GLANCE = 100
+SMALL_PAGE = 100
 """Records asked for where a split may be quiet."""
 SAMPLE = 1_000
 """Records that show how dense a backlog is."""
@@ -53,39 +53,41 @@ class ProbeSettings:
 class _Jump:
     """The first record at or after an instant, and a cursor right behind it."""
 
-    record: Seen
+    record: CutPoint
     cursor: Cursor
     millis_behind: int
     has_ended: bool
 
 
 class Probe:
-    """Asks the service about splits; what it learns goes into their fronts."""
+    """Asks the service about splits; what it learns goes into their states."""
 
-    def __init__(self, log: StreamLog, guard: LossGuard, settings: ProbeSettings) -> None:
+    def __init__(self, log: StreamLog, data_loss: DataLossPolicy, settings: ProbeSettings) -> None:
         self._log = log
-        self._guard = guard
+        self._data_loss = data_loss
         self._settings = settings
 
-    def front(self, split: Split, position: Position) -> Front:
-        return Front(split, position, Cursor(self._log, self._guard, split.id, position))
+    def state(self, split: Split, position: Position) -> SplitState:
+        return SplitState(split, position, Cursor(self._log, self._data_loss, split.id, position))
 
-    def visit(self, front: Front) -> Visit:
+    def session(self, state: SplitState) -> ProbeSession:
         """A series of looks at one split in one trigger, with its own budget."""
-        return Visit(self._log, self._guard, self._settings, front)
+        return ProbeSession(self._log, self._data_loss, self._settings, state)
 
 
-class Visit:
+class ProbeSession:
     """Looks at one split, paced, and remembers what they cost."""
 
-    def __init__(self, log: StreamLog, guard: LossGuard, settings: ProbeSettings, front: Front) -> None:
+    def __init__(
+        self, log: StreamLog, data_loss: DataLossPolicy, settings: ProbeSettings, state: SplitState
+    ) -> None:
         self._log = log
-        self._guard = guard
+        self._data_loss = data_loss
         self._settings = settings
-        self._front = front
+        self._state_of = state
         self._reads = 0
         # A run that stops at a target can't wait until a look is due; then each one waits a little.
-        is_early = front.target is not None and front.next_look > log.server_time()
+        is_early = state.target is not None and state.next_look > log.server_time()
         self._owed = settings.burst if is_early else 0
 
     @property
@@ -96,7 +98,7 @@ class Visit:
         """Sets when the split may be asked again."""
         cost = min(self._reads, self._settings.burst) * self._settings.budget
         if self._reads:
-            self._front.next_look = self._log.server_time() + int(cost * _SECOND)
+            self._state_of.next_look = self._log.server_time() + int(cost * _SECOND)
 
     def back_off(self) -> None:
         """Leaves a throttled split alone for a while."""
@@ -104,19 +106,19 @@ class Visit:
 
     def look(self, limit: int) -> None:
         """Reads on behind what has been seen: one page, past empty ones in mid-split."""
-        front = self._front
-        front.note_quiet()
+        state = self._state_of
+        state.note_quiet()
         for _ in range(_MAX_EMPTY_PAGES):
             self._pace()
             asked = self._log.server_time()
-            page = front.cursor.next_page(limit)
-            front.millis_behind = page.millis_behind
-            front.has_ended = page.next_iterator is None
-            front.is_at_tip = not front.has_ended and page.millis_behind == 0 and len(page.records) < limit
-            front.add(map(_seen, page.records))
-            if front.is_at_tip:
-                front.note_nothing(asked)
-            if page.records or front.is_at_tip or front.has_ended:
+            page = state.cursor.next_page(limit)
+            state.millis_behind = page.millis_behind
+            state.has_ended = page.next_iterator is None
+            state.is_at_tip = not state.has_ended and page.millis_behind == 0 and len(page.records) < limit
+            state.add(map(_seen, page.records))
+            if state.is_at_tip:
+                state.note_nothing(asked)
+            if page.records or state.is_at_tip or state.has_ended:
                 return
 
     def find_tip(self, until: int, *, exact: bool) -> None:
@@ -124,11 +126,11 @@ class Visit:
 
         To be called behind a full page: the split is not quiet.
         """
-        last = self._front.last_sequence
+        last = self._state_of.last_sequence
         is_found = self.find_time(until, exact=exact)
         if is_found and exact:
             self._walk(until, exact=True)
-        elif is_found and self._front.last_sequence == last:
+        elif is_found and self._state_of.last_sequence == last:
             self.look(SAMPLE)  # a burst, all of it younger than `until`
 
     def find_time(self, until: int, *, exact: bool = False) -> bool:
@@ -143,9 +145,9 @@ class Visit:
             return True
         # No record so late, but a backlog. It often is small: look further before searching.
         self.look(SAMPLE)
-        front = self._front
-        if front.seen and not front.is_exhausted:
-            best = self._bisect(front.seen[-1].arrival, until)
+        state = self._state_of
+        if state.seen and not state.is_exhausted:
+            best = self._bisect(state.seen[-1].arrival, until)
             if best is not None:
                 self._leap(best)
             self._walk(until, exact=exact)
@@ -153,23 +155,23 @@ class Visit:
 
     def _walk(self, until: int, *, exact: bool) -> None:
         pages = 0
-        front = self._front
-        while not front.is_exhausted and (exact or pages < _WALK_PAGES):
+        state = self._state_of
+        while not state.is_exhausted and (exact or pages < _WALK_PAGES):
             self.look(PAGE)
             pages += 1
-            if front.seen and front.seen[-1].arrival > until:
+            if state.seen and state.seen[-1].arrival > until:
                 return
 
     def _leap(self, jump: _Jump) -> None:
-        front = self._front
-        if jump.record.sequence <= front.last_sequence:
+        state = self._state_of
+        if jump.record.sequence <= state.last_sequence:
             return  # time and order do not always agree
-        front.add([jump.record])
-        front.has_gap = True
-        front.cursor = jump.cursor
-        front.millis_behind = jump.millis_behind
-        front.has_ended = jump.has_ended
-        front.is_at_tip = False
+        state.add([jump.record])
+        state.has_gap = True
+        state.cursor = jump.cursor
+        state.millis_behind = jump.millis_behind
+        state.has_ended = jump.has_ended
+        state.is_at_tip = False
 
     def _bisect(self, low: int, high: int) -> _Jump | None:
         """The latest jump found between `low` and `high`, where nothing is at or after `high`."""
@@ -189,7 +191,7 @@ class Visit:
     def _jump(self, instant: int) -> _Jump | None:
         """The first record at or after `instant`; None where there is none yet."""
         instant = min(instant, self._log.server_time())  # the service refuses to look into the future
-        cursor = Cursor(self._log, self._guard, self._front.split.id, AtTime(instant))
+        cursor = Cursor(self._log, self._data_loss, self._state_of.split.id, AtTime(instant))
         for _ in range(_MAX_EMPTY_PAGES):
             self._pace()
             page = cursor.next_page(1)
@@ -206,6 +208,6 @@ class Visit:
         self._reads += 1
 
 
-def _seen(record: AnyRecord) -> Seen:
+def _seen(record: AnyRecord) -> CutPoint:
     size = len(record.data) + len(record.partition_key.encode())
-    return Seen(record.sequence_number, record.arrival, size)
+    return CutPoint(record.sequence_number, record.arrival, size)

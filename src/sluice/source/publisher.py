@@ -1,7 +1,7 @@
 """Reads a split from pages that a service pushes, with polling behind it.
 
-A feed may break at any time, start late, or give a page twice; the rows come out the same. It is never
-the feed that says that records are lost: what looks like a loss is read again by polling, and judged there.
+A publisher may break at any time, start late, or give a page twice; the rows come out the same. What looks
+like a loss of records is read again by polling, and judged there.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from dataclasses import replace
 
 from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Position, SplitRange
-from sluice.source.stream_log import Feed, Page, StreamLog
+from sluice.source.stream_log import Page, RecordPublisher, StreamLog
 
-__all__ = ["FeedCursor", "OpenFeed"]
+__all__ = ["OpenPublisher", "PublisherCursor"]
 
 _log = logging.getLogger(__name__)
 
-OpenFeed = Callable[[SplitRange, Position], Feed]
-"""Opens a feed of a range from a position on. Raises ServiceError where that can't be done."""
+OpenPublisher = Callable[[SplitRange, Position], RecordPublisher]
+"""Opens a publisher of a range from a position on. Raises ServiceError where that can't be done."""
 
 _MAX_IDLE_PAGES = 3
 """A service may say that it is at the tip while records are on their way to it, but not again and again."""
 
 
-class FeedCursor(Cursor):
-    """A cursor that reads from a feed, and where the feed fails goes on by polling.
+class PublisherCursor(Cursor):
+    """A cursor that reads from a publisher, and where the publisher fails goes on by polling.
 
     Args:
-        split_range: what is to be read; it tells what the feed must bring.
-        open_feed: called when the first page is asked for.
-        may_poll: False: a feed that fails is an error, and its pages are judged as those of polling.
+        split_range: what is to be read; it tells what the publisher must bring.
+        open_publisher: called when the first page is asked for.
+        may_poll: False: a publisher that fails is an error, and its pages are judged as those of polling.
     """
 
-    def __init__(  # noqa: PLR0913 - what any cursor has, and the feed
+    def __init__(  # noqa: PLR0913 - what any cursor has, and the publisher
         self,
         log: StreamLog,
-        guard: LossGuard,
+        data_loss: DataLossPolicy,
         split_range: SplitRange,
         position: Position,
-        open_feed: OpenFeed,
+        open_publisher: OpenPublisher,
         *,
         may_poll: bool,
     ) -> None:
-        super().__init__(log, guard, split_range.split, position)
+        super().__init__(log, data_loss, split_range.split, position)
         self._range = split_range
-        self._open_feed = open_feed
+        self._open_publisher = open_publisher
         self._may_poll = may_poll
-        self._feed: Feed | None = None
+        self._publisher: RecordPublisher | None = None
         self._is_over = False
         self._idle_pages = 0
 
@@ -64,7 +64,7 @@ class FeedCursor(Cursor):
 
         Raises:
             DataLossError: as in `Cursor.next_page`.
-            ServiceError: the feed failed and polling is not allowed, or it failed as well.
+            ServiceError: the publisher failed and polling is not allowed, or it failed as well.
         """
         if self._is_over:
             return super().next_page(limit)
@@ -75,7 +75,7 @@ class FeedCursor(Cursor):
                 raise
             self._give_up(str(error))
             return super().next_page(limit)
-        doubt = self._doubt(page)
+        doubt = self._integrity_problem(page)
         if doubt is not None and self._may_poll:
             self._give_up(doubt)
             return super().next_page(limit)
@@ -87,22 +87,22 @@ class FeedCursor(Cursor):
         return replace(fresh, millis_behind=1) if is_tip and doubt is None else fresh
 
     def reopen(self) -> None:
-        """As `Cursor.reopen`: reads on by polling, or where that is not allowed through another feed."""
+        """As `Cursor.reopen`: reads on by polling, or where that is not allowed through another publisher."""
         super().reopen()
         self.close()
         self._is_over = self._may_poll
 
     def close(self) -> None:
-        feed, self._feed = self._feed, None
-        if feed is not None:
-            feed.close()
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
 
     def _pushed_page(self) -> Page:
-        if self._feed is None:
-            self._feed = self._open_feed(self._range, self.position)
-            self._is_verified = self._feed.vouches or not isinstance(self.position, After)
+        if self._publisher is None:
+            self._publisher = self._open_publisher(self._range, self.position)
+            self._is_verified = self._publisher.is_gapless or not isinstance(self.position, After)
             self._idle_pages = 0
-        page = self._feed.next_page()
+        page = self._publisher.next_page()
         is_idle = not page.records and page.next_iterator is not None and page.millis_behind == 0
         self._idle_pages = self._idle_pages + 1 if is_idle else 0
         return page
@@ -117,25 +117,25 @@ class FeedCursor(Cursor):
             return False  # the record may be on its way
         return super()._lacks_anchor(page)
 
-    def _doubt(self, page: Page) -> str | None:
-        """Why a page shows that records of the range are gone, or that the feed leaves them out."""
+    def _integrity_problem(self, page: Page) -> str | None:
+        """Why a page shows that records of the range are gone, or that the publisher leaves them out."""
         if self._idle_pages >= _MAX_IDLE_PAGES:
             return "it is said to be at the tip, again and again, without the record where the batch ends"
         position, end = self.position, self._range.end
         if not self._is_verified and isinstance(position, After) and self._starts_behind(page, position):
-            return f"it starts behind record {position.landmark}"
+            return f"it starts behind record {position.position_record}"
         if not isinstance(end, After):
             return None
         place = bisect_left(page.records, end.sequence, key=lambda record: int(record.sequence_number))
         met = int(page.records[place].sequence_number) if place < len(page.records) else None
         if met is None and page.next_iterator is None:
-            return f"it ends before record {end.landmark}, where the batch ends"
-        if met is not None and met > int(end.landmark):
-            return f"it has no record {end.landmark}, where the batch ends, but record {met}"
+            return f"it ends before record {end.position_record}, where the batch ends"
+        if met is not None and met > int(end.position_record):
+            return f"it has no record {end.position_record}, where the batch ends, but record {met}"
         return None
 
     @staticmethod
     def _starts_behind(page: Page, position: After) -> bool:
         if not page.records:
             return page.next_iterator is None
-        return int(page.records[0].sequence_number) > int(position.landmark)
+        return int(page.records[0].sequence_number) > int(position.position_record)

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
-from sluice.source.data_loss import LossGuard
+from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Closed, Position, SplitRange, before
 from sluice.source.stream_log import AnyRecord, Page, StreamLog
 
@@ -63,12 +63,12 @@ class RangeReader:
     def __init__(
         self,
         log: StreamLog,
-        guard: LossGuard,
+        data_loss: DataLossPolicy,
         settings: ReadSettings,
         open_cursor: OpenCursor | None = None,
     ) -> None:
         self._log = log
-        self._guard = guard
+        self._data_loss = data_loss
         self._settings = settings
         self._open_cursor = open_cursor or self._poll
 
@@ -84,10 +84,10 @@ class RangeReader:
         except ServiceError as error:
             if not error.missing:
                 raise
-            self._guard.report(f"{split.split} is gone, with what was to be read of it: {error}")
+            self._data_loss.report(f"{split.split} is gone, with what was to be read of it: {error}")
 
     def _read(self, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
-        self._guard.expired_start(split.split, split.start, split.end.quiet)
+        self._data_loss.expired_start(split.split, split.start, split.end.quiet)
         cursor = self._open_cursor(split, _start(split))
         try:
             yield from self._read_through(cursor, split)
@@ -108,7 +108,7 @@ class RangeReader:
             self._settings.pause(0.0 if cursor.is_pushed else self._settings.interval)
 
     def _poll(self, split: SplitRange, position: Position) -> Cursor:
-        return Cursor(self._log, self._guard, split.split, position)
+        return Cursor(self._log, self._data_loss, split.split, position)
 
     def _first_limit(self, split: SplitRange) -> int:
         """Asks for little more than the range holds: what lies behind its end is thrown away."""
@@ -137,7 +137,7 @@ class RangeReader:
         """
         place = bisect_left(records, end.sequence, key=lambda record: int(record.sequence_number))
         met = int(records[place].sequence_number)
-        if met > int(end.landmark):
+        if met > int(end.position_record):
             self._lost_end(split, end, f"the next record is {met}")
 
     def _is_end_gone(self, split: SplitRange, end: After, cursor: Cursor) -> bool:
@@ -145,14 +145,14 @@ class RangeReader:
         here = cursor.position
         if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
             return True
-        start = before(end.landmark)
-        probe = Cursor(self._log, _Silent(self._guard), split.split, start).next_page(1)
-        if probe.records and probe.records[0].sequence_number == end.landmark:
+        start = before(end.position_record)
+        probe = Cursor(self._log, _Silent(self._data_loss), split.split, start).next_page(1)
+        if probe.records and probe.records[0].sequence_number == end.position_record:
             # It is there, so this iterator has gone astray, or the range ends before it starts.
             if cursor.reopened == _MAX_REOPENED:
                 raise ServiceError(
-                    f"GetRecords of {split.split}: record {end.landmark}, where the batch ends, is there, "
-                    f"but reading from {split.start} comes to the shard's tip without it",
+                    f"GetRecords of {split.split}: record {end.position_record}, where the batch ends, is "
+                    f"there, but reading from {split.start} comes to the shard's tip without it",
                     operation="GetRecords",
                     target=str(split.split),
                     retryable=True,
@@ -164,17 +164,18 @@ class RangeReader:
         return self._lost_end(split, end, "the shard's tip comes before it")
 
     def _lost_end(self, split: SplitRange, end: After, why: str) -> bool:
-        self._guard.report(
-            f"{split.split}: record {end.landmark}, where the batch ends, is gone, and others with it: {why}"
+        self._data_loss.report(
+            f"{split.split}: record {end.position_record}, where the batch ends, is gone, "
+            f"and others with it: {why}"
         )
         return True
 
 
-class _Silent(LossGuard):
+class _Silent(DataLossPolicy):
     """For a look whose very question is whether a record is still there."""
 
-    def __init__(self, guard: LossGuard) -> None:
-        super().__init__(guard.log, fail=False, now=guard.now)
+    def __init__(self, data_loss: DataLossPolicy) -> None:
+        super().__init__(data_loss.log, fail=False, now=data_loss.now)
 
     def report(self, what: str) -> None:
         del what

@@ -1,4 +1,4 @@
-"""What the planner knows of a split ahead of the last batch. All of it is an accelerator: a front
+"""What the planner knows of a split ahead of the last batch. All of it is an accelerator: a state
 that is thrown away is rebuilt from the position alone."""
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from sluice.source.splits import Split
 if TYPE_CHECKING:
     from sluice.source.subscriptions import View
 
-__all__ = ["Front", "Seen"]
+__all__ = ["CutPoint", "SplitState"]
 
 
-class Seen(NamedTuple):
+class CutPoint(NamedTuple):
     """A record behind which a batch may end: what planning needs of it, and of those that lie before it.
 
     Of a split that is read by looks each is one record. Of one that is pushed it may be the last of many
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class Front:
+class SplitState:
     """A split, the position planned last, and what is known to lie behind it.
 
     Attributes:
@@ -70,7 +70,7 @@ class Front:
     position: Position
     cursor: Cursor
     target: After | Closed | None = None
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[CutPoint] = field(default_factory=list)
     is_at_tip: bool = False
     has_ended: bool = False
     has_met_target: bool = False
@@ -114,7 +114,7 @@ class Front:
             if known < now < known + self.retention:
                 self.quiet = now
 
-    def add(self, records: Iterable[Seen]) -> None:
+    def add(self, records: Iterable[CutPoint]) -> None:
         """Notes records read behind ``seen``, up to the target."""
         if not isinstance(self.target, After):
             self.seen.extend(records)
@@ -167,7 +167,7 @@ class Front:
         self.idle_view = None
         self.cursor = self.cursor.at(self._behind_seen(self.quiet))
 
-    def _behind_position(self, marks: Sequence[Seen]) -> Sequence[Seen]:
+    def _behind_position(self, marks: Sequence[CutPoint]) -> Sequence[CutPoint]:
         if not isinstance(self.position, After):
             return marks
         # Inside an aggregate the record itself is still to come, with the sub-records that are left.

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from sluice.source.splits import Split, SplitId
 
-__all__ = ["AnyRecord", "Feed", "IteratorStart", "Page", "Record", "StreamInfo", "StreamLog"]
+__all__ = ["AnyRecord", "IteratorStart", "Page", "Record", "RecordPublisher", "StreamInfo", "StreamLog"]
 
 
 class AnyRecord(Protocol):
@@ -83,7 +83,7 @@ class IteratorStart:
 class StreamLog(Protocol):
     """A service that keeps streams as ordered, sharded logs.
 
-    Every method retries what is worth retrying before it raises `sluice.errors.ServiceError`, whose
+    Every method retries what is worth retrier before it raises `sluice.errors.ServiceError`, whose
     attributes say what to make of it: ``missing``, ``throttling``, ``expired_iterator``,
     ``invalid_argument``, ``retryable``. All methods may be called from several threads.
     """
@@ -107,15 +107,15 @@ class StreamLog(Protocol):
         """Now, by the service's clock as far as known (microseconds)."""
 
 
-class Feed(Protocol):
+class RecordPublisher(Protocol):
     """Pages of one split that a service pushes, from a position on.
 
     Attributes:
-        vouches: nothing is missing between the position and the first page, which whoever gives the
-            feed has seen to. Else it begins with the record that shows where the position is.
+        is_gapless: nothing is missing between the position and the first page, which whoever gives the
+            publisher has seen to. Else it begins with the record that shows where the position is.
     """
 
-    vouches: bool
+    is_gapless: bool
 
     def next_page(self) -> Page:
         """Blocks until the next event.
@@ -124,8 +124,8 @@ class Feed(Protocol):
         else. Records that were handed out before, or that lie before the position, may come again.
 
         Raises:
-            ServiceError: this feed is over; what has been handed out stays valid.
+            ServiceError: this publisher is over; what has been handed out stays valid.
         """
 
     def close(self) -> None:
-        """Lets go of what the feed holds; a feed that is over is closed as well. May be called twice."""
+        """Releases what the publisher holds. May be called twice, and after the publisher has ended."""

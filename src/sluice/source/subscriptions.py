@@ -1,7 +1,7 @@
 """What is known of splits that are pushed: how far each has come, ahead of the planner.
 
 A split whose records a service pushes all the time need not be looked at to know where a batch may
-end. Like all that a front holds this is an accelerator: where it is missing, splits are probed.
+end. Like all that a state holds this is an accelerator: where it is missing, splits are probed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sluice.source.offsets import Position
-from sluice.source.split_state import Seen
+from sluice.source.split_state import CutPoint
 from sluice.source.splits import SplitId
 
-__all__ = ["Frontier", "View"]
+__all__ = ["Subscriptions", "View"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class View:
         idle_at: an instant (microseconds) at which nothing lay behind the last mark.
     """
 
-    marks: Sequence[Seen]
+    marks: Sequence[CutPoint]
     is_at_tip: bool
     has_ended: bool
     millis_behind: int
     idle_at: int | None
 
 
-class Frontier(Protocol):
+class Subscriptions(Protocol):
     """What holds subscriptions to splits between batches. Used by one thread."""
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:

@@ -24,10 +24,10 @@ from sluice.sink.committing import EpochCommit
 from sluice.sink.contracts import CommittingDestination, Epoch
 from sluice.sink.dead_letters import Origin
 from sluice.sink.progress import SinkProgress
-from sluice.sink.strategy_cache import remembered
+from sluice.sink.strategy_cache import strategy_cache
 from sluice.sink.writer import AsyncSinkWriter
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import settle
+from sluice.spark.workers import freeze_loaded_objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,12 +122,12 @@ class _Settings:
         else:
             message = self._deliver(setup, origin, batches)
         message = replace(message, duration=round(time.monotonic() - started, 3))
-        settle()
+        freeze_loaded_objects()
         return message
 
     def _deliver(self, setup: SinkSetup, origin: Origin, batches: Iterable[pa.RecordBatch]) -> CommitMessage:
         letters = setup.dead_letters(origin) if setup.dead_letters else None
-        with remembered.lend(setup.key, setup.create_strategy) as strategy:
+        with strategy_cache.lend(setup.key, setup.create_strategy) as strategy:
             writer = AsyncSinkWriter(setup.destination, setup.config, strategy, dead_letters=letters)
             with contextlib.closing(writer):
                 writer.open(self._schema)

@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from sluice.kinesis.driver import StreamPlanning, bounded_access, plan_bounded_read
-from sluice.kinesis.fanout.assignment import FanOutAccess
+from sluice.kinesis.driver import StreamPlanning, bounded_assignment, plan_bounded_read
+from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.task import read_ranges
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import settle
+from sluice.spark.workers import freeze_loaded_objects
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -44,7 +44,7 @@ class RangesPartition(InputPartition):
     """What one task reads, and how it may."""
 
     ranges: tuple[SplitRange, ...]
-    access: FanOutAccess | None = None
+    access: FanOutAssignment | None = None
 
 
 class BatchReader(DataSourceReader):
@@ -55,7 +55,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         configure_driver_log("sluice")
-        access = bounded_access(self._config)
+        access = bounded_assignment(self._config)
         ranges = plan_bounded_read(self._config)
         # Of no partition at all Spark would make one that holds nothing, not even ranges.
         return _deal(ranges, self._config.shards_per_task, access) or [RangesPartition(())]
@@ -165,7 +165,7 @@ if HAS_ADMISSION_CONTROL:
 
 
 def _deal(
-    ranges: Sequence[SplitRange], shards_per_task: int, access: FanOutAccess | None
+    ranges: Sequence[SplitRange], shards_per_task: int, access: FanOutAssignment | None
 ) -> list[InputPartition]:
     """Deals ranges out to as few tasks as may be: a task is dear, and a shard is light."""
     count = -(-len(ranges) // shards_per_task)
@@ -175,4 +175,4 @@ def _deal(
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, RangesPartition)  # noqa: S101 - no other is made
     yield from read_ranges(config, partition.ranges, partition.access)
-    settle()
+    freeze_loaded_objects()

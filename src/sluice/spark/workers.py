@@ -7,10 +7,10 @@ import gc
 
 from pyspark import TaskContext
 
-__all__ = ["settle"]
+__all__ = ["freeze_loaded_objects"]
 
 
-def settle() -> None:
+def freeze_loaded_objects() -> None:
     """To be called at the end of a task, when all that tasks need has been loaded.
 
     Spark collects garbage after each task. With the SDK loaded that takes 30 ms or more, most of a small

@@ -294,6 +294,6 @@ def test_a_hash_key_that_is_no_number_leaves_the_record_as_it_is() -> None:
 
 
 def test_the_vendors_library_is_what_we_compare_with() -> None:
-    """A guard for the tests above: the vendor reads its own format as they assume."""
+    """A data_loss for the tests above: the vendor reads its own format as they assume."""
     assert vendor_view(packed([("k", b"v", None)])) == [(0, "k", b"v")]
     assert deaggregate_records([]) == []

@@ -53,7 +53,7 @@ class Refusal(NamedTuple):
 
 
 class BatchCall:
-    """An operation that takes a batch, as a destination calls it: once, without retrying.
+    """An operation that takes a batch, as a destination calls it: once, without retrier.
 
     Args:
         connection: how to reach the service.

@@ -18,7 +18,7 @@ from sluice.destinations.s3.store import Store
 from sluice.destinations.s3.upload import PART_SIZE
 from sluice.destinations.s3.writer import FileSettings, S3Writer
 from sluice.options import Kind, Option, OptionValues, choice, integer, size
-from sluice.retry import Retrying
+from sluice.retry import Retrier
 from sluice.sink.contracts import Epoch, StructType
 from sluice.sink.dead_letters import Origin
 
@@ -89,7 +89,7 @@ class S3Destination:
         path: ``s3://bucket/prefix``.
         settings: how files are made.
         client: makes the SDK's client; replaced in tests.
-        retrying: how throttling and lost connections are waited out; replaced in tests.
+        retrier: how throttling and lost connections are waited out; replaced in tests.
         executor: makes what runs requests side by side, of so many threads; replaced in tests.
     """
 
@@ -109,12 +109,12 @@ class S3Destination:
         settings: FileSettings = _DEFAULTS,
         *,
         client: Callable[[ConnectionConfig, str], Any] = client_for,
-        retrying: Retrying | None = None,
+        retrier: Retrier | None = None,
         executor: Callable[[int], Executor] = ThreadPoolExecutor,
     ) -> None:
         self._layout = Layout(path)
         self._settings = settings
-        self._store = Store(self._layout.bucket, connection, client=client, retrying=retrying)
+        self._store = Store(self._layout.bucket, connection, client=client, retrier=retrier)
         self._executor = executor
         self.name = f"s3 path '{path}'"
 

@@ -10,7 +10,7 @@ from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.errors import DamagedAnswerError, translate
 from sluice.errors import ServiceError
-from sluice.retry import Backoff, Retrying
+from sluice.retry import Backoff, Retrier
 
 __all__ = ["Store"]
 
@@ -36,7 +36,7 @@ class Store:
         bucket: its name.
         connection: how to reach it.
         client: makes the SDK's client; replaced in tests.
-        retrying: how throttling and lost connections are waited out.
+        retrier: how throttling and lost connections are waited out.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Store:
         connection: ConnectionConfig,
         *,
         client: Callable[[ConnectionConfig, str], Any] = client_for,
-        retrying: Retrying | None = None,
+        retrier: Retrier | None = None,
     ) -> None:
         self.bucket = bucket
         self._connection = connection
         self._make_client = client
-        self._retrying = retrying or Retrying()
+        self._retrier = retrier or Retrier()
 
     # --- multipart uploads ----------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Store:
             except Exception as error:  # noqa: BLE001 - whatever the SDK raises, it leaves as a ServiceError
                 raise self._translated(error, operation, target) from None
 
-        return self._retrying.call(_BACKOFF, attempt)
+        return self._retrier.call(_BACKOFF, attempt)
 
     def _translated(self, error: Exception, operation: str, target: str) -> ServiceError:
         translated = translate(

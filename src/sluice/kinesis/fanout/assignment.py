@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from sluice.kinesis.fanout.channel import Address
 from sluice.source.splits import SplitId
 
-__all__ = ["FanOutAccess"]
+__all__ = ["FanOutAssignment"]
 
 
 @dataclass(frozen=True)
-class FanOutAccess:
+class FanOutAssignment:
     """How ranges may be had otherwise than by polling.
 
     Attributes:

@@ -52,7 +52,7 @@ class Coverage:
         self.pass_by(number)
 
     def holds(self, start: IteratorStart, need: int | None) -> bool:
-        """Whether all behind a position is there or will come; see `Fetch`.
+        """Whether all behind a position is there or will come; see `ReadRange`.
 
         Before it has begun that is so, as far as is known, where batches have come to.
         """

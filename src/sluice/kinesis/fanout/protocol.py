@@ -14,23 +14,23 @@ from sluice.source.stream_log import IteratorStart
 
 __all__ = [
     "DONE",
-    "DOUBTFUL",
     "EVENT",
-    "LACKING",
+    "INTEGRITY_PROBLEM",
     "TAKEN_OVER",
+    "UNAVAILABLE",
+    "Acknowledge",
     "Consumers",
-    "Fetch",
     "FromAgent",
-    "Gone",
-    "Hosts",
-    "Join",
+    "JoinHub",
     "Listening",
     "Mark",
     "Progress",
+    "ReadRange",
+    "Subscribe",
+    "SubscriptionEnded",
     "ToAgent",
-    "Trim",
-    "Unwatch",
-    "Watch",
+    "Unsubscribe",
+    "WorkerHosts",
     "decode_first_frame",
     "decode_from_agent",
     "decode_to_agent",
@@ -41,7 +41,7 @@ __all__ = [
 TAKEN_OVER: Final = "ResourceInUseException"
 """The code of a watch that ended since somebody else has subscribed with the same consumer."""
 
-DOUBTFUL: Final = "RecordsMayHaveExpired"
+INTEGRITY_PROBLEM: Final = "RecordsMayHaveExpired"
 """The code of a watch that was given up since only polling can tell whether records are lost."""
 
 
@@ -49,7 +49,7 @@ EVENT: Final = b"E"
 """An event's payload follows."""
 DONE: Final = b"D"
 """That was the range, or all there is of a shard that has ended."""
-LACKING: Final = b"L"
+UNAVAILABLE: Final = b"L"
 """The agent can't serve what is left of the range; why follows."""
 
 
@@ -63,7 +63,7 @@ class Mark(NamedTuple):
     since: int  # arrival of the first of them, microseconds
 
 
-class Watch(msgspec.Struct, tag=True, frozen=True):
+class Subscribe(msgspec.Struct, tag=True, frozen=True):
     """Planner to agent: subscribe to `split` from `start` on.
 
     ``epoch`` comes back with all that is said of this watch, so that news of an earlier one are told apart.
@@ -74,14 +74,14 @@ class Watch(msgspec.Struct, tag=True, frozen=True):
     start: IteratorStart
 
 
-class Trim(msgspec.Struct, tag=True, frozen=True):
+class Acknowledge(msgspec.Struct, tag=True, frozen=True):
     """Planner to agent: records up to `number` are done with."""
 
     split: SplitId
     number: str
 
 
-class Unwatch(msgspec.Struct, tag=True, frozen=True):
+class Unsubscribe(msgspec.Struct, tag=True, frozen=True):
     """Planner to agent: this split is not needed any more."""
 
     split: SplitId
@@ -101,14 +101,14 @@ class Listening(msgspec.Struct, tag=True, frozen=True):
     port: int
 
 
-class Join(msgspec.Struct, tag=True, frozen=True):
+class JoinHub(msgspec.Struct, tag=True, frozen=True):
     """Agent on a worker host to the one beside the driver: it may be given shards, and serves them there."""
 
     host: str
     port: int
 
 
-class Hosts(msgspec.Struct, tag=True, frozen=True):
+class WorkerHosts(msgspec.Struct, tag=True, frozen=True):
     """Agent to planner: the worker hosts that have an agent now."""
 
     hosts: tuple[str, ...]
@@ -132,10 +132,10 @@ class Progress(msgspec.Struct, tag=True, frozen=True):
     server: tuple[str, int]
 
 
-class Gone(msgspec.Struct, tag=True, frozen=True):
+class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
     """Agent to planner: nothing more will come of this watch.
 
-    ``code`` is the service's, where it was its doing, or `DOUBTFUL`.
+    ``code`` is the service's, where it was its doing, or `INTEGRITY_PROBLEM`.
     """
 
     split: SplitId
@@ -144,7 +144,7 @@ class Gone(msgspec.Struct, tag=True, frozen=True):
     code: str = ""
 
 
-class Fetch(msgspec.Struct, tag=True, frozen=True):
+class ReadRange(msgspec.Struct, tag=True, frozen=True):
     """Task to agent: the events that hold the records behind a position, up to `end`.
 
     Attributes:
@@ -161,9 +161,9 @@ class Fetch(msgspec.Struct, tag=True, frozen=True):
     patience: float
 
 
-ToAgent = Watch | Trim | Unwatch | Consumers
-FromAgent = Listening | Hosts | Progress | Gone
-FirstFrame = Fetch | Join
+ToAgent = Subscribe | Acknowledge | Unsubscribe | Consumers
+FromAgent = Listening | WorkerHosts | Progress | SubscriptionEnded
+FirstFrame = ReadRange | JoinHub
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _to_agent: Final = msgspec.msgpack.Decoder(ToAgent)

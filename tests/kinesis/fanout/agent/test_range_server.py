@@ -12,11 +12,11 @@ import pytest
 
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.agent.range_server import RangeServer
-from sluice.kinesis.fanout.agent.shard_buffer import Lacking
+from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.fanout.channel import Address, Channel, connect
-from sluice.kinesis.fanout.protocol import Fetch, Join, encode
+from sluice.kinesis.fanout.protocol import JoinHub, ReadRange, encode
 from sluice.kinesis.fanout.task.connection_pool import Connections
-from sluice.kinesis.fanout.task.publishers import AgentFeed, is_reachable
+from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher, is_reachable
 from sluice.source.offsets import HORIZON, After, Closed, SplitRange
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart, Page
@@ -47,18 +47,18 @@ class Agent:
     def __init__(self, *events: bytes, lacking: str | None = None) -> None:
         self.events = events
         self.lacking = lacking
-        self.asked: list[Fetch] = []
-        self.joined: list[Join] = []
+        self.asked: list[ReadRange] = []
+        self.joined: list[JoinHub] = []
         self.server = RangeServer("127.0.0.1", SECRET, self.read, self.join)
         self.address = Address("127.0.0.1", self.server.port, SECRET)
 
-    def read(self, fetch: Fetch) -> Iterator[bytes]:
+    def read(self, fetch: ReadRange) -> Iterator[bytes]:
         self.asked.append(fetch)
         yield from self.events
         if self.lacking is not None:
-            raise Lacking(self.lacking)
+            raise RangeUnavailable(self.lacking)
 
-    def join(self, channel: Channel, join: Join) -> None:
+    def join(self, channel: Channel, join: JoinHub) -> None:
         self.joined.append(join)
         channel.send(b"welcome")
 
@@ -66,9 +66,11 @@ class Agent:
         self.server.close()
 
 
-def feed(agent: Agent, wanted: SplitRange = WANTED, connections: Connections | None = None) -> AgentFeed:
+def publisher(
+    agent: Agent, wanted: SplitRange = WANTED, connections: Connections | None = None
+) -> AgentRecordPublisher:
     kept = connections or Connections(limit=0)
-    return AgentFeed(agent.address, wanted, wanted.start, patience=1.0, connections=kept)
+    return AgentRecordPublisher(agent.address, wanted, wanted.start, patience=1.0, connections=kept)
 
 
 class Counting:
@@ -93,22 +95,22 @@ def numbers(page: Page) -> list[str]:
 
 def test_a_task_gets_the_events_of_its_range() -> None:
     """Decoded where the rows are made: the agent passes on what the service has sent."""
-    with closing(Agent(payload(5, 6), payload(7, 8, 9))) as agent, closing(feed(agent)) as got:
+    with closing(Agent(payload(5, 6), payload(7, 8, 9))) as agent, closing(publisher(agent)) as got:
         pages = [got.next_page(), got.next_page()]
 
     assert list(map(numbers, pages)) == [["5", "6"], ["7", "8", "9"]]
     assert pages[0].records[0].data == b"data 5"
-    assert agent.asked == [Fetch(SPLIT, IteratorStart("AT_SEQUENCE_NUMBER", "4"), "4", "9", 1.0)]
+    assert agent.asked == [ReadRange(SPLIT, IteratorStart("AT_SEQUENCE_NUMBER", "4"), "4", "9", 1.0)]
 
 
 def test_behind_the_last_event_of_a_shard_lies_its_end() -> None:
     """As the last page of a closed shard says it."""
     wanted = SplitRange(SPLIT, HORIZON, Closed())
-    with closing(Agent(payload(5))) as agent, closing(feed(agent, wanted)) as got:
+    with closing(Agent(payload(5))) as agent, closing(publisher(agent, wanted)) as got:
         assert numbers(got.next_page()) == ["5"]
         assert got.next_page() == Page((), None, 0)
 
-    assert agent.asked == [Fetch(SPLIT, IteratorStart("TRIM_HORIZON"), None, None, 1.0)]
+    assert agent.asked == [ReadRange(SPLIT, IteratorStart("TRIM_HORIZON"), None, None, 1.0)]
 
 
 def test_a_connection_serves_one_range_after_the_other() -> None:
@@ -116,15 +118,15 @@ def test_a_connection_serves_one_range_after_the_other() -> None:
     to_the_end = SplitRange(SPLIT, HORIZON, Closed())
     with closing(Counting()) as counting, closing(Agent(payload(5, 9))) as agent:
         for wanted in (WANTED, WANTED, to_the_end, WANTED):
-            with closing(feed(agent, wanted, counting.connections)) as got:
+            with closing(publisher(agent, wanted, counting.connections)) as got:
                 assert numbers(got.next_page()) == ["5", "9"]
                 if wanted is to_the_end:
                     assert got.next_page().next_iterator is None
         agent.lacking, agent.events = "it was trimmed", ()
-        with closing(feed(agent, WANTED, counting.connections)) as got, pytest.raises(ServiceError):
+        with closing(publisher(agent, WANTED, counting.connections)) as got, pytest.raises(ServiceError):
             got.next_page()
         agent.lacking, agent.events = None, (payload(5, 9),)
-        with closing(feed(agent, WANTED, counting.connections)) as got:
+        with closing(publisher(agent, WANTED, counting.connections)) as got:
             assert numbers(got.next_page()) == ["5", "9"]
 
         assert len(counting.opened) == 1
@@ -136,8 +138,8 @@ def test_ranges_side_by_side_have_a_connection_each() -> None:
     with closing(Counting()) as counting, closing(Agent(payload(9))) as agent:
         for _ in range(2):
             with (
-                closing(feed(agent, WANTED, counting.connections)) as one,
-                closing(feed(agent, WANTED, counting.connections)) as other,
+                closing(publisher(agent, WANTED, counting.connections)) as one,
+                closing(publisher(agent, WANTED, counting.connections)) as other,
             ):
                 assert numbers(one.next_page()) == numbers(other.next_page()) == ["9"]
 
@@ -148,7 +150,7 @@ def test_a_connection_with_a_range_under_way_is_not_used_again() -> None:
     """What is left of that range would be taken for the next one's."""
     with closing(Counting()) as counting, closing(Agent(payload(5), payload(9))) as agent:
         for _ in range(2):
-            with closing(feed(agent, WANTED, counting.connections)) as got:
+            with closing(publisher(agent, WANTED, counting.connections)) as got:
                 assert numbers(got.next_page()) == ["5"]
 
         assert len(counting.opened) == 2
@@ -156,7 +158,7 @@ def test_a_connection_with_a_range_under_way_is_not_used_again() -> None:
 
 def test_what_the_agent_lacks_is_said_and_why() -> None:
     """The task reads on elsewhere; what it has had stays good."""
-    with closing(Agent(payload(5), lacking="it was trimmed")) as agent, closing(feed(agent)) as got:
+    with closing(Agent(payload(5), lacking="it was trimmed")) as agent, closing(publisher(agent)) as got:
         assert numbers(got.next_page()) == ["5"]
         with pytest.raises(ServiceError, match=r"clicks/shardId-0: it was trimmed") as caught:
             got.next_page()
@@ -170,7 +172,7 @@ def test_an_agent_that_is_gone_is_no_disaster() -> None:
     agent.close()
 
     with pytest.raises(ServiceError, match="does not give clicks/shardId-0") as caught:
-        feed(agent)
+        publisher(agent)
 
     assert caught.value.retryable
     # Every batch of this process would wait for it again, and say so.
@@ -183,14 +185,14 @@ def test_an_agent_of_another_query_serves_nothing() -> None:
     with closing(Agent(payload(5))) as agent:
         stranger = Address("127.0.0.1", agent.server.port, b"z" * 32)
         with pytest.raises(ServiceError):
-            AgentFeed(stranger, WANTED, WANTED.start, patience=1.0)
+            AgentRecordPublisher(stranger, WANTED, WANTED.start, patience=1.0)
         assert agent.asked == []
 
 
 def test_an_agent_on_a_worker_host_joins_by_the_same_door() -> None:
     """With the same secret."""
     with closing(Agent()) as agent, closing(connect(agent.address, timeout=5)) as channel:
-        channel.send(encode(Join("10.0.0.2", 5000)))
+        channel.send(encode(JoinHub("10.0.0.2", 5000)))
         assert bytes(channel.receive()) == b"welcome"
 
-    assert agent.joined == [Join("10.0.0.2", 5000)]
+    assert agent.joined == [JoinHub("10.0.0.2", 5000)]

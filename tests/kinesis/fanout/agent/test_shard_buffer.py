@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.kinesis.fanout.agent.shard_buffer import Lacking, ShardBuffer
+from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.coverage import Coverage, needed
 from sluice.source.offsets import HORIZON, After, before
 from sluice.source.stream_log import IteratorStart
@@ -68,16 +68,16 @@ def test_what_was_trimmed_is_lacking() -> None:
 
     assert held.size == 20
     assert read(held, 7, 12) == ["0006-0009.", "0010-0012."]
-    with pytest.raises(Lacking, match="where the range starts"):
+    with pytest.raises(RangeUnavailable, match="where the range starts"):
         read(held, 4, 12)
-    with pytest.raises(Lacking, match="where the range starts"):
+    with pytest.raises(RangeUnavailable, match="where the range starts"):
         read(held, None, 12, start=HORIZON_START)
 
 
 def test_what_batches_have_passed_by_tells_where_the_buffer_begins() -> None:
     """They came there by looks: the subscription, which began before, has not given any record yet."""
     held = buffer(start=IteratorStart("AT_TIMESTAMP", timestamp=7))
-    with pytest.raises(Lacking):
+    with pytest.raises(RangeUnavailable):
         read(held, 30, 40)
     held.trim(30)
     thread, done = in_thread(
@@ -97,7 +97,7 @@ def test_a_subscription_that_begins_behind_where_batches_are_does_not_serve_them
     start = IteratorStart("AT_SEQUENCE_NUMBER", "30")
 
     def read_on() -> bool:
-        with pytest.raises(Lacking, match="begins behind"):
+        with pytest.raises(RangeUnavailable, match="begins behind"):
             list(held.read(start, 30, 40, PATIENT))
         return True
 
@@ -117,7 +117,7 @@ def test_what_lies_before_the_subscription_is_lacking() -> None:
     fill(held, (50, 52))
 
     assert read(held, 49, 52) == ["0050-0052."]
-    with pytest.raises(Lacking):
+    with pytest.raises(RangeUnavailable):
         read(held, 40, 52)
 
 
@@ -138,7 +138,7 @@ def test_a_range_that_does_not_come_is_lacking() -> None:
     held = buffer()
     fill(held, (1, 5))
 
-    with pytest.raises(Lacking, match="nothing has come"):
+    with pytest.raises(RangeUnavailable, match="nothing has come"):
         read(held, None, 9, start=HORIZON_START)
 
 
@@ -225,7 +225,7 @@ def test_a_closed_buffer_lets_everybody_go() -> None:
 
     assert written == [False]
     assert not held.holds(HORIZON_START, None)
-    with pytest.raises(Lacking, match="the agent ends"):
+    with pytest.raises(RangeUnavailable, match="the agent ends"):
         read(held, None, 5, start=HORIZON_START)
 
 
@@ -250,7 +250,7 @@ def test_a_range_is_served_whole_or_not_at_all(
         return
     try:
         events = read(held, need, end)
-    except Lacking:
+    except RangeUnavailable:
         assert need < max(trims, default=0)
         return
     records = [n for event in events for n in range(int(event[:4]), int(event[5:9]) + 1)]

@@ -8,9 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.agent.shard_buffer import Lacking
-from sluice.kinesis.fanout.agent.subscription_manager import Holder
-from sluice.kinesis.fanout.protocol import DOUBTFUL, TAKEN_OVER, Fetch, FromAgent, Gone, Mark, Progress, Watch
+from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
+from sluice.kinesis.fanout.agent.subscription_manager import SubscriptionManager
+from sluice.kinesis.fanout.protocol import (
+    INTEGRITY_PROBLEM,
+    TAKEN_OVER,
+    FromAgent,
+    Mark,
+    Progress,
+    ReadRange,
+    Subscribe,
+    SubscriptionEnded,
+)
 from sluice.kinesis.fanout.subscriptions.events import EventHead
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
@@ -53,7 +62,7 @@ class Bench:
         self.now = NOW
         self.retention = 24 * 3600.0
         self.retention_asked = 0
-        self.holder = Holder(
+        self.holder = SubscriptionManager(
             self._open,
             self.reports.put,
             capacity=capacity,
@@ -74,7 +83,7 @@ class Bench:
         return self.retention
 
     def watch(self, start: IteratorStart = HORIZON, *, epoch: int = 1, split: SplitId = SPLIT) -> FakeSource:
-        self.holder.watch(Watch(split, epoch, start))
+        self.holder.watch(Subscribe(split, epoch, start))
         return self.sources[split][-1]
 
     def heard(self) -> FromAgent:
@@ -86,7 +95,7 @@ class Bench:
         return heard
 
     def read(self, need: int | None, end: int | None, start: IteratorStart = HORIZON) -> list[bytes]:
-        fetch = Fetch(
+        fetch = ReadRange(
             SPLIT, start, None if need is None else str(need), None if end is None else str(end), 0.0
         )
         return [bytes(payload) for payload in self.holder.read(fetch)]
@@ -173,11 +182,11 @@ def test_a_record_that_is_gone_is_not_judged_here(make: Callable[..., Bench]) ->
 
     heard = bench.heard()
 
-    assert isinstance(heard, Gone)
+    assert isinstance(heard, SubscriptionEnded)
     assert (heard.split, heard.epoch, heard.code) == (SPLIT, 1, "")
     assert "record 50" in heard.why
     assert source.is_closed
-    with pytest.raises(Lacking):
+    with pytest.raises(RangeUnavailable):
         bench.read(50, 54, IteratorStart("AT_SEQUENCE_NUMBER", "50"))
 
 
@@ -194,10 +203,10 @@ def test_a_host_that_slept_for_a_day_does_not_go_on_as_if_nothing_had_expired(
 
     heard = bench.heard()
 
-    assert isinstance(heard, Gone)
-    assert heard.code == DOUBTFUL
+    assert isinstance(heard, SubscriptionEnded)
+    assert heard.code == INTEGRITY_PROBLEM
     assert "25 h" in heard.why
-    with pytest.raises(Lacking):
+    with pytest.raises(RangeUnavailable):
         bench.read(None, 7)
 
 
@@ -212,8 +221,8 @@ def test_a_record_from_the_future_tells_that_the_clock_is_wrong(make: Callable[.
 
     heard = bench.heard()
 
-    assert isinstance(heard, Gone)
-    assert heard.code == DOUBTFUL
+    assert isinstance(heard, SubscriptionEnded)
+    assert heard.code == INTEGRITY_PROBLEM
 
 
 def test_old_records_and_idle_hours_raise_no_doubt(make: Callable[..., Bench]) -> None:
@@ -247,8 +256,8 @@ def test_near_the_end_of_the_retention_polling_is_left_to_judge(
     heard = bench.heard()
 
     if gives_up:
-        assert isinstance(heard, Gone)
-        assert heard.code == DOUBTFUL
+        assert isinstance(heard, SubscriptionEnded)
+        assert heard.code == INTEGRITY_PROBLEM
         assert "22.0 h behind" in heard.why
     else:
         assert isinstance(heard, Progress)
@@ -272,7 +281,7 @@ def test_what_the_service_refuses_is_reported_with_its_code(make: Callable[..., 
     source = bench.watch()
     source.said.put(ServiceError("not allowed", code="AccessDeniedException"))
 
-    assert bench.heard() == Gone(SPLIT, 1, "not allowed", "AccessDeniedException")
+    assert bench.heard() == SubscriptionEnded(SPLIT, 1, "not allowed", "AccessDeniedException")
 
 
 def test_a_fault_of_our_own_is_reported_too(make: Callable[..., Bench]) -> None:
@@ -282,7 +291,7 @@ def test_a_fault_of_our_own_is_reported_too(make: Callable[..., Bench]) -> None:
 
     heard = bench.heard()
 
-    assert isinstance(heard, Gone)
+    assert isinstance(heard, SubscriptionEnded)
     assert heard.code == "KeyError"
 
 
@@ -301,12 +310,12 @@ def test_another_watch_takes_the_place_of_the_one_before(make: Callable[..., Ben
 def test_a_shard_nobody_watches_is_lacking(make: Callable[..., Bench]) -> None:
     """Not yet, or not any more."""
     bench = make()
-    with pytest.raises(Lacking, match="does not watch"):
+    with pytest.raises(RangeUnavailable, match="does not watch"):
         bench.read(None, 5)
     bench.watch().said.put(event(1))
     bench.progress()
     bench.holder.unwatch(SPLIT)
-    with pytest.raises(Lacking, match="does not watch"):
+    with pytest.raises(RangeUnavailable, match="does not watch"):
         bench.read(None, 1)
 
 

@@ -10,20 +10,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.kinesis.fanout.agent.worker_agents import Delegates
+from sluice.kinesis.fanout.agent.worker_agents import WorkerAgents
 from sluice.kinesis.fanout.channel import Channel
 from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
+    Acknowledge,
     Consumers,
     FromAgent,
-    Gone,
-    Hosts,
-    Join,
+    JoinHub,
     Progress,
+    Subscribe,
+    SubscriptionEnded,
     ToAgent,
-    Trim,
-    Unwatch,
-    Watch,
+    Unsubscribe,
+    WorkerHosts,
     decode_to_agent,
     encode,
 )
@@ -38,7 +38,7 @@ PATIENT = 30.0
 class Worker:
     """An agent on a worker host, played by the test."""
 
-    def __init__(self, delegates: Delegates, host: str) -> None:
+    def __init__(self, delegates: WorkerAgents, host: str) -> None:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
         self.channel.set_timeout(PATIENT)
@@ -46,8 +46,8 @@ class Worker:
         self.thread = threading.Thread(target=self._serve, args=(delegates, host), daemon=True)
         self.thread.start()
 
-    def _serve(self, delegates: Delegates, host: str) -> None:
-        delegates.join(self._theirs, Join(host, 4000))
+    def _serve(self, delegates: WorkerAgents, host: str) -> None:
+        delegates.join(self._theirs, JoinHub(host, 4000))
         self._theirs.close()
 
     def asked(self) -> ToAgent:
@@ -64,13 +64,13 @@ class Worker:
 class Hub:
     def __init__(self) -> None:
         self.reports: queue.SimpleQueue[FromAgent] = queue.SimpleQueue()
-        self.delegates = Delegates(self.reports.put)
+        self.delegates = WorkerAgents(self.reports.put)
         self.workers: list[Worker] = []
 
     def join(self, host: str) -> Worker:
         self.workers.append(Worker(self.delegates, host))
         heard = self.heard()
-        assert isinstance(heard, Hosts)
+        assert isinstance(heard, WorkerHosts)
         assert host in heard.hosts
         return self.workers[-1]
 
@@ -89,25 +89,25 @@ def hub() -> Iterator[Hub]:
 def test_a_shard_waits_until_somebody_joins(hub: Hub) -> None:
     """In the first batch no task has started an agent yet."""
     hub.delegates.use(Consumers({"clicks": "arn"}, ("arn",)))
-    hub.delegates.watch(Watch(SPLITS[0], 1, START))
+    hub.delegates.watch(Subscribe(SPLITS[0], 1, START))
 
     worker = hub.join("a")
 
     # Only the agent beside the driver deregisters anything.
     assert worker.asked() == Consumers({"clicks": "arn"}, ())
-    assert worker.asked() == Watch(SPLITS[0], 1, START)
+    assert worker.asked() == Subscribe(SPLITS[0], 1, START)
 
 
 def test_shards_are_dealt_out_evenly(hub: Hub) -> None:
     """To the one that holds fewest."""
     workers = [hub.join("a"), hub.join("b")]
     for epoch, split in enumerate(SPLITS):
-        hub.delegates.watch(Watch(split, epoch, START))
+        hub.delegates.watch(Subscribe(split, epoch, START))
 
     given = [[worker.asked(), worker.asked()] for worker in workers]
 
     owners = Counter(
-        message.split for messages in given for message in messages if isinstance(message, Watch)
+        message.split for messages in given for message in messages if isinstance(message, Subscribe)
     )
     assert owners == Counter(SPLITS)
 
@@ -116,7 +116,7 @@ def test_a_newcomer_gets_its_share(hub: Hub) -> None:
     """What is moved is reported as gone, without a code: the planner asks for it again at once."""
     first = hub.join("a")
     for epoch, split in enumerate(SPLITS):
-        hub.delegates.watch(Watch(split, epoch, START))
+        hub.delegates.watch(Subscribe(split, epoch, START))
     for _ in SPLITS:
         first.asked()
 
@@ -124,28 +124,28 @@ def test_a_newcomer_gets_its_share(hub: Hub) -> None:
     gone = [hub.heard(), hub.heard()]
     left = [first.asked(), first.asked()]
 
-    assert all(isinstance(message, Gone) and message.code == "" for message in gone)
-    moved = {message.split for message in gone if isinstance(message, Gone)}
-    assert {message.split for message in left if isinstance(message, Unwatch)} == moved
+    assert all(isinstance(message, SubscriptionEnded) and message.code == "" for message in gone)
+    moved = {message.split for message in gone if isinstance(message, SubscriptionEnded)}
+    assert {message.split for message in left if isinstance(message, Unsubscribe)} == moved
     assert len(moved) == 2
     for split in moved:
-        hub.delegates.watch(Watch(split, 9, START))
-    assert {second.asked(), second.asked()} == {Watch(split, 9, START) for split in moved}
+        hub.delegates.watch(Subscribe(split, 9, START))
+    assert {second.asked(), second.asked()} == {Subscribe(split, 9, START) for split in moved}
 
 
 def test_the_shards_of_one_that_leaves_are_gone(hub: Hub) -> None:
     """And go to the others when they are asked for."""
     first = hub.join("a")
-    hub.delegates.watch(Watch(SPLITS[0], 1, START))
+    hub.delegates.watch(Subscribe(SPLITS[0], 1, START))
     first.asked()
     second = hub.join("b")
 
     first.leave()
 
-    assert hub.heard() == Hosts(("b",))
-    assert hub.heard() == Gone(SPLITS[0], 1, "the agent on a is gone")
-    hub.delegates.watch(Watch(SPLITS[0], 2, START))
-    assert second.asked() == Watch(SPLITS[0], 2, START)
+    assert hub.heard() == WorkerHosts(("b",))
+    assert hub.heard() == SubscriptionEnded(SPLITS[0], 1, "the agent on a is gone")
+    hub.delegates.watch(Subscribe(SPLITS[0], 2, START))
+    assert second.asked() == Subscribe(SPLITS[0], 2, START)
 
 
 def test_a_second_agent_of_a_host_is_turned_away(hub: Hub) -> None:
@@ -165,7 +165,7 @@ def test_a_second_agent_of_a_host_is_turned_away(hub: Hub) -> None:
 def test_news_are_passed_on_and_orders_go_to_the_owner(hub: Hub) -> None:
     """But not those of a watch that has gone elsewhere."""
     worker = hub.join("a")
-    hub.delegates.watch(Watch(SPLITS[0], 3, START))
+    hub.delegates.watch(Subscribe(SPLITS[0], 3, START))
     worker.asked()
     stale = Progress(SPLITS[0], 2, None, (), 0, has_ended=False, idle_at=None, server=("a", 1))
     fresh = Progress(SPLITS[0], 3, None, (), 0, has_ended=False, idle_at=None, server=("a", 1))
@@ -175,16 +175,16 @@ def test_news_are_passed_on_and_orders_go_to_the_owner(hub: Hub) -> None:
     assert hub.heard() == fresh
     hub.delegates.trim(SPLITS[0], 77)
     hub.delegates.unwatch(SPLITS[0])
-    assert [worker.asked(), worker.asked()] == [Trim(SPLITS[0], "77"), Unwatch(SPLITS[0])]
+    assert [worker.asked(), worker.asked()] == [Acknowledge(SPLITS[0], "77"), Unsubscribe(SPLITS[0])]
 
 
 def test_a_stream_that_somebody_else_reads_with_our_consumer_is_contested(hub: Hub) -> None:
     """Whichever host saw it."""
     worker = hub.join("a")
-    hub.delegates.watch(Watch(SPLITS[0], 1, START))
+    hub.delegates.watch(Subscribe(SPLITS[0], 1, START))
     worker.asked()
 
-    worker.says(Gone(SPLITS[0], 1, "taken over", TAKEN_OVER))
+    worker.says(SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER))
 
-    assert hub.heard() == Gone(SPLITS[0], 1, "taken over", TAKEN_OVER)
+    assert hub.heard() == SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER)
     assert hub.delegates.contested == {"clicks"}

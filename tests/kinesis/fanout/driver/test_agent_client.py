@@ -17,28 +17,28 @@ import pytest
 
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.channel import Channel
-from sluice.kinesis.fanout.driver.agent_client import FanOutLink
+from sluice.kinesis.fanout.driver.agent_client import AgentClient
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.protocol import (
-    DOUBTFUL,
+    INTEGRITY_PROBLEM,
     TAKEN_OVER,
+    Acknowledge,
     Consumers,
     FromAgent,
-    Gone,
-    Hosts,
     Listening,
     Mark,
     Progress,
+    Subscribe,
+    SubscriptionEnded,
     ToAgent,
-    Trim,
-    Unwatch,
-    Watch,
+    Unsubscribe,
+    WorkerHosts,
     decode_to_agent,
     encode,
 )
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.offsets import HORIZON, After, AtTime, Position
-from sluice.source.split_state import Seen
+from sluice.source.split_state import CutPoint
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 from sluice.source.subscriptions import View
@@ -82,7 +82,7 @@ class FakeAgent:
         self.end.close()
 
 
-class Desk:
+class Planning:
     """A link, the agents it has started, and its clock."""
 
     def __init__(self, **options: str) -> None:
@@ -91,7 +91,7 @@ class Desk:
         self.renewed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.new_arn = ARN
         given = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", **options}
-        self.link = FanOutLink(
+        self.link = AgentClient(
             source_config_from_options(given, streaming=True),
             {"clicks": ARN},
             renew=self._renew,
@@ -120,7 +120,7 @@ class Desk:
         """Follows one shard; the epoch of its watch."""
         self.link.follow({SPLIT: position})
         asked = self.agent.asked()
-        assert isinstance(asked, Watch)
+        assert isinstance(asked, Subscribe)
         return asked.epoch
 
     def until(self, condition: Callable[[], Any]) -> Any:
@@ -133,11 +133,11 @@ class Desk:
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Desk]]:
-    desks: list[Desk] = []
+def make() -> Iterator[Callable[..., Planning]]:
+    desks: list[Planning] = []
 
-    def make(**options: str) -> Desk:
-        desks.append(Desk(**options))
+    def make(**options: str) -> Planning:
+        desks.append(Planning(**options))
         return desks[-1]
 
     yield make
@@ -157,11 +157,11 @@ def mark(number: int, records: int = 1) -> Mark:
     return Mark(str(number), number * 10, records, records * 100, number * 10 - 5)
 
 
-def seen(number: int, records: int = 1) -> Seen:
-    return Seen(str(number), number * 10, records * 100, records, number * 10 - 5)
+def seen(number: int, records: int = 1) -> CutPoint:
+    return CutPoint(str(number), number * 10, records * 100, records, number * 10 - 5)
 
 
-def test_what_is_followed_is_watched_from_there_on(make: Callable[..., Desk]) -> None:
+def test_what_is_followed_is_watched_from_there_on(make: Callable[..., Planning]) -> None:
     """Once: a second trigger asks for nothing new."""
     desk = make()
     agent = desk.started()
@@ -173,13 +173,13 @@ def test_what_is_followed_is_watched_from_there_on(make: Callable[..., Desk]) ->
     asked = [agent.asked() for _ in range(3)]
 
     assert asked == [
-        Watch(SPLIT, 1, AT_HORIZON),
-        Watch(OTHER, 2, IteratorStart("AT_SEQUENCE_NUMBER", "50")),
-        Unwatch(SPLIT),
+        Subscribe(SPLIT, 1, AT_HORIZON),
+        Subscribe(OTHER, 2, IteratorStart("AT_SEQUENCE_NUMBER", "50")),
+        Unsubscribe(SPLIT),
     ]
 
 
-def test_a_view_is_there_when_the_first_event_has_come(make: Callable[..., Desk]) -> None:
+def test_a_view_is_there_when_the_first_event_has_come(make: Callable[..., Planning]) -> None:
     """Before that nothing is known of the shard."""
     desk = make()
     agent = desk.started()
@@ -193,7 +193,7 @@ def test_a_view_is_there_when_the_first_event_has_come(make: Callable[..., Desk]
     assert desk.link.view(OTHER, HORIZON) is None
 
 
-def test_a_view_begins_behind_the_position(make: Callable[..., Desk]) -> None:
+def test_a_view_begins_behind_the_position(make: Callable[..., Planning]) -> None:
     """What a batch has taken is not news, and the agent is told that it can go."""
     desk = make()
     agent = desk.started()
@@ -206,11 +206,13 @@ def test_a_view_begins_behind_the_position(make: Callable[..., Desk]) -> None:
     view = desk.link.view(SPLIT, After("5"))
     assert view is not None
     assert view.marks == (seen(9),)
-    assert agent.asked() == Trim(SPLIT, "5")
+    assert agent.asked() == Acknowledge(SPLIT, "5")
 
 
 @pytest.mark.parametrize("start", [HORIZON, AtTime(5)])
-def test_batches_may_come_further_than_the_subscription(make: Callable[..., Desk], start: Position) -> None:
+def test_batches_may_come_further_than_the_subscription(
+    make: Callable[..., Planning], start: Position
+) -> None:
     """The first one ends where a look found records, before the subscription has given any: it goes on."""
     desk = make()
     agent = desk.started()
@@ -219,14 +221,14 @@ def test_batches_may_come_further_than_the_subscription(make: Callable[..., Desk
 
     desk.link.follow({SPLIT: position})
 
-    assert agent.asked() == Trim(SPLIT, "70")
+    assert agent.asked() == Acknowledge(SPLIT, "70")
     agent.says(progress(epoch, mark(60), mark(80), first="50"))
     view = desk.until(lambda: desk.link.view(SPLIT, position))
     assert view.marks == (seen(80),)
 
 
 def test_a_subscription_that_begins_behind_where_batches_are_does_not_cover_them(
-    make: Callable[..., Desk],
+    make: Callable[..., Planning],
 ) -> None:
     """What lay between may have expired before it was pushed; polling tells, and comes to what is covered."""
     desk = make()
@@ -244,7 +246,7 @@ def test_a_subscription_that_begins_behind_where_batches_are_does_not_cover_them
     assert desk.link.view(SPLIT, After("79")) is not None
 
 
-def test_a_view_is_made_anew_with_news_only(make: Callable[..., Desk]) -> None:
+def test_a_view_is_made_anew_with_news_only(make: Callable[..., Planning]) -> None:
     """The planner asks a hundred times a second, of hundreds of shards."""
     desk = make()
     agent = desk.started()
@@ -259,7 +261,7 @@ def test_a_view_is_made_anew_with_news_only(make: Callable[..., Desk]) -> None:
     assert newer.marks == (seen(5), seen(6))
 
 
-def test_a_position_before_the_watch_is_not_covered(make: Callable[..., Desk]) -> None:
+def test_a_position_before_the_watch_is_not_covered(make: Callable[..., Planning]) -> None:
     """It is watched anew from there: the planner may have been set back."""
     desk = make()
     agent = desk.started()
@@ -270,11 +272,11 @@ def test_a_position_before_the_watch_is_not_covered(make: Callable[..., Desk]) -
     assert desk.link.view(SPLIT, After("20")) is None
     desk.link.follow({SPLIT: After("20")})
 
-    assert agent.asked() == Watch(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "20"))
+    assert agent.asked() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "20"))
     assert desk.link.view(SPLIT, After("20")) is None
 
 
-def test_news_of_an_earlier_watch_are_not_those_of_this_one(make: Callable[..., Desk]) -> None:
+def test_news_of_an_earlier_watch_are_not_those_of_this_one(make: Callable[..., Planning]) -> None:
     """They may still be on their way."""
     desk = make()
     agent = desk.started()
@@ -287,7 +289,7 @@ def test_news_of_an_earlier_watch_are_not_those_of_this_one(make: Callable[..., 
     assert view.marks == (seen(25),)
 
 
-def test_the_end_of_a_shard_is_seen(make: Callable[..., Desk]) -> None:
+def test_the_end_of_a_shard_is_seen(make: Callable[..., Planning]) -> None:
     """And that is not the tip."""
     desk = make()
     agent = desk.started()
@@ -300,15 +302,15 @@ def test_the_end_of_a_shard_is_seen(make: Callable[..., Desk]) -> None:
 
 @pytest.mark.parametrize(
     ("code", "pause"),
-    [("", 0.0), ("AccessDeniedException", 10.0), (TAKEN_OVER, 300.0), (DOUBTFUL, 300.0)],
+    [("", 0.0), ("AccessDeniedException", 10.0), (TAKEN_OVER, 300.0), (INTEGRITY_PROBLEM, 300.0)],
 )
 def test_what_has_ended_is_asked_for_again_in_its_time(
-    make: Callable[..., Desk], code: str, pause: float
+    make: Callable[..., Planning], code: str, pause: float
 ) -> None:
     """At once where nobody refused it; late where another reader took it, or both would fight."""
     desk = make()
     agent = desk.started()
-    agent.says(Gone(SPLIT, desk.watched(), "why", code))
+    agent.says(SubscriptionEnded(SPLIT, desk.watched(), "why", code))
     desk.until(lambda: desk.link._watched[SPLIT].gone)
     assert desk.link.view(SPLIT, HORIZON) is None
 
@@ -318,10 +320,10 @@ def test_what_has_ended_is_asked_for_again_in_its_time(
         desk.now += 1
     desk.link.follow({SPLIT: After("8")})
 
-    assert agent.asked() == Watch(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "8"))
+    assert agent.asked() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "8"))
 
 
-def test_a_subscription_that_batches_have_left_behind_is_replaced(make: Callable[..., Desk]) -> None:
+def test_a_subscription_that_batches_have_left_behind_is_replaced(make: Callable[..., Planning]) -> None:
     """Looks took a backlog while it was opened: what it would push for hours has been read."""
     desk = make()
     agent = desk.started()
@@ -330,18 +332,18 @@ def test_a_subscription_that_batches_have_left_behind_is_replaced(make: Callable
     desk.until(lambda: desk.link.view(SPLIT, HORIZON))
     position = After("900")
     desk.link.follow({SPLIT: position})
-    assert agent.asked() == Trim(SPLIT, "900")
+    assert agent.asked() == Acknowledge(SPLIT, "900")
 
     for seconds in (0.0, 9.0, 1.0):
         desk.now += seconds
         desk.link.follow({SPLIT: position})
 
-    assert agent.asked() == Watch(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "900"))
+    assert agent.asked() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "900"))
 
 
 @pytest.mark.parametrize(("mark_at", "behind"), [(5, 0), (950, 60_000)])
 def test_a_subscription_that_is_not_behind_is_left_alone(
-    make: Callable[..., Desk], mark_at: int, behind: int
+    make: Callable[..., Planning], mark_at: int, behind: int
 ) -> None:
     """At the tip there is just no news; and what it has brought the next batch will take."""
     desk = make()
@@ -355,45 +357,45 @@ def test_a_subscription_that_is_not_behind_is_left_alone(
         desk.link.follow({SPLIT: position})
     desk.link.follow({})
 
-    assert [agent.asked(), agent.asked()] == [Trim(SPLIT, "900"), Unwatch(SPLIT)]
+    assert [agent.asked(), agent.asked()] == [Acknowledge(SPLIT, "900"), Unsubscribe(SPLIT)]
 
 
-def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[..., Desk]) -> None:
+def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[..., Planning]) -> None:
     """A record that is gone does not: whether it is lost is judged by a look."""
     desk = make(subscribeToShardFallback="fail")
     agent = desk.started()
-    agent.says(Gone(SPLIT, desk.watched(), "not allowed", "AccessDeniedException"))
+    agent.says(SubscriptionEnded(SPLIT, desk.watched(), "not allowed", "AccessDeniedException"))
     desk.until(lambda: desk.link._watched[SPLIT].gone)
 
     with pytest.raises(ServiceError, match=r"'subscribeToShardFallback' forbids polling: not allowed"):
         desk.link.follow({SPLIT: HORIZON})
 
 
-def test_where_polling_is_forbidden_a_doubt_fails_nothing(make: Callable[..., Desk]) -> None:
+def test_where_polling_is_forbidden_a_doubt_fails_nothing(make: Callable[..., Planning]) -> None:
     """Nobody refused anything."""
     desk = make(subscribeToShardFallback="fail")
     agent = desk.started()
-    agent.says(Gone(SPLIT, desk.watched(), "it is 23 h behind", DOUBTFUL))
+    agent.says(SubscriptionEnded(SPLIT, desk.watched(), "it is 23 h behind", INTEGRITY_PROBLEM))
     desk.until(lambda: desk.link._watched[SPLIT].gone)
 
     desk.link.follow({SPLIT: HORIZON})
 
 
-def test_a_consumer_that_is_gone_is_had_again(make: Callable[..., Desk]) -> None:
+def test_a_consumer_that_is_gone_is_had_again(make: Callable[..., Planning]) -> None:
     """Somebody deregistered it: the agent gets the new one's ARN, and the shards are watched again."""
     desk = make()
     agent = desk.started()
     desk.new_arn = "arn:consumer:2"
-    agent.says(Gone(SPLIT, desk.watched(), "no such consumer", "ResourceNotFoundException"))
+    agent.says(SubscriptionEnded(SPLIT, desk.watched(), "no such consumer", "ResourceNotFoundException"))
 
     assert desk.renewed.get(timeout=PATIENT) == "clicks"
     assert agent.asked() == Consumers({"clicks": "arn:consumer:2"}, ())
     desk.until(lambda: desk.link._watched[SPLIT].retry_at == 0)
     desk.link.follow({SPLIT: HORIZON})
-    assert agent.asked() == Watch(SPLIT, 2, AT_HORIZON)
+    assert agent.asked() == Subscribe(SPLIT, 2, AT_HORIZON)
 
 
-def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Desk]) -> None:
+def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]) -> None:
     """Not more often than every two seconds; meanwhile there are no views, and the shards are probed."""
     desk = make()
     first = desk.started()
@@ -412,11 +414,11 @@ def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Desk]) ->
     assert len(desk.agents) == 2
     assert [desk.agent.asked(), desk.agent.asked()] == [
         Consumers({"clicks": ARN}, ()),
-        Watch(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "5")),
+        Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "5")),
     ]
 
 
-def test_tasks_are_sent_where_the_shard_is_held(make: Callable[..., Desk]) -> None:
+def test_tasks_are_sent_where_the_shard_is_held(make: Callable[..., Planning]) -> None:
     """That may be another host than the driver's."""
     desk = make()
     agent = desk.started()
@@ -431,11 +433,11 @@ def test_tasks_are_sent_where_the_shard_is_held(make: Callable[..., Desk]) -> No
     found = desk.link.agents([SPLIT, OTHER])
     assert {split: str(address) for split, address in found.items()} == {SPLIT: "10.0.0.7:4000"}
     assert found[SPLIT].secret == agent.setup.secret
-    agent.says(Hosts(("10.0.0.7", "10.0.0.8")))
+    agent.says(WorkerHosts(("10.0.0.7", "10.0.0.8")))
     desk.until(lambda: desk.link.hosts == {"10.0.0.7", "10.0.0.8"})
 
 
-def test_what_the_query_registered_is_told(make: Callable[..., Desk]) -> None:
+def test_what_the_query_registered_is_told(make: Callable[..., Planning]) -> None:
     """When it changes: an earlier run's is known only from the offsets."""
     desk = make()
     agent = desk.started()
@@ -445,12 +447,12 @@ def test_what_the_query_registered_is_told(make: Callable[..., Desk]) -> None:
     desk.link.follow({SPLIT: HORIZON})
 
     assert agent.asked() == Consumers({"clicks": ARN}, (ARN,))
-    assert isinstance(agent.asked(), Watch)
+    assert isinstance(agent.asked(), Subscribe)
 
 
 @pytest.mark.parametrize(("mode", "stops"), [("auto", 1), ("never", 0)])
 def test_a_stop_is_told_unless_consumers_stay_in_any_case(
-    make: Callable[..., Desk], mode: str, stops: int
+    make: Callable[..., Planning], mode: str, stops: int
 ) -> None:
     """Without the word, the end of the link is a crash, and nothing is deregistered."""
     desk = make(consumerDeregistration=mode)

@@ -23,21 +23,21 @@ from sluice.errors import SluiceError
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import Consumers as ConsumerRegistry
 from sluice.kinesis.fanout.agent.range_server import RangeServer
-from sluice.kinesis.fanout.agent.shard_buffer import Lacking
-from sluice.kinesis.fanout.agent.subscription_manager import Holder
-from sluice.kinesis.fanout.agent.worker_agents import Delegates
+from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
+from sluice.kinesis.fanout.agent.subscription_manager import SubscriptionManager
+from sluice.kinesis.fanout.agent.worker_agents import WorkerAgents
 from sluice.kinesis.fanout.channel import Channel, connect
 from sluice.kinesis.fanout.launch import STOP, AgentSetup
 from sluice.kinesis.fanout.protocol import (
+    Acknowledge,
     Consumers,
-    Fetch,
     FromAgent,
-    Join,
+    JoinHub,
     Listening,
+    ReadRange,
+    Subscribe,
     ToAgent,
-    Trim,
-    Unwatch,
-    Watch,
+    Unsubscribe,
     decode_to_agent,
     encode,
 )
@@ -65,12 +65,12 @@ class Agent:
         self._link = link
         self._sending = threading.Lock()
         self._consumers = Consumers({}, ())
-        self._delegates = Delegates(self.report) if delegates else None
+        self._delegates = WorkerAgents(self.report) if delegates else None
         join = None if self._delegates is None else self._delegates.join
         self.server = RangeServer(setup.host, setup.secret, self._read, join)
         assert setup.config.fan_out is not None  # noqa: S101 - there is no agent without
         log = KinesisLog.of(setup.config)
-        self._holder = Holder(
+        self._holder = SubscriptionManager(
             self._open_source,
             self.report,
             capacity=setup.config.fan_out.buffer_bytes,
@@ -80,7 +80,7 @@ class Agent:
             server=(self.server.host, self.server.port),
         )
 
-    def report(self, message: FromAgent | Join) -> None:
+    def report(self, message: FromAgent | JoinHub) -> None:
         """Tells the other end of the link."""
         try:
             with self._sending:
@@ -119,20 +119,20 @@ class Agent:
     def _obey(self, message: ToAgent) -> None:
         owner = self._holder if self._delegates is None else self._delegates
         match message:
-            case Watch():
+            case Subscribe():
                 owner.watch(message)
-            case Trim():
+            case Acknowledge():
                 owner.trim(message.split, int(message.number))
-            case Unwatch():
+            case Unsubscribe():
                 owner.unwatch(message.split)
             case Consumers():
                 self._consumers = message
                 if self._delegates is not None:
                     self._delegates.use(message)
 
-    def _read(self, fetch: Fetch) -> Iterator[bytes | memoryview]:
+    def _read(self, fetch: ReadRange) -> Iterator[bytes | memoryview]:
         if self._delegates is not None:
-            raise Lacking("it holds no shards itself")
+            raise RangeUnavailable("it holds no shards itself")
         return self._holder.read(fetch)
 
     def _open_source(self, split: SplitId, start: IteratorStart) -> Subscriber:
@@ -174,5 +174,5 @@ def _on_worker() -> None:
         return
     link.set_timeout(None)
     agent = Agent(setup, link, delegates=False)
-    agent.report(Join(agent.server.host, agent.server.port))
+    agent.report(JoinHub(agent.server.host, agent.server.port))
     agent.serve()

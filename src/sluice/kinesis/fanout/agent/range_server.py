@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from sluice.kinesis.fanout.agent.shard_buffer import Lacking
+from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.fanout.channel import Channel, accept_peer
-from sluice.kinesis.fanout.protocol import DONE, EVENT, LACKING, Fetch, Join, decode_first_frame
+from sluice.kinesis.fanout.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, decode_first_frame
 
 __all__ = ["RangeServer"]
 
@@ -26,7 +26,7 @@ class RangeServer:
 
     Args:
         host: the address to listen on.
-        read: gives the events of a range; raises Lacking.
+        read: gives the events of a range; raises RangeUnavailable.
         join: takes the connection of an agent on a worker host, and returns when that is gone.
     """
 
@@ -34,8 +34,8 @@ class RangeServer:
         self,
         host: str,
         secret: bytes,
-        read: Callable[[Fetch], Iterator[bytes | memoryview]],
-        join: Callable[[Channel, Join], None] | None = None,
+        read: Callable[[ReadRange], Iterator[bytes | memoryview]],
+        join: Callable[[Channel, JoinHub], None] | None = None,
     ) -> None:
         self._secret = secret
         self._read = read
@@ -68,7 +68,7 @@ class RangeServer:
         try:
             while True:
                 request = decode_first_frame(channel.receive(at_most=_LARGEST_REQUEST))
-                if isinstance(request, Fetch):
+                if isinstance(request, ReadRange):
                     self._answer(channel, request)
                 elif self._join is not None:
                     self._join(channel, request)
@@ -78,11 +78,11 @@ class RangeServer:
         finally:
             channel.close()
 
-    def _answer(self, channel: Channel, fetch: Fetch) -> None:
+    def _answer(self, channel: Channel, fetch: ReadRange) -> None:
         try:
             for payload in self._read(fetch):
                 channel.send(EVENT, payload)
-        except Lacking as lacking:
-            channel.send(LACKING, str(lacking).encode())
+        except RangeUnavailable as lacking:
+            channel.send(UNAVAILABLE, str(lacking).encode())
             return
         channel.send(DONE)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from sluice.kinesis.fanout.coverage import Coverage
 from sluice.source.stream_log import IteratorStart
 
-__all__ = ["Lacking", "ShardBuffer"]
+__all__ = ["RangeUnavailable", "ShardBuffer"]
 
 
-class Lacking(Exception):  # noqa: N818 - an answer, not an error
+class RangeUnavailable(Exception):  # noqa: N818 - an answer, not an error
     """The buffer does not hold a range and will not get it in time. The message says why."""
 
 
@@ -105,19 +105,19 @@ class ShardBuffer:
         """The events that hold what lies behind a position, up to the record `end` or the shard's end.
 
         Raises:
-            Lacking: the position is not held, or nothing came for `patience` seconds.
+            RangeUnavailable: the position is not held, or nothing came for `patience` seconds.
         """
         reading = _Reading(-1 if need is None else need)
         with self._changed:
             if not self._coverage.holds(start, need):
-                raise Lacking("it does not hold where the range starts")
+                raise RangeUnavailable("it does not hold where the range starts")
             self._readings.add(reading)
             has_begun = self._coverage.has_begun
         try:
             while end is None or reading.done < end:
                 events = self._behind(reading, patience)
                 if not has_begun and not self.holds(start, need):
-                    raise Lacking("it begins behind where the range starts")
+                    raise RangeUnavailable("it begins behind where the range starts")
                 has_begun = True
                 if not events:
                     return
@@ -138,10 +138,10 @@ class ShardBuffer:
                 reading.is_starving = True  # what it was sent may make room for what it waits for
                 self._changed.notify_all()
                 if not self._changed.wait_for(lambda: self._has_news(reading), patience):
-                    raise Lacking(f"nothing has come for {patience:g} s")
+                    raise RangeUnavailable(f"nothing has come for {patience:g} s")
                 reading.is_starving = False
             if self._closed is not None:
-                raise Lacking(self._closed)
+                raise RangeUnavailable(self._closed)
             return [event for event in self._events if event.last > reading.done]
 
     def _has_news(self, reading: _Reading) -> bool:

@@ -9,14 +9,22 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sluice.errors import SluiceError
-from sluice.kinesis.fanout.agent.shard_buffer import Lacking, ShardBuffer
-from sluice.kinesis.fanout.protocol import DOUBTFUL, Fetch, FromAgent, Gone, Mark, Progress, Watch
+from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
+from sluice.kinesis.fanout.protocol import (
+    INTEGRITY_PROBLEM,
+    FromAgent,
+    Mark,
+    Progress,
+    ReadRange,
+    Subscribe,
+    SubscriptionEnded,
+)
 from sluice.kinesis.fanout.subscriptions.events import EventHead
 from sluice.kinesis.fanout.subscriptions.subscriber import NEVER_TRIMMED
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 
-__all__ = ["EventSource", "Holder"]
+__all__ = ["EventSource", "SubscriptionManager"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +50,8 @@ class EventSource(Protocol):
 
 
 @dataclass(slots=True)
-class _Held:
-    watch: Watch
+class _ShardSubscription:
+    watch: Subscribe
     source: EventSource
     buffer: ShardBuffer
     first: str | None = None
@@ -58,7 +66,7 @@ class _Held:
         self.source.close()
 
 
-class Holder:
+class SubscriptionManager:
     """Subscriptions, buffers, and a thread for each.
 
     Args:
@@ -90,7 +98,7 @@ class Holder:
         self._now = now
         self._retention = retention
         self._server = server
-        self._held: dict[SplitId, _Held] = {}
+        self._held: dict[SplitId, _ShardSubscription] = {}
         self._contested: set[str] = set()
 
     @property
@@ -99,10 +107,10 @@ class Holder:
         taken = {split.stream for split, held in self._held.items() if held.source.was_taken_over}
         return frozenset(self._contested | taken)
 
-    def watch(self, watch: Watch) -> None:
+    def watch(self, watch: Subscribe) -> None:
         """Subscribes from the watch's start on, instead of what was there of the split."""
         self.unwatch(watch.split, "another watch has taken its place")
-        held = _Held(
+        held = _ShardSubscription(
             watch, self._open_source(watch.split, watch.start), ShardBuffer(watch.start, self._share)
         )
         self._held[watch.split] = held
@@ -119,11 +127,11 @@ class Holder:
                 self._contested.add(split.stream)
             held.close(why)
 
-    def read(self, fetch: Fetch) -> Iterator[bytes | memoryview]:
-        """The events of a range. Raises Lacking."""
+    def read(self, fetch: ReadRange) -> Iterator[bytes | memoryview]:
+        """The events of a range. Raises RangeUnavailable."""
         held = self._held.get(fetch.split)
         if held is None:
-            raise Lacking("it does not watch the shard")
+            raise RangeUnavailable("it does not watch the shard")
         need = None if fetch.need is None else int(fetch.need)
         end = None if fetch.end is None else int(fetch.end)
         return held.buffer.read(fetch.start, need, end, fetch.patience)
@@ -135,7 +143,7 @@ class Holder:
     def _share(self) -> int:
         return max(_SMALLEST_SHARE, self._capacity // max(1, len(self._held)))
 
-    def _run(self, held: _Held) -> None:
+    def _run(self, held: _ShardSubscription) -> None:
         watch = held.watch
         try:
             while self._take(held, *held.source.next_event()):
@@ -148,17 +156,21 @@ class Holder:
                 _log.exception("%s: the subscription ends", watch.split)
                 self._give_up(held, repr(error), type(error).__name__)
 
-    def _take(self, held: _Held, payload: bytes | memoryview, head: EventHead) -> bool:
+    def _take(self, held: _ShardSubscription, payload: bytes | memoryview, head: EventHead) -> bool:
         """Buffers an event and reports it. False when there is nothing more to take."""
         watch = held.watch
-        if (why := self._doubt(held, head)) is not None:
-            self._give_up(held, why, DOUBTFUL)
+        if (why := self._integrity_problem(held, head)) is not None:
+            self._give_up(held, why, INTEGRITY_PROBLEM)
             return False
         if head.numbers:
-            landmark = watch.start.sequence_number
-            if landmark is not None and not held.is_verified and int(head.numbers[0]) > int(landmark):
+            position_record = watch.start.sequence_number
+            if (
+                position_record is not None
+                and not held.is_verified
+                and int(head.numbers[0]) > int(position_record)
+            ):
                 # Whether records are lost is for whoever polls to say.
-                self._give_up(held, f"record {landmark}, where it should start, is gone")
+                self._give_up(held, f"record {position_record}, where it should start, is gone")
                 return False
             if held.first is None:
                 held.first = head.numbers[0]
@@ -171,7 +183,7 @@ class Holder:
             self._report(self._progress(held, payload, head))
         return not head.has_ended
 
-    def _doubt(self, held: _Held, head: EventHead) -> str | None:
+    def _integrity_problem(self, held: _ShardSubscription, head: EventHead) -> str | None:
         """Why records may have been trimmed between the last event and this one: nothing in it would tell."""
         # A record that has just arrived knows the service's time better than a clock that slept.
         now = max(self._now(), *head.arrivals[:1], held.heard_at or 0)
@@ -186,7 +198,7 @@ class Holder:
                 return f"it is {behind / 3600:.1f} h behind, and what it is to give next may expire before"
         return None
 
-    def _progress(self, held: _Held, payload: bytes | memoryview, head: EventHead) -> Progress:
+    def _progress(self, held: _ShardSubscription, payload: bytes | memoryview, head: EventHead) -> Progress:
         return Progress(
             split=held.watch.split,
             epoch=held.watch.epoch,
@@ -198,9 +210,9 @@ class Holder:
             server=self._server,
         )
 
-    def _give_up(self, held: _Held, why: str, code: str = "") -> None:
+    def _give_up(self, held: _ShardSubscription, why: str, code: str = "") -> None:
         held.close(why)
-        self._report(Gone(held.watch.split, held.watch.epoch, why, code))
+        self._report(SubscriptionEnded(held.watch.split, held.watch.epoch, why, code))
 
 
 def _marks(head: EventHead, size: int, at_most: int) -> Iterator[Mark]:

@@ -11,38 +11,38 @@ from dataclasses import dataclass, field
 from sluice.kinesis.fanout.channel import Channel
 from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
+    Acknowledge,
     Consumers,
     FromAgent,
-    Gone,
-    Hosts,
-    Join,
+    JoinHub,
     Progress,
+    Subscribe,
+    SubscriptionEnded,
     ToAgent,
-    Trim,
-    Unwatch,
-    Watch,
+    Unsubscribe,
+    WorkerHosts,
     decode_from_agent,
     encode,
 )
 from sluice.source.splits import SplitId
 
-__all__ = ["Delegates"]
+__all__ = ["WorkerAgents"]
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class _Member:
+class _WorkerAgent:
     host: str
     channel: Channel
-    watches: dict[SplitId, Watch] = field(default_factory=dict)
+    watches: dict[SplitId, Subscribe] = field(default_factory=dict)
 
     def send(self, message: ToAgent) -> None:
         with contextlib.suppress(OSError):  # whoever receives from it will notice
             self.channel.send(encode(message))
 
 
-class Delegates:
+class WorkerAgents:
     """One owner for each shard: the agent that holds fewest when the shard is asked for.
 
     A shard whose agent is gone, or is to be moved to one that has just joined, is reported as gone; the
@@ -54,8 +54,8 @@ class Delegates:
 
     def __init__(self, report: Callable[[FromAgent], None]) -> None:
         self._report = report
-        self._members: dict[str, _Member] = {}
-        self._waiting: dict[SplitId, Watch] = {}
+        self._members: dict[str, _WorkerAgent] = {}
+        self._waiting: dict[SplitId, Subscribe] = {}
         self._consumers: Consumers | None = None
         self._contested: set[str] = set()
         self._lock = threading.Lock()
@@ -72,23 +72,23 @@ class Delegates:
             for member in self._members.values():
                 member.send(self._consumers)
 
-    def watch(self, watch: Watch) -> None:
+    def watch(self, watch: Subscribe) -> None:
         with self._lock:
             self._assign(watch)
 
     def trim(self, split: SplitId, number: int) -> None:
-        self._to_owner(split, Trim(split, str(number)))
+        self._to_owner(split, Acknowledge(split, str(number)))
 
     def unwatch(self, split: SplitId) -> None:
-        self._to_owner(split, Unwatch(split))
+        self._to_owner(split, Unsubscribe(split))
         with self._lock:
             self._waiting.pop(split, None)
             for member in self._members.values():
                 member.watches.pop(split, None)
 
-    def join(self, channel: Channel, join: Join) -> None:
+    def join(self, channel: Channel, join: JoinHub) -> None:
         """Serves an agent that has joined, until it is gone. A second one of a host is turned away."""
-        member = _Member(join.host, channel)
+        member = _WorkerAgent(join.host, channel)
         with self._lock:
             if join.host in self._members:
                 return
@@ -100,7 +100,7 @@ class Delegates:
             waiting, self._waiting = self._waiting, {}
             for watch in waiting.values():
                 self._assign(watch)
-            hosts = Hosts(tuple(self._members))
+            hosts = WorkerHosts(tuple(self._members))
         self._report(hosts)
         self._tell_gone(moved, "another agent takes it over")
         try:
@@ -112,7 +112,7 @@ class Delegates:
             with self._lock:
                 del self._members[join.host]
                 orphans = list(member.watches.values())
-                hosts = Hosts(tuple(self._members))
+                hosts = WorkerHosts(tuple(self._members))
             self._report(hosts)
             self._tell_gone(orphans, f"the agent on {join.host} is gone")
 
@@ -121,22 +121,22 @@ class Delegates:
             for member in self._members.values():
                 member.channel.close()
 
-    def _hear(self, member: _Member, message: FromAgent) -> None:
+    def _hear(self, member: _WorkerAgent, message: FromAgent) -> None:
         with self._lock:
             known = member.watches.get(getattr(message, "split", None))  # type: ignore[arg-type]
             if known is None or known.epoch != getattr(message, "epoch", None):
                 return
-            if isinstance(message, Gone):
+            if isinstance(message, SubscriptionEnded):
                 del member.watches[message.split]
                 if message.code == TAKEN_OVER:
                     self._contested.add(message.split.stream)
-        if isinstance(message, Progress | Gone):
+        if isinstance(message, Progress | SubscriptionEnded):
             self._report(message)
 
-    def _assign(self, watch: Watch) -> None:
+    def _assign(self, watch: Subscribe) -> None:
         for member in self._members.values():
             if member.watches.pop(watch.split, None) is not None:
-                member.send(Unwatch(watch.split))
+                member.send(Unsubscribe(watch.split))
         if not self._members:
             self._waiting[watch.split] = watch
             return
@@ -144,7 +144,7 @@ class Delegates:
         owner.watches[watch.split] = watch
         owner.send(watch)
 
-    def _make_room(self, newcomer: _Member) -> list[Watch]:
+    def _make_room(self, newcomer: _WorkerAgent) -> list[Subscribe]:
         """Takes from the others what is more than their share."""
         total = sum(len(member.watches) for member in self._members.values())
         share = -(-total // len(self._members))
@@ -152,13 +152,13 @@ class Delegates:
         for member in self._members.values():
             while member is not newcomer and len(member.watches) > share:
                 split, watch = member.watches.popitem()
-                member.send(Unwatch(split))
+                member.send(Unsubscribe(split))
                 moved.append(watch)
         return moved
 
-    def _tell_gone(self, watches: list[Watch], why: str) -> None:
+    def _tell_gone(self, watches: list[Subscribe], why: str) -> None:
         for watch in watches:
-            self._report(Gone(watch.split, watch.epoch, why))
+            self._report(SubscriptionEnded(watch.split, watch.epoch, why))
 
     def _to_owner(self, split: SplitId, message: ToAgent) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
 """The planning process' end of its fan-out agent: starts it, tells it what to watch, knows what has come.
 
-A `sluice.source.subscriptions.Frontier`. All it knows may be lost with the agent; then the planner probes,
-and a new agent is asked for what is wanted by then.
+Implements `sluice.source.subscriptions.Subscriptions`. All it knows may be lost with the agent; then the
+planner probes, and a new agent is asked for what is wanted by then.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from sluice.kinesis.fanout.coverage import Coverage, needed
 from sluice.kinesis.fanout.driver.agent_process import AgentProcess, RunningAgent
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.protocol import (
-    DOUBTFUL,
+    INTEGRITY_PROBLEM,
     TAKEN_OVER,
+    Acknowledge,
     Consumers,
     FromAgent,
-    Gone,
-    Hosts,
     Listening,
     Progress,
+    Subscribe,
+    SubscriptionEnded,
     ToAgent,
-    Trim,
-    Unwatch,
-    Watch,
+    Unsubscribe,
+    WorkerHosts,
     decode_from_agent,
     encode,
 )
 from sluice.kinesis.options import SourceConfig
 from sluice.source.cursor import iterator_start
 from sluice.source.offsets import After, Position
-from sluice.source.split_state import Seen
+from sluice.source.split_state import CutPoint
 from sluice.source.splits import SplitId
 from sluice.source.subscriptions import View
 
-__all__ = ["FanOutLink"]
+__all__ = ["AgentClient"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,26 +51,26 @@ _RESTART_PAUSE: Final = 2.0
 """Seconds from an agent's start to that of the next one, if it dies."""
 _WATCH_PAUSE: Final = 10.0
 """Seconds from a watch that the service ended to the next one of that shard."""
-_TRUCE: Final = 300.0
+_TAKEOVER_RETRY: Final = 300.0
 """The same where another reader has taken the shard, and taking it back at once would start a fight; and
 where records are about to expire, which they are for a while."""
 _LAG: Final = 10.0
 """Seconds that a subscription may bring nothing but what batches had from elsewhere."""
 _SECRET_BYTES: Final = 32
 _MISSING: Final = "ResourceNotFoundException"
-_NOT_FOR_GOOD: Final = frozenset(("", _MISSING, DOUBTFUL))
+_NOT_FOR_GOOD: Final = frozenset(("", _MISSING, INTEGRITY_PROBLEM))
 
 
 @dataclass(eq=False)
-class _Watched:
+class _WatchedShard:
     """One watch, and what has come of it."""
 
     epoch: int
     coverage: Coverage
     trimmed: int = -1
-    marks: list[Seen] = field(default_factory=list)
+    marks: list[CutPoint] = field(default_factory=list)
     progress: Progress | None = None
-    gone: Gone | None = None
+    gone: SubscriptionEnded | None = None
     retry_at: float = 0.0
     # With no news the planner asks a hundred times a second: what it asked last, and was told.
     followed: Position | None = None
@@ -78,7 +78,7 @@ class _Watched:
     viewed: tuple[Position, View | None] | None = None
 
 
-class FanOutLink:
+class AgentClient:
     """One agent, and another when it has died. Calls come from the planning thread.
 
     Args:
@@ -114,7 +114,7 @@ class FanOutLink:
         self._hosts: frozenset[str] = frozenset()
         self._next_start = 0.0
         self._epoch = 0
-        self._watched: dict[SplitId, _Watched] = {}
+        self._watched: dict[SplitId, _WatchedShard] = {}
 
     @property
     def hub(self) -> Address | None:
@@ -160,7 +160,7 @@ class FanOutLink:
         self._listens.wait(seconds)
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
-        """See `Frontier.follow`.
+        """See `Subscriptions.follow`.
 
         Raises:
             ServiceError: a subscription has failed for good, and polling is forbidden.
@@ -171,12 +171,12 @@ class FanOutLink:
                 return  # the next one is asked as soon as it runs
             for split in [split for split in self._watched if split not in positions]:
                 del self._watched[split]
-                self._send(Unwatch(split))
+                self._send(Unsubscribe(split))
             for split, position in positions.items():
                 self._follow(split, position)
 
     def view(self, split: SplitId, position: Position) -> View | None:
-        """See `Frontier.view`."""
+        """See `Subscriptions.view`."""
         with self._lock:
             watched = self._watched.get(split)
             if watched is None or watched.progress is None or watched.gone is not None:
@@ -185,7 +185,7 @@ class FanOutLink:
                 watched.viewed = position, self._look(watched, watched.progress, position)
             return watched.viewed[1]
 
-    def _look(self, watched: _Watched, progress: Progress, position: Position) -> View | None:
+    def _look(self, watched: _WatchedShard, progress: Progress, position: Position) -> View | None:
         is_next = watched.followed is position and not watched.coverage.has_begun
         if not (is_next or watched.coverage.holds(iterator_start(position), needed(position))):
             return None
@@ -242,10 +242,10 @@ class FanOutLink:
     def _watch(self, split: SplitId, position: Position) -> None:
         start = iterator_start(position)
         self._epoch += 1
-        self._watched[split] = _Watched(self._epoch, Coverage(start), followed=position)
-        self._send(Watch(split, self._epoch, start))
+        self._watched[split] = _WatchedShard(self._epoch, Coverage(start), followed=position)
+        self._send(Subscribe(split, self._epoch, start))
 
-    def _lags(self, watched: _Watched, position: Position) -> bool:
+    def _lags(self, watched: _WatchedShard, position: Position) -> bool:
         """Whether batches have long been ahead of the subscription, which then pushes what is done."""
         progress = watched.progress
         is_behind = progress is not None and progress.millis_behind > 0 and watched.followed is position
@@ -257,7 +257,7 @@ class FanOutLink:
             watched.lags_since = now
         return now - watched.lags_since >= _LAG
 
-    def _trim(self, split: SplitId, watched: _Watched, position: Position, need: int | None) -> None:
+    def _trim(self, split: SplitId, watched: _WatchedShard, position: Position, need: int | None) -> None:
         if need is None or need <= watched.trimmed:
             return
         watched.trimmed = need
@@ -265,9 +265,9 @@ class FanOutLink:
         reached = _reached(position)
         watched.marks = [mark for mark in watched.marks if mark.sequence > reached]
         watched.viewed = None
-        self._send(Trim(split, str(need)))
+        self._send(Acknowledge(split, str(need)))
 
-    def _check_forbidden(self, gone: Gone) -> None:
+    def _check_forbidden(self, gone: SubscriptionEnded) -> None:
         if gone.code not in _NOT_FOR_GOOD and not self._fan_out.may_poll:
             raise ServiceError(
                 f"{gone.split} can't be read by fan-out, and option 'subscribeToShardFallback' forbids "
@@ -286,26 +286,34 @@ class FanOutLink:
                 self._address = Address(message.host, message.port, self._secret)
                 self._listens.set()
                 return
-            if isinstance(message, Hosts):
+            if isinstance(message, WorkerHosts):
                 self._hosts = frozenset(message.hosts)
                 return
             watched = self._watched.get(message.split)
             if watched is None or watched.epoch != message.epoch:
                 return
-            if isinstance(message, Gone):
+            if isinstance(message, SubscriptionEnded):
                 self._note_gone(watched, message)
                 return
             if message.first is not None:
                 watched.coverage.begin(message.first)
             watched.progress = message
             watched.viewed = None
-            watched.marks.extend(Seen(m.number, m.arrival, m.size, m.records, m.since) for m in message.marks)
+            watched.marks.extend(
+                CutPoint(m.number, m.arrival, m.size, m.records, m.since) for m in message.marks
+            )
 
-    def _note_gone(self, watched: _Watched, gone: Gone) -> None:
+    def _note_gone(self, watched: _WatchedShard, gone: SubscriptionEnded) -> None:
         watched.gone = gone
         watched.marks = []
         # What did not end by the service's doing may be had again at once.
-        pause = _TRUCE if gone.code in (TAKEN_OVER, DOUBTFUL) else _WATCH_PAUSE if gone.code else 0.0
+        pause = (
+            _TAKEOVER_RETRY
+            if gone.code in (TAKEN_OVER, INTEGRITY_PROBLEM)
+            else _WATCH_PAUSE
+            if gone.code
+            else 0.0
+        )
         watched.retry_at = self._clock() + pause
         log = _log.warning if gone.code else _log.info
         log("%s: no fan-out for now, it is read by polling: %s", gone.split, gone.why)

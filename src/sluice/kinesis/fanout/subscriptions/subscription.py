@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.endpoint_state import contact_with
+from sluice.aws.endpoint_state import endpoint_state
 from sluice.aws.errors import translate
 from sluice.errors import ServiceError, SluiceError
 from sluice.kinesis.fanout.subscriptions.event_stream import Frame, FrameReader
@@ -145,7 +145,7 @@ def subscribe(client: Any, consumer_arn: str, split: SplitId, start: IteratorSta
         answer = client.subscribe_to_shard(
             ConsumerARN=consumer_arn, ShardId=split.shard, StartingPosition=position
         )
-        contact_with(endpoint).note(answer, sent, time.time())
+        endpoint_state(endpoint).note(answer, sent, time.time())
         return Subscription(answer["EventStream"], str(split), endpoint)
     except SluiceError:
         raise

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final
 
-from sluice.kinesis.fanout.assignment import FanOutAccess
+from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.launch import AgentSetup, agent_command, agent_environment
 from sluice.kinesis.options import SourceConfig
 
@@ -31,7 +31,7 @@ def worker_host() -> str:
     return os.environ.get("SPARK_LOCAL_IP") or socket.gethostbyname(socket.gethostname())
 
 
-def start_agent_here(config: SourceConfig, access: FanOutAccess) -> None:
+def start_agent_here(config: SourceConfig, access: FanOutAssignment) -> None:
     """Starts an agent on this host, unless the one beside the driver knows of one.
 
     Of two that are started at once the second one is turned away, and ends. An agent outlives the task

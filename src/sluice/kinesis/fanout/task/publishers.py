@@ -9,7 +9,7 @@ from typing import Final
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.channel import Address, Channel
 from sluice.kinesis.fanout.coverage import needed
-from sluice.kinesis.fanout.protocol import DONE, EVENT, Fetch, encode
+from sluice.kinesis.fanout.protocol import DONE, EVENT, ReadRange, encode
 from sluice.kinesis.fanout.subscriptions.events import decode_page
 from sluice.kinesis.fanout.subscriptions.subscriber import Subscriber, open_subscriber
 from sluice.kinesis.fanout.task.connection_pool import Connections, shared_connections
@@ -18,12 +18,12 @@ from sluice.source.cursor import iterator_start
 from sluice.source.offsets import After, Position, SplitRange
 from sluice.source.stream_log import Page
 
-__all__ = ["AgentFeed", "SubscriptionFeed", "is_reachable"]
+__all__ = ["AgentRecordPublisher", "SubscriptionRecordPublisher", "is_reachable"]
 
 _CONNECT_TIMEOUT: Final = 5.0
 _SLACK: Final = 10.0
 """Seconds an agent may take beyond the patience it is asked for before it counts as hung."""
-_LAST_WORD: Final = 1.0
+_DONE_TIMEOUT: Final = 1.0
 """Seconds for the agent's last word on a range, which it says right behind the last event."""
 _UNREACHABLE: Final = 30.0
 """Seconds for which an agent that could not be reached is not tried again by this process."""
@@ -36,7 +36,7 @@ def is_reachable(address: Address, clock: Callable[[], float] = time.monotonic) 
     return _unreachable.get(address, 0.0) <= clock()
 
 
-class AgentFeed:
+class AgentRecordPublisher:
     """Asks an agent for one range.
 
     Args:
@@ -44,7 +44,7 @@ class AgentFeed:
         connections: where one is taken from, and goes back to when the agent has said all.
     """
 
-    vouches = True  # the agent serves what it has had without a gap from a verified start on
+    is_gapless = True  # the agent serves what it has had without a gap from a verified start on
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class AgentFeed:
         self._end = split_range.end.sequence if isinstance(split_range.end, After) else None
         self._is_done = False  # only one word of the agent is left, or none
         need, end = needed(position), split_range.end
-        fetch = Fetch(
+        fetch = ReadRange(
             split=split_range.split,
             start=iterator_start(position),
             need=None if need is None else str(need),
@@ -82,7 +82,7 @@ class AgentFeed:
             raise self._broken(error) from None
 
     def next_page(self) -> Page:
-        """See `sluice.source.stream_log.Feed.next_page`."""
+        """See `sluice.source.stream_log.RecordPublisher.next_page`."""
         channel = self._channel
         if channel is None:
             raise self._broken("it was closed")
@@ -127,16 +127,16 @@ class AgentFeed:
 def _says_done(channel: Channel) -> bool:
     """Takes the word that follows the last event at once."""
     try:
-        channel.set_timeout(_LAST_WORD)
+        channel.set_timeout(_DONE_TIMEOUT)
         return bytes(channel.receive()[:1]) == DONE
     except (OSError, EOFError):
         return False
 
 
-class SubscriptionFeed:
+class SubscriptionRecordPublisher:
     """Subscribes to a shard for one range. Only for splits that no agent holds: there is one owner."""
 
-    vouches = False
+    is_gapless = False
 
     def __init__(
         self, config: SourceConfig, arn: Callable[[], str], split_range: SplitRange, position: Position
@@ -147,7 +147,7 @@ class SubscriptionFeed:
         )
 
     def next_page(self) -> Page:
-        """See `sluice.source.stream_log.Feed.next_page`."""
+        """See `sluice.source.stream_log.RecordPublisher.next_page`."""
         payload, _head = self._subscriber.next_event()
         return decode_page(payload, target=self._target)
 
