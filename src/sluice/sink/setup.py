@@ -1,0 +1,56 @@
+"""What a sink's options become: a destination, and what the task that writes to it needs beside it.
+
+Plain containers. They are made anew from the options on the driver and in every task, and never pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sluice.sink.config import AsyncSinkConfig
+from sluice.sink.contracts import CommittingDestination, Destination, RateLimitingStrategy
+from sluice.sink.dead_letters import DeadLetterQueue, Origin
+from sluice.sink.progress import SinkProgress
+
+__all__ = ["AsyncSinkSetup", "CommittingSinkSetup", "ProgressListener", "SinkSetup"]
+
+ProgressListener: TypeAlias = Callable[[SinkProgress], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncSinkSetup:
+    """A sink whose destination is written to in batches, by `AsyncSinkWriter`.
+
+    Attributes:
+        destination: has not called its service yet.
+        config: of the writer.
+        create_strategy: makes a rate limiting strategy that has learnt nothing yet.
+        key: writers with equal keys may continue with each other's strategy.
+        dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
+        progress_listener: called after each commit and abort; None without `progressListener`.
+    """
+
+    destination: Destination[Any]
+    config: AsyncSinkConfig
+    create_strategy: Callable[[], RateLimitingStrategy]
+    key: Hashable
+    dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
+    progress_listener: ProgressListener | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommittingSinkSetup:
+    """A sink whose destination is two-phase: it has a writer of its own, and committers.
+
+    Attributes:
+        destination: has not called its service yet.
+        progress_listener: called after each commit and abort; None without `progressListener`.
+    """
+
+    destination: CommittingDestination[Any]
+    progress_listener: ProgressListener | None = None
+
+
+SinkSetup: TypeAlias = AsyncSinkSetup | CommittingSinkSetup
