@@ -27,6 +27,7 @@ __all__ = [
     "LocalDeadLetterQueue",
     "Origin",
     "as_line",
+    "camel_case",
     "dead_letter_of_entry",
     "dead_letter_of_row",
     "name_of",
@@ -213,7 +214,7 @@ def _letter(fields: Mapping[str, Any], reason: str) -> DeadLetter:
     data = fields[key] if key is not None else None
     if key is None or not isinstance(data, bytes | str | None):
         return DeadLetter(reason, json.dumps(dict(fields), default=_as_json).encode())
-    rest = {_camel_case(name): value for name, value in fields.items() if name != key and value is not None}
+    rest = {camel_case(name): value for name, value in fields.items() if name != key and value is not None}
     return DeadLetter(reason, data.encode(errors="surrogatepass") if isinstance(data, str) else data, rest)
 
 
@@ -228,7 +229,7 @@ def _fields(entry: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _camel_case(name: str) -> str:
+def camel_case(name: str) -> str:
     """Options and columns are in camel case; the fields of entries need not be."""
     first, *others = name.split("_")
     return first + "".join(part[:1].upper() + part[1:] for part in others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
@@ -14,13 +15,13 @@ from sluice.errors import OptionError
 from sluice.options import BOOLEAN, TEXT, Kind, Option, OptionValues, choice, duration, integer, number, size
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import RateLimitingStrategy
-from sluice.sink.progress import SinkProgress
 from sluice.sink.rate_limiting import (
     AIMDScalingStrategy,
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
     TokenBucketRateLimitingStrategy,
 )
+from sluice.sink.setup import ProgressListener
 
 __all__ = [
     "ASYNC_OPTIONS",
@@ -28,6 +29,7 @@ __all__ = [
     "DESTINATION",
     "SINK_OPTIONS",
     "config_from_options",
+    "load_object",
     "progress_listener_from_options",
     "strategy_from_options",
 ]
@@ -281,7 +283,7 @@ def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimit
 def _own(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
     """A strategy from elsewhere: whatever `name` is, it is called with the settings, if it takes them."""
     try:
-        make = _named(name)
+        make = load_object(name)
         takes_config = bool(inspect.signature(make).parameters)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         values.refuse(RATE_LIMITING, f"it cannot be loaded: {error}")
@@ -299,28 +301,31 @@ def _own(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLim
     return own
 
 
-def progress_listener_from_options(values: OptionValues) -> Callable[[SinkProgress], object] | None:
+def load_object(name: str) -> Any:
+    """Imports the object that ``package.module:Name`` stands for; ``Name`` may have dots.
+
+    Raises:
+        ImportError: there is no such module.
+        AttributeError: the module has no such object.
+        ValueError: `name` has no module.
+    """
+    module, _, attributes = name.partition(":")
+    return functools.reduce(getattr, attributes.split("."), importlib.import_module(module))
+
+
+def progress_listener_from_options(values: OptionValues) -> ProgressListener | None:
     """Who is told of commits. What cannot be is noted for `values.check()`."""
     name = values.get(PROGRESS_LISTENER)
     if name is None:
         return None
     try:
-        listener: Callable[[SinkProgress], object] = _named(name)
+        listener: ProgressListener = load_object(name)
     except (ImportError, AttributeError, ValueError) as error:
         values.refuse(PROGRESS_LISTENER, f"it cannot be loaded: {error}")
         return None
     if not callable(listener):
         values.refuse(PROGRESS_LISTENER, "it cannot be called")
     return listener
-
-
-def _named(name: str) -> Any:
-    """What ``package.module:Name`` stands for."""
-    module, _, attribute = name.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def _within(values: OptionValues, option: Option[int], most: int) -> int:
