@@ -23,7 +23,7 @@ class Layer(NamedTuple):
     guarded: tuple[str, ...] = ()
 
 
-BASE = ("sluice.errors", "sluice.options", "sluice.retry")
+BASE = ("sluice.errors", "sluice.instants", "sluice.options", "sluice.retry")
 FANOUT = "sluice.kinesis.fanout"
 # What the three sides of fan-out say to each other. None of them imports another side.
 SHARED_BY_SIDES = tuple(
@@ -46,6 +46,7 @@ BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.source")
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
 LAYERS = (
     Layer(("sluice.errors",)),
+    Layer(("sluice.instants",)),
     Layer(("sluice.options",), ("sluice.errors",)),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
     Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),
@@ -179,12 +180,12 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.kinesis.client", "from pyspark import TaskContext"),
         ("sluice.destinations.sqs", "from sluice.destinations.kinesis import KinesisDestination"),
         ("sluice.destinations.sqs", "from .kinesis import KinesisDestination"),
-        ("sluice.destinations.common.call", "from sluice.destinations.kinesis import KinesisEntry"),
+        ("sluice.destinations.common.batch_call", "from sluice.destinations.kinesis import KinesisEntry"),
         ("sluice.destinations.sqs", "from sluice.source.splits import Split"),
         ("sluice.aws.clients", "from sluice.source.splits import SplitId"),
         ("sluice.aws.clients", "from sluice.kinesis.options import SourceConfig"),
         ("sluice.destinations.sqs", "from sluice.kinesis.kpl.aggregator import Packer"),
-        ("sluice.destinations.kinesis.shards", "from sluice.kinesis.client import KinesisLog"),
+        ("sluice.destinations.kinesis.shard_map", "from sluice.kinesis.client import KinesisLog"),
         ("sluice.kinesis.client", "from sluice.kinesis.driver import make_enumerator"),
         (
             "sluice.kinesis.fanout.agent.agent",
@@ -200,7 +201,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.spark.sink", "from botocore import session"),
         ("pyspark_async_sink", "from sluice.sink import AsyncSinkWriter"),
         ("sluice", "from sluice.spark import register"),
-        ("sluice", "from sluice.destinations.s3.reader import list_committed"),
+        ("sluice", "from sluice.destinations.s3.committed_files import list_committed"),
         ("sluice", "import pyspark"),
     ],
 )

@@ -47,7 +47,7 @@ def committed_files(path: str, *, scheme: str = "s3", **connection: str) -> list
         OptionError: the path or a connection option cannot work.
         ServiceError: the bucket cannot be read.
     """
-    from sluice.destinations.s3.reader import list_committed  # noqa: PLC0415 - the SDK, where it is used
+    from sluice.destinations.s3.committed_files import list_committed  # noqa: PLC0415 - the SDK, where it is used
 
     return list_committed(path, scheme, connection)
 

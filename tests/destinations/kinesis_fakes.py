@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sluice.aws.responses import Outcome
-from sluice.destinations.kinesis.aggregated import routed_by
-from sluice.destinations.kinesis.rows import KinesisEntry
-from sluice.destinations.kinesis.shards import ListedShard
+from sluice.destinations.kinesis.aggregates import routed_by
+from sluice.destinations.kinesis.converter import KinesisEntry
+from sluice.destinations.kinesis.shard_map import ListedShard
 from sluice.errors import ServiceError
 from sluice.kinesis.kpl.deaggregator import MAGIC, deaggregate, hash_key, unpack
 from sluice.sink.contracts import Rejection, SubmitResult

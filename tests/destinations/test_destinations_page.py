@@ -11,8 +11,8 @@ import pytest
 
 from sluice.destinations import read_sink, registry
 from sluice.destinations.firehose import destination as firehose
-from sluice.destinations.s3 import store
-from sluice.destinations.sqs import rows as sqs
+from sluice.destinations.s3 import bucket
+from sluice.destinations.sqs import converter as sqs
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "destinations.md").read_text()
 SECTIONS = dict(re.findall(r"^## `(\w+)`[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
@@ -28,7 +28,7 @@ def test_the_policy_of_s3_has_what_is_called() -> None:
     """An action for each of the calls, on objects and on the bucket."""
     (policy,) = re.findall(r"```json\n(.*?)```", SECTIONS["s3"], re.DOTALL)
     on_objects, on_bucket = (set(each["Action"]) for each in json.loads(policy)["Statement"])
-    source = (Path(store.__file__)).read_text()
+    source = (Path(bucket.__file__)).read_text()
     called = set(re.findall(r'_call\(\s*"(\w+)"', source))
     # https://docs.aws.amazon.com/AmazonS3/latest/userguide/mpuoverview.html#mpuAndPermissions
     actions = {

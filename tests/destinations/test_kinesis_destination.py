@@ -14,7 +14,7 @@ from kinesis_wire import Wire, answer, refusal
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.destinations.common import call
+from sluice.destinations.common import batch_call
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
 from sluice.errors import OptionError, ServiceError
 from sluice.options import read_options
@@ -32,9 +32,9 @@ FINE = {"SequenceNumber": "1", "ShardId": "s"}
 
 @pytest.fixture(autouse=True)
 def _strangers() -> Iterator[None]:
-    call._known.clear()
+    batch_call._known.clear()
     yield
-    call._known.clear()
+    batch_call._known.clear()
 
 
 def accepted(count: int) -> Any:

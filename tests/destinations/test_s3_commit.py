@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import sluice
 from sluice.destinations import read_sink
 from sluice.destinations.s3 import S3Destination
-from sluice.destinations.s3.store import Store
+from sluice.destinations.s3.bucket import Store
 from sluice.errors import CommitError, OptionError, ServiceError
 from sluice.sink import Epoch, Origin
 from sluice.sink.committing import EpochCommit

@@ -11,7 +11,7 @@ from botocore import exceptions as sdk
 
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
-from sluice.destinations.dead_letters import S3DeadLetterQueue
+from sluice.destinations.s3_dead_letters import S3DeadLetterQueue
 from sluice.errors import ServiceError
 from sluice.retry import Retrier
 from sluice.sink import DeadLetter

@@ -17,7 +17,7 @@ from fake_s3 import FakeS3, destination, refusal
 from pyspark.sql import types as t
 
 from sluice.destinations.s3 import upload, writer
-from sluice.destinations.s3.store import Store
+from sluice.destinations.s3.bucket import Store
 from sluice.destinations.s3.upload import PART_SIZE, PartSender, PartStream
 from sluice.errors import InvalidRecordError, OptionError, ServiceError
 from sluice.sink import Epoch, Origin

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws.records import WireRecord, micros
+from sluice.aws.records import WireRecord
+from sluice.instants import EPOCH
 from sluice.kinesis.record_batches import arrivals_of
 from sluice.source.stream_log import AnyRecord, Record
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECONDS = st.one_of(
     st.floats(-62_135_596_800.0, 253_402_300_798.0),
     st.integers(-62_135_596_800, 253_402_300_798).map(float),
@@ -57,8 +57,9 @@ def test_a_time_is_rounded_half_to_even() -> None:
     seconds = (1.5, -1.5, 1 / 128, 3 / 128, -1 / 128, -3 / 128)
     expected = [1_500_000, -1_500_000, 7_812, 23_438, -7_812, -23_438]
 
-    assert [micros(value) for value in seconds] == expected
-    assert arrivals_of([wire_record(value) for value in seconds]).cast(pa.int64()).to_pylist() == expected
+    records = [wire_record(value) for value in seconds]
+    assert [record.arrival for record in records] == expected
+    assert arrivals_of(records).cast(pa.int64()).to_pylist() == expected
 
 
 @pytest.mark.parametrize(

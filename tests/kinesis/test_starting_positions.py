@@ -33,52 +33,15 @@ def end(position: str, **more: str) -> EndingPosition:
     return source_config_from_options({"streamName": "orders", "endingPosition": position, **more}).end
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2026-01-01T12:00:00Z", NOON),
-        ("2026-01-01t12:00:00z", NOON),
-        ("2026-01-01T12:00:00+00:00", NOON),
-        ("2026-01-01T13:30:00+01:30", NOON),
-        ("2026-01-01T07:00:00-0500", NOON),
-        ("2026-01-01T13:00:00+01", NOON),
-        ("2026-01-01T12:00:00", NOON),
-        ("2026-01-01 12:00:00", NOON),
-        ("2026-01-01T12:00", NOON),
-        ("2026-01-01", NOON - 12 * 3_600_000_000),
-        ("2026-01-01T12:00:00.5Z", NOON + 500_000),
-        ("2026-01-01T12:00:00.250", NOON + 250_000),
-        ("2026-01-01T12:00:00,000001Z", NOON + 1),
-        ("2026-01-01T12:00:00.123456789Z", NOON + 123_456),
-        (" 1767268800 ", NOON),
-        ("1767268800.25", NOON + 250_000),
-        ("1767268800.000001", NOON + 1),
-        ("0", 0),
-    ],
-)
-def test_times_are_read_to_the_microsecond(text: str, expected: int) -> None:
-    """ISO-8601 with any offset, without one as UTC, or epoch seconds with fractions."""
-    assert TIMESTAMP.parse(text) == expected
+@pytest.mark.parametrize("text", ["2026-01-01T13:30:00.25+01:30", "1767268800.25"])
+def test_a_time_is_iso_or_seconds(text: str) -> None:
+    """Both forms; `test_instants` has all ways to write them."""
+    assert TIMESTAMP.parse(text) == NOON + 250_000
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "noon",
-        "12:00",
-        "2026-13-01T00:00:00Z",
-        "2026-01-01T25:00:00Z",
-        "2026-01-01T12:00:00+99:00",
-        "2026-01-01T12:00:00+01:75",
-        "1767268800000",
-        "-5",
-        "1e9",
-        "nan",
-    ],
-)
-def test_what_is_no_time_is_refused(text: str) -> None:
-    """Also epoch milliseconds, which would be in the far future."""
+@pytest.mark.parametrize("text", ["", "noon", "1767268800000", "-5"])
+def test_another_time_is_refused(text: str) -> None:
+    """One error, under the option's name."""
     with pytest.raises(OptionError, match="option 'startingTimestamp' is") as refused:
         start("AT_TIMESTAMP", startingTimestamp=text)
     assert "required" not in str(refused.value), "it was given"

@@ -6,12 +6,13 @@ is derived from them is made for the page as a whole, or when somebody asks.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Final
 
 import msgspec
 
-__all__ = ["Seconds", "WireRecord", "micros"]
+from sluice.instants import micros_from_seconds
+
+__all__ = ["Seconds", "WireRecord"]
 
 Seconds = Annotated[float, msgspec.Meta(ge=-62_135_596_800.0, lt=253_402_300_799.0)]
 """Seconds since the epoch, of the years 1 to 9999: what Python, Arrow and Spark all have a date for."""
@@ -32,7 +33,7 @@ class WireRecord(msgspec.Struct, rename="pascal", gc=False, eq=False):
     @property
     def arrival(self) -> int:
         """Microseconds since the epoch."""
-        return micros(self.approximate_arrival_timestamp)
+        return micros_from_seconds(self.approximate_arrival_timestamp)
 
     def __eq__(self, other: object) -> bool:
         """Equal is any record that says the same, whatever holds it."""
@@ -49,9 +50,3 @@ class WireRecord(msgspec.Struct, rename="pascal", gc=False, eq=False):
 
 
 _FIELDS: Final = ("sequence_number", "arrival", "partition_key", "data")
-
-
-def micros(seconds: float) -> int:
-    """Microseconds, rounded as `datetime.fromtimestamp` does: so does the SDK, and so all ways agree."""
-    fraction, whole = math.modf(seconds)
-    return int(whole) * 1_000_000 + round(fraction * 1e6)

@@ -53,7 +53,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "s3": "sluice.destinations.s3:S3Destination",
 }
 
-_S3_DEAD_LETTERS: Final = "sluice.destinations.dead_letters:S3DeadLetterQueue"
+_S3_DEAD_LETTERS: Final = "sluice.destinations.s3_dead_letters:S3DeadLetterQueue"
 
 _PARTS: Final = ("OPTIONS", "LIMITS", "from_options")
 _PARTS_OF_COMMITTING: Final = ("OPTIONS", "from_options", "create_writer")

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+from typing import Any
 
 from sluice.aws.calls import Calls
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.records import WireRecord
 from sluice.aws.shards import list_shards
+from sluice.instants import micros_from_datetime, micros_from_seconds, micros_to_datetime
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Backoff, Retrier
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 
 __all__ = ["KinesisLog", "kinesis_calls"]
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def kinesis_calls(connection: ConnectionConfig, backoffs: Mapping[str, Backoff], **settings: Any) -> Calls:
@@ -86,7 +83,7 @@ class KinesisLog:
         if start.sequence_number is not None:
             request["StartingSequenceNumber"] = start.sequence_number
         if start.timestamp is not None:
-            request["Timestamp"] = _EPOCH + start.timestamp * _MICROSECOND
+            request["Timestamp"] = micros_to_datetime(start.timestamp)
         return self._calls.call(
             "GetShardIterator", str(split), request, lambda answer: answer.get("ShardIterator") or None
         )
@@ -101,7 +98,7 @@ class KinesisLog:
 
     def server_time(self) -> int:
         """See `StreamLog.server_time`: the local clock, unless answers showed that it is off."""
-        return round(self._calls.server_time() * 1_000_000)
+        return micros_from_seconds(self._calls.server_time())
 
     def _address(self, stream: str) -> dict[str, Any]:
         arn = self._streams.get(stream)
@@ -112,7 +109,7 @@ def _info(stream: str, answer: Mapping[str, Any]) -> StreamInfo:
     summary = answer["StreamDescriptionSummary"]
     return StreamInfo(
         name=stream,
-        created=_micros(summary["StreamCreationTimestamp"]),
+        created=micros_from_datetime(summary["StreamCreationTimestamp"]),
         retention=summary["RetentionPeriodHours"] * 3600.0,
     )
 
@@ -123,7 +120,7 @@ def _page(answer: Mapping[str, Any]) -> Page:
         records = [
             Record(
                 record["SequenceNumber"],
-                _micros(record["ApproximateArrivalTimestamp"]),
+                micros_from_datetime(record["ApproximateArrivalTimestamp"]),
                 record["PartitionKey"],
                 record["Data"],
             )
@@ -146,7 +143,3 @@ def _split(stream: str, shard: Mapping[str, Any]) -> Split:
         ending_sequence=numbers.get("EndingSequenceNumber"),
         hash_range=(int(keys["StartingHashKey"]), int(keys["EndingHashKey"])),
     )
-
-
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND

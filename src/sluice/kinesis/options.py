@@ -13,6 +13,7 @@ from sluice.aws.connection import (
     connection_from_options,
 )
 from sluice.errors import OptionError
+from sluice.instants import micros_from_seconds
 from sluice.kinesis.fanout_options import CONSUMER_ARN, FAN_OUT_OPTIONS, FanOut, fan_out_from_options
 from sluice.kinesis.starting_positions import (
     ENDING,
@@ -257,7 +258,7 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool = 
 
 def _read_limits(values: OptionValues) -> Limits:
     span = values.get(MAX_TIME_SPAN)
-    micros = None if span is None else int(span * 1_000_000)
+    micros = None if span is None else micros_from_seconds(span)
     return Limits(values.get(MAX_RECORDS), values.get(MAX_BYTES), micros)
 
 

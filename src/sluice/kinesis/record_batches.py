@@ -8,6 +8,7 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.instants import MICROS_PER_SECOND
 from sluice.kinesis.kpl.deaggregator import MAGIC, UserRecord, deaggregate
 from sluice.source.offsets import After, Position, SplitRange
 from sluice.source.stream_log import AnyRecord
@@ -179,8 +180,8 @@ def arrivals_of(records: Sequence[AnyRecord]) -> pa.Array:
     except AttributeError:  # not all of them are straight from the wire
         return pa.array([record.arrival for record in records], _MICROSECONDS)
     values = pa.array(seconds, pa.float64())
-    # The steps of `micros`, each exact or rounded alike: half to even.
+    # The steps of `micros_from_seconds`, each exact or rounded alike: half to even.
     whole = pc.trunc(values)
     parts = pc.round(pc.multiply(pc.subtract(values, whole), 1e6), round_mode="half_to_even")
-    total = pc.add(pc.multiply(pc.cast(whole, pa.int64()), 1_000_000), pc.cast(parts, pa.int64()))
+    total = pc.add(pc.multiply(pc.cast(whole, pa.int64()), MICROS_PER_SECOND), pc.cast(parts, pa.int64()))
     return total.view(_MICROSECONDS)

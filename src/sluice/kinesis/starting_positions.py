@@ -6,11 +6,10 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
-from decimal import Decimal
 from typing import Any, Final
 
 from sluice.errors import OptionError
+from sluice.instants import MICROS_PER_SECOND, parse_instant_or_seconds
 from sluice.options import Kind, Option
 from sluice.source.enumerator import InitialPositions
 from sluice.source.offsets import HORIZON, After, AtTime, Position, before
@@ -34,8 +33,6 @@ __all__ = [
     "Word",
     "initial_positions",
 ]
-
-_SECOND: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,41 +196,7 @@ def _shown(value: Any) -> str:
     return repr(text if len(text) <= 200 else text[:200] + "...")
 
 
-# --- times --------------------------------------------------------------------------------------------
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-# Eleven digits reach past the year 5000; thirteen would be milliseconds.
-_NUMBER = re.compile(r"\d{1,11}(\.\d+)?")
-_ISO = re.compile(
-    r"(?P<day>\d{4}-\d\d-\d\d)"
-    r"(?:[Tt ](?P<minute>\d\d:\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?)?"
-    r"\s?(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?"
-)
-
-
-def _parse_timestamp(text: str) -> int:
-    text = text.strip()
-    if _NUMBER.fullmatch(text):
-        return int(Decimal(text) * 1_000_000)
-    match = _ISO.fullmatch(text)
-    if match is None:
-        raise ValueError(text)
-    # Taken apart by hand: fromisoformat of Python 3.10 knows neither Z nor most fractions.
-    moment = datetime.fromisoformat(f"{match['day']} {match['minute'] or '00:00'}:{match['second'] or '00'}")
-    micros = int((match["fraction"] or "").ljust(6, "0")[:6])
-    zone = _offset(match["zone"] or "Z")
-    return (moment.replace(tzinfo=timezone(zone)) - _EPOCH) // timedelta(microseconds=1) + micros
-
-
-def _offset(zone: str) -> timedelta:
-    if zone in "Zz":
-        return timedelta(0)
-    digits = zone[1:].replace(":", "").ljust(4, "0")
-    if int(digits[2:]) > 59:
-        raise ValueError(zone)
-    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-    return -offset if zone[0] == "-" else offset
-
+# --- the options ---------------------------------------------------------------------------------------
 
 STARTING_POSITION: Kind[Word | ShardTable] = Kind(
     "position", "LATEST, TRIM_HORIZON, AT_TIMESTAMP, or JSON: " + _FORM, _parse_start
@@ -242,7 +205,7 @@ ENDING_POSITION: Kind[Word] = Kind("position", "LATEST or AT_TIMESTAMP", _parse_
 TIMESTAMP: Kind[int] = Kind(
     "timestamp",
     "ISO-8601 such as 2026-01-31T12:00:00.250Z (without an offset: UTC), or seconds since the epoch",
-    _parse_timestamp,
+    parse_instant_or_seconds,
 )
 
 
@@ -285,7 +248,7 @@ def initial_positions(start: StartingPosition) -> InitialPositions:
         position: Position = HORIZON
         if isinstance(start, Latest):
             # Some services stamp arrivals with whole seconds: what comes next must not seem older.
-            position = AtTime(now // _SECOND * _SECOND, pinned=now)
+            position = AtTime(now // MICROS_PER_SECOND * MICROS_PER_SECOND, pinned=now)
         elif isinstance(start, AtTimestamp):
             # The service refuses to look into the future, and nothing is there yet.
             position = AtTime(min(start.instant, now), pinned=now)

@@ -17,7 +17,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import Ready
 from sluice.destinations.common import BatchCall, Refusal, matching
-from sluice.destinations.dynamodb.rows import DynamoDbRowConverter, DynamoDbWrite
+from sluice.destinations.dynamodb.converter import DynamoDbRowConverter, DynamoDbWrite
 from sluice.destinations.dynamodb.values import canonical
 from sluice.errors import ServiceError
 from sluice.options import TEXT, Kind, Option, OptionValues

@@ -16,9 +16,9 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import Ready
 from sluice.aws.responses import Outcome, outcomes_of
 from sluice.destinations.common import BatchCall, matching
-from sluice.destinations.kinesis.aggregating import DEFAULT_LIMIT, AggregatingDestination
-from sluice.destinations.kinesis.rows import KinesisEntry, KinesisRowConverter
-from sluice.destinations.kinesis.shards import Shards, shards_of
+from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
+from sluice.destinations.kinesis.converter import KinesisEntry, KinesisRowConverter
+from sluice.destinations.kinesis.shard_map import Shards, shards_of
 from sluice.options import BOOLEAN, Option, OptionValues
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult

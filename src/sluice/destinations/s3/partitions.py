@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.destinations.s3.names import hive_escaped
+from sluice.destinations.s3.layout import hive_escaped
 from sluice.errors import OptionError
 from sluice.sink.contracts import StructType
 

@@ -16,7 +16,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import Ready
 from sluice.destinations.common import BatchCall, Refusal, matching
-from sluice.destinations.sqs.rows import SqsMessage, SqsRowConverter
+from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
 from sluice.options import Option, OptionValues
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult

@@ -12,8 +12,9 @@ import msgspec
 
 from sluice.aws.errors import DamagedAnswerError, translate
 from sluice.aws.long_records import read_page
-from sluice.aws.records import Seconds, WireRecord, micros
+from sluice.aws.records import Seconds, WireRecord
 from sluice.errors import ServiceError
+from sluice.instants import micros_from_seconds
 from sluice.source.stream_log import Page
 
 __all__ = ["EventHead", "decode_head", "decode_page"]
@@ -85,7 +86,7 @@ def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
         records = _present(event, event.records)
         return EventHead(
             [record.sequence_number for record in records],
-            [micros(record.approximate_arrival_timestamp) for record in records],
+            [micros_from_seconds(record.approximate_arrival_timestamp) for record in records],
             event.continuation_sequence_number or None,
             event.millis_behind_latest,
             event.has_ended,

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +17,7 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.aws.endpoint_state import endpoint_state
 from sluice.aws.errors import translate
 from sluice.errors import ServiceError, SluiceError
+from sluice.instants import micros_to_datetime
 from sluice.kinesis.fanout.subscriptions.event_stream import Frame, FrameReader
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
@@ -34,8 +34,6 @@ SILENCE_LIMIT: Final = 16.0
 CLOSED: Final = "SubscriptionClosed"
 
 _EVENT: Final = "SubscribeToShardEvent"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Subscription:
@@ -138,7 +136,7 @@ def subscribe(client: Any, consumer_arn: str, split: SplitId, start: IteratorSta
     if start.sequence_number is not None:
         position["SequenceNumber"] = start.sequence_number
     if start.timestamp is not None:
-        position["Timestamp"] = _EPOCH + start.timestamp * _MICROSECOND
+        position["Timestamp"] = micros_to_datetime(start.timestamp)
     endpoint = client.meta.endpoint_url
     sent = time.time()
     try:

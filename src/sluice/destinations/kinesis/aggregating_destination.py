@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from sluice.aws.responses import Outcome
-from sluice.destinations.kinesis.aggregated import (
+from sluice.destinations.kinesis.aggregates import (
     Aggregate,
     AggregatingConverter,
     Entry,
@@ -24,8 +24,8 @@ from sluice.destinations.kinesis.aggregated import (
     routed_by,
     user_records,
 )
-from sluice.destinations.kinesis.rows import KinesisEntry
-from sluice.destinations.kinesis.shards import ShardMap, Shards
+from sluice.destinations.kinesis.converter import KinesisEntry
+from sluice.destinations.kinesis.shard_map import ShardMap, Shards
 from sluice.sink.contracts import Rejection, SubmitResult
 
 __all__ = ["DEFAULT_LIMIT", "AggregatingDestination"]

@@ -8,8 +8,8 @@ from typing import Final, TypeAlias, Union
 
 import pyarrow as pa
 
-from sluice.destinations.kinesis.rows import KinesisEntry, KinesisRowConverter, random_keys
-from sluice.destinations.kinesis.shards import Shard, ShardMap
+from sluice.destinations.kinesis.converter import KinesisEntry, KinesisRowConverter, random_keys
+from sluice.destinations.kinesis.shard_map import Shard, ShardMap
 from sluice.kinesis.kpl.aggregator import Packer
 from sluice.kinesis.kpl.deaggregator import PRODUCER_LIBRARY_KEY, hash_key, unpack
 

@@ -10,7 +10,7 @@ from botocore import exceptions as sdk
 from kinesis_wire import answer, refusal
 from service_wire import CONNECTION, LASTING, PASSING, ServiceWire
 
-from sluice.destinations.common import BatchCall, Refusal, call
+from sluice.destinations.common import BatchCall, Refusal, batch_call
 from sluice.errors import OptionError, ServiceError
 from sluice.sink import Rejection
 
@@ -19,9 +19,9 @@ URL = "http://service.test"
 
 @pytest.fixture(autouse=True)
 def _strangers() -> Iterator[None]:
-    call._known.clear()
+    batch_call._known.clear()
     yield
-    call._known.clear()
+    batch_call._known.clear()
 
 
 def made(respond: Callable[[str, dict[str, Any]], Any], **more: Any) -> BatchCall:

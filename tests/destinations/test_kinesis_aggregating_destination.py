@@ -20,9 +20,9 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.responses import Outcome
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
-from sluice.destinations.kinesis.aggregated import Aggregate, Entry, regrouped, routed_by, user_records
-from sluice.destinations.kinesis.aggregating import AggregatingDestination
-from sluice.destinations.kinesis.shards import ShardMap, Shards, shards_of
+from sluice.destinations.kinesis.aggregates import Aggregate, Entry, regrouped, routed_by, user_records
+from sluice.destinations.kinesis.aggregating_destination import AggregatingDestination
+from sluice.destinations.kinesis.shard_map import ShardMap, Shards, shards_of
 from sluice.errors import InvalidRecordError, ServiceError
 from sluice.kinesis.kpl.deaggregator import MAGIC, hash_key, unpack
 from sluice.options import read_options

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kinesis_fakes import KEY_SPACE, FakeStream, evenly
 
 from sluice.aws.connection import ConnectionConfig
-from sluice.destinations.kinesis.shards import ListedShard, ShardMap, Shards, shards_of
+from sluice.destinations.kinesis.shard_map import ListedShard, ShardMap, Shards, shards_of
 
 
 @given(st.integers(1, 40), st.integers(0, KEY_SPACE - 1))

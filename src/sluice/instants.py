@@ -1,0 +1,97 @@
+"""Instants: whole microseconds since the epoch in UTC, as Arrow and Spark keep them.
+
+An instant is an int of microseconds everywhere inside the library; a duration is a float of seconds. This
+module converts instants from and to what services, users and offsets use instead.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Final
+
+__all__ = [
+    "EPOCH",
+    "MICROS_PER_SECOND",
+    "iso_instant",
+    "micros_from_datetime",
+    "micros_from_seconds",
+    "micros_to_datetime",
+    "parse_instant",
+    "parse_instant_or_seconds",
+]
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MICROS_PER_SECOND: Final = 1_000_000
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+# Eleven digits reach past the year 5000; thirteen would be milliseconds.
+_SECONDS: Final = re.compile(r"\d{1,11}(\.\d+)?")
+_ISO: Final = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)"
+    r"(?:[Tt ](?P<minute>\d\d:\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?)?"
+    r"\s?(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?"
+)
+
+
+def micros_from_datetime(moment: datetime) -> int:
+    """Microseconds since the epoch of a datetime that has a time zone."""
+    return (moment - EPOCH) // _MICROSECOND
+
+
+def micros_to_datetime(micros: int) -> datetime:
+    """The datetime in UTC. Raises OverflowError beyond the years 1 to 9999."""
+    return EPOCH + micros * _MICROSECOND
+
+
+def micros_from_seconds(seconds: float) -> int:
+    """Microseconds of seconds, rounded half to even, as `datetime.fromtimestamp` and so the SDK round."""
+    fraction, whole = math.modf(seconds)
+    return int(whole) * MICROS_PER_SECOND + round(fraction * 1e6)
+
+
+def iso_instant(micros: int) -> str:
+    """Microseconds since the epoch as ISO-8601 in UTC: ``2026-01-31T12:00:00.250000Z``."""
+    return micros_to_datetime(micros).isoformat().replace("+00:00", "Z")
+
+
+def parse_instant(text: str) -> int:
+    """Microseconds since the epoch of an ISO-8601 date or time.
+
+    Time, seconds, fraction and offset may be left out; a time without an offset is UTC. Digits beyond
+    microseconds are cut off. `datetime.fromisoformat` of Python 3.10 knows neither ``Z`` nor most fractions.
+
+    Raises:
+        ValueError: the text is no such date.
+    """
+    match = _ISO.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    moment = datetime.fromisoformat(f"{match['day']} {match['minute'] or '00:00'}:{match['second'] or '00'}")
+    micros = int((match["fraction"] or "").ljust(6, "0")[:6])
+    zone = timezone(_utc_offset(match["zone"] or "Z"))
+    return micros_from_datetime(moment.replace(tzinfo=zone)) + micros
+
+
+def parse_instant_or_seconds(text: str) -> int:
+    """Microseconds since the epoch of what users write: ISO-8601, or seconds since the epoch.
+
+    Raises:
+        ValueError: the text is neither. Milliseconds since the epoch are refused, too.
+    """
+    text = text.strip()
+    if _SECONDS.fullmatch(text):
+        return int(Decimal(text) * MICROS_PER_SECOND)
+    return parse_instant(text)
+
+
+def _utc_offset(zone: str) -> timedelta:
+    if zone in "Zz":
+        return timedelta(0)
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    if int(digits[2:]) > 59:
+        raise ValueError(zone)
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return -offset if zone[0] == "-" else offset

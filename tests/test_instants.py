@@ -1,0 +1,114 @@
+"""Instants: every form they are read and written in, to the microsecond."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.instants import (
+    EPOCH,
+    iso_instant,
+    micros_from_datetime,
+    micros_from_seconds,
+    micros_to_datetime,
+    parse_instant,
+    parse_instant_or_seconds,
+)
+
+NOON = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
+HOUR = 3_600_000_000
+EVERY_INSTANT = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
+
+ISO = [
+    ("2026-01-01T12:00:00Z", NOON),
+    ("2026-01-01t12:00:00z", NOON),
+    ("2026-01-01T12:00:00+00:00", NOON),
+    ("2026-01-01T13:30:00+01:30", NOON),
+    ("2026-01-01T07:00:00-0500", NOON),
+    ("2026-01-01T13:00:00+01", NOON),
+    ("2026-01-01T12:00:00", NOON),
+    ("2026-01-01 12:00:00", NOON),
+    ("2026-01-01T12:00", NOON),
+    ("2026-01-01", NOON - 12 * HOUR),
+    ("2026-01-01T12:00:00.5Z", NOON + 500_000),
+    ("2026-01-01T12:00:00.250", NOON + 250_000),
+    ("2026-01-01T12:00:00,000001Z", NOON + 1),
+    ("2026-01-01T12:00:00.123456789Z", NOON + 123_456),
+    ("1970-01-01T00:00:00Z", 0),
+    ("1969-12-31T23:59:59.999999Z", -1),
+]
+SECONDS = [
+    (" 1767268800 ", NOON),
+    ("1767268800.25", NOON + 250_000),
+    ("1767268800.000001", NOON + 1),
+    ("0", 0),
+]
+NEITHER = [
+    "",
+    "noon",
+    "12:00",
+    "2026-13-01T00:00:00Z",
+    "2026-01-01T25:00:00Z",
+    "2026-01-01T12:00:00+99:00",
+    "2026-01-01T12:00:00+01:75",
+    "1767268800000",
+    "-5",
+    "1e9",
+    "nan",
+]
+
+
+@pytest.mark.parametrize(("text", "micros"), ISO)
+def test_iso_times_are_read_to_the_microsecond(text: str, micros: int) -> None:
+    """With any offset, without one as UTC, with as many digits of a fraction as there are."""
+    assert parse_instant(text) == micros
+    assert parse_instant_or_seconds(text) == micros
+
+
+@pytest.mark.parametrize(("text", "micros"), SECONDS)
+def test_users_may_write_seconds(text: str, micros: int) -> None:
+    """Seconds since the epoch, with fractions; only where a user writes the time."""
+    assert parse_instant_or_seconds(text) == micros
+    with pytest.raises(ValueError, match=text.strip()):
+        parse_instant(text)
+
+
+@pytest.mark.parametrize("text", NEITHER)
+def test_other_text_is_refused(text: str) -> None:
+    """Also milliseconds since the epoch, which would be in the far future."""
+    with pytest.raises(ValueError):  # noqa: PT011 - the caller names the option
+        parse_instant_or_seconds(text)
+    with pytest.raises(ValueError):  # noqa: PT011 - as above
+        parse_instant(text)
+
+
+@given(EVERY_INSTANT)
+def test_every_form_gives_the_instant_back(micros: int) -> None:
+    """Written as ISO-8601 or as a datetime, an instant is read as itself."""
+    assert parse_instant(iso_instant(micros)) == micros
+    assert micros_from_datetime(micros_to_datetime(micros)) == micros
+
+
+@given(st.floats(-62_135_596_800.0, 253_402_300_798.0))
+def test_seconds_become_the_microseconds_that_python_makes_of_them(seconds: float) -> None:
+    """The SDK makes datetimes of seconds in this way: both ways of reading a record agree."""
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+
+    assert micros_from_seconds(seconds) == (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def test_seconds_are_rounded_half_to_even() -> None:
+    """As Python rounds."""
+    seconds = (1.5, -1.5, 1 / 128, 3 / 128, -1 / 128, -3 / 128)
+
+    assert [micros_from_seconds(each) for each in seconds] == [
+        1_500_000,
+        -1_500_000,
+        7_812,
+        23_438,
+        -7_812,
+        -23_438,
+    ]
