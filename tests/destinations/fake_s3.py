@@ -18,9 +18,9 @@ from botocore import exceptions as sdk
 
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.s3 import S3Destination
-from sluice.destinations.s3.layout import Layout
-from sluice.destinations.s3.committed_files import committed
 from sluice.destinations.s3.bucket import Store
+from sluice.destinations.s3.committed_files import committed
+from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.writer import FileSettings
 from sluice.retry import Retrier
 

@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
-from sluice.destinations.s3.manifest import Manifest, read_manifest
-from sluice.destinations.s3.layout import Layout, Owner, parse_part
 from sluice.destinations.s3.bucket import Store
+from sluice.destinations.s3.layout import Layout, Owner, parse_part
+from sluice.destinations.s3.manifest import Manifest, read_manifest
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import SluiceError
 

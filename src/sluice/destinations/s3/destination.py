@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Final
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.common import matching
+from sluice.destinations.s3.bucket import Store
 from sluice.destinations.s3.committer import Sweep, UploadCommitter
 from sluice.destinations.s3.file_formats import FORMATS
-from sluice.destinations.s3.manifest import ManifestCommitter
 from sluice.destinations.s3.layout import Layout, Owner
-from sluice.destinations.s3.bucket import Store
+from sluice.destinations.s3.manifest import ManifestCommitter
 from sluice.destinations.s3.upload import PART_SIZE
 from sluice.destinations.s3.writer import FileSettings, S3Writer
 from sluice.options import Kind, Option, OptionValues, choice, integer, size

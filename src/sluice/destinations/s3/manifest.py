@@ -7,8 +7,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sluice.destinations.s3.layout import Layout, Owner
 from sluice.destinations.s3.bucket import Store
+from sluice.destinations.s3.layout import Layout, Owner
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import CommitError
 

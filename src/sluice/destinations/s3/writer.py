@@ -9,10 +9,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Final, cast
 
+from sluice.destinations.s3.bucket import Store
 from sluice.destinations.s3.file_formats import FORMATS, RowFile, check_types
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.partitions import Partitioning
-from sluice.destinations.s3.bucket import Store
 from sluice.destinations.s3.upload import PartSender, PartStream, Upload
 from sluice.errors import InvalidRecordError, ServiceError
 from sluice.sink.contracts import StructType
