@@ -92,7 +92,7 @@ def test_who_knows_the_secret_is_let_in(listener: socket.socket) -> None:
     accepted: list[Channel | None] = []
     thread = serve(listener, SECRET, accepted)
 
-    channel = connect(Address("127.0.0.1", listener.getsockname()[1], SECRET), timeout=5)
+    channel = connect(Address("127.0.0.1", listener.getsockname()[1], SECRET), timeout=60)
     thread.join()
 
     assert accepted[0] is not None
@@ -108,7 +108,7 @@ def test_who_does_not_know_the_secret_gets_nothing(listener: socket.socket) -> N
     thread = serve(listener, SECRET, accepted)
 
     with pytest.raises((ServiceError, EOFError, OSError)) as caught:
-        connect(Address("127.0.0.1", listener.getsockname()[1], b"w" * 32), timeout=5)
+        connect(Address("127.0.0.1", listener.getsockname()[1], b"w" * 32), timeout=60)
     thread.join()
 
     assert accepted == [None]
@@ -130,7 +130,7 @@ def test_a_task_notices_that_somebody_else_listens(listener: socket.socket) -> N
     thread.start()
 
     with pytest.raises(ServiceError, match="not the agent of this query"):
-        connect(Address("127.0.0.1", listener.getsockname()[1], SECRET), timeout=5)
+        connect(Address("127.0.0.1", listener.getsockname()[1], SECRET), timeout=60)
     thread.join()
 
 

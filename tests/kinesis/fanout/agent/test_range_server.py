@@ -70,7 +70,7 @@ def publisher(
     agent: Agent, wanted: SplitRange = WANTED, connections: Connections | None = None
 ) -> AgentRecordPublisher:
     kept = connections or Connections(limit=0)
-    return AgentRecordPublisher(agent.address, wanted, wanted.start, patience=1.0, connections=kept)
+    return AgentRecordPublisher(agent.address, wanted, wanted.start, patience=60.0, connections=kept)
 
 
 class Counting:
@@ -100,7 +100,7 @@ def test_a_task_gets_the_events_of_its_range() -> None:
 
     assert list(map(numbers, pages)) == [["5", "6"], ["7", "8", "9"]]
     assert pages[0].records[0].data == b"data 5"
-    assert agent.asked == [ReadRange(SPLIT, IteratorStart("AT_SEQUENCE_NUMBER", "4"), "4", "9", 1.0)]
+    assert agent.asked == [ReadRange(SPLIT, IteratorStart("AT_SEQUENCE_NUMBER", "4"), "4", "9", 60.0)]
 
 
 def test_behind_the_last_event_of_a_shard_lies_its_end() -> None:
@@ -110,7 +110,7 @@ def test_behind_the_last_event_of_a_shard_lies_its_end() -> None:
         assert numbers(got.next_page()) == ["5"]
         assert got.next_page() == Page((), None, 0)
 
-    assert agent.asked == [ReadRange(SPLIT, IteratorStart("TRIM_HORIZON"), None, None, 1.0)]
+    assert agent.asked == [ReadRange(SPLIT, IteratorStart("TRIM_HORIZON"), None, None, 60.0)]
 
 
 def test_a_connection_serves_one_range_after_the_other() -> None:
@@ -185,13 +185,13 @@ def test_an_agent_of_another_query_serves_nothing() -> None:
     with closing(Agent(payload(5))) as agent:
         stranger = Address("127.0.0.1", agent.server.port, b"z" * 32)
         with pytest.raises(ServiceError):
-            AgentRecordPublisher(stranger, WANTED, WANTED.start, patience=1.0)
+            AgentRecordPublisher(stranger, WANTED, WANTED.start, patience=60.0)
         assert agent.asked == []
 
 
 def test_an_agent_on_a_worker_host_joins_by_the_same_door() -> None:
     """With the same secret."""
-    with closing(Agent()) as agent, closing(connect(agent.address, timeout=5)) as channel:
+    with closing(Agent()) as agent, closing(connect(agent.address, timeout=60)) as channel:
         channel.send(encode(JoinHub("10.0.0.2", 5000)))
         assert bytes(channel.receive()) == b"welcome"
 

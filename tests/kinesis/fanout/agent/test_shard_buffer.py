@@ -15,7 +15,7 @@ from sluice.source.offsets import HORIZON, After, before
 from sluice.source.stream_log import IteratorStart
 
 HORIZON_START = IteratorStart("TRIM_HORIZON")
-PATIENT = 30.0
+PATIENT = 120.0
 
 
 def buffer(limit: int = 1_000, start: IteratorStart = HORIZON_START) -> ShardBuffer:

@@ -28,7 +28,7 @@ SPLIT = SplitId("clicks", "shardId-0")
 HORIZON = IteratorStart("TRIM_HORIZON")
 NOW = 1_700_000_000_000_000
 HOUR = 3600 * 1_000_000
-PATIENT = 30.0
+PATIENT = 120.0
 
 Said = tuple[bytes, EventHead] | Exception
 

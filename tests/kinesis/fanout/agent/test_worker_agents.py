@@ -32,7 +32,7 @@ from sluice.source.stream_log import IteratorStart
 
 START = IteratorStart("TRIM_HORIZON")
 SPLITS = [SplitId("clicks", f"shardId-{number}") for number in range(4)]
-PATIENT = 30.0
+PATIENT = 120.0
 
 
 class Worker:

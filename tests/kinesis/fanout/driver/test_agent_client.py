@@ -46,7 +46,7 @@ from sluice.source.subscriptions import View
 SPLIT, OTHER = SplitId("clicks", "shardId-0"), SplitId("clicks", "shardId-1")
 ARN = "arn:consumer:1"
 AT_HORIZON = IteratorStart("TRIM_HORIZON")
-PATIENT = 30.0
+PATIENT = 120.0
 
 
 class FakeAgent:

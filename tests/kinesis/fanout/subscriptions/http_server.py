@@ -49,7 +49,7 @@ class Connection:
 
     def wait_until_left(self) -> None:
         """Until the client has closed its side."""
-        self._socket.settimeout(10)
+        self._socket.settimeout(120)
         with contextlib.suppress(ConnectionError):
             while self._socket.recv(65536):
                 pass
@@ -94,7 +94,7 @@ class Server:
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
 
 @contextlib.contextmanager

@@ -462,7 +462,7 @@ def test_closing_ends_a_wait() -> None:
     subscriber = Subscriber(subscribe, SPLIT, HORIZON, settings, jitter=lambda: 1.0)
 
     def close() -> None:
-        waiting.wait(10)
+        waiting.wait(60)
         subscriber.close()
 
     closing = threading.Thread(target=close)

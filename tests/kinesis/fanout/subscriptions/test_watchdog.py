@@ -50,10 +50,10 @@ def test_its_thread_runs_while_there_is_something_to_watch(monkeypatch: pytest.M
     for _ in range(2):
         late = threading.Event()
         dog.arm(late, 0.0, late.set)
-        assert late.wait(10)
+        assert late.wait(60)
         thread = dog._thread
         if thread is not None:
-            thread.join(10)
+            thread.join(60)
         assert dog._thread is None
 
 
