@@ -207,11 +207,11 @@ class Bench:
         return Pass(seconds, cpu, fetched, points)
 
     def _fetch(self, split: SplitId, position: Position, client: Connection) -> bool:
-        view = self._link.view(split, position)
-        if view is None or not view.marks:
+        progress = self._link.progress(split, position)
+        if progress is None or not progress.cut_points:
             return False
-        mark = view.marks[-1]
-        end = After(mark.number, arrival=mark.arrival)
+        cut_point = progress.cut_points[-1]
+        end = After(cut_point.number, arrival=cut_point.arrival)
         client.send((self._link.agents([split])[split], SplitRange(split, position, end)))
         return True
 

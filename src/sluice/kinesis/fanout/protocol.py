@@ -5,12 +5,13 @@ Numbers of records are text: msgpack has no integers that long.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
+from sluice.source.subscriptions import SubscriptionProgress
 
 __all__ = [
     "DONE",
@@ -20,11 +21,10 @@ __all__ = [
     "UNAVAILABLE",
     "Acknowledge",
     "Consumers",
+    "EventReceived",
     "FromAgent",
     "JoinHub",
     "Listening",
-    "Mark",
-    "Progress",
     "ReadRange",
     "Subscribe",
     "SubscriptionEnded",
@@ -53,24 +53,14 @@ UNAVAILABLE: Final = b"L"
 """The agent can't serve what is left of the range; why follows."""
 
 
-class Mark(NamedTuple):
-    """A record where a batch may end, and what lies between the mark before and it (itself included)."""
-
-    number: str
-    arrival: int  # microseconds
-    records: int
-    size: int  # bytes
-    since: int  # arrival of the first of them, microseconds
-
-
 class Subscribe(msgspec.Struct, tag=True, frozen=True):
     """Planner to agent: subscribe to `split` from `start` on.
 
-    ``epoch`` comes back with all that is said of this watch, so that news of an earlier one are told apart.
+    ``generation`` comes back with all that is said of this watch: news of an earlier one are told apart by it.
     """
 
     split: SplitId
-    epoch: int
+    generation: int
     start: IteratorStart
 
 
@@ -114,21 +104,19 @@ class WorkerHosts(msgspec.Struct, tag=True, frozen=True):
     hosts: tuple[str, ...]
 
 
-class Progress(msgspec.Struct, tag=True, frozen=True):
-    """Agent to planner: what an event brought.
+class EventReceived(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner: what an event of a subscription brought.
 
     Attributes:
-        first: the first record's number since the watch began.
-        server: host and port where tasks get what is buffered.
+        first: sequence number of the first record since the subscription began; None before it came.
+        progress: the cut points of this event alone.
+        server: host and port where tasks get the records.
     """
 
     split: SplitId
-    epoch: int
+    generation: int
     first: str | None
-    marks: tuple[Mark, ...]
-    millis_behind: int
-    has_ended: bool
-    idle_at: int | None  # microseconds
+    progress: SubscriptionProgress
     server: tuple[str, int]
 
 
@@ -139,7 +127,7 @@ class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
     """
 
     split: SplitId
-    epoch: int
+    generation: int
     why: str
     code: str = ""
 
@@ -162,7 +150,7 @@ class ReadRange(msgspec.Struct, tag=True, frozen=True):
 
 
 ToAgent = Subscribe | Acknowledge | Unsubscribe | Consumers
-FromAgent = Listening | WorkerHosts | Progress | SubscriptionEnded
+FromAgent = Listening | WorkerHosts | EventReceived | SubscriptionEnded
 FirstFrame = ReadRange | JoinHub
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -13,16 +13,17 @@ from sluice.kinesis.fanout.agent.subscription_manager import SubscriptionManager
 from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
     TAKEN_OVER,
+    EventReceived,
     FromAgent,
-    Mark,
-    Progress,
     ReadRange,
     Subscribe,
     SubscriptionEnded,
 )
 from sluice.kinesis.fanout.subscriptions.events import EventHead
+from sluice.source.cut_points import CutPoint
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
+from sluice.source.subscriptions import SubscriptionProgress
 
 SPLIT = SplitId("clicks", "shardId-0")
 HORIZON = IteratorStart("TRIM_HORIZON")
@@ -55,7 +56,7 @@ class FakeSource:
 class Bench:
     """A holder, its sources by shard, and what it reports."""
 
-    def __init__(self, *, capacity: int = 1_000, marks: int = 1_000) -> None:
+    def __init__(self, *, capacity: int = 1_000, cut_points: int = 1_000) -> None:
         self.sources: dict[SplitId, list[FakeSource]] = {}
         self.starts: list[IteratorStart] = []
         self.reports: queue.SimpleQueue[FromAgent] = queue.SimpleQueue()
@@ -66,7 +67,7 @@ class Bench:
             self._open,
             self.reports.put,
             capacity=capacity,
-            marks=marks,
+            cut_points=cut_points,
             now=lambda: self.now,
             retention=self._retention,
             server=("127.0.0.1", 4000),
@@ -82,17 +83,22 @@ class Bench:
         self.retention_asked += 1
         return self.retention
 
-    def watch(self, start: IteratorStart = HORIZON, *, epoch: int = 1, split: SplitId = SPLIT) -> FakeSource:
-        self.holder.watch(Subscribe(split, epoch, start))
+    def watch(
+        self, start: IteratorStart = HORIZON, *, generation: int = 1, split: SplitId = SPLIT
+    ) -> FakeSource:
+        self.holder.watch(Subscribe(split, generation, start))
         return self.sources[split][-1]
 
     def heard(self) -> FromAgent:
         return self.reports.get(timeout=PATIENT)
 
-    def progress(self) -> Progress:
+    def received(self) -> EventReceived:
         heard = self.heard()
-        assert isinstance(heard, Progress)
+        assert isinstance(heard, EventReceived)
         return heard
+
+    def progress(self) -> SubscriptionProgress:
+        return self.received().progress
 
     def read(self, need: int | None, end: int | None, start: IteratorStart = HORIZON) -> list[bytes]:
         fetch = ReadRange(
@@ -119,35 +125,27 @@ def make() -> Callable[..., Bench]:
 
 def test_an_event_is_buffered_before_the_planner_hears_of_it(make: Callable[..., Bench]) -> None:
     """The tasks of a batch that ends there find it."""
-    bench = make(marks=1)
+    bench = make(cut_points=1)
     source = bench.watch()
     source.said.put(event(5, 6, 7))
 
-    heard = bench.progress()
+    heard = bench.received()
 
-    assert heard == Progress(
-        SPLIT,
-        1,
-        "5",
-        (Mark("7", 7000, 3, 90, 5000),),
-        0,
-        has_ended=False,
-        idle_at=NOW,
-        server=("127.0.0.1", 4000),
-    )
+    progress = SubscriptionProgress((CutPoint("7", 7000, 90, 3, 5000),), 0, caught_up_at=NOW)
+    assert heard == EventReceived(SPLIT, 1, "5", progress, server=("127.0.0.1", 4000))
     assert bench.read(None, 7) == [b"x" * 3 * EACH]
 
 
-def test_limits_get_marks_as_fine_as_they_need(make: Callable[..., Bench]) -> None:
+def test_limits_get_cut_points_as_fine_as_they_need(make: Callable[..., Bench]) -> None:
     """An event that holds more than a batch may is divided; its records are all counted."""
-    bench = make(marks=3)
+    bench = make(cut_points=3)
     source = bench.watch()
     source.said.put(event(1, 2, 3, 4, 5, 6, 7))
 
-    marks = bench.progress().marks
+    cut_points = bench.progress().cut_points
 
-    assert [(mark.number, mark.records) for mark in marks] == [("3", 3), ("6", 3), ("7", 1)]
-    assert sum(mark.size for mark in marks) == pytest.approx(7 * 30, abs=3)
+    assert [(point.number, point.count) for point in cut_points] == [("3", 3), ("6", 3), ("7", 1)]
+    assert sum(point.size for point in cut_points) == pytest.approx(7 * 30, abs=3)
 
 
 def test_an_idle_event_tells_until_when_nothing_was_there(make: Callable[..., Bench]) -> None:
@@ -157,10 +155,11 @@ def test_an_idle_event_tells_until_when_nothing_was_there(make: Callable[..., Be
     source.said.put(event(behind=900))
     source.said.put(event())
 
-    first, second = bench.progress(), bench.progress()
+    first, second = bench.progress(), bench.received()
 
-    assert (first.marks, first.millis_behind, first.idle_at) == ((), 900, None)
-    assert (second.first, second.millis_behind, second.idle_at) == (None, 0, NOW)
+    assert (first.cut_points, first.millis_behind, first.caught_up_at) == ((), 900, None)
+    assert second.first is None
+    assert (second.progress.millis_behind, second.progress.caught_up_at) == (0, NOW)
 
 
 def test_a_start_at_a_record_is_told_of_when_that_record_has_come(make: Callable[..., Bench]) -> None:
@@ -170,7 +169,7 @@ def test_a_start_at_a_record_is_told_of_when_that_record_has_come(make: Callable
     source.said.put(event())
     source.said.put(event(50, 51))
 
-    assert [mark.number for mark in bench.progress().marks] == ["50", "51"]
+    assert [point.number for point in bench.progress().cut_points] == ["50", "51"]
     assert bench.read(50, 51, IteratorStart("AT_SEQUENCE_NUMBER", "50")) == [b"x" * 2 * EACH]
 
 
@@ -183,7 +182,7 @@ def test_a_record_that_is_gone_is_not_judged_here(make: Callable[..., Bench]) ->
     heard = bench.heard()
 
     assert isinstance(heard, SubscriptionEnded)
-    assert (heard.split, heard.epoch, heard.code) == (SPLIT, 1, "")
+    assert (heard.split, heard.generation, heard.code) == (SPLIT, 1, "")
     assert "record 50" in heard.why
     assert source.is_closed
     with pytest.raises(RangeUnavailable):
@@ -238,7 +237,7 @@ def test_old_records_and_idle_hours_raise_no_doubt(make: Callable[..., Bench]) -
         bench.progress()
     source.said.put(event(50 * HOUR // 1000))
 
-    assert bench.progress().marks
+    assert bench.progress().cut_points
     assert bench.retention_asked == 0
 
 
@@ -260,8 +259,8 @@ def test_near_the_end_of_the_retention_polling_is_left_to_judge(
         assert heard.code == INTEGRITY_PROBLEM
         assert "22.0 h behind" in heard.why
     else:
-        assert isinstance(heard, Progress)
-        assert bench.progress().marks
+        assert isinstance(heard, EventReceived)
+        assert bench.progress().cut_points
     assert bench.retention_asked == 1
 
 
@@ -299,11 +298,11 @@ def test_another_watch_takes_the_place_of_the_one_before(make: Callable[..., Ben
     """One subscription a shard: the old one is closed, and says nothing more."""
     bench = make()
     old = bench.watch()
-    new = bench.watch(IteratorStart("AT_TIMESTAMP", timestamp=7), epoch=2)
+    new = bench.watch(IteratorStart("AT_TIMESTAMP", timestamp=7), generation=2)
     new.said.put(event(9))
 
     assert old.is_closed
-    assert bench.progress().epoch == 2
+    assert bench.received().generation == 2
     assert [start.kind for start in bench.starts] == ["TRIM_HORIZON", "AT_TIMESTAMP"]
 
 

@@ -16,9 +16,9 @@ from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
     Consumers,
+    EventReceived,
     FromAgent,
     JoinHub,
-    Progress,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -29,6 +29,7 @@ from sluice.kinesis.fanout.protocol import (
 )
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
+from sluice.source.subscriptions import SubscriptionProgress
 
 START = IteratorStart("TRIM_HORIZON")
 SPLITS = [SplitId("clicks", f"shardId-{number}") for number in range(4)]
@@ -101,8 +102,8 @@ def test_a_shard_waits_until_somebody_joins(hub: Hub) -> None:
 def test_shards_are_dealt_out_evenly(hub: Hub) -> None:
     """To the one that holds fewest."""
     workers = [hub.join("a"), hub.join("b")]
-    for epoch, split in enumerate(SPLITS):
-        hub.delegates.watch(Subscribe(split, epoch, START))
+    for generation, split in enumerate(SPLITS):
+        hub.delegates.watch(Subscribe(split, generation, START))
 
     given = [[worker.asked(), worker.asked()] for worker in workers]
 
@@ -115,8 +116,8 @@ def test_shards_are_dealt_out_evenly(hub: Hub) -> None:
 def test_a_newcomer_gets_its_share(hub: Hub) -> None:
     """What is moved is reported as gone, without a code: the planner asks for it again at once."""
     first = hub.join("a")
-    for epoch, split in enumerate(SPLITS):
-        hub.delegates.watch(Subscribe(split, epoch, START))
+    for generation, split in enumerate(SPLITS):
+        hub.delegates.watch(Subscribe(split, generation, START))
     for _ in SPLITS:
         first.asked()
 
@@ -167,8 +168,10 @@ def test_news_are_passed_on_and_orders_go_to_the_owner(hub: Hub) -> None:
     worker = hub.join("a")
     hub.delegates.watch(Subscribe(SPLITS[0], 3, START))
     worker.asked()
-    stale = Progress(SPLITS[0], 2, None, (), 0, has_ended=False, idle_at=None, server=("a", 1))
-    fresh = Progress(SPLITS[0], 3, None, (), 0, has_ended=False, idle_at=None, server=("a", 1))
+    stale, fresh = (
+        EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), ("a", 1))
+        for generation in (2, 3)
+    )
     worker.says(stale)
     worker.says(fresh)
 

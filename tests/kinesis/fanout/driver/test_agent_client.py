@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,10 +25,9 @@ from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
     Consumers,
+    EventReceived,
     FromAgent,
     Listening,
-    Mark,
-    Progress,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -37,11 +37,11 @@ from sluice.kinesis.fanout.protocol import (
     encode,
 )
 from sluice.kinesis.options import source_config_from_options
+from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import HORIZON, After, AtTime, Position
-from sluice.source.split_state import CutPoint
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
-from sluice.source.subscriptions import View
+from sluice.source.subscriptions import SubscriptionProgress
 
 SPLIT, OTHER = SplitId("clicks", "shardId-0"), SplitId("clicks", "shardId-1")
 ARN = "arn:consumer:1"
@@ -91,7 +91,7 @@ class Planning:
         self.renewed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.new_arn = ARN
         given = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", **options}
-        self.link = AgentClient(
+        self.client = AgentClient(
             source_config_from_options(given, streaming=True),
             {"clicks": ARN},
             renew=self._renew,
@@ -112,16 +112,16 @@ class Planning:
         return self.agents[-1]
 
     def started(self) -> FakeAgent:
-        self.link.start()
+        self.client.start()
         assert self.agent.asked() == Consumers({"clicks": ARN}, ())
         return self.agent
 
     def watched(self, position: Position = HORIZON) -> int:
-        """Follows one shard; the epoch of its watch."""
-        self.link.follow({SPLIT: position})
+        """Follows one shard; the generation of its watch."""
+        self.client.follow({SPLIT: position})
         asked = self.agent.asked()
         assert isinstance(asked, Subscribe)
-        return asked.epoch
+        return asked.generation
 
     def until(self, condition: Callable[[], Any]) -> Any:
         """What the link's own thread brings about."""
@@ -134,41 +134,38 @@ class Planning:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Planning]]:
-    desks: list[Planning] = []
+    made: list[Planning] = []
 
     def make(**options: str) -> Planning:
-        desks.append(Planning(**options))
-        return desks[-1]
+        made.append(Planning(**options))
+        return made[-1]
 
     yield make
-    for desk in desks:
-        desk.link.close()
-        for agent in desk.agents:
+    for planning in made:
+        planning.client.close()
+        for agent in planning.agents:
             agent.end.close()
 
 
-def progress(
-    epoch: int, *marks: Mark, first: str | None = None, behind: int = 0, ended: bool = False
-) -> Progress:
-    return Progress(SPLIT, epoch, first, marks, behind, ended, 7 if behind == 0 else None, ("10.0.0.7", 4000))
+def event(
+    generation: int, *cut_points: CutPoint, first: str | None = None, behind: int = 0, ended: bool = False
+) -> EventReceived:
+    progress = SubscriptionProgress(cut_points, behind, ended, 7 if behind == 0 else None)
+    return EventReceived(SPLIT, generation, first, progress, ("10.0.0.7", 4000))
 
 
-def mark(number: int, records: int = 1) -> Mark:
-    return Mark(str(number), number * 10, records, records * 100, number * 10 - 5)
-
-
-def seen(number: int, records: int = 1) -> CutPoint:
-    return CutPoint(str(number), number * 10, records * 100, records, number * 10 - 5)
+def cut_point(number: int, count: int = 1) -> CutPoint:
+    return CutPoint(str(number), number * 10, count * 100, count, number * 10 - 5)
 
 
 def test_what_is_followed_is_watched_from_there_on(make: Callable[..., Planning]) -> None:
     """Once: a second trigger asks for nothing new."""
-    desk = make()
-    agent = desk.started()
+    planning = make()
+    agent = planning.started()
     position = After("50")
     for _ in range(3):
-        desk.link.follow({SPLIT: HORIZON, OTHER: position})
-    desk.link.follow({OTHER: position})
+        planning.client.follow({SPLIT: HORIZON, OTHER: position})
+    planning.client.follow({OTHER: position})
 
     asked = [agent.asked() for _ in range(3)]
 
@@ -181,31 +178,34 @@ def test_what_is_followed_is_watched_from_there_on(make: Callable[..., Planning]
 
 def test_a_view_is_there_when_the_first_event_has_come(make: Callable[..., Planning]) -> None:
     """Before that nothing is known of the shard."""
-    desk = make()
-    agent = desk.started()
-    epoch = desk.watched()
-    assert desk.link.view(SPLIT, HORIZON) is None
+    planning = make()
+    agent = planning.started()
+    generation = planning.watched()
+    assert planning.client.progress(SPLIT, HORIZON) is None
 
-    agent.says(progress(epoch, mark(5, 3), mark(9, 2), first="3"))
-    view = desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    agent.says(event(generation, cut_point(5, 3), cut_point(9, 2), first="3"))
+    progress = planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
-    assert view == View((seen(5, 3), seen(9, 2)), True, False, 0, 7)
-    assert desk.link.view(OTHER, HORIZON) is None
+    assert replace(progress, version=0) == SubscriptionProgress(
+        (cut_point(5, 3), cut_point(9, 2)), 0, caught_up_at=7
+    )
+    assert progress.is_at_tip
+    assert planning.client.progress(OTHER, HORIZON) is None
 
 
 def test_a_view_begins_behind_the_position(make: Callable[..., Planning]) -> None:
     """What a batch has taken is not news, and the agent is told that it can go."""
-    desk = make()
-    agent = desk.started()
-    epoch = desk.watched()
-    agent.says(progress(epoch, mark(5), mark(9), first="3"))
-    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    planning = make()
+    agent = planning.started()
+    generation = planning.watched()
+    agent.says(event(generation, cut_point(5), cut_point(9), first="3"))
+    planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
-    desk.link.follow({SPLIT: After("5")})
+    planning.client.follow({SPLIT: After("5")})
 
-    view = desk.link.view(SPLIT, After("5"))
-    assert view is not None
-    assert view.marks == (seen(9),)
+    progress = planning.client.progress(SPLIT, After("5"))
+    assert progress is not None
+    assert progress.cut_points == (cut_point(9),)
     assert agent.asked() == Acknowledge(SPLIT, "5")
 
 
@@ -214,90 +214,90 @@ def test_batches_may_come_further_than_the_subscription(
     make: Callable[..., Planning], start: Position
 ) -> None:
     """The first one ends where a look found records, before the subscription has given any: it goes on."""
-    desk = make()
-    agent = desk.started()
-    epoch = desk.watched(start)
+    planning = make()
+    agent = planning.started()
+    generation = planning.watched(start)
     position = After("70")
 
-    desk.link.follow({SPLIT: position})
+    planning.client.follow({SPLIT: position})
 
     assert agent.asked() == Acknowledge(SPLIT, "70")
-    agent.says(progress(epoch, mark(60), mark(80), first="50"))
-    view = desk.until(lambda: desk.link.view(SPLIT, position))
-    assert view.marks == (seen(80),)
+    agent.says(event(generation, cut_point(60), cut_point(80), first="50"))
+    progress = planning.until(lambda: planning.client.progress(SPLIT, position))
+    assert progress.cut_points == (cut_point(80),)
 
 
 def test_a_subscription_that_begins_behind_where_batches_are_does_not_cover_them(
     make: Callable[..., Planning],
 ) -> None:
     """What lay between may have expired before it was pushed; polling tells, and comes to what is covered."""
-    desk = make()
-    agent = desk.started()
-    epoch = desk.watched()
+    planning = make()
+    agent = planning.started()
+    generation = planning.watched()
     position = After("70")
-    desk.link.follow({SPLIT: position})
-    agent.says(progress(epoch))
-    desk.until(lambda: desk.link.view(SPLIT, position))
+    planning.client.follow({SPLIT: position})
+    agent.says(event(generation))
+    planning.until(lambda: planning.client.progress(SPLIT, position))
 
-    agent.says(progress(epoch, mark(80), first="80"))
-    desk.until(lambda: desk.link._watched[SPLIT].marks)
+    agent.says(event(generation, cut_point(80), first="80"))
+    planning.until(lambda: planning.client._watched[SPLIT].cut_points)
 
-    assert desk.link.view(SPLIT, position) is None
-    assert desk.link.view(SPLIT, After("79")) is not None
+    assert planning.client.progress(SPLIT, position) is None
+    assert planning.client.progress(SPLIT, After("79")) is not None
 
 
 def test_a_view_is_made_anew_with_news_only(make: Callable[..., Planning]) -> None:
     """The planner asks a hundred times a second, of hundreds of shards."""
-    desk = make()
-    agent = desk.started()
-    epoch = desk.watched()
-    agent.says(progress(epoch, mark(5), first="5"))
-    view = desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    planning = make()
+    agent = planning.started()
+    generation = planning.watched()
+    agent.says(event(generation, cut_point(5), first="5"))
+    progress = planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
-    assert desk.link.view(SPLIT, HORIZON) is view
-    agent.says(progress(epoch, mark(6)))
-    newer = desk.until(lambda: (now := desk.link.view(SPLIT, HORIZON)) is not view and now)
+    assert planning.client.progress(SPLIT, HORIZON) is progress
+    agent.says(event(generation, cut_point(6)))
+    newer = planning.until(lambda: (now := planning.client.progress(SPLIT, HORIZON)) is not progress and now)
 
-    assert newer.marks == (seen(5), seen(6))
+    assert newer.cut_points == (cut_point(5), cut_point(6))
 
 
 def test_a_position_before_the_watch_is_not_covered(make: Callable[..., Planning]) -> None:
     """It is watched anew from there: the planner may have been set back."""
-    desk = make()
-    agent = desk.started()
-    epoch = desk.watched(After("50"))
-    agent.says(progress(epoch, mark(50), mark(60), first="50"))
-    desk.until(lambda: desk.link.view(SPLIT, After("50")))
+    planning = make()
+    agent = planning.started()
+    generation = planning.watched(After("50"))
+    agent.says(event(generation, cut_point(50), cut_point(60), first="50"))
+    planning.until(lambda: planning.client.progress(SPLIT, After("50")))
 
-    assert desk.link.view(SPLIT, After("20")) is None
-    desk.link.follow({SPLIT: After("20")})
+    assert planning.client.progress(SPLIT, After("20")) is None
+    planning.client.follow({SPLIT: After("20")})
 
     assert agent.asked() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "20"))
-    assert desk.link.view(SPLIT, After("20")) is None
+    assert planning.client.progress(SPLIT, After("20")) is None
 
 
 def test_news_of_an_earlier_watch_are_not_those_of_this_one(make: Callable[..., Planning]) -> None:
     """They may still be on their way."""
-    desk = make()
-    agent = desk.started()
-    old = desk.watched(After("50"))
-    new = desk.watched(After("20"))
+    planning = make()
+    agent = planning.started()
+    old = planning.watched(After("50"))
+    new = planning.watched(After("20"))
 
-    agent.says(progress(old, mark(60), first="50"), progress(new, mark(25), first="20"))
-    view = desk.until(lambda: desk.link.view(SPLIT, After("20")))
+    agent.says(event(old, cut_point(60), first="50"), event(new, cut_point(25), first="20"))
+    progress = planning.until(lambda: planning.client.progress(SPLIT, After("20")))
 
-    assert view.marks == (seen(25),)
+    assert progress.cut_points == (cut_point(25),)
 
 
 def test_the_end_of_a_shard_is_seen(make: Callable[..., Planning]) -> None:
     """And that is not the tip."""
-    desk = make()
-    agent = desk.started()
-    agent.says(progress(desk.watched(), mark(5), first="5", ended=True))
+    planning = make()
+    agent = planning.started()
+    agent.says(event(planning.watched(), cut_point(5), first="5", ended=True))
 
-    view = desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    progress = planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
-    assert (view.has_ended, view.is_at_tip) == (True, False)
+    assert (progress.has_ended, progress.is_at_tip) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -308,111 +308,111 @@ def test_what_has_ended_is_asked_for_again_in_its_time(
     make: Callable[..., Planning], code: str, pause: float
 ) -> None:
     """At once where nobody refused it; late where another reader took it, or both would fight."""
-    desk = make()
-    agent = desk.started()
-    agent.says(SubscriptionEnded(SPLIT, desk.watched(), "why", code))
-    desk.until(lambda: desk.link._watched[SPLIT].gone)
-    assert desk.link.view(SPLIT, HORIZON) is None
+    planning = make()
+    agent = planning.started()
+    agent.says(SubscriptionEnded(SPLIT, planning.watched(), "why", code))
+    planning.until(lambda: planning.client._watched[SPLIT].gone)
+    assert planning.client.progress(SPLIT, HORIZON) is None
 
     if pause:
-        desk.now += pause - 1
-        desk.link.follow({SPLIT: HORIZON})
-        desk.now += 1
-    desk.link.follow({SPLIT: After("8")})
+        planning.now += pause - 1
+        planning.client.follow({SPLIT: HORIZON})
+        planning.now += 1
+    planning.client.follow({SPLIT: After("8")})
 
     assert agent.asked() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "8"))
 
 
 def test_a_subscription_that_batches_have_left_behind_is_replaced(make: Callable[..., Planning]) -> None:
     """Looks took a backlog while it was opened: what it would push for hours has been read."""
-    desk = make()
-    agent = desk.started()
-    epoch = desk.watched()
-    agent.says(progress(epoch, mark(5), first="5", behind=60_000))
-    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    planning = make()
+    agent = planning.started()
+    generation = planning.watched()
+    agent.says(event(generation, cut_point(5), first="5", behind=60_000))
+    planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
     position = After("900")
-    desk.link.follow({SPLIT: position})
+    planning.client.follow({SPLIT: position})
     assert agent.asked() == Acknowledge(SPLIT, "900")
 
     for seconds in (0.0, 9.0, 1.0):
-        desk.now += seconds
-        desk.link.follow({SPLIT: position})
+        planning.now += seconds
+        planning.client.follow({SPLIT: position})
 
     assert agent.asked() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "900"))
 
 
-@pytest.mark.parametrize(("mark_at", "behind"), [(5, 0), (950, 60_000)])
+@pytest.mark.parametrize(("cut_at", "behind"), [(5, 0), (950, 60_000)])
 def test_a_subscription_that_is_not_behind_is_left_alone(
-    make: Callable[..., Planning], mark_at: int, behind: int
+    make: Callable[..., Planning], cut_at: int, behind: int
 ) -> None:
     """At the tip there is just no news; and what it has brought the next batch will take."""
-    desk = make()
-    agent = desk.started()
-    epoch = desk.watched()
-    agent.says(progress(epoch, mark(mark_at), first="5", behind=behind))
-    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    planning = make()
+    agent = planning.started()
+    generation = planning.watched()
+    agent.says(event(generation, cut_point(cut_at), first="5", behind=behind))
+    planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
     position = After("900")
     for seconds in (0.0, 9.0, 100.0):
-        desk.now += seconds
-        desk.link.follow({SPLIT: position})
-    desk.link.follow({})
+        planning.now += seconds
+        planning.client.follow({SPLIT: position})
+    planning.client.follow({})
 
     assert [agent.asked(), agent.asked()] == [Acknowledge(SPLIT, "900"), Unsubscribe(SPLIT)]
 
 
 def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[..., Planning]) -> None:
     """A record that is gone does not: whether it is lost is judged by a look."""
-    desk = make(subscribeToShardFallback="fail")
-    agent = desk.started()
-    agent.says(SubscriptionEnded(SPLIT, desk.watched(), "not allowed", "AccessDeniedException"))
-    desk.until(lambda: desk.link._watched[SPLIT].gone)
+    planning = make(subscribeToShardFallback="fail")
+    agent = planning.started()
+    agent.says(SubscriptionEnded(SPLIT, planning.watched(), "not allowed", "AccessDeniedException"))
+    planning.until(lambda: planning.client._watched[SPLIT].gone)
 
     with pytest.raises(ServiceError, match=r"'subscribeToShardFallback' forbids polling: not allowed"):
-        desk.link.follow({SPLIT: HORIZON})
+        planning.client.follow({SPLIT: HORIZON})
 
 
 def test_where_polling_is_forbidden_a_doubt_fails_nothing(make: Callable[..., Planning]) -> None:
     """Nobody refused anything."""
-    desk = make(subscribeToShardFallback="fail")
-    agent = desk.started()
-    agent.says(SubscriptionEnded(SPLIT, desk.watched(), "it is 23 h behind", INTEGRITY_PROBLEM))
-    desk.until(lambda: desk.link._watched[SPLIT].gone)
+    planning = make(subscribeToShardFallback="fail")
+    agent = planning.started()
+    agent.says(SubscriptionEnded(SPLIT, planning.watched(), "it is 23 h behind", INTEGRITY_PROBLEM))
+    planning.until(lambda: planning.client._watched[SPLIT].gone)
 
-    desk.link.follow({SPLIT: HORIZON})
+    planning.client.follow({SPLIT: HORIZON})
 
 
 def test_a_consumer_that_is_gone_is_had_again(make: Callable[..., Planning]) -> None:
     """Somebody deregistered it: the agent gets the new one's ARN, and the shards are watched again."""
-    desk = make()
-    agent = desk.started()
-    desk.new_arn = "arn:consumer:2"
-    agent.says(SubscriptionEnded(SPLIT, desk.watched(), "no such consumer", "ResourceNotFoundException"))
+    planning = make()
+    agent = planning.started()
+    planning.new_arn = "arn:consumer:2"
+    agent.says(SubscriptionEnded(SPLIT, planning.watched(), "no such consumer", "ResourceNotFoundException"))
 
-    assert desk.renewed.get(timeout=PATIENT) == "clicks"
+    assert planning.renewed.get(timeout=PATIENT) == "clicks"
     assert agent.asked() == Consumers({"clicks": "arn:consumer:2"}, ())
-    desk.until(lambda: desk.link._watched[SPLIT].retry_at == 0)
-    desk.link.follow({SPLIT: HORIZON})
+    planning.until(lambda: planning.client._watched[SPLIT].retry_at == 0)
+    planning.client.follow({SPLIT: HORIZON})
     assert agent.asked() == Subscribe(SPLIT, 2, AT_HORIZON)
 
 
 def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]) -> None:
     """Not more often than every two seconds; meanwhile there are no views, and the shards are probed."""
-    desk = make()
-    first = desk.started()
-    first.says(Listening("127.0.0.1", 1), progress(desk.watched(), mark(5), first="5"))
-    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    planning = make()
+    first = planning.started()
+    first.says(Listening("127.0.0.1", 1), event(planning.watched(), cut_point(5), first="5"))
+    planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
     first.die()
-    desk.until(lambda: first.is_closed)
+    planning.until(lambda: first.is_closed)
 
-    assert desk.link.view(SPLIT, HORIZON) is None
-    assert desk.link.agents([SPLIT]) == {}
-    desk.link.follow({SPLIT: After("5")})
-    assert len(desk.agents) == 1
-    desk.now += 2.0
-    desk.link.follow({SPLIT: After("5")})
-    assert len(desk.agents) == 2
-    assert [desk.agent.asked(), desk.agent.asked()] == [
+    assert planning.client.progress(SPLIT, HORIZON) is None
+    assert planning.client.agents([SPLIT]) == {}
+    planning.client.follow({SPLIT: After("5")})
+    assert len(planning.agents) == 1
+    planning.now += 2.0
+    planning.client.follow({SPLIT: After("5")})
+    assert len(planning.agents) == 2
+    assert [planning.agent.asked(), planning.agent.asked()] == [
         Consumers({"clicks": ARN}, ()),
         Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "5")),
     ]
@@ -420,31 +420,31 @@ def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]
 
 def test_tasks_are_sent_where_the_shard_is_held(make: Callable[..., Planning]) -> None:
     """That may be another host than the driver's."""
-    desk = make()
-    agent = desk.started()
+    planning = make()
+    agent = planning.started()
     agent.says(Listening("127.0.0.1", 1))
-    desk.until(lambda: desk.link.hub)
-    epoch = desk.watched()
-    assert str(desk.link.agents([SPLIT])[SPLIT]) == "127.0.0.1:1"
+    planning.until(lambda: planning.client.hub)
+    generation = planning.watched()
+    assert str(planning.client.agents([SPLIT])[SPLIT]) == "127.0.0.1:1"
 
-    agent.says(progress(epoch))
-    desk.until(lambda: desk.link.view(SPLIT, HORIZON))
+    agent.says(event(generation))
+    planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
-    found = desk.link.agents([SPLIT, OTHER])
+    found = planning.client.agents([SPLIT, OTHER])
     assert {split: str(address) for split, address in found.items()} == {SPLIT: "10.0.0.7:4000"}
     assert found[SPLIT].secret == agent.setup.secret
     agent.says(WorkerHosts(("10.0.0.7", "10.0.0.8")))
-    desk.until(lambda: desk.link.hosts == {"10.0.0.7", "10.0.0.8"})
+    planning.until(lambda: planning.client.hosts == {"10.0.0.7", "10.0.0.8"})
 
 
 def test_what_the_query_registered_is_told(make: Callable[..., Planning]) -> None:
     """When it changes: an earlier run's is known only from the offsets."""
-    desk = make()
-    agent = desk.started()
-    desk.link.use(frozenset())
-    desk.link.use(frozenset({ARN}))
-    desk.link.use(frozenset({ARN}))
-    desk.link.follow({SPLIT: HORIZON})
+    planning = make()
+    agent = planning.started()
+    planning.client.use(frozenset())
+    planning.client.use(frozenset({ARN}))
+    planning.client.use(frozenset({ARN}))
+    planning.client.follow({SPLIT: HORIZON})
 
     assert agent.asked() == Consumers({"clicks": ARN}, (ARN,))
     assert isinstance(agent.asked(), Subscribe)
@@ -455,11 +455,11 @@ def test_a_stop_is_told_unless_consumers_stay_in_any_case(
     make: Callable[..., Planning], mode: str, stops: int
 ) -> None:
     """Without the word, the end of the link is a crash, and nothing is deregistered."""
-    desk = make(consumerDeregistration=mode)
-    agent = desk.started()
+    planning = make(consumerDeregistration=mode)
+    agent = planning.started()
 
-    desk.link.tell_stop()
-    desk.link.close()
+    planning.client.tell_stop()
+    planning.client.close()
 
     assert agent.stops == stops
     assert agent.is_closed

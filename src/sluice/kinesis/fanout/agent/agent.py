@@ -49,7 +49,7 @@ __all__ = ["Agent", "main"]
 
 _log = logging.getLogger(__name__)
 
-_FINE_MARKS: Final = 1_000
+_FINE_CUT_POINTS: Final = 1_000
 _CONNECT_TIMEOUT: Final = 10.0
 
 
@@ -74,7 +74,7 @@ class Agent:
             self._open_source,
             self.report,
             capacity=setup.config.fan_out.buffer_bytes,
-            marks=1 if setup.config.limits.is_none else _FINE_MARKS,
+            cut_points=1 if setup.config.limits.is_none else _FINE_CUT_POINTS,
             now=log.server_time,
             retention=lambda stream: log.describe(stream).retention,
             server=(self.server.host, self.server.port),

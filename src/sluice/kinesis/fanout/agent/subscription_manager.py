@@ -12,17 +12,18 @@ from sluice.errors import SluiceError
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
+    EventReceived,
     FromAgent,
-    Mark,
-    Progress,
     ReadRange,
     Subscribe,
     SubscriptionEnded,
 )
 from sluice.kinesis.fanout.subscriptions.events import EventHead
 from sluice.kinesis.fanout.subscriptions.subscriber import NEVER_TRIMMED
+from sluice.source.cut_points import CutPoint
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
+from sluice.source.subscriptions import SubscriptionProgress
 
 __all__ = ["EventSource", "SubscriptionManager"]
 
@@ -73,7 +74,7 @@ class SubscriptionManager:
         open_source: subscribes to a split from a start on.
         report: takes what the planner is to know; called from many threads.
         capacity: bytes all buffers may hold together; each shard gets an equal share.
-        marks: into how many marks an event is divided at most. One will do where batches have no
+        cut_points: into how many marks an event is divided at most. One will do where batches have no
             limits.
         now: the service's time (microseconds).
         retention: for how long a stream keeps records (seconds); asked only far behind its tip.
@@ -86,7 +87,7 @@ class SubscriptionManager:
         report: Callable[[FromAgent], None],
         *,
         capacity: int,
-        marks: int,
+        cut_points: int,
         now: Callable[[], int],
         retention: Callable[[str], float],
         server: tuple[str, int],
@@ -94,7 +95,7 @@ class SubscriptionManager:
         self._open_source = open_source
         self._report = report
         self._capacity = capacity
-        self._marks = marks
+        self._cut_points = cut_points
         self._now = now
         self._retention = retention
         self._server = server
@@ -180,7 +181,7 @@ class SubscriptionManager:
         if head.has_ended:
             held.buffer.end()
         if watch.start.sequence_number is None or held.is_verified or head.has_ended:
-            self._report(self._progress(held, payload, head))
+            self._report(self._event_received(held, payload, head))
         return not head.has_ended
 
     def _integrity_problem(self, held: _ShardSubscription, head: EventHead) -> str | None:
@@ -198,24 +199,29 @@ class SubscriptionManager:
                 return f"it is {behind / 3600:.1f} h behind, and what it is to give next may expire before"
         return None
 
-    def _progress(self, held: _ShardSubscription, payload: bytes | memoryview, head: EventHead) -> Progress:
-        return Progress(
-            split=held.watch.split,
-            epoch=held.watch.epoch,
-            first=held.first,
-            marks=tuple(_marks(head, len(payload), self._marks)),
+    def _event_received(
+        self, held: _ShardSubscription, payload: bytes | memoryview, head: EventHead
+    ) -> EventReceived:
+        progress = SubscriptionProgress(
+            cut_points=tuple(_cut_points(head, len(payload), self._cut_points)),
             millis_behind=head.millis_behind,
             has_ended=head.has_ended,
-            idle_at=self._now() if head.millis_behind == 0 else None,
+            caught_up_at=self._now() if head.millis_behind == 0 else None,
+        )
+        return EventReceived(
+            split=held.watch.split,
+            generation=held.watch.generation,
+            first=held.first,
+            progress=progress,
             server=self._server,
         )
 
     def _give_up(self, held: _ShardSubscription, why: str, code: str = "") -> None:
         held.close(why)
-        self._report(SubscriptionEnded(held.watch.split, held.watch.epoch, why, code))
+        self._report(SubscriptionEnded(held.watch.split, held.watch.generation, why, code))
 
 
-def _marks(head: EventHead, size: int, at_most: int) -> Iterator[Mark]:
+def _cut_points(head: EventHead, size: int, at_most: int) -> Iterator[CutPoint]:
     """Divides an event; its bytes are taken for evenly spread, without the JSON and base64 undone."""
     total = len(head.numbers)
     envelopes = sum(map(len, head.numbers)) + total * _ENVELOPE
@@ -225,4 +231,4 @@ def _marks(head: EventHead, size: int, at_most: int) -> Iterator[Mark]:
         last = min(begin + step, total) - 1
         count = last + 1 - begin
         weight = size * 3 // 4 * count // total
-        yield Mark(head.numbers[last], head.arrivals[last], count, weight, head.arrivals[begin])
+        yield CutPoint(head.numbers[last], head.arrivals[last], weight, count, head.arrivals[begin])

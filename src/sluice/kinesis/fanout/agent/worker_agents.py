@@ -13,9 +13,9 @@ from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
     Consumers,
+    EventReceived,
     FromAgent,
     JoinHub,
-    Progress,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -124,13 +124,13 @@ class WorkerAgents:
     def _hear(self, member: _WorkerAgent, message: FromAgent) -> None:
         with self._lock:
             known = member.watches.get(getattr(message, "split", None))  # type: ignore[arg-type]
-            if known is None or known.epoch != getattr(message, "epoch", None):
+            if known is None or known.generation != getattr(message, "generation", None):
                 return
             if isinstance(message, SubscriptionEnded):
                 del member.watches[message.split]
                 if message.code == TAKEN_OVER:
                     self._contested.add(message.split.stream)
-        if isinstance(message, Progress | SubscriptionEnded):
+        if isinstance(message, EventReceived | SubscriptionEnded):
             self._report(message)
 
     def _assign(self, watch: Subscribe) -> None:
@@ -158,7 +158,7 @@ class WorkerAgents:
 
     def _tell_gone(self, watches: list[Subscribe], why: str) -> None:
         for watch in watches:
-            self._report(SubscriptionEnded(watch.split, watch.epoch, why))
+            self._report(SubscriptionEnded(watch.split, watch.generation, why))
 
     def _to_owner(self, split: SplitId, message: ToAgent) -> None:
         with self._lock:

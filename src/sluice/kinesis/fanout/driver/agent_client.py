@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sluice.errors import ServiceError
@@ -25,9 +25,9 @@ from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
     Consumers,
+    EventReceived,
     FromAgent,
     Listening,
-    Progress,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -38,10 +38,10 @@ from sluice.kinesis.fanout.protocol import (
 )
 from sluice.kinesis.options import SourceConfig
 from sluice.source.cursor import iterator_start
+from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, Position
-from sluice.source.split_state import CutPoint
 from sluice.source.splits import SplitId
-from sluice.source.subscriptions import View
+from sluice.source.subscriptions import SubscriptionProgress
 
 __all__ = ["AgentClient"]
 
@@ -65,17 +65,19 @@ _NOT_FOR_GOOD: Final = frozenset(("", _MISSING, INTEGRITY_PROBLEM))
 class _WatchedShard:
     """One watch, and what has come of it."""
 
-    epoch: int
+    generation: int
     coverage: Coverage
     trimmed: int = -1
-    marks: list[CutPoint] = field(default_factory=list)
-    progress: Progress | None = None
+    cut_points: list[CutPoint] = field(default_factory=list)
+    event: EventReceived | None = None
     gone: SubscriptionEnded | None = None
     retry_at: float = 0.0
     # With no news the planner asks a hundred times a second: what it asked last, and was told.
     followed: Position | None = None
     lags_since: float | None = None
-    viewed: tuple[Position, View | None] | None = None
+    told: SubscriptionProgress | None = None
+    told_of: tuple[int, Position] | None = None
+    version: int = 0
 
 
 class AgentClient:
@@ -113,7 +115,8 @@ class AgentClient:
         self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
         self._next_start = 0.0
-        self._epoch = 0
+        self._generation = 0
+        self._version = 0
         self._watched: dict[SplitId, _WatchedShard] = {}
 
     @property
@@ -129,8 +132,8 @@ class AgentClient:
                 watched = self._watched.get(split)
                 if watched is None or watched.gone is not None or self._address is None:
                     continue
-                if watched.progress is not None:
-                    found[split] = Address(*watched.progress.server, self._secret)
+                if watched.event is not None:
+                    found[split] = Address(*watched.event.server, self._secret)
                 elif self._fan_out.agent == "driver":
                     found[split] = self._address
             return found
@@ -175,31 +178,28 @@ class AgentClient:
             for split, position in positions.items():
                 self._follow(split, position)
 
-    def view(self, split: SplitId, position: Position) -> View | None:
-        """See `Subscriptions.view`."""
+    def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
+        """See `Subscriptions.progress`."""
         with self._lock:
             watched = self._watched.get(split)
-            if watched is None or watched.progress is None or watched.gone is not None:
+            if watched is None or watched.event is None or watched.gone is not None:
                 return None
-            if watched.viewed is None or watched.viewed[0] is not position:
-                watched.viewed = position, self._look(watched, watched.progress, position)
-            return watched.viewed[1]
+            if watched.told is None or watched.told_of != (watched.version, position):
+                watched.told_of = watched.version, position
+                watched.told = self._progress_behind(watched, watched.event.progress, position)
+            return watched.told
 
-    def _look(self, watched: _WatchedShard, progress: Progress, position: Position) -> View | None:
-        is_next = watched.followed is position and not watched.coverage.has_begun
+    def _progress_behind(
+        self, watched: _WatchedShard, last: SubscriptionProgress, position: Position
+    ) -> SubscriptionProgress | None:
+        is_next = watched.followed == position and not watched.coverage.has_begun
         if not (is_next or watched.coverage.holds(iterator_start(position), needed(position))):
             return None
         reached = _reached(position)
-        marks = watched.marks
-        if marks and marks[0].sequence <= reached:
-            marks = [mark for mark in marks if mark.sequence > reached]
-        return View(
-            marks=tuple(marks),
-            is_at_tip=progress.millis_behind == 0 and not progress.has_ended,
-            has_ended=progress.has_ended,
-            millis_behind=progress.millis_behind,
-            idle_at=progress.idle_at,
-        )
+        cut_points = watched.cut_points
+        if cut_points and cut_points[0].sequence <= reached:
+            cut_points = [point for point in cut_points if point.sequence > reached]
+        return replace(last, cut_points=tuple(cut_points), version=watched.version)
 
     def close(self) -> None:
         """Lets the agent end as after a crash: consumers stay."""
@@ -224,7 +224,7 @@ class AgentClient:
             _log.info("%s: subscribing again, from where batches are by now", split)
             self._watch(split, position)
             return
-        if watched is not None and watched.gone is None and watched.followed is position:
+        if watched is not None and watched.gone is None and watched.followed == position:
             return
         start, need = iterator_start(position), needed(position)
         if watched is not None and watched.gone is not None:
@@ -239,17 +239,23 @@ class AgentClient:
             return
         self._watch(split, position)
 
+    def _next_version(self) -> int:
+        self._version += 1
+        return self._version
+
     def _watch(self, split: SplitId, position: Position) -> None:
         start = iterator_start(position)
-        self._epoch += 1
-        self._watched[split] = _WatchedShard(self._epoch, Coverage(start), followed=position)
-        self._send(Subscribe(split, self._epoch, start))
+        self._generation += 1
+        self._watched[split] = _WatchedShard(
+            self._generation, Coverage(start), followed=position, version=self._next_version()
+        )
+        self._send(Subscribe(split, self._generation, start))
 
     def _lags(self, watched: _WatchedShard, position: Position) -> bool:
         """Whether batches have long been ahead of the subscription, which then pushes what is done."""
-        progress = watched.progress
-        is_behind = progress is not None and progress.millis_behind > 0 and watched.followed is position
-        if not is_behind or any(mark.sequence > _reached(position) for mark in watched.marks[-1:]):
+        event = watched.event
+        is_behind = event is not None and event.progress.millis_behind > 0 and watched.followed == position
+        if not is_behind or any(point.sequence > _reached(position) for point in watched.cut_points[-1:]):
             watched.lags_since = None
             return False
         now = self._clock()
@@ -263,8 +269,8 @@ class AgentClient:
         watched.trimmed = need
         watched.coverage.drop(need)
         reached = _reached(position)
-        watched.marks = [mark for mark in watched.marks if mark.sequence > reached]
-        watched.viewed = None
+        watched.cut_points = [point for point in watched.cut_points if point.sequence > reached]
+        watched.version = self._next_version()
         self._send(Acknowledge(split, str(need)))
 
     def _check_forbidden(self, gone: SubscriptionEnded) -> None:
@@ -290,22 +296,20 @@ class AgentClient:
                 self._hosts = frozenset(message.hosts)
                 return
             watched = self._watched.get(message.split)
-            if watched is None or watched.epoch != message.epoch:
+            if watched is None or watched.generation != message.generation:
                 return
             if isinstance(message, SubscriptionEnded):
                 self._note_gone(watched, message)
                 return
             if message.first is not None:
                 watched.coverage.begin(message.first)
-            watched.progress = message
-            watched.viewed = None
-            watched.marks.extend(
-                CutPoint(m.number, m.arrival, m.size, m.records, m.since) for m in message.marks
-            )
+            watched.event = message
+            watched.version = self._next_version()
+            watched.cut_points.extend(message.progress.cut_points)
 
     def _note_gone(self, watched: _WatchedShard, gone: SubscriptionEnded) -> None:
         watched.gone = gone
-        watched.marks = []
+        watched.cut_points = []
         # What did not end by the service's doing may be had again at once.
         pause = (
             _TAKEOVER_RETRY
