@@ -32,6 +32,7 @@ SHARED_BY_SIDES = tuple(
 SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
 # What all of Kinesis stands on, in the planning process, in agents and in tasks.
 KINESIS_BASE = (
+    "sluice.kinesis.arns",
     "sluice.kinesis.client",
     "sluice.kinesis.consumers",
     "sluice.kinesis.fanout_options",

@@ -186,6 +186,7 @@ class OptionValues:
 
     def __init__(self, what: str) -> None:
         self._what = what
+        self._keys: set[str] = set()
         self._values: dict[str, Any] = {}
         self._given: dict[str, str] = {}
         self._problems: list[str] = []
@@ -204,7 +205,16 @@ class OptionValues:
         return value
 
     def given(self, option: Option[Any]) -> bool:
+        """Whether the user gave the option, and its value was understood."""
         return option.key in self._given
+
+    def mentions(self, option: Option[Any]) -> bool:
+        """Whether the user gave the option, maybe with a value that was refused."""
+        return any(option.takes(key) for key in self._keys)
+
+    def mentions_key(self, key: str) -> bool:
+        """The same of one key, also one with a prefix."""
+        return key.lower() in self._keys
 
     def with_prefix(self, option: Option[T]) -> dict[str, T]:
         """What follows the prefix, as given by the user, to its value."""
@@ -229,6 +239,7 @@ class OptionValues:
 
     def read(self, option: Option[Any], key: str, text: str) -> None:
         shown = "***" if option.secret else repr(text)
+        self._keys.add(key.lower())
         try:
             value = option.kind.parse(text)
         except OptionError as error:
@@ -265,8 +276,7 @@ def read_options(
         elif key.lower() not in passed:
             values.reject(key, _unknown(key, declared))
     for option in declared:
-        is_given = any(option.takes(key) for key in given)
-        if option.required and not is_given:
+        if option.required and not values.mentions(option):
             values.reject(option.key, f"is required: {option.kind.allowed}")
     return values
 

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig
 from sluice.errors import OptionError
-from sluice.kinesis.fanout_options import FanOut
+from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import (
     SOURCE_OPTIONS,
     Polling,
@@ -187,13 +187,13 @@ STREAMS_AB = {"streamName": "a,b"}
     [
         ({}, None),
         ({"recordPublisher": "polling"}, None),
-        ({"consumerName": "me"}, FanOut("me")),
-        ({"consumerName": "me", "recordPublisher": "EFO"}, FanOut("me")),
-        ({"consumerName": " me.1_x-y "}, FanOut("me.1_x-y")),
-        ({"consumerName": "me", "consumerRegistration": "Eager"}, FanOut("me", "eager")),
-        ({"consumerName": "me", "consumerDeregistration": "never"}, FanOut("me", deregister=False)),
-        ({"consumerName": "me", "subscribeToShardFallback": "fail"}, FanOut("me", may_poll=False)),
-        ({"consumerName": "me", "fanOutAgent": "none"}, FanOut("me", agent="none")),
+        ({"consumerName": "me"}, FanOutConfig("me")),
+        ({"consumerName": "me", "recordPublisher": "EFO"}, FanOutConfig("me")),
+        ({"consumerName": " me.1_x-y "}, FanOutConfig("me.1_x-y")),
+        ({"consumerName": "me", "consumerRegistration": "Eager"}, FanOutConfig("me", "eager")),
+        ({"consumerName": "me", "consumerDeregistration": "never"}, FanOutConfig("me", deregister=False)),
+        ({"consumerName": "me", "subscribeToShardFallback": "fail"}, FanOutConfig("me", may_poll=False)),
+        ({"consumerName": "me", "fanOutAgent": "none"}, FanOutConfig("me", agent="none")),
         (
             {
                 "consumerName": "me",
@@ -201,26 +201,26 @@ STREAMS_AB = {"streamName": "a,b"}
                 "fanOutAgentAddress": "::1",
                 "fanOutBufferSize": "64MiB",
             },
-            FanOut("me", agent="workers", agent_address="::1", buffer_bytes=64 * 1024 * 1024),
+            FanOutConfig("me", agent="workers", agent_address="::1", buffer_bytes=64 * 1024 * 1024),
         ),
-        ({"streamName": "a", "consumerArn": A}, FanOut(None, "none", False, {"a": A})),
-        ({"streamArn": ARN + "a", "consumerArn": A}, FanOut(None, "none", False, {"a": A})),
-        ({"streamName": "a", "consumerArn.A": A}, FanOut(None, "none", False, {"a": A})),
+        ({"streamName": "a", "consumerArn": A}, FanOutConfig(None, "none", False, {"a": A})),
+        ({"streamArn": ARN + "a", "consumerArn": A}, FanOutConfig(None, "none", False, {"a": A})),
+        ({"streamName": "a", "consumerArn.A": A}, FanOutConfig(None, "none", False, {"a": A})),
         (
             {"streamName": "a", "consumerArn": A, "consumerName": "me", "consumerRegistration": "none"},
-            FanOut(None, "none", False, {"a": A}),
+            FanOutConfig(None, "none", False, {"a": A}),
         ),
         (
             {**STREAMS_AB, "consumerarn.b": B, "CONSUMERARN.A": A},
-            FanOut(None, "none", False, {"a": A, "b": B}),
+            FanOutConfig(None, "none", False, {"a": A, "b": B}),
         ),
         (
             {"streamName": "Orders", "consumerarn.orders": A.replace("/a/", "/Orders/")},
-            FanOut(None, "none", False, {"Orders": A.replace("/a/", "/Orders/")}),
+            FanOutConfig(None, "none", False, {"Orders": A.replace("/a/", "/Orders/")}),
         ),
     ],
 )
-def test_fan_out_is_chosen_by_naming_a_consumer(given: dict[str, str], fan_out: FanOut | None) -> None:
+def test_fan_out_is_chosen_by_naming_a_consumer(given: dict[str, str], fan_out: FanOutConfig | None) -> None:
     """By name, or by ARN; what is not given has its default, and all of it is plain data."""
     config = source_config_from_options(given if "streamArn" in given else {"streamName": "orders", **given})
     assert config.fan_out == fan_out

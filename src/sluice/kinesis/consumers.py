@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from sluice.errors import OptionError, ServiceError, SluiceError
+from sluice.kinesis.arns import ConsumerArn, consumer_path
 from sluice.kinesis.client import kinesis_calls
-from sluice.kinesis.fanout_options import CONSUMER_ARN, CONSUMER_NAME, ConsumerArn, FanOut
+from sluice.kinesis.fanout_options import CONSUMER_ARN, CONSUMER_NAME, FanOutConfig
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Retrier
 
@@ -71,7 +72,7 @@ class Consumers:
     ) -> None:
         if config.fan_out is None:
             raise ValueError("records are polled: there are no consumers")
-        self._fan_out: FanOut = config.fan_out
+        self._fan_out: FanOutConfig = config.fan_out
         self._calls = kinesis_calls(config.connection, config.backoffs, retrier=retrier, is_known=is_known)
         self._stream_arns = {stream.name: stream.arn for stream in config.streams}
 
@@ -108,7 +109,7 @@ class Consumers:
 
         self._calls.call(
             _DEREGISTER,
-            _target(arn),
+            consumer_path(arn),
             {"ConsumerARN": arn},
             lambda _answer: True,
             recover=recover,
@@ -118,7 +119,7 @@ class Consumers:
     def _is_going(self, arn: str) -> bool:
         request = {"ConsumerARN": arn}
         try:
-            seen = self._calls.call(_DESCRIBE, _target(arn), request, _described)
+            seen = self._calls.call(_DESCRIBE, consumer_path(arn), request, _described)
         except ServiceError as error:
             return error.missing
         return seen.status == "DELETING"
@@ -209,7 +210,7 @@ class Consumers:
     # --- a consumer by its ARN ------------------------------------------------------------------------
 
     def _given(self, stream: str, arn: str) -> Consumer:
-        target = _target(arn)
+        target = consumer_path(arn)
 
         def read(answer: Mapping[str, Any]) -> _Seen:
             seen = _described(answer)
@@ -302,10 +303,6 @@ def _try_to_deregister(consumers: Consumers, arn: str) -> None:
         consumers.deregister(arn)
     except SluiceError as error:
         _log.warning("consumer %s stays registered: %s", arn, error)
-
-
-def _target(arn: str) -> str:
-    return arn.partition(":stream/")[2].rpartition(":")[0] or arn
 
 
 def _not_ready(target: str, status: str, *, retryable: bool = True) -> ServiceError:

@@ -1,63 +1,31 @@
-"""The options of enhanced fan-out, and what they make: a `FanOut`, or none where records are polled."""
+"""The options of enhanced fan-out, and the `FanOutConfig` that they make."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sluice.errors import OptionError
+from sluice.kinesis.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse_name
 from sluice.kinesis.streams import StreamRef
 from sluice.options import Kind, Option, OptionValues, choice, size
 
-__all__ = ["FAN_OUT_OPTIONS", "ConsumerArn", "FanOut", "fan_out_from_options"]
+__all__ = ["FAN_OUT_OPTIONS", "FanOutConfig", "fan_out_from_options"]
 
 _MIB: Final = 1024 * 1024
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_NAME_ALLOWED: Final = "1 to 128 letters, digits or any of _.-"
-_ARN = re.compile(
-    r"(?P<stream_arn>arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):\d{12}:stream/(?P<stream>[A-Za-z0-9_.-]{1,128}))"
-    r"/consumer/(?P<consumer>[A-Za-z0-9_.-]{1,128}):\d+"
-)
-_ARN_ALLOWED: Final = (
-    "arn:aws:kinesis:<region>:<account>:stream/<stream>/consumer/<consumer>:<creationTimestamp>"
-)
-_HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerArn:
-    """The ARN of a consumer, and what it says of it."""
-
-    text: str
-    region: str
-    stream_arn: str
-    stream: str
-    consumer: str
-
-    @classmethod
-    def parse(cls, text: str) -> ConsumerArn:
-        """Raises ValueError for anything else."""
-        match = _ARN.fullmatch(text.strip())
-        if match is None:
-            raise ValueError(text)
-        return cls(match[0], match["region"], match["stream_arn"], match["stream"], match["consumer"])
-
-
-def _parse_name(text: str) -> str:
-    if _NAME.fullmatch(text.strip()) is None:
-        raise ValueError(text)
-    return text.strip()
+_HOST: Final = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 
 
 def _parse_keyed_arn(text: str) -> ConsumerArn:
-    # An OptionError is reported under the key that was given, which names the stream.
+    # An OptionError is reported under the key that was given, which names the stream; a ValueError under the
+    # option's own.
     try:
         return ConsumerArn.parse(text)
     except ValueError:
-        raise OptionError(f"is {text!r}: allowed is {_ARN_ALLOWED}") from None
+        raise OptionError(f"is {text!r}: allowed is {CONSUMER_ARN_FORM}") from None
 
 
 def _parse_host(text: str) -> str:
@@ -82,7 +50,7 @@ RECORD_PUBLISHER = Option(
 )
 CONSUMER_NAME = Option(
     "consumerName",
-    Kind("string", _NAME_ALLOWED, _parse_name),
+    Kind("string", NAME_FORM, parse_name),
     None,
     "Fan-out consumer, registered with Kinesis Data Streams; several streams get one of this name each.",
     shown_default="required for `efo` unless ARNs are given",
@@ -103,13 +71,13 @@ CONSUMER_DEREGISTRATION = Option(
 )
 CONSUMER_ARN = Option(
     "consumerArn",
-    Kind("arn", _ARN_ALLOWED, ConsumerArn.parse),
+    Kind("arn", CONSUMER_ARN_FORM, ConsumerArn.parse),
     None,
     "A consumer registered by the user, with the one stream that is read.",
 )
 CONSUMER_ARNS = Option(
     "consumerArn.*",
-    Kind("arn", _ARN_ALLOWED, _parse_keyed_arn),
+    Kind("arn", CONSUMER_ARN_FORM, _parse_keyed_arn),
     None,
     "The same for one of several streams: `consumerArn.<stream>`, in any case.",
 )
@@ -158,19 +126,19 @@ FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (
 
 
 @dataclass(frozen=True)
-class FanOut:
-    """How records are had by fan-out, as plain data, which Spark may pickle.
+class FanOutConfig:
+    """The options of enhanced fan-out as plain data, which Spark may pickle.
 
     Attributes:
         consumer_name: None with `registration` ``none``.
         registration: ``lazy``, ``eager`` or ``none``.
-        deregister: whether a consumer that this query registered goes when the query is stopped.
-        arns: the consumer's ARN for every stream, by the stream's name, with `registration` ``none``.
+        deregister: deregister a consumer that this query registered when the query is stopped.
+        arns: stream's name to its consumer's ARN; empty unless `registration` is ``none``.
         agent: ``driver``, ``workers`` or ``none``.
-        agent_address: what the agent listens on and tasks connect to.
-        buffer_bytes: what one agent may buffer.
-        may_poll: a range that can't be had by fan-out is read by polling; else the read fails.
-        registered: the ARN of each consumer that ``load()`` registered, by the stream's name.
+        agent_address: the host that the agent listens on and tasks connect to.
+        buffer_bytes: bytes that one agent may buffer.
+        may_poll: read by polling what fan-out does not deliver; False makes that an error.
+        registered: stream's name to the ARN of the consumer that ``load()`` registered.
     """
 
     consumer_name: str | None = None
@@ -185,41 +153,38 @@ class FanOut:
 
     @property
     def region(self) -> str | None:
-        """The region that the ARNs name."""
+        """The region that the consumers' ARNs name; None without ARNs."""
         return next((ConsumerArn.parse(arn).region for arn in self.arns.values()), None)
 
 
-def fan_out_from_options(
-    values: OptionValues, streams: Sequence[StreamRef], keys: Collection[str]
-) -> FanOut | None:
-    """Reads the options of fan-out; None for polling. What does not fit is noted for `values.check()`.
+def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> FanOutConfig | None:
+    """Reads the options of fan-out; None for polling. Notes what is wrong for `OptionValues.check`.
 
     Args:
         values: read with FAN_OUT_OPTIONS declared.
-        streams: those that are read.
-        keys: all keys that the user gave, maybe with a value that was refused.
+        streams: the streams that are read.
     """
-    has_arns = _mentioned(CONSUMER_ARN, keys) or _mentioned(CONSUMER_ARNS, keys)
-    is_named = has_arns or _mentioned(CONSUMER_NAME, keys)
+    has_arns = values.mentions(CONSUMER_ARN) or values.mentions(CONSUMER_ARNS)
+    is_named = has_arns or values.mentions(CONSUMER_NAME)
     if (values.get(RECORD_PUBLISHER) or ("efo" if is_named else "polling")) == "polling":
         _refuse_with_polling(values)
         return None
     registration = values.get(CONSUMER_REGISTRATION) or ("none" if has_arns else "lazy")
     arns: Mapping[str, str] = {}
     if registration == "none":
-        arns = _read_arns(values, streams, keys)
+        arns = _read_arns(values, streams)
     elif has_arns:
         why = f"'{CONSUMER_REGISTRATION.key}' is {registration}: a consumer's ARN is for none"
         _refuse_each(values, (CONSUMER_ARN, CONSUMER_ARNS), why)
     elif not is_named:
         values.reject(
             CONSUMER_NAME.key,
-            f"is required with '{RECORD_PUBLISHER.key}' efo: {_NAME_ALLOWED} (or give '{CONSUMER_ARN.key}')",
+            f"is required with '{RECORD_PUBLISHER.key}' efo: {NAME_FORM} (or give '{CONSUMER_ARN.key}')",
         )
     agent = values.require(AGENT)
     if agent == "none":
         _refuse_each(values, (AGENT_ADDRESS, BUFFER_SIZE), f"'{AGENT.key}' is none: there is no agent")
-    return FanOut(
+    return FanOutConfig(
         consumer_name=None if registration == "none" else values.get(CONSUMER_NAME),
         registration=registration,
         deregister=registration != "none" and values.get(CONSUMER_DEREGISTRATION) == "auto",
@@ -231,12 +196,8 @@ def fan_out_from_options(
     )
 
 
-def _mentioned(option: Option[Any], keys: Collection[str]) -> bool:
-    return any(option.takes(key) for key in keys)
-
-
 def _refuse_with_polling(values: OptionValues) -> None:
-    # An option that did nothing would be worse than one that is refused.
+    # Refused, because the user would take an option that does nothing for one that works.
     if values.given(RECORD_PUBLISHER):
         why = f"'{RECORD_PUBLISHER.key}' is polling: it is for efo only"
     else:
@@ -253,52 +214,53 @@ def _refuse_each(values: OptionValues, options: Sequence[Option[Any]], why: str)
             values.refuse(option, why)
 
 
-def _read_arns(
-    values: OptionValues, streams: Sequence[StreamRef], keys: Collection[str]
-) -> Mapping[str, str]:
+def _read_arns(values: OptionValues, streams: Sequence[StreamRef]) -> Mapping[str, str]:
     found = _match_arns(values, streams)
     regions = {arn.region for _, arn in found.values()}
     if len(regions) > 1:
         values.reject(CONSUMER_ARNS.key, f"are in {' and '.join(sorted(regions))}: allowed is one region")
     for stream in streams:
+        keyed = f"{CONSUMER_ARN.key}.{stream.name}"
         if stream.name in found:
             _check_arn(values, stream, *found[stream.name])
-            continue
-        keyed = f"{CONSUMER_ARN.key}.{stream.name}"
-        wanted = {CONSUMER_ARN.key.lower(), keyed.lower()}
-        if not any(key.lower() in wanted for key in keys):  # else it was refused for what it is
+        elif not values.mentions(CONSUMER_ARN) and not values.mentions_key(keyed):
+            # One that is mentioned and not found has been refused already.
             missing = CONSUMER_ARN.key if len(streams) == 1 else keyed
-            values.reject(missing, f"is required with '{CONSUMER_REGISTRATION.key}' none: {_ARN_ALLOWED}")
+            values.reject(
+                missing, f"is required with '{CONSUMER_REGISTRATION.key}' none: {CONSUMER_ARN_FORM}"
+            )
     return {name: arn.text for name, (_, arn) in found.items()}
 
 
 def _match_arns(values: OptionValues, streams: Sequence[StreamRef]) -> dict[str, tuple[str, ConsumerArn]]:
-    """By the stream's name: the key as the user knows it, and the ARN."""
+    """Stream's name to the key under which the user gave its consumer's ARN, and that ARN."""
     found: dict[str, tuple[str, ConsumerArn]] = {}
     names = [stream.name for stream in streams]
-    one = values.get(CONSUMER_ARN)
-    if one is not None and len(names) > 1:
+    arn = values.get(CONSUMER_ARN)
+    if arn is not None and len(names) > 1:
         values.refuse(
             CONSUMER_ARN,
             f"it is for one stream: give '{CONSUMER_ARN.key}.<stream>' for each of {', '.join(names)}",
         )
-    elif one is not None and names:
-        found[names[0]] = (CONSUMER_ARN.key, one)
-    for suffix, arn in values.with_prefix(CONSUMER_ARNS).items():
+    elif arn is not None and names:
+        found[names[0]] = (CONSUMER_ARN.key, arn)
+    for suffix, keyed_arn in values.with_prefix(CONSUMER_ARNS).items():
         key = f"{CONSUMER_ARN.key}.{suffix}"
         # Spark hands keys on in lower case; streams' names differ by case.
-        meant = [name for name in names if name.lower() == suffix.lower()]
-        if len(meant) > 1:
-            both = " and ".join(f"'{name}'" for name in meant)
+        matching = [name for name in names if name.lower() == suffix.lower()]
+        if len(matching) > 1:
+            both = " and ".join(f"'{name}'" for name in matching)
             values.reject(
                 key, f"could be for {both}, as keys have no case: read them apart, or give 'consumerName'"
             )
-        elif meant and meant[0] in found:
-            values.reject(key, f"and '{found[meant[0]][0]}' exclude one another: give one of them")
-        elif meant:
-            found[meant[0]] = (key, arn)
+        elif matching and matching[0] in found:
+            values.reject(key, f"and '{found[matching[0]][0]}' exclude one another: give one of them")
+        elif matching:
+            found[matching[0]] = (key, keyed_arn)
         elif names:
-            values.reject(key, f"is {arn.text!r}: no such stream is read: allowed are {', '.join(names)}")
+            values.reject(
+                key, f"is {keyed_arn.text!r}: no such stream is read: allowed are {', '.join(names)}"
+            )
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from sluice.aws.connection import (
 )
 from sluice.errors import OptionError
 from sluice.instants import micros_from_seconds
-from sluice.kinesis.fanout_options import CONSUMER_ARN, FAN_OUT_OPTIONS, FanOut, fan_out_from_options
+from sluice.kinesis.fanout_options import CONSUMER_ARN, FAN_OUT_OPTIONS, FanOutConfig, fan_out_from_options
 from sluice.kinesis.starting_positions import (
     ENDING,
     ENDING_TIMESTAMP,
@@ -218,7 +218,7 @@ class SourceConfig:
     shards_per_task: int = 16
     deaggregate: bool = True
     fail_on_data_loss: bool = True
-    fan_out: FanOut | None = None
+    fan_out: FanOutConfig | None = None
 
 
 def source_config_from_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceConfig:
@@ -232,13 +232,11 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool = 
         OptionError: all that is wrong, in one message.
     """
     values = read_options(FORMAT, (*SOURCE_OPTIONS, *CONNECTION_OPTIONS), options)
-    streams = streams_from_options(
-        values, mentioned=any(option.takes(key) for option in (STREAM_NAME, STREAM_ARN) for key in options)
-    )
-    fan_out = fan_out_from_options(values, streams, options.keys())
+    streams = streams_from_options(values)
+    fan_out = fan_out_from_options(values, streams)
     connection = _in_region(values, connection_from_options(values), streams, fan_out)
-    start = _read_start(values, streams, options.keys())
-    end = _read_end(values, start, options.keys(), streaming=streaming)
+    start = _read_start(values, streams)
+    end = _read_end(values, start, streaming=streaming)
     values.check()
     return SourceConfig(
         connection=connection,
@@ -266,7 +264,7 @@ def _in_region(
     values: OptionValues,
     connection: ConnectionConfig,
     streams: tuple[StreamRef, ...],
-    fan_out: FanOut | None,
+    fan_out: FanOutConfig | None,
 ) -> ConnectionConfig:
     # An ARN says where its stream is; the SDK's chain must not send the calls elsewhere.
     region, whose = streams[0].region if streams else None, f"the streams of '{STREAM_ARN.key}'"
@@ -279,12 +277,9 @@ def _in_region(
     return replace(connection, region=region)
 
 
-def _read_start(
-    values: OptionValues, streams: tuple[StreamRef, ...], keys: Collection[str]
-) -> StartingPosition:
+def _read_start(values: OptionValues, streams: tuple[StreamRef, ...]) -> StartingPosition:
     position = values.get(STARTING)
-    timed = position == Word("AT_TIMESTAMP")
-    instant = _read_instant(values, STARTING, STARTING_TIMESTAMP, keys, timed=timed)
+    instant = _read_instant(values, STARTING, STARTING_TIMESTAMP)
     if isinstance(position, ShardTable):
         try:
             return position.resolve([stream.name for stream in streams]) if streams else PerShard()
@@ -295,16 +290,13 @@ def _read_start(
     return LATEST if instant is None else AtTimestamp(instant)
 
 
-def _read_end(
-    values: OptionValues, start: StartingPosition, keys: Collection[str], *, streaming: bool
-) -> EndingPosition:
+def _read_end(values: OptionValues, start: StartingPosition, *, streaming: bool) -> EndingPosition:
     if streaming:
         for option in (ENDING, ENDING_TIMESTAMP):
             if values.given(option):
                 values.reject(option.key, "is for batch reads only: a stream has no end")
         return LATEST
-    timed = values.get(ENDING) == Word("AT_TIMESTAMP")
-    instant = _read_instant(values, ENDING, ENDING_TIMESTAMP, keys, timed=timed)
+    instant = _read_instant(values, ENDING, ENDING_TIMESTAMP)
     if instant is None:
         return LATEST
     if isinstance(start, AtTimestamp) and instant < start.instant:
@@ -312,18 +304,13 @@ def _read_end(
     return AtTimestamp(instant)
 
 
-def _read_instant(
-    values: OptionValues,
-    position: Option[Any],
-    timestamp: Option[int],
-    keys: Collection[str],
-    *,
-    timed: bool,
-) -> int | None:
-    if values.given(timestamp) and not timed:
+def _read_instant(values: OptionValues, position: Option[Any], timestamp: Option[int]) -> int | None:
+    """The time that belongs to the position AT_TIMESTAMP; None with any other position."""
+    is_timed = values.get(position) == Word("AT_TIMESTAMP")
+    if values.given(timestamp) and not is_timed:
         values.reject(timestamp.key, f"needs '{position.key}' AT_TIMESTAMP")
-    elif timed and not any(timestamp.takes(key) for key in keys):
+    elif is_timed and not values.mentions(timestamp):
         values.reject(
             timestamp.key, f"is required with '{position.key}' AT_TIMESTAMP: {timestamp.kind.allowed}"
         )
-    return values.get(timestamp) if timed else None
+    return values.get(timestamp) if is_timed else None

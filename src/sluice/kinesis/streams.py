@@ -1,25 +1,24 @@
-"""How streams are named: by name, or by ARN, which also says where they are."""
+"""The streams that a source reads: options ``streamName`` and ``streamArn``."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from sluice.errors import OptionError
+from sluice.kinesis.arns import STREAM_ARN_FORM, StreamArn, parse_name
 from sluice.options import Kind, Option, OptionValues
 
 __all__ = ["STREAM_ARN", "STREAM_NAME", "StreamRef", "streams_from_options"]
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_ARN = re.compile(
-    r"arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):(?P<account>\d{12}):stream/(?P<name>[A-Za-z0-9_.-]{1,128})"
-)
+_NAME_KEY: Final = "streamName"
+_ARN_KEY: Final = "streamArn"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """A stream. Everywhere else it goes by its name; calls use the ARN where there is one."""
+    """A stream. Offsets, rows and messages know it by its name; calls use its ARN where it is given."""
 
     name: str
     arn: str | None = None
@@ -27,50 +26,39 @@ class StreamRef:
     @property
     def region(self) -> str | None:
         """The region that the ARN names."""
-        match = _ARN.fullmatch(self.arn or "")
-        return match["region"] if match else None
+        return None if self.arn is None else StreamArn.parse(self.arn).region
 
 
-def _items(text: str) -> list[str]:
+def _parse_names(text: str) -> tuple[StreamRef, ...]:
+    items = _split_list(text)
+    if any(item.startswith("arn:") for item in items):
+        raise OptionError(f"is {text!r}: that is an ARN, which belongs into '{_ARN_KEY}'")
+    return _without_duplicates((StreamRef(parse_name(item)) for item in items), text)
+
+
+def _parse_arns(text: str) -> tuple[StreamRef, ...]:
+    arns = [StreamArn.parse(item) for item in _split_list(text)]
+    if len({arn.region for arn in arns}) > 1:
+        raise OptionError(f"is {text!r}: all streams of one source have to be in the same region")
+    return _without_duplicates((StreamRef(arn.stream, arn.text) for arn in arns), text)
+
+
+def _split_list(text: str) -> list[str]:
     items = [item.strip() for item in text.split(",")]
     if not all(items):
         raise ValueError(text)
     return items
 
 
-def _parse_names(text: str) -> tuple[StreamRef, ...]:
-    names = _items(text)
-    for name in names:
-        if name.startswith("arn:"):
-            raise OptionError(f"is {text!r}: that is an ARN, which belongs into '{_ARN_KEY}'")
-        if _NAME.fullmatch(name) is None:
-            raise ValueError(text)
-    return _once(tuple(StreamRef(name) for name in names), text)
+def _without_duplicates(refs: Iterable[StreamRef], text: str) -> tuple[StreamRef, ...]:
+    by_name: dict[str, StreamRef] = {}
+    for ref in refs:
+        if ref.name in by_name:
+            # Offsets and rows know streams by name, also those of two accounts.
+            raise OptionError(f"is {text!r}: stream '{ref.name}' is there more than once")
+        by_name[ref.name] = ref
+    return tuple(by_name.values())
 
-
-def _parse_arns(text: str) -> tuple[StreamRef, ...]:
-    matches = [_ARN.fullmatch(arn) for arn in _items(text)]
-    refs = tuple(StreamRef(match["name"], match[0]) for match in matches if match)
-    if len(refs) < len(matches):
-        raise ValueError(text)
-    if len({ref.region for ref in refs}) > 1:
-        raise OptionError(f"is {text!r}: all streams of one source have to be in the same region")
-    return _once(refs, text)
-
-
-def _once(refs: tuple[StreamRef, ...], text: str) -> tuple[StreamRef, ...]:
-    for name in _duplicates(ref.name for ref in refs):
-        # Offsets and rows know streams by name.
-        raise OptionError(f"is {text!r}: stream '{name}' is there more than once")
-    return refs
-
-
-def _duplicates(names: Iterable[str]) -> list[str]:
-    seen: set[str] = set()
-    return [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
-
-
-_NAME_KEY, _ARN_KEY = "streamName", "streamArn"
 
 STREAM_NAME: Option[tuple[StreamRef, ...]] = Option(
     _NAME_KEY,
@@ -81,25 +69,22 @@ STREAM_NAME: Option[tuple[StreamRef, ...]] = Option(
 )
 STREAM_ARN: Option[tuple[StreamRef, ...]] = Option(
     _ARN_KEY,
-    Kind(
-        "arns", "arn:aws:kinesis:<region>:<account>:stream/<name>, or several, comma-separated", _parse_arns
-    ),
+    Kind("arns", f"{STREAM_ARN_FORM}, or several, comma-separated", _parse_arns),
     None,
     "The same by ARN, for instance a stream of another account. All in one region.",
     shown_default=f"this or `{_NAME_KEY}` is required",
 )
 
 
-def streams_from_options(values: OptionValues, *, mentioned: bool) -> tuple[StreamRef, ...]:
-    """The streams, in the order given. What does not fit is noted for `values.check()`.
+def streams_from_options(values: OptionValues) -> tuple[StreamRef, ...]:
+    """Reads the streams, in the order given; notes what is wrong for `OptionValues.check`.
 
     Args:
         values: read with STREAM_NAME and STREAM_ARN declared.
-        mentioned: whether the user gave either key, maybe with a value that was refused.
     """
     by_name, by_arn = values.get(STREAM_NAME) or (), values.get(STREAM_ARN) or ()
     if by_name and by_arn:
         values.reject(_NAME_KEY, f"and '{_ARN_KEY}' exclude one another: give one of them")
-    if not mentioned:
+    if not values.mentions(STREAM_NAME) and not values.mentions(STREAM_ARN):
         values.reject(_NAME_KEY, f"or '{_ARN_KEY}' is required: {STREAM_NAME.kind.allowed}")
     return by_arn or by_name

@@ -22,9 +22,9 @@ from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.fetcher import fetch_side_by_side
 from sluice.source.offsets import Position, SplitRange
-from sluice.source.publisher import PublisherCursor
+from sluice.source.publisher import PublisherCursor, RecordPublisher
 from sluice.source.reader import OpenCursor, RangeReader, ReadSettings
-from sluice.source.stream_log import AnyRecord, RecordPublisher
+from sluice.source.stream_log import AnyRecord
 
 __all__ = ["read_ranges"]
 
