@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
-from sluice.kinesis.fanout.coverage import Coverage, needed
-from sluice.source.offsets import HORIZON, After, before
 from sluice.source.stream_log import IteratorStart
 
 HORIZON_START = IteratorStart("TRIM_HORIZON")
@@ -255,37 +253,3 @@ def test_a_range_is_served_whole_or_not_at_all(
         return
     records = [n for event in events for n in range(int(event[:4]), int(event[5:9]) + 1)]
     assert [n for n in records if need < n <= end] == list(range(need + 1, end + 1))
-
-
-# --- which positions are covered ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("position", "expected"),
-    [
-        (HORIZON, None),
-        (After("10"), 10),
-        (After("10", sub=3), 9),
-        (After("10", next="25"), 24),
-        (before("25"), 24),
-    ],
-)
-def test_what_is_not_needed_behind_a_position(position: After, expected: int | None) -> None:
-    """Inside an aggregate its record is; where the next record is known nothing up to it is."""
-    assert needed(position) == expected
-
-
-def test_a_start_without_a_number_covers_itself_and_what_follows_the_first_record() -> None:
-    """What lay before the first record nobody knows."""
-    coverage = Coverage(IteratorStart("AT_TIMESTAMP", timestamp=5))
-
-    assert coverage.holds(IteratorStart("AT_TIMESTAMP", timestamp=5), None)
-    assert not coverage.holds(IteratorStart("AT_TIMESTAMP", timestamp=6), None)
-    assert not coverage.holds(IteratorStart("AT_SEQUENCE_NUMBER", "30"), 30)
-    coverage.begin("30")
-    assert coverage.holds(IteratorStart("AT_SEQUENCE_NUMBER", "30"), 30)
-    assert not coverage.holds(IteratorStart("AT_SEQUENCE_NUMBER", "28"), 28)
-    coverage.drop(40)
-    assert not coverage.holds(IteratorStart("AT_TIMESTAMP", timestamp=5), None)
-    assert not coverage.holds(IteratorStart("AT_SEQUENCE_NUMBER", "39"), 39)
-    assert coverage.holds(IteratorStart("AT_SEQUENCE_NUMBER", "40"), 40)
