@@ -145,7 +145,7 @@ def measure(endpoint: str, triggers: int) -> tuple[float, list[float]]:
     data_loss = DataLossPolicy(log, fail=True, now=log.server_time)
     probe = Probe(log, data_loss, ProbeSettings(pause=time.sleep))
     settings = EnumeratorSettings([STREAM], initial_positions(config.start), 3600.0)
-    enumerator = StreamEnumerator(log, settings, data_loss, probe, Planner(probe, log.server_time))
+    enumerator = StreamEnumerator(settings, probe, Planner(probe, log.server_time))
     try:
         position = enumerator.initial()
         time.sleep(PAUSE)

@@ -14,8 +14,8 @@ from integration.support.kinesis import Streams
 __all__ = ["FanOut", "FanOutState"]
 
 SUBSCRIBED = re.compile(r"/(\S+): batches end where its subscription has come to")
-UNSUBSCRIBED = re.compile(r"/(\S+): no subscription has come to where it is")
-GONE_TIMEOUT = 15.0
+UNSUBSCRIBED = re.compile(r"/(\S+): no subscription covers its position")
+GONE_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from memory_log import MemoryLog
 
 from sluice.errors import ServiceError
 from sluice.source.cursor import iterator_start
+from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, Position, SplitRange
-from sluice.source.split_state import CutPoint
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import Page, Record
-from sluice.source.subscriptions import View
+from sluice.source.subscriptions import SubscriptionProgress
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,13 @@ class Faults:
     break_off: float = 0.0  # a publisher fails
     skip: float = 0.0  # a publisher starts behind where it should
     overlap: float = 0.0  # a page comes again
-    idle: float = 0.0  # an empty page that says it is at the tip
+    caught_up: float = 0.0  # an empty page that says it is at the tip
 
 
 NO_FAULTS = Faults()
-ALL_FAULTS = Faults(lose=0.2, lag=0.3, rewind=0.3, refuse=0.1, break_off=0.1, skip=0.1, overlap=0.2, idle=0.2)
+ALL_FAULTS = Faults(
+    lose=0.2, lag=0.3, rewind=0.3, refuse=0.1, break_off=0.1, skip=0.1, overlap=0.2, caught_up=0.2
+)
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Subscription:
     is_pushing: bool = False
     is_at_tip: bool = False
     has_ended: bool = False
-    idle_at: int | None = None
+    caught_up_at: int | None = None
     first: int | None = None  # the number of the first record pushed
     freed: int = -1
 
@@ -86,6 +88,7 @@ class MemorySubscriptions:
         self.subscriptions: dict[SplitId, Subscription] = {}
         self.followed: list[Mapping[SplitId, Position]] = []
         self.is_down = False
+        self.version = 0
         self.is_closed = False
 
     # --- Subscriptions ---
@@ -107,17 +110,22 @@ class MemorySubscriptions:
                     if subscription.is_at_tip:
                         break
 
-    def view(self, split: SplitId, position: Position) -> View | None:
+    def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
         subscription = self.subscriptions.get(split)
         if self.is_down or subscription is None or not self._covers(subscription, position):
             return None
         if not subscription.is_pushing:
             return None  # no event has come yet
         done = position.sequence if isinstance(position, After) else -1
-        marks = [mark(event) for event in subscription.events if int(event[-1].sequence_number) > done]
-        behind = 0 if subscription.is_at_tip else 1000
-        idle = subscription.idle_at
-        return View(marks, subscription.is_at_tip, subscription.has_ended, behind, idle)
+        events = [event for event in subscription.events if int(event[-1].sequence_number) > done]
+        self.version += 1
+        return SubscriptionProgress(
+            [cut_point(event) for event in events],
+            0 if subscription.is_at_tip else 1000,
+            subscription.has_ended,
+            subscription.caught_up_at,
+            self.version,
+        )
 
     def close(self) -> None:
         self.is_closed = True
@@ -182,11 +190,11 @@ class MemorySubscriptions:
                 subscription.events.append(event)
         subscription.is_at_tip = len(event) == len(behind)
         if subscription.is_at_tip:
-            subscription.idle_at = self.log.now
+            subscription.caught_up_at = self.log.now
             subscription.has_ended = shard.ending_sequence is not None
 
 
-def mark(event: list[Record]) -> CutPoint:
+def cut_point(event: list[Record]) -> CutPoint:
     size = sum(len(r.data) + len(r.partition_key) for r in event)
     last = event[-1]
     return CutPoint(last.sequence_number, last.arrival, size, len(event), min(r.arrival for r in event))
@@ -225,7 +233,7 @@ class MemoryPublisher:
         self.pages += 1
         if self._happens(self.faults.break_off):
             raise ServiceError(f"{self.split} broke off", operation="SubscribeToShard", retryable=True)
-        if self._happens(self.faults.idle):
+        if self._happens(self.faults.caught_up):
             return Page((), "on", 0)
         if self._last and self._happens(self.faults.overlap):
             return Page(self._last, "on", 0)
@@ -246,7 +254,7 @@ class MemoryPublisher:
 
 
 class MemoryAgent:
-    """Frontiers for the planner and publishers for tasks, over one log."""
+    """Subscriptions for the planner and publishers for tasks, over one log."""
 
     def __init__(
         self,
@@ -262,11 +270,11 @@ class MemoryAgent:
         self.events = events
         self.faults = faults
         self.rng = random.Random(seed)
-        self.subscriptions = self.new_frontier()
+        self.subscriptions = self.new_subscriptions()
         self.publishers: list[MemoryPublisher] = []
         self.opened: list[tuple[SplitRange, Position]] = []
 
-    def new_frontier(self) -> MemorySubscriptions:
+    def new_subscriptions(self) -> MemorySubscriptions:
         """As a new query has it: it knows nothing."""
         self.subscriptions = MemorySubscriptions(
             self.log,

@@ -43,7 +43,7 @@ def make_enumerator(
     probe = Probe(log, data_loss, ProbeSettings(pause=log.sleep))
     planner = Planner(probe, log.server_time, fail_on_missing=fail, threads=1)
     settings = EnumeratorSettings(streams, initial, discovery_interval)
-    return StreamEnumerator(log, settings, data_loss, probe, planner, subscriptions=subscriptions)
+    return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
 
 
 class Query:
@@ -138,7 +138,7 @@ class Query:
         return sorted(int(r.sequence_number) for records in self.by_split().values() for r in records)
 
     def _enumerator(self) -> StreamEnumerator:
-        subscriptions = self.agent.new_frontier() if self.agent is not None else None
+        subscriptions = self.agent.new_subscriptions() if self.agent is not None else None
         return make_enumerator(
             self.log, self.streams, initial=self.initial, fail=self.fail, subscriptions=subscriptions
         )

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from machine import STEP, Machine
 from memory_log import SECOND, MemoryLog, hash_key
@@ -754,11 +754,7 @@ def test_expired_start_that_was_pinned() -> None:
 # --- everything at once -------------------------------------------------------------------------------
 
 
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 10_000),
     shards=st.integers(1, 4),

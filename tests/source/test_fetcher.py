@@ -23,7 +23,7 @@ def page(number: int) -> list[Record]:
 def join_fetchers() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith("sluice-fetch"):
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -63,7 +63,7 @@ def test_never_more_than_two_pages_ahead() -> None:
 
 def test_ranges_are_read_at_the_same_time() -> None:
     """Every range is begun before any is finished."""
-    begun = threading.Barrier(len(RANGES), timeout=10)
+    begun = threading.Barrier(len(RANGES), timeout=60)
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
         del split_range, pause
@@ -76,7 +76,7 @@ def test_ranges_are_read_at_the_same_time() -> None:
 
 def test_what_is_there_at_once_is_read_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """In order: threads that all have something to give get in each other's way."""
-    monkeypatch.setattr(fetcher, "_MOMENT", 60.0)
+    monkeypatch.setattr(fetcher, "_NEXT_FETCHER_AFTER", 60.0)
     threads = set()
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
@@ -102,7 +102,7 @@ def test_a_range_that_keeps_us_waiting_holds_up_no_other() -> None:
             yield page(1)
             is_last_read.set()
         else:
-            assert is_last_read.wait(10)
+            assert is_last_read.wait(60)
             yield page(1)
 
     found = [split_range for split_range, _ in fetch_side_by_side(RANGES, read, at_once=2)]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import SluiceError
+from sluice.instants import iso_instant, parse_instant
 from sluice.source.offsets import (
     HORIZON,
     After,
@@ -18,8 +19,6 @@ from sluice.source.offsets import (
     Position,
     SplitRange,
     before,
-    iso_instant,
-    parse_instant,
 )
 from sluice.source.splits import SplitId
 
@@ -37,8 +36,8 @@ POSITION: st.SearchStrategy[Position] = st.one_of(
         st.none() | st.integers(0, 5),
         next=st.none() | NUMBER,
         arrival=HINT,
-        idle=HINT,
-        quiet=HINT,
+        caught_up_at=HINT,
+        start_caught_up_at=HINT,
     ),
     st.builds(Closed, HINT),
 )

@@ -16,9 +16,9 @@ from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.fetcher import fetch_side_by_side
 from sluice.source.offsets import HORIZON, After, AtTime, Closed, Position, SplitRange, before
-from sluice.source.publisher import PublisherCursor
+from sluice.source.publisher import PublisherCursor, RecordPublisher
 from sluice.source.reader import RangeReader, ReadSettings
-from sluice.source.stream_log import AnyRecord, Page, Record, RecordPublisher
+from sluice.source.stream_log import AnyRecord, Page, Record
 
 BROKEN = ServiceError("the subscription broke off", operation="SubscribeToShard", retryable=True)
 
@@ -138,7 +138,7 @@ def test_closed_split_is_read_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("delivered", [0, 1, 5, 6, 13])
-def test_feed_that_breaks_off(delivered: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_publisher_that_breaks_off(delivered: int, caplog: pytest.LogCaptureFixture) -> None:
     """Polling goes on right behind the last record; one warning names the split and the cause."""
     log, records = stream(20)
     pages = [page(records[i : i + 1]) for i in range(delivered + 1)]
@@ -153,7 +153,7 @@ def test_feed_that_breaks_off(delivered: int, caplog: pytest.LogCaptureFixture) 
     assert str(BROKEN) in warning
 
 
-def test_feed_that_can_not_be_opened(caplog: pytest.LogCaptureFixture) -> None:
+def test_publisher_that_can_not_be_opened(caplog: pytest.LogCaptureFixture) -> None:
     """No agent, no subscription: the range is polled."""
     log, records = stream(20)
     task = Task(log, BROKEN)
@@ -254,7 +254,7 @@ def test_a_buffered_page_does_not_say_how_long_nothing_came() -> None:
     cursor = PublisherCursor(log, data_loss, split_range, HORIZON, task.open_publisher, may_poll=True)
     cursor.next_page(100)
     assert isinstance(cursor.position, After)
-    assert cursor.position.idle is None
+    assert cursor.position.caught_up_at is None
 
 
 @pytest.mark.parametrize("trimmed", [0, 5])
@@ -304,7 +304,7 @@ def test_a_fetcher_nobody_listens_to_closes_its_feed() -> None:
     pages = fetch_side_by_side([SplitRange(S0, HORIZON, after(records[20]))], read)
     next(pages)
     pages.close()  # type: ignore[attr-defined]
-    assert done.wait(10)
+    assert done.wait(60)
     assert publisher.closed == 1
 
 
@@ -326,7 +326,7 @@ def test_a_feed_with_all_faults_gives_the_same_rows(seed: int) -> None:
 
     rng = random.Random(seed)
     log, records = stream(200)
-    faults = Faults(break_off=0.02, skip=0.3, overlap=0.3, idle=0.3) if seed else NO_FAULTS
+    faults = Faults(break_off=0.02, skip=0.3, overlap=0.3, caught_up=0.3) if seed else NO_FAULTS
     first, last = sorted(rng.sample(range(200), 2))
     start = rng.choice([after(records[first]), before(records[first + 1].sequence_number)])
     publisher = MemoryPublisher(log, S0, start, event_size=9, faults=faults, rng=rng)

@@ -1,160 +1,310 @@
-"""What a state takes over from a subscription, case by case."""
+"""The state of a split: what each transition changes, and that nobody else changes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+import pytest
 from memory_log import MemoryLog
 from test_batches import S0
 
 from sluice.source.admission import NO_LIMITS
 from sluice.source.cursor import Cursor
+from sluice.source.cut_points import CutPoint
 from sluice.source.data_loss import DataLossPolicy
-from sluice.source.offsets import After, Position
-from sluice.source.split_state import CutPoint, SplitState
+from sluice.source.offsets import After, Closed, Position
+from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import Page, Record
 from sluice.source.subscription_tracker import SubscriptionTracker
-from sluice.source.subscriptions import View
+from sluice.source.subscriptions import SubscriptionProgress
+
+SRC = Path(__file__).resolve().parents[2] / "src" / "sluice"
 
 
-def front_at(position: Position) -> SplitState:
+def state_at(position: Position) -> SplitState:
     log = MemoryLog()
     data_loss = DataLossPolicy(log, fail=True, now=log.server_time)
     return SplitState(Split(S0), position, Cursor(log, data_loss, S0, position))
 
 
-def view(*numbers: int, count: int = 1, tip: bool = False, idle: int | None = None) -> View:
-    return View([CutPoint(str(n), n, 10, count, n - count) for n in numbers], tip, False, 0, idle)
+def progress(
+    *numbers: int, count: int = 1, tip: bool = False, caught_up_at: int | None = None, version: int = 0
+) -> SubscriptionProgress:
+    points = [CutPoint(str(n), n, 10, count, n - count) for n in numbers]
+    return SubscriptionProgress(points, 0 if tip else 1000, caught_up_at=caught_up_at, version=version)
+
+
+def page(*numbers: int, ends: bool = False, behind: int = 1000) -> Page:
+    return Page([Record(str(n), n, "k", b"123456789") for n in numbers], None if ends else "on", behind)
 
 
 def numbers(state: SplitState) -> list[int]:
-    return [seen.sequence for seen in state.seen]
+    return [point.sequence for point in state.cut_points]
 
 
-def test_marks_that_are_done_are_dropped() -> None:
-    """An end never lies before the start; inside an aggregate its record is not done yet."""
-    state = front_at(After("20"))
-    state.adopt(view(10, 20, 30))
-    assert numbers(state) == [30]
-    state = front_at(After("20", sub=3))
-    state.adopt(view(10, 20, 30))
-    assert numbers(state) == [20, 30]
+# --- probes -------------------------------------------------------------------------------------------
 
 
-def test_a_mark_that_passes_the_target_is_cut_to_it() -> None:
-    """What lies before the target still counts, and nothing is known of what comes behind the mark."""
-    state = front_at(After("5"))
-    state.target = After("25", arrival=25)
-    state.adopt(view(10, 20, 30, 40, count=10, tip=True, idle=99))
-    assert state.seen[-1] == CutPoint("25", 25, 10, 10, 20)
+@pytest.mark.parametrize(
+    ("given", "reach"),
+    [
+        (page(10, 20), Reach.UNKNOWN),
+        (page(), Reach.UNKNOWN),
+        (page(10, behind=0), Reach.TIP),
+        (page(10, 20, 30, behind=0), Reach.UNKNOWN),  # as many as were asked for: more may follow
+        (page(10, ends=True), Reach.END),
+        (page(ends=True, behind=0), Reach.END),
+    ],
+)
+def test_a_page_tells_what_lies_behind_it(given: Page, reach: Reach) -> None:
+    """Only a page that is not full says that it ends at the tip."""
+    state = state_at(After("5"))
+    state.record_page(given, limit=3, asked_at=0)
+    assert state.reach is reach
+    assert numbers(state) == [int(record.sequence_number) for record in given.records]
+    assert state.millis_behind == given.millis_behind
+
+
+def test_a_jump_leaves_a_gap_and_never_goes_back() -> None:
+    """A record found by time may lie before one that is known: then it is no news."""
+    state = state_at(After("5"))
+    state.record_page(page(10, 20), limit=2, asked_at=0)
+    cursor = state.cursor
+    state.jump_to(CutPoint("15", 15, 1), cursor.at(After("15")), page(15))
+    assert (numbers(state), state.has_gap) == ([10, 20], False)
+    state.jump_to(CutPoint("90", 90, 1), cursor.at(After("90")), page(90))
+    assert (numbers(state), state.has_gap) == ([10, 20, 90], True)
+    assert state.cursor.position == After("90")
+    assert state.reach is Reach.UNKNOWN
+
+
+def test_a_failing_split_is_failing_since_its_first_failure() -> None:
+    """One read that succeeds ends it."""
+    state = state_at(After("5"))
+    assert state.mark_failed(10, 20, is_missing=True) == 0
+    assert state.mark_failed(35, 45, is_missing=False) == 25
+    assert (state.failing_since, state.next_read_at, state.is_missing) == (10, 45, False)
+    state.mark_answered()
+    assert state.mark_failed(50, 60, is_missing=False) == 0
+    state.mark_throttled(70)
+    assert (state.failing_since, state.next_read_at) == (50, 70)
+
+
+# --- a target -----------------------------------------------------------------------------------------
+
+
+def test_a_cut_point_that_passes_the_target_is_cut_to_it() -> None:
+    """The records before the target count, and nothing is known of those behind the cut point."""
+    state = state_at(After("5"))
+    state.stop_at(After("25", arrival=25))
+    state.adopt(progress(10, 20, 30, 40, count=10, tip=True, caught_up_at=99))
+    assert state.cut_points[-1] == CutPoint("25", 25, 10, 10, 20)
     assert numbers(state) == [10, 20, 25]
     assert state.cut_at(3) == state.target
-    assert state.cursor.position == After("25")
     assert isinstance(state.cursor.position, After)
-    assert state.cursor.position.idle is None
-    assert not state.is_at_tip
+    assert state.cursor.position == After("25")
+    assert state.cursor.position.caught_up_at is None
+    assert state.reach is Reach.TARGET
 
 
-def test_a_target_that_is_a_mark_is_met_by_it() -> None:
-    """No record comes twice in what is seen."""
-    state = front_at(After("5"))
-    state.target = After("20", arrival=20)
-    state.adopt(view(10, 20, 30, count=10))
+def test_a_target_that_is_a_cut_point_is_met_by_it() -> None:
+    """No record is counted twice."""
+    state = state_at(After("5"))
+    state.stop_at(After("20", arrival=20))
+    state.adopt(progress(10, 20, 30, count=10))
     assert numbers(state) == [10, 20]
-    assert state.has_met_target
+    assert state.reach is Reach.TARGET
 
 
-def test_looks_that_have_come_beyond_the_target_are_cut_to_it() -> None:
-    """Else a batch would end behind it, and the next one before where that ended."""
-    state = front_at(After("5"))
-    state.add(CutPoint(str(n), n, 10) for n in (10, 20, 30))
+def test_cut_points_beyond_a_target_are_dropped() -> None:
+    """Otherwise a batch would end behind the target, and the next one before that end."""
+    state = state_at(After("5"))
+    state.record_page(page(10, 20, 30), limit=3, asked_at=0)
 
-    state.aim(After("20", arrival=20))
+    state.stop_at(After("20", arrival=20))
 
     assert numbers(state) == [10, 20]
     assert state.is_exhausted
     assert state.cut_at(2) == state.target
 
 
-def test_looks_that_have_come_further_are_kept() -> None:
-    """A subscription that brings nothing yet takes nothing away; what it says of the tip is of elsewhere."""
-    state = front_at(After("5"))
-    state.seen = [CutPoint("10", 10, 1)]
+def test_a_target_stays_met_whatever_lies_behind_it() -> None:
+    """A page that ends the split behind the target does not end the batch behind it."""
+    state = state_at(After("5"))
+    state.stop_at(After("20"))
+    state.record_page(page(10, 20, 30, ends=True), limit=9, asked_at=0)
+    state.record_page(page(40, behind=0), limit=9, asked_at=0)
+    assert state.reach is Reach.TARGET
+    assert numbers(state) == [10, 20]
+    assert state.cut_at(2) == After("20")
+    assert state.cut_at(1) == After("10")
+
+
+def test_the_end_of_a_split_is_cut_where_all_of_it_is_taken() -> None:
+    """A part of it ends at a record."""
+    state = state_at(After("5"))
+    state.record_page(page(10, 20, ends=True), limit=9, asked_at=0)
+    assert (state.cut_at(2), state.cut_at(1), state.cut_at(0)) == (Closed(), After("10"), None)
+
+
+# --- subscriptions ------------------------------------------------------------------------------------
+
+
+def test_cut_points_that_were_read_are_dropped() -> None:
+    """No end lies before the start. Inside an aggregate its record is read again."""
+    state = state_at(After("20"))
+    state.adopt(progress(10, 20, 30))
+    assert numbers(state) == [30]
+    state = state_at(After("20", sub=3))
+    state.adopt(progress(10, 20, 30))
+    assert numbers(state) == [20, 30]
+
+
+def test_probes_that_have_come_further_are_kept() -> None:
+    """A subscription that brings nothing yet takes nothing away: its tip is not behind these records."""
+    state = state_at(After("5"))
+    state.record_page(page(10), limit=1, asked_at=0)
     cursor = state.cursor
-    state.adopt(view(tip=True, idle=99))
+    state.adopt(progress(tip=True, caught_up_at=99))
     assert numbers(state) == [10]
     assert state.cursor is cursor
-    assert not state.is_at_tip
+    assert state.reach is Reach.UNKNOWN
 
 
-def test_idle_time_never_goes_back() -> None:
-    """An old event does not undo what is known from a later look."""
-    state = front_at(After("5", arrival=5, idle=50))
-    state.adopt(view(tip=True, idle=40))
+def test_the_instant_without_records_never_goes_back() -> None:
+    """An old event does not undo what a later read has shown."""
+    state = state_at(After("5", arrival=5, caught_up_at=50))
+    state.adopt(progress(tip=True, caught_up_at=40))
     assert isinstance(state.cursor.position, After)
-    assert state.cursor.position.idle == 50
-    state.adopt(view(tip=True, idle=70))
-    state.adopt(view(tip=True, idle=60))
-    assert state.cursor.position.idle == 70
-    state.adopt(view(90))
-    assert state.quiet == 70
+    assert state.cursor.position.caught_up_at == 50
+    state.adopt(progress(tip=True, caught_up_at=70))
+    state.adopt(progress(tip=True, caught_up_at=60))
+    assert state.cursor.position.caught_up_at == 70
+    state.adopt(progress(90))
+    assert state.caught_up_at == 70
 
 
-def test_forgetting_keeps_what_is_known_of_idle_time() -> None:
-    """A split that is looked at again, for a limit of time, still knows how long nothing came."""
-    state = front_at(After("5", arrival=5, idle=50))
-    state.adopt(view(tip=True, idle=70))
-    state.adopt(view(90, count=5))
-    state.unsee()
-    assert state.seen == []
+def test_a_reset_keeps_the_instant_without_records() -> None:
+    """A split that is probed again, because of a limit of time, still knows until when no record came."""
+    state = state_at(After("5", arrival=5, caught_up_at=50))
+    state.adopt(progress(tip=True, caught_up_at=70))
+    state.adopt(progress(90, count=5))
+    state.reset()
+    assert not state.cut_points
     assert not state.is_pushed
-    assert state.cursor.position == After("5")
     assert isinstance(state.cursor.position, After)
-    assert state.cursor.position.idle == 70
+    assert state.cursor.position == After("5")
+    assert state.cursor.position.caught_up_at == 70
 
 
-class OneView:
-    """A subscriptions that has the same news until it is given others."""
+class OneProgress:
+    """Subscriptions with the same progress until they are given another."""
 
-    def __init__(self, given: View) -> None:
-        self.given: View | None = given
+    def __init__(self, given: SubscriptionProgress) -> None:
+        self.given: SubscriptionProgress | None = given
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None: ...
 
-    def view(self, split: SplitId, position: Position) -> View | None:
+    def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
         del split, position
         return self.given
 
     def close(self) -> None: ...
 
 
-def test_an_idle_view_is_taken_over_once() -> None:
-    """The planner is asked a hundred times a second, and then says nothing new of hundreds of shards."""
-    state = front_at(After("5"))
-    subscriptions = OneView(view(tip=True, idle=50))
-    pushed = SubscriptionTracker(subscriptions, lambda: 0)
-    pushed.adopt([state], NO_LIMITS)
+def test_a_progress_without_records_is_adopted_once() -> None:
+    """Spark asks a hundred times a second, and hundreds of splits have no news."""
+    state = state_at(After("5"))
+    subscriptions = OneProgress(progress(tip=True, caught_up_at=50, version=1))
+    tracker = SubscriptionTracker(subscriptions, lambda: 0)
+    tracker.adopt([state], NO_LIMITS)
     cursor = state.cursor
 
-    pushed.adopt([state], NO_LIMITS)
-    assert (state.cursor, state.is_pushed, state.is_at_tip) == (cursor, True, True)
-    subscriptions.given = view(7, tip=True)
-    pushed.adopt([state], NO_LIMITS)
+    tracker.adopt([state], NO_LIMITS)
+    assert (state.cursor, state.is_pushed, state.reach) == (cursor, True, Reach.TIP)
+    subscriptions.given = progress(7, tip=True, version=2)
+    tracker.adopt([state], NO_LIMITS)
     assert numbers(state) == [7]
-    pushed.adopt([state], NO_LIMITS)  # with marks there is something to plan, each time
-    assert state.idle_view is None
+    tracker.adopt([state], NO_LIMITS)  # cut points have to be planned each time
+    assert state.caught_up_version is None
     subscriptions.given = None
-    pushed.adopt([state], NO_LIMITS)
+    tracker.adopt([state], NO_LIMITS)
     assert not state.is_pushed
 
 
-def test_an_idle_view_is_no_news_behind_another_position() -> None:
-    """It said that nothing lay behind the position before."""
-    state = front_at(After("5"))
-    pushed = SubscriptionTracker(OneView(view(tip=True, idle=50)), lambda: 0)
-    pushed.adopt([state], NO_LIMITS)
+def test_a_progress_is_adopted_again_at_another_position() -> None:
+    """It said that no record lay behind the position before."""
+    state = state_at(After("5"))
+    tracker = SubscriptionTracker(OneProgress(progress(tip=True, caught_up_at=50, version=1)), lambda: 0)
+    tracker.adopt([state], NO_LIMITS)
 
-    state.follow(After("9"))
-    pushed.adopt([state], NO_LIMITS)
+    state.advance_to(After("9"))
+    tracker.adopt([state], NO_LIMITS)
 
     assert state.cursor.position == After("9")
+
+
+# --- one owner ----------------------------------------------------------------------------------------
+
+
+def assigned_elsewhere(source: str) -> Iterator[tuple[int, str]]:
+    """Lines that assign an attribute of a `SplitState`, or change one in place."""
+    names = {each.name for each in dataclasses.fields(SplitState)}
+    for node in ast.walk(ast.parse(source)):
+        targets: Sequence[ast.expr] = ()
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.AsyncFor):
+            targets = [node.target]
+        elif isinstance(node, ast.Delete):
+            targets = node.targets
+        elif isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Name) and called.id in {"setattr", "delattr"}:
+                yield node.lineno, called.id
+            if isinstance(called, ast.Attribute) and called.attr in {
+                "append",
+                "extend",
+                "clear",
+                "pop",
+                "insert",
+            }:
+                targets = [called.value]
+        flat = [each for target in targets for each in ast.walk(target) if isinstance(each, ast.Attribute)]
+        for target in flat:
+            is_own = isinstance(target.value, ast.Name) and target.value.id == "self"
+            if target.attr in names and not is_own:
+                yield target.lineno, ast.unparse(target)
+
+
+@pytest.mark.parametrize("path", sorted((SRC / "source").glob("*.py")), ids=lambda path: path.stem)
+def test_nobody_else_assigns_the_state_of_a_split(path: Path) -> None:
+    """All transitions are methods of `SplitState`, where they can be read side by side."""
+    assert list(assigned_elsewhere(path.read_text())) == []
+
+
+def test_nobody_outside_the_source_has_a_state_at_hand() -> None:
+    """So the source's modules are all that have to be looked at."""
+    users = [path for path in SRC.rglob("*.py") if "split_state" in path.read_text()]
+    assert {path.parent.name for path in users} == {"source"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "state.next_read_at = 5",
+        "self._states[split].split = listed",
+        "state.failing_since, state.is_missing = None, False",
+        "state.retention += 1",
+        "state.cut_points.append(point)",
+        "setattr(state, 'reach', reach)",
+        "for state.position in positions: pass",
+    ],
+)
+def test_an_assignment_is_found(source: str) -> None:
+    """However it is written."""
+    assert list(assigned_elsewhere(source))

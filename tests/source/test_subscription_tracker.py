@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine import STEP, Machine
 from memory_log import SECOND, MemoryLog
@@ -21,14 +21,10 @@ from sluice.source.enumerator import InitialPositions
 from sluice.source.offsets import After, Closed, Offsets, Position
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import Record
-from sluice.source.subscriptions import View
+from sluice.source.subscriptions import SubscriptionProgress
 
 
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 10_000),
     shards=st.integers(1, 4),
@@ -352,13 +348,13 @@ def test_mark_of_unknown_length_does_not_pass_for_a_short_one() -> None:
     query, agent = pushed_query(log, event_size=2_000)
     put_many(log, 4)
     settle(query)
-    view = agent.subscriptions.view
+    known = agent.subscriptions.progress
 
-    def unknowing(split: SplitId, position: Position) -> View | None:
-        known = view(split, position)
-        return known and replace(known, marks=[mark._replace(since=None) for mark in known.marks])
+    def unknowing(split: SplitId, position: Position) -> SubscriptionProgress | None:
+        given = known(split, position)
+        return given and replace(given, cut_points=[point._replace(since=None) for point in given.cut_points])
 
-    agent.subscriptions.view = unknowing  # type: ignore[method-assign]
+    agent.subscriptions.progress = unknowing  # type: ignore[method-assign]
     put_many(log, 400, per_second=20)
     done = len(query.batches)
     query.run_to_end(Limits(span=5 * SECOND))
@@ -423,13 +419,13 @@ def test_subscription_that_does_not_tell_the_end(limits: Limits, monkeypatch: py
     log = MemoryLog()
     log.create("s")
     query, agent = pushed_query(log)
-    view = agent.subscriptions.view
+    known = agent.subscriptions.progress
 
-    def without_end(split: SplitId, position: Position) -> View | None:
-        known = view(split, position)
-        return None if known is None else replace(known, has_ended=False, is_at_tip=True)
+    def without_end(split: SplitId, position: Position) -> SubscriptionProgress | None:
+        given = known(split, position)
+        return None if given is None else replace(given, has_ended=False)
 
-    monkeypatch.setattr(agent.subscriptions, "view", without_end)
+    monkeypatch.setattr(agent.subscriptions, "progress", without_end)
     records = put_many(log, 10)
     settle(query)
     records += put_many(log, 10)
@@ -495,9 +491,9 @@ def test_split_that_was_not_pushed_to_its_end_is_a_loss() -> None:
     query, agent, _ = vanished(fail=True, events=1)
     query.log.expire(S0)
     query.log.pass_time(20)
-    view = agent.subscriptions.view(S0, Offsets.from_json(query.offsets[-1]).position(S0))
-    assert view is not None
-    assert not view.has_ended
+    progress = agent.subscriptions.progress(S0, Offsets.from_json(query.offsets[-1]).position(S0))
+    assert progress is not None
+    assert not progress.has_ended
     with pytest.raises(DataLossError, match="vanished"):
         query.run_batch()
 

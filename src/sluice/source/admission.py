@@ -1,30 +1,38 @@
-"""Turns limits into a slice of arrival time, the same for all splits, so that splits advance together.
+"""Admission control: turns limits into an arrival time up to which all splits advance.
 
-Pure: what is known of the splits goes in, an instant comes out (FLIP-27's event-time alignment).
+All splits get the same arrival time, so that they advance together (event-time alignment, FLIP-27). The
+functions here depend on their arguments alone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from sluice.source.split_state import CutPoint, SplitState
+from sluice.source.cut_points import CutPoint
+from sluice.source.split_state import SplitState
 from sluice.source.splits import SplitId
 
-__all__ = ["NO_LIMITS", "Limits", "is_sampled", "slice_end", "trim"]
+__all__ = ["NO_LIMITS", "Limits", "admission_end", "admit", "is_sampled"]
 
 _MARGIN = 1.05
-"""What lies unseen is taken for a little more than its density says: a batch should rather be small."""
+"""Unseen records are estimated a little higher than the density says: a batch is rather too small."""
 _DISTINCT_ARRIVALS = 10
-"""A density needs so many different times of arrival: writers put hundreds of records at one time."""
+"""Arrival times that a density is estimated from, at least: a producer writes hundreds of records at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one batch may hold: records, bytes, and arrival time (microseconds) on every split."""
+    """What one batch may hold.
+
+    Attributes:
+        records: in all splits together, counted before deaggregation.
+        bytes: in all splits together.
+        span: arrival time on every split (microseconds).
+    """
 
     records: int | None = None
     bytes: int | None = None
@@ -37,23 +45,28 @@ class Limits:
 
 NO_LIMITS = Limits()
 
-_Weigh = Callable[[CutPoint], int]
+_Weight = Callable[[CutPoint], int]
 
 
 def is_sampled(state: SplitState, share: int) -> bool:
-    """Whether enough is seen of a split to say where a batch with `share` of its records ends."""
-    if state.is_exhausted or sum(record.count for record in state.seen) >= share:
+    """Whether the cut points of a split tell where a batch with `share` of its records ends."""
+    if state.is_exhausted or sum(record.count for record in state.cut_points) >= share:
         return True
-    return len({record.arrival for record in state.seen}) >= _DISTINCT_ARRIVALS
+    return len({record.arrival for record in state.cut_points}) >= _DISTINCT_ARRIVALS
 
 
-def slice_end(limits: Limits, states: Collection[SplitState], now: int) -> int | None:
-    """The instant before which a batch must end; None where the limits allow all there is.
+def admission_end(limits: Limits, states: Collection[SplitState], now: int) -> int | None:
+    """The arrival time before which the batch ends; None where the limits allow all records.
 
     Args:
-        now: no record arrives later (microseconds).
+        limits: what the batch may hold.
+        states: the splits that may be read.
+        now: no record has arrived later (microseconds).
+
+    Returns:
+        Microseconds since the epoch.
     """
-    firsts = [state.seen[0] for state in states if state.seen]
+    firsts = [state.cut_points[0] for state in states if state.cut_points]
     if limits.is_none or not firsts:
         return None
     start = min(first.arrival for first in firsts)
@@ -61,31 +74,33 @@ def slice_end(limits: Limits, states: Collection[SplitState], now: int) -> int |
     if limits.span is not None:
         earliest = (first.first_arrival for first in firsts)
         ends.append(min((at for at in earliest if at is not None), default=start) + limits.span)
-    for limit, weigh in _weights(limits):
-        profiles = [_Profile(state, weigh) for state in states]
-        end = _latest(partial(_weight, profiles), limit, start + 1, now + 1)
+    for limit, weight in _weights(limits):
+        profiles = [_DensityProfile(state, weight) for state in states]
+        end = _latest(partial(_weight_before, profiles), limit, start + 1, now + 1)
         if end is not None:
             ends.append(end)
     return min(ends) if ends else None
 
 
-def trim(limits: Limits, states: Collection[SplitState], counts: Mapping[SplitId, int]) -> dict[SplitId, int]:
-    """Cuts `counts` (of the records seen of each split) where even the first slice holds too many.
+def admit(
+    limits: Limits, states: Collection[SplitState], counts: Mapping[SplitId, int]
+) -> dict[SplitId, int]:
+    """How many cut points of each split the batch takes, `counts` at most.
 
-    Records that arrived at the same time can't be told apart by time; then they are taken in order,
-    as many of each split. At least one is taken.
+    Records that arrived at the same time cannot be told apart by time. Where they exceed a limit they are
+    taken in order, split by split in turn. At least one is taken.
     """
     counts = dict(counts)
-    for limit, weigh in _weights(limits):
-        taken = {state.split.id: state.seen[: counts.get(state.split.id, 0)] for state in states}
-        if sum(weigh(record) for records in taken.values() for record in records) <= limit:
+    for limit, weight in _weights(limits):
+        offered = {state.split.id: state.cut_points[: counts.get(state.split.id, 0)] for state in states}
+        if sum(weight(point) for points in offered.values() for point in points) <= limit:
             continue
-        counts = _take(taken, limit, weigh)
+        counts = _take(offered, limit, weight)
     return counts
 
 
-def _weights(limits: Limits) -> list[tuple[int, _Weigh]]:
-    weights: list[tuple[int, _Weigh]] = []
+def _weights(limits: Limits) -> list[tuple[int, _Weight]]:
+    weights: list[tuple[int, _Weight]] = []
     if limits.records is not None:
         weights.append((limits.records, lambda record: record.count))
     if limits.bytes is not None:
@@ -93,17 +108,17 @@ def _weights(limits: Limits) -> list[tuple[int, _Weigh]]:
     return weights
 
 
-def _take(taken: Mapping[SplitId, list[CutPoint]], limit: int, weigh: _Weigh) -> dict[SplitId, int]:
+def _take(offered: Mapping[SplitId, Sequence[CutPoint]], limit: int, weight: _Weight) -> dict[SplitId, int]:
     queue = []
-    for split, records in taken.items():
+    for split, points in offered.items():
         arrival = 0
-        for index, record in enumerate(records):
-            arrival = max(arrival, record.arrival)  # arrival may step back, order may not
-            queue.append((arrival, index, split, weigh(record)))
-    counts = dict.fromkeys(taken, 0)
+        for index, point in enumerate(points):
+            arrival = max(arrival, point.arrival)  # arrival times may fall, the order stays
+            queue.append((arrival, index, split, weight(point)))
+    counts = dict.fromkeys(offered, 0)
     total = 0
-    for _, index, split, weight in sorted(queue):
-        total += weight
+    for _, index, split, added in sorted(queue):
+        total += added
         if total > limit and index + sum(counts.values()) > 0:
             break
         counts[split] = index + 1
@@ -123,30 +138,30 @@ def _latest(weight: Callable[[int], float], limit: int, low: int, high: int) -> 
     return low
 
 
-def _weight(profiles: Collection[_Profile], until: int) -> float:
-    return sum(profile.weight(until) for profile in profiles)
+def _weight_before(profiles: Collection[_DensityProfile], until: int) -> float:
+    return sum(profile.weight_before(until) for profile in profiles)
 
 
-class _Profile:
-    """How much of one split arrived before an instant: as seen, and beyond that as dense as what is seen.
+class _DensityProfile:
+    """How much of one split arrived before an instant: known up to the last cut point, then estimated.
 
-    Asked for many instants, of hundreds of splits: so everything is summed up once.
+    It is asked for many instants, of hundreds of splits, so all sums are made once.
     """
 
-    def __init__(self, state: SplitState, weigh: _Weigh) -> None:
-        # Arrival may step back, and a cut may not: what counts is the latest up to each record.
-        self._arrivals = list(accumulate((record.arrival for record in state.seen), max))
-        self._totals = [0, *accumulate(map(weigh, state.seen))]
-        self._density = 0.0 if state.is_exhausted or not state.seen else self._estimate()
+    def __init__(self, state: SplitState, weight: _Weight) -> None:
+        # Arrival times may fall, but a batch cannot leave out a record: the latest time so far counts.
+        self._arrivals = list(accumulate((point.arrival for point in state.cut_points), max))
+        self._totals = [0, *accumulate(map(weight, state.cut_points))]
+        self._density = 0.0 if state.is_exhausted or not state.cut_points else self._estimate()
 
-    def weight(self, until: int) -> float:
+    def weight_before(self, until: int) -> float:
         count = bisect_left(self._arrivals, until)
         if count < len(self._arrivals) or not self._arrivals:
             return self._totals[count]
         return self._totals[count] + _MARGIN * self._density * (until - self._arrivals[-1])
 
     def _estimate(self) -> float:
-        """Weight a microsecond. The last time of arrival does not count: it may have been cut short."""
+        """Weight a microsecond. The last arrival time does not count: not all of its records may be known."""
         first, last = self._arrivals[0], self._arrivals[-1]
         if last == first:
             return float(self._totals[-1])

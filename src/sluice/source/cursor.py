@@ -1,7 +1,7 @@
-"""Reads a split on from a position: opens and re-opens iterators, and verifies where it stands.
+"""Reads a split on from a position: opens and re-opens iterators, and checks that they start there.
 
-Planner and tasks both read through a cursor, so both notice alike when the service silently starts
-behind the position because what was there has been trimmed.
+Planner and tasks both read through a `Cursor`, so both notice when the service starts behind the position
+because the records there have expired.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def iterator_start(position: Position) -> IteratorStart:
-    """Where to open an iterator so that the record a position names comes first, if it still exists."""
+    """Where to open an iterator, so that the record which `position` names comes first if it still exists."""
     match position:
         case After():
             return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=position.position_record)
@@ -33,73 +33,75 @@ def iterator_start(position: Position) -> IteratorStart:
 
 
 class Cursor:
-    """A place in a split that moves on with every page.
+    """A place in a split. It moves on with every page.
 
     Attributes:
-        position: everything up to here has been handed out (or was done before).
-        reopened: how often the iterator was thrown away by `reopen`.
+        position: all records before it have been returned, or were read before.
+        reopened: how often `reopen` has dropped the iterator.
+
+    Args:
+        log: the service.
+        data_loss: told when the record that the position names is missing.
+        split: the split to read.
+        position: where to start.
     """
 
-    def __init__(
-        self,
-        log: StreamLog,
-        data_loss: DataLossPolicy,
-        split: SplitId,
-        position: Position,
-        iterator: str | None = None,
-    ) -> None:
+    def __init__(self, log: StreamLog, data_loss: DataLossPolicy, split: SplitId, position: Position) -> None:
         self.split = split
         self.position = position
         self.reopened = 0
         self._log = log
         self._data_loss = data_loss
-        self._iterator = iterator
-        # Whether the record that the position names has been seen where it should be.
-        self._is_verified = iterator is not None or not isinstance(position, After)
+        self._iterator: str | None = None
+        # Whether the record that the position names has been seen where it has to be.
+        self._is_verified = not isinstance(position, After)
 
     def next_page(self, limit: int) -> Page:
-        """The next page, without what the position has behind it; its records may be none.
+        """Reads the next page, without records before the position. The page may hold no record.
+
+        Args:
+            limit: records to ask for.
 
         Raises:
-            DataLossError: records behind the position are gone and data loss is to fail.
-            ServiceError: the call failed for good.
+            DataLossError: records behind the position are gone, and the query has to fail on data loss.
+            ServiceError: the call failed, and retries did not help.
         """
         page = self._read(limit)
-        if page is None:  # expired: once more with a fresh iterator
+        if page is None:  # the iterator has expired: read once more through a new one
             page = self._read(limit)
         if page is None:
             raise ServiceError(
-                f"GetRecords of {self.split}: a fresh iterator has expired at once",
+                f"GetRecords of {self.split}: a new iterator has expired at once",
                 operation="GetRecords",
                 target=str(self.split),
                 retryable=True,
             )
-        if self._lacks_anchor(page):
-            self._report_missing_anchor(page)
+        self._check_start(page)
         is_tip = page.millis_behind == 0 and len(page.records) < limit and page.next_iterator is not None
-        fresh = self._take(page)
+        unread = self._take(page)
         if is_tip and isinstance(self.position, After):
-            self.position = replace(self.position, idle=self._log.server_time())
-        return fresh
+            self.position = replace(self.position, caught_up_at=self._log.server_time())
+        return unread
 
     @property
     def is_pushed(self) -> bool:
-        """Whether the next page comes by itself: then nobody need wait before asking for it."""
+        """Whether pages come by themselves. If they do, there is no need to pause between two pages."""
         return False
 
     def close(self) -> None:
-        """Lets go of what the service holds for this cursor."""
+        """Releases what the service holds for this cursor."""
 
     def at(self, position: Position) -> Cursor:
-        """A new cursor of the same split, at another position, that asks for pages."""
+        """A new cursor of the same split at another position. It polls."""
         return Cursor(self._log, self._data_loss, self.split, position)
 
     def reopen(self) -> None:
-        """Forgets the iterator; the next page is read through a fresh one."""
+        """Drops the iterator; the next page is read through a new one."""
         self._iterator = None
         self.reopened += 1
 
     def _read(self, limit: int) -> Page | None:
+        """One page; None where the iterator has expired."""
         if self._iterator is None:
             self._iterator = self._open()
             self._is_verified = not isinstance(self.position, After)
@@ -110,7 +112,7 @@ class Cursor:
         except ServiceError as error:
             if not error.expired_iterator:
                 raise
-            _log.info("%s: the iterator has expired; opening a new one", self.split)
+            _log.info("%s: the iterator has expired; opening a new one at once", self.split)
             self._iterator = None
             return None
         self._iterator = page.next_iterator
@@ -121,39 +123,41 @@ class Cursor:
             return self._log.get_iterator(self.split, iterator_start(self.position))
         except ServiceError as error:
             if isinstance(self.position, After) and (error.invalid_argument or error.missing):
-                # The number may belong to no record of this shard: then the first page will show that.
-                # If the shard itself is missing, this fails as well.
+                # The number may belong to no record of this shard: the first page from the horizon shows
+                # whether it does. If the shard itself is missing, this call fails as well.
                 return self._log.get_iterator(self.split, IteratorStart("TRIM_HORIZON"))
             raise
 
-    def _lacks_anchor(self, page: Page) -> bool:
-        """Looks, once for each iterator, whether the record the position names is no longer there."""
+    def _check_start(self, page: Page) -> None:
+        """Reports a missing record. Checks the first page that every iterator gives, and no other."""
         position = self.position
-        if self._is_verified or not isinstance(position, After):
-            return False
-        if not page.records and page.next_iterator is not None and page.millis_behind > 0:
-            return False  # an empty page in mid-shard says nothing yet
+        if self._is_verified or not isinstance(position, After) or not self._shows_start(page):
+            return
         self._is_verified = True
-        return not page.records or int(page.records[0].sequence_number) > int(position.position_record)
-
-    def _report_missing_anchor(self, page: Page) -> None:
-        assert isinstance(self.position, After)  # noqa: S101 - no other position has an anchor
         oldest = int(page.records[0].sequence_number) if page.records else None
-        self._data_loss.missing_anchor(self.split, self.position, oldest)
+        if oldest is None or oldest > int(position.position_record):
+            self._data_loss.report_missing_record(self.split, position, oldest)
+
+    def _shows_start(self, page: Page) -> bool:
+        """Whether the record that the position names is in this page if it exists.
+
+        An empty page may come first anywhere but at the tip.
+        """
+        return bool(page.records) or page.next_iterator is None or page.millis_behind == 0
 
     def _take(self, page: Page) -> Page:
-        """Moves the position behind the page; the page without what lay before."""
-        records = self._fresh(page.records)
+        """Moves the position behind the page; returns the page without records before the old position."""
+        records = self._unread(page.records)
         if records:
             last = records[-1]
             self.position = After(last.sequence_number, arrival=last.arrival)
         return Page(records, page.next_iterator, page.millis_behind)
 
-    def _fresh(self, records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
+    def _unread(self, records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
         position = self.position
         if not isinstance(position, After):
             return records
-        # Inside an aggregate the record itself is needed again, for the sub-records that are left.
+        # Inside an aggregate the record itself is read again, for the user records that are left.
         done = position.sequence - 1 if position.sub is not None else position.sequence
         count = 0
         while count < len(records) and int(records[count].sequence_number) <= done:

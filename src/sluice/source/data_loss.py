@@ -1,9 +1,9 @@
-"""Tells a gap that lost records from one that did not, and says what is to be done about it.
+"""Decides whether a gap lost records, and what is done about a loss (option ``failOnDataLoss``).
 
-A service that is asked for a record it has trimmed starts silently at the oldest one it still has.
-So whoever opens an iterator asks for the last record known and looks whether it is there. If it is
-not, the hints in the offsets often prove that nothing was behind it; where they do not, records may
-be lost, and that is said.
+Kinesis does not refuse an iterator for a record that has expired: it starts silently at the oldest record it
+still has. A reader therefore asks for a record that it knows, and checks that this record comes first. If
+the record is missing, hints in the offsets often prove that no record followed it; where they do not,
+records may be lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.errors import DataLossError, ServiceError
-from sluice.source.offsets import After, AtTime, Position, iso_instant
+from sluice.instants import iso_instant
+from sluice.source.offsets import After, AtTime, Position
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import StreamLog
 
@@ -24,7 +25,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataLossPolicy:
-    """Raises DataLossError (``fail``) or logs it and lets the reader go on with what is there."""
+    """Raises `DataLossError` for a loss, or logs it and lets the reader go on with the oldest record.
+
+    Attributes:
+        log: asked for the retention of streams.
+        fail: whether a loss is an error.
+        now: the time by the service's clock (microseconds).
+    """
 
     log: StreamLog
     fail: bool
@@ -34,50 +41,62 @@ class DataLossPolicy:
         """Records are lost, or cannot be proven not to be.
 
         Raises:
-            DataLossError: when the query is to fail on data loss.
+            DataLossError: the query has to fail on data loss.
         """
         if self.fail:
             raise DataLossError(
                 f"{what}. With option 'failOnDataLoss' false this is logged and the query goes on"
             )
-        _log.warning("data loss, going on from what is there: %s", what)
+        _log.warning("data loss, reading on from the oldest record: %s", what)
 
-    def missing_anchor(self, split: SplitId, position: After, found: int | None) -> None:
-        """The record that `position` names is gone; `found` is the oldest number there is now, if any."""
-        if self._is_proven_idle(split, position):
+    def report_missing_record(self, split: SplitId, position: After, found: int | None) -> None:
+        """The record that `position` names is gone. No loss if no record can have followed it.
+
+        Args:
+            found: the oldest sequence number there is now; None where the split holds no record.
+
+        Raises:
+            DataLossError: as in `report`.
+        """
+        if self._had_no_successor(split, position):
             return
         oldest = "the shard holds no record now" if found is None else f"the oldest record now is {found}"
         arrived = "" if position.arrival is None else f", which arrived {iso_instant(position.arrival)},"
         self.report(
             f"{split}: record {position.position_record}{arrived} is gone, and records after it may be: "
-            f"{oldest} "
-            "(the position is older than the stream's retention, or of another stream)"
+            f"{oldest} (the position is older than the stream's retention, or of another stream)"
         )
 
-    def expired_start(self, split: SplitId, position: Position, quiet: int | None) -> None:
-        """A start at an instant that the stream held when it was chosen, and no longer holds.
+    def check_start(self, split: SplitId, position: Position, caught_up_at: int | None) -> None:
+        """Reports a start at an instant that the stream held when it was chosen, and does not hold now.
 
-        Nothing is lost if nothing lay behind it at a later instant (`quiet`) that the stream holds.
+        Args:
+            caught_up_at: a later instant (microseconds) at which no record lay behind `position`. No record
+                is lost if the stream still holds that instant.
+
+        Raises:
+            DataLossError: as in `report`.
         """
         if not isinstance(position, AtTime) or position.pinned is None:
             return
         retention = self._retention(split)
-        held_then = position.instant > position.pinned - retention
-        if held_then and max(position.known_idle, quiet or 0) < self.now() - retention:
+        was_held = position.instant > position.pinned - retention
+        if was_held and max(position.last_caught_up_at, caught_up_at or 0) < self.now() - retention:
             self.report(
                 f"{split}: the start {iso_instant(position.instant)} is older than the stream's retention, "
                 "and records from then on have expired unread"
             )
 
-    def _is_proven_idle(self, split: SplitId, position: After) -> bool:
-        """Whether whatever follows `position` arrived so late that it cannot have expired yet."""
-        if position.arrival is None or position.idle is None:
+    def _had_no_successor(self, split: SplitId, position: After) -> bool:
+        """Whether every record behind `position` arrived so late that it cannot have expired yet."""
+        if position.arrival is None or position.caught_up_at is None:
             return False
         horizon = self.now() - self._retention(split)
-        # A record that should still be there but is not speaks against all that the hints prove.
-        return position.arrival < horizon < position.idle
+        # A record that is gone although it cannot have expired contradicts the hints: they prove nothing.
+        return position.arrival < horizon < position.caught_up_at
 
     def _retention(self, split: SplitId) -> int:
+        """For how long the stream keeps records (microseconds)."""
         try:
             return int(self.log.describe(split.stream).retention * 1_000_000)
         except ServiceError as error:

@@ -1,23 +1,21 @@
-"""Discovers splits, hands them out parents before children, and says where each batch ends (FLIP-27)."""
+"""Finds splits, hands them out parents before children, and says where each batch ends (FLIP-27)."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from sluice.errors import OptionError, ServiceError
 from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.hints import refresh_idle, with_quiet
 from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Lineage, Split, SplitId
-from sluice.source.stream_log import StreamInfo, StreamLog
+from sluice.source.stream_log import StreamInfo
 from sluice.source.subscription_tracker import SubscriptionTracker
 from sluice.source.subscriptions import Subscriptions
 
@@ -25,20 +23,23 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamE
 
 _log = logging.getLogger(__name__)
 
-_LAG_LINE_INTERVAL = 10 * 1_000_000
+_SECOND = 1_000_000
+_LAG_LINE_INTERVAL = 10 * _SECOND
 
 SplitT_co = TypeVar("SplitT_co", covariant=True)
 PositionT = TypeVar("PositionT")
 
 InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
-"""Pins the start of every split, given all there are and the time (microseconds)."""
+"""Gives every split its starting position, from all splits and the time (microseconds)."""
 
 
 class SplitEnumerator(Protocol[SplitT_co, PositionT]):
     """FLIP-27's split enumerator: runs beside the driver, finds splits and decides what is read next.
 
-    `initial` comes first in a new query; `advance` and `ranges` follow in turn. After a restart
-    `ranges` may come first, with positions that an earlier enumerator gave out.
+    In a new query `initial` is called first; then `advance` and `ranges` follow in turn. After a restart
+    `ranges` may be called first, with positions that an earlier enumerator gave.
+
+    https://cwiki.apache.org/confluence/display/FLINK/FLIP-27%3A+Refactor+Source+Interface
     """
 
     def discover(self) -> Sequence[SplitT_co]:
@@ -60,8 +61,8 @@ class EnumeratorSettings:
 
     Attributes:
         streams: their names.
-        initial: pins starting positions.
-        discovery_interval: how often splits are listed anew (seconds).
+        initial: gives splits their starting positions.
+        discovery_interval: how often splits are listed (seconds).
     """
 
     streams: Sequence[str]
@@ -71,31 +72,50 @@ class EnumeratorSettings:
 
 @dataclass(frozen=True)
 class _Listing:
-    """What there was at the last discovery."""
+    """The splits and streams that the last discovery found.
+
+    Attributes:
+        at: when it was made (microseconds).
+    """
 
     lineage: Lineage
     infos: Mapping[str, StreamInfo]
-    at: int  # microseconds
+    at: int
+
+    @property
+    def splits(self) -> Mapping[SplitId, Split]:
+        return self.lineage.splits
+
+    @property
+    def created(self) -> Mapping[str, int]:
+        """By stream, when it was created (microseconds)."""
+        return {name: info.created for name, info in self.infos.items()}
+
+    def retention(self, split: SplitId) -> int:
+        """For how long the split's records are kept (microseconds)."""
+        return int(self.infos[split.stream].retention * _SECOND)
 
 
 class StreamEnumerator:
-    """The `SplitEnumerator` of shards, with `Offsets` as positions. Owned by one thread.
+    """The `SplitEnumerator` of a `StreamLog`, with `Offsets` as positions. Owned by one thread.
 
-    All it keeps is derived: a new one, given the offsets, goes on where the last one was.
+    It keeps nothing that cannot be made again: a new one goes on from the offsets of the last.
 
     Args:
-        subscriptions: knows splits that are pushed; those it does not know are probed. Closed with this.
-        registered: stream to the ARN of a consumer registered by this query.
+        settings: what to enumerate.
+        probe: reads splits; its log is the one that is enumerated.
+        planner: finds the ends of batches.
+        subscriptions: says how far pushed splits have come; all other splits are probed. Closed with the
+            enumerator.
+        registered: by stream, the ARN of a consumer that this query registered.
 
     Attributes:
-        registered: goes into every end planned from now on, beside what was logged before.
+        registered: goes into the end of every batch that is planned from now on.
     """
 
-    def __init__(  # noqa: PLR0913 - its parts, put together in one place
+    def __init__(
         self,
-        log: StreamLog,
         settings: EnumeratorSettings,
-        data_loss: DataLossPolicy,
         probe: Probe,
         planner: Planner,
         *,
@@ -103,13 +123,13 @@ class StreamEnumerator:
         registered: Mapping[str, str] | None = None,
     ) -> None:
         self.registered = dict(registered or {})
-        self._log = log
+        self._log = probe.log
+        self._data_loss = probe.data_loss
         self._settings = settings
-        self._data_loss = data_loss
         self._probe = probe
         self._planner = planner
         self._subscriptions = subscriptions
-        self._tracker = SubscriptionTracker(subscriptions, log.server_time)
+        self._tracker = SubscriptionTracker(subscriptions, self._log.server_time)
         self._initial: Offsets | None = None
         self._listing: _Listing | None = None
         self._is_listing_stale = False
@@ -121,53 +141,46 @@ class StreamEnumerator:
         self._next_lag_line = 0
 
     def close(self) -> None:
+        """Ends the planner's threads and the subscriptions."""
         self._planner.close()
         if self._subscriptions is not None:
             self._subscriptions.close()
 
     def discover(self) -> Sequence[Split]:
-        """Lists the splits of all streams now.
+        """Lists the splits of all streams.
 
         Raises:
-            ServiceError: a stream does not exist or the service can't be asked.
+            ServiceError: a stream does not exist, or the service does not answer.
         """
-        infos = {stream: self._log.describe(stream) for stream in self._settings.streams}
-        splits = [split for stream in self._settings.streams for split in self._log.list_splits(stream)]
-        self._listing = _Listing(
-            Lineage([*splits, *self._unlisted(splits, infos)]), infos, self._log.server_time()
-        )
-        self._is_listing_stale = False
-        for split in splits:
-            if split.id in self._states:
-                self._states[split.id].split = split
+        splits, _ = self._discover()
         return splits
 
     def initial(self) -> Offsets:
-        """Pins the starting positions, once.
+        """The starting positions. They are decided at the first call.
 
         Raises:
-            OptionError: a starting position for a split that does not exist.
+            OptionError: a starting position is for a split that does not exist.
+            ServiceError: as `discover`.
         """
         if self._initial is None:
-            # A first answer tells how the service's clock differs: LATEST is a time of that clock.
+            # The first answer tells how far the service's clock is off: LATEST is a time of that clock.
             self._log.describe(self._settings.streams[0])
-            now = self._log.server_time()  # before listing: what comes between is not missed
-            splits = self.discover()
-            positions = self._settings.initial(splits, now)
-            self._initial = self._offsets(dict(positions))
+            now = self._log.server_time()  # before the listing, so that records in between are read
+            splits, listing = self._discover()
+            self._initial = self._offsets(dict(self._settings.initial(splits, now)), listing)
             _log.info("starting positions: %s", json.dumps(self._initial.to_json()))
         return self._initial
 
     def stop_at_available(self) -> None:
-        """From the next `advance` on, nothing that comes later than now is handed out."""
+        """Makes the run end: from the next `advance` on, records that arrive later than now are left out."""
         self._wants_targets = True
 
     def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
         """See `SplitEnumerator.advance`.
 
         Raises:
-            DataLossError: what comes behind `start` is gone and data loss is to fail.
-            ServiceError: a call failed for good.
+            DataLossError: records behind `start` are gone, and the query has to fail on data loss.
+            ServiceError: a call failed, and retries did not help.
             OptionError: `start` belongs to other streams.
         """
         self._check_streams(start)
@@ -178,77 +191,102 @@ class StreamEnumerator:
         self._tracker.adopt(states, limits)
         ends = self._planner.plan(states, limits)
         if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
-            self._is_listing_stale = True  # a split has gone, or its children are due
-        self._note(states, ends)
+            self._is_listing_stale = True  # a split is gone, or its children have to be found
+        self._remember_plan(states, ends)
         if not ends and base is start:
             return start
-        positions = {**base.positions, **{s: with_quiet(self._states[s], end) for s, end in ends.items()}}
-        refresh_idle(positions, self._states.values())
-        listed = listing.lineage.splits
-        kept = {s: p for s, p in positions.items() if s in listed or not isinstance(p, Closed)}
-        end = replace(self._offsets(kept), consumers={**start.consumers, **self.registered})
-        # Run again after a restart, the first batch would be given another start; and after a loss
-        # that is tolerated a batch does not start where the last one ended.
+        end = replace(
+            self._offsets(self._end_positions(base, ends, listing), listing),
+            consumers={**start.consumers, **self.registered},
+        )
+        # The log does not say where this batch starts if it is the first one, which Spark may run again
+        # after a restart, or if records were lost before it.
         starts_elsewhere = base is not start or start == self._initial
         return replace(end, start=base.positions) if starts_elsewhere else end
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
-        """See `SplitEnumerator.ranges`."""
+        """See `SplitEnumerator.ranges`.
+
+        Raises:
+            ServiceError: as `discover`.
+            OptionError: `end` belongs to other streams.
+        """
         self._check_streams(end)
-        ranges = self._known(start.ranges_to(end))
-        self._tracker.rerun({r.split: r.start for r in ranges})
+        ranges = self._with_details(start.ranges_to(end))
+        self._tracker.follow_rerun({each.split: each.start for each in ranges})
         return ranges
 
     def bounded(self, before: int | None = None) -> Sequence[SplitRange]:
-        """The ranges of a read that ends: from the starting positions to the tips of now.
+        """The ranges of a batch read: from the starting positions to the tips of now.
 
         Args:
-            before: only what arrived before this instant (microseconds).
+            before: leave out records that arrived at or after this instant (microseconds).
+
+        Raises:
+            DataLossError, ServiceError, OptionError: as `initial` and `advance`.
         """
         start = self.initial()
-        splits = self._current_listing().lineage.splits
+        splits = self._current_listing().splits
         states = [self._probe.state(split, start.position(split_id)) for split_id, split in splits.items()]
-        ends = self._planner.targets(states) if before is None else self._planner.ends_before(states, before)
-        return self._known(start.ranges_to(start.with_positions(ends)))
+        ends = self._planner.tips(states) if before is None else self._planner.ends_before(states, before)
+        return self._with_details(start.ranges_to(start.with_positions(ends)))
 
     @property
     def millis_behind_latest(self) -> Mapping[SplitId, int]:
-        """How far the last batch's end is from the tip (ms), for each split that is being read."""
+        """By split, how far the end of the last batch is from the tip (milliseconds)."""
         return self._lag
 
     def newest(self, start: Offsets) -> Offsets:
-        """The newest positions known, be they planned or not."""
+        """The newest positions that are known, planned or not."""
         positions = dict(start.positions)
         for split_id, state in self._states.items():
-            if state.seen and split_id in positions:
-                positions[split_id] = After(state.seen[-1].number, arrival=state.seen[-1].arrival)
+            if state.cut_points and split_id in positions:
+                last = state.cut_points[-1]
+                positions[split_id] = After(last.number, arrival=last.arrival)
         return start.with_positions(positions)
+
+    # --- splits ---------------------------------------------------------------------------------------
+
+    def _discover(self) -> tuple[Sequence[Split], _Listing]:
+        infos = {stream: self._log.describe(stream) for stream in self._settings.streams}
+        splits = [split for stream in self._settings.streams for split in self._log.list_splits(stream)]
+        lineage = Lineage([*splits, *self._ended_unlisted(splits, infos)])
+        self._listing = listing = _Listing(lineage, infos, self._log.server_time())
+        self._is_listing_stale = False
+        for split in splits:
+            if split.id in self._states:
+                self._states[split.id].relist(split)
+        return splits, listing
 
     def _current_listing(self) -> _Listing:
         listing = self._listing
-        interval = int(self._settings.discovery_interval * 1_000_000)
         if listing is None:
-            self.discover()
-        elif self._is_listing_stale or self._log.server_time() - listing.at >= interval:
-            try:
-                self.discover()
-            except ServiceError as error:
-                # A listing that is a little old does no harm; one that can't be had at all does.
-                if not (error.retryable or (error.missing and not self._data_loss.fail)):
-                    raise
-                _log.warning("shards could not be listed, going on with those known: %s", error)
-                self._listing = replace(listing, at=self._log.server_time())
-        assert self._listing is not None  # noqa: S101 - set by discover
-        return self._listing
+            return self._discover()[1]
+        is_old = self._log.server_time() - listing.at >= int(self._settings.discovery_interval * _SECOND)
+        if not (self._is_listing_stale or is_old):
+            return listing
+        try:
+            return self._discover()[1]
+        except ServiceError as error:
+            # The splits of the last listing can be read meanwhile.
+            if not (error.retryable or (error.missing and not self._data_loss.fail)):
+                raise
+            _log.warning(
+                "shards of %s could not be listed; reading those known, next listing in %g s: %s",
+                ", ".join(self._settings.streams),
+                self._settings.discovery_interval,
+                error,
+            )
+            self._listing = listing = replace(listing, at=self._log.server_time())
+            return listing
 
-    def _unlisted(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
-        """Splits that have gone from streams that are still the same, and may be read nevertheless."""
+    def _ended_unlisted(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
+        """Splits of the same streams that are not listed any more, and that subscriptions have read whole."""
         if self._listing is None:
             return []
-        before = {name: info.created for name, info in self._listing.infos.items()}
-        listed = {split.id for split in splits}
-        gone = self._tracker.unlisted(self._states, listed)
-        return [split for split in gone if before.get(split.id.stream) == infos[split.id.stream].created]
+        created = self._listing.created
+        gone = self._tracker.ended_unlisted(self._states, {split.id for split in splits})
+        return [split for split in gone if created.get(split.id.stream) == infos[split.id.stream].created]
 
     def _check_streams(self, offsets: Offsets) -> None:
         others = sorted(offsets.streams - set(self._settings.streams))
@@ -259,93 +297,118 @@ class StreamEnumerator:
                 "of its own for each set of streams"
             )
 
-    def _offsets(self, positions: dict[SplitId, Position]) -> Offsets:
-        assert self._listing is not None  # noqa: S101 - nothing is handed out before a discovery
-        created = {name: info.created for name, info in self._listing.infos.items()}
-        return Offsets(positions, created, frozenset(self._settings.streams), consumers=self.registered)
-
     def _without_lost(self, start: Offsets, listing: _Listing) -> Offsets:
-        """`start` as it is, or, after a loss that is tolerated, without what is gone."""
+        """`start` itself, or, after a loss that is tolerated, the positions that still exist."""
         positions = dict(start.positions)
-        listed = listing.lineage.splits
-        is_lossless = True
-        for stream, info in listing.infos.items():
+        listed = listing.splits
+        has_lost = False
+        for stream, created in listing.created.items():
             known = start.created.get(stream)
-            if known is not None and known // 1000 != info.created // 1000:
+            if known is not None and known // 1000 != created // 1000:
                 self._data_loss.report(f"stream {stream} was deleted and created again since the last batch")
-                is_lossless = False
+                has_lost = True
                 positions = {
                     s: p for s, p in positions.items() if s.stream != stream or _is_within(p, listed.get(s))
                 }
-                self._states = {s: f for s, f in self._states.items() if s.stream != stream}
+                self._states = {s: state for s, state in self._states.items() if s.stream != stream}
         lost = [s for s, p in positions.items() if s not in listed and not isinstance(p, Closed)]
         if lost:
             names = ", ".join(map(str, sorted(lost)))
             self._data_loss.report(f"shards have vanished before they were read to their end: {names}")
-            is_lossless = False
+            has_lost = True
             positions = {s: p for s, p in positions.items() if s not in lost}
-        return start if is_lossless else start.with_positions(positions)
+        return start.with_positions(positions) if has_lost else start
+
+    # --- states ---------------------------------------------------------------------------------------
 
     def _readable_states(self, base: Offsets, listing: _Listing) -> list[SplitState]:
+        """The states of the splits that may be read; in a run with targets, of those not at their target."""
         readable = listing.lineage.readable(base.drained)
-        states = {split.id: self._state_of(split, base.position(split.id)) for split in readable}
+        states = {split.id: self._state_of(split, base.position(split.id), listing) for split in readable}
         self._states = states
         if self._wants_targets:
             self._wants_targets = False
-            scouts = [self._new_state(s, base.position(s.id)) for s in listing.lineage.splits.values()]
-            scouts = [state for state in scouts if not isinstance(state.position, Closed)]
-            self._targets = self._planner.targets(scouts)
-            # Where they found nothing new, what they know is how long that has been so.
-            states |= {s.split.id: s for s in scouts if s.split.id in states and not s.seen}
+            self._targets = self._find_targets(states, base, listing)
         if self._targets is None:
             return list(states.values())
         for split_id, state in states.items():
             if state.target is None and split_id in self._targets:
-                state.aim(self._targets[split_id])
+                state.stop_at(self._targets[split_id])
         return [state for state in states.values() if state.target not in (None, state.position)]
 
-    def _state_of(self, split: Split, position: Position) -> SplitState:
+    def _find_targets(
+        self, states: dict[SplitId, SplitState], base: Offsets, listing: _Listing
+    ) -> Mapping[SplitId, After | Closed]:
+        """The tips of all splits as of now, also of those whose parents have to be read before them."""
+        fresh = [
+            self._new_state(split, base.position(split_id), listing)
+            for split_id, split in listing.splits.items()
+            if not isinstance(base.position(split_id), Closed)
+        ]
+        targets = self._planner.tips(fresh)
+        # A state that has found nothing new knows until when that was so.
+        states |= {s.split.id: s for s in fresh if s.split.id in states and not s.cut_points}
+        return targets
+
+    def _state_of(self, split: Split, position: Position, listing: _Listing) -> SplitState:
         state = self._states.get(split.id)
-        if state is None or not state.can_follow(position):
-            return self._new_state(split, position)
-        state.follow(position)
+        if state is None or not state.can_advance_to(position):
+            return self._new_state(split, position, listing)
+        state.advance_to(position)
         return state
 
-    def _new_state(self, split: Split, position: Position) -> SplitState:
-        assert self._listing is not None  # noqa: S101 - splits come from a discovery
-        state = self._probe.state(split, position)
-        state.retention = int(self._listing.infos[split.id.stream].retention * 1_000_000)
-        return state
+    def _new_state(self, split: Split, position: Position, listing: _Listing) -> SplitState:
+        return self._probe.state(split, position, retention=listing.retention(split.id))
 
-    def _known(self, ranges: Sequence[SplitRange]) -> Sequence[SplitRange]:
-        """The ranges with what is known of them that only helps to read them."""
+    # --- batches --------------------------------------------------------------------------------------
+
+    def _end_positions(
+        self, base: Offsets, ends: Mapping[SplitId, After | Closed], listing: _Listing
+    ) -> dict[SplitId, Position]:
+        """All positions at the end of a batch, with hints, without drained splits that have expired."""
+        positions = {**base.positions, **{s: self._states[s].with_hints(end) for s, end in ends.items()}}
+        for split_id, state in self._states.items():
+            if split_id in positions:
+                positions[split_id] = state.position_with_hints(positions[split_id])
+        return {
+            split_id: position
+            for split_id, position in positions.items()
+            if split_id in listing.splits or not isinstance(position, Closed)
+        }
+
+    def _offsets(self, positions: dict[SplitId, Position], listing: _Listing) -> Offsets:
+        streams = frozenset(self._settings.streams)
+        return Offsets(positions, listing.created, streams, consumers=self.registered)
+
+    def _with_details(self, ranges: Sequence[SplitRange]) -> Sequence[SplitRange]:
+        """The ranges with what helps to read them: how many records to expect, and which hash keys."""
         if not ranges:
             return ranges
-        splits = self._current_listing().lineage.splits
+        splits = self._current_listing().splits
         return [
             replace(
-                r,
-                expected=self._expected.get((r.split, r.end)),
-                hash_range=splits[r.split].hash_range if r.split in splits else None,
+                each,
+                expected=self._expected.get((each.split, each.end)),
+                hash_range=splits[each.split].hash_range if each.split in splits else None,
             )
-            for r in ranges
+            for each in ranges
         ]
 
-    def _note(self, states: Iterable[SplitState], ends: Mapping[SplitId, After | Closed]) -> None:
-        """Keeps what reporting and reading want to know of the batch planned last."""
+    def _remember_plan(self, states: Collection[SplitState], ends: Mapping[SplitId, After | Closed]) -> None:
+        """Keeps the lag and the expected records of the batch that was planned last."""
         self._expected = {}
-        lag = {}
+        self._lag = {}
         for state in states:
-            end = ends.get(state.split.id)
-            count = len(state.seen)
-            state.is_missing = False
+            state.forget_missing()
+            split_id, end = state.split.id, ends.get(state.split.id)
+            count = len(state.cut_points)
             if isinstance(end, After):
-                count = sum(1 for record in state.seen if record.sequence <= end.sequence)
+                count = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
                 if not state.has_gap:
-                    self._expected[state.split.id, end] = sum(r.count for r in state.seen[:count])
-            behind = state.lag(count)
-            lag[state.split.id] = 0 if isinstance(end, Closed) else behind
-        self._lag = {split: behind for split, behind in lag.items() if behind is not None}
+                    self._expected[split_id, end] = sum(point.count for point in state.cut_points[:count])
+            lag = 0 if isinstance(end, Closed) else state.lag(count)
+            if lag is not None:
+                self._lag[split_id] = lag
         if ends:
             self._log_lag()
 
@@ -353,14 +416,14 @@ class StreamEnumerator:
         now = self._log.server_time()
         if self._lag and now >= self._next_lag_line:
             self._next_lag_line = now + _LAG_LINE_INTERVAL
-            lag = {str(split): behind for split, behind in sorted(self._lag.items())}
+            lag = {str(split): millis for split, millis in sorted(self._lag.items())}
             _log.info("millisBehindLatest %s", json.dumps(lag))
 
 
 def _is_within(position: Position, split: Split | None) -> bool:
-    """Whether a position was reached in this very split, and not in one of the same name before it.
+    """Whether a position was reached in this split, and not in one of the same name before it.
 
-    Numbers rise with time: a split has no record with a lower number than the one it starts with.
+    Sequence numbers rise with time: no record of a split has a lower number than the one it starts with.
     """
     if split is None or not isinstance(position, After):
         return False

@@ -1,7 +1,7 @@
-"""Reads several ranges side by side, each a page ahead of what is consumed (FLIP-27's split fetchers).
+"""Reads several ranges side by side, each a page ahead of the consumer (FLIP-27's split fetchers).
 
-A shard gives at most 2 MiB/s and waits most of the time, so one task reads many of them. Memory is
-bounded: of each range one page is being consumed and one more is waiting or being read.
+A shard gives at most 2 MiB/s, and reading it is mostly waiting, so one task reads many shards. Memory is
+bounded: of each range one page is being consumed, and one more is waiting or being read.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sluice.source.stream_log import AnyRecord
 __all__ = ["Stopped", "fetch_side_by_side"]
 
 ReadRange = Callable[[SplitRange, Callable[[float], None]], Iterator[Sequence[AnyRecord]]]
-"""Reads one range; sleeps only through the function it is given, which raises `Stopped` at the end."""
+"""Reads one range. It sleeps through the function it is given alone, which raises `Stopped` at the end."""
 
 _PAGES_AHEAD = 2
-_MOMENT = 0.02
-"""Seconds without a page after which another range is begun. Where pages are there already one thread is
-faster than many, which wait for each other; where each has to be waited for it is not."""
+_NEXT_FETCHER_AFTER = 0.02
+"""Seconds without a page after which another fetcher is started. One thread is faster than many where pages
+are buffered already, because threads wait for each other; it is slower where every page takes a request."""
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: the way out for a fetcher nobody listens to
-    """The consumer has gone."""
+class Stopped(Exception):  # noqa: N818 - no error: it ends a fetcher
+    """The consumer has ended."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class _Fetched:
 
 
 class _Fetchers:
-    """Threads that read ranges into one queue, never more than `_PAGES_AHEAD` pages of each unconsumed."""
+    """Threads that read ranges into one queue, at most `_PAGES_AHEAD` unconsumed pages of each."""
 
     def __init__(self, ranges: Sequence[SplitRange], read: ReadRange) -> None:
         self._read = read
@@ -50,20 +50,20 @@ class _Fetchers:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """One more, which takes the ranges that are left, one after the other."""
+        """Starts a fetcher, which reads the ranges that are left, one after the other."""
         threading.Thread(target=self._run, name="sluice-fetch", daemon=True).start()
 
     def next(self) -> _Fetched:
-        """What comes next, of any range. Starts another fetcher where that takes a while."""
+        """The next page of any range. Starts another fetcher if none comes soon."""
         while not self._left.empty():
             try:
-                return self._output.get(timeout=_MOMENT)
+                return self._output.get(timeout=_NEXT_FETCHER_AFTER)
             except queue.Empty:  # noqa: PERF203 - the loop is there for it
                 self.start()
         return self._output.get()
 
     def consumed(self, split_range: SplitRange) -> None:
-        """A page is done with: there is space for another one."""
+        """A page of the range has been consumed: there is space for another one."""
         self._spaces[split_range.split].release()
 
     def stop(self) -> None:
@@ -82,7 +82,7 @@ class _Fetchers:
                 self._fetch(split_range)
             except Stopped:
                 pass
-            except BaseException as caught:  # noqa: BLE001 - it is raised again in the consumer's thread
+            except BaseException as caught:  # noqa: BLE001 - raised again in the consumer's thread
                 error = caught
             self._output.put(_Fetched(split_range, (), error, is_last=True))
 
@@ -94,7 +94,7 @@ class _Fetchers:
                 self._output.put(_Fetched(split_range, records))
                 self._wait_for_space(split_range)
         finally:
-            if isinstance(pages, Generator):  # what it holds open ends here, not when it is collected
+            if isinstance(pages, Generator):  # closes what it holds open now, and not when it is collected
                 pages.close()
 
     def _pause(self, seconds: float) -> None:
@@ -110,14 +110,16 @@ class _Fetchers:
 def fetch_side_by_side(
     ranges: Sequence[SplitRange], read: ReadRange, *, at_once: int | None = None
 ) -> Iterator[tuple[SplitRange, Sequence[AnyRecord]]]:
-    """Yields pages as they come: those of one range in order, those of different ranges mixed.
+    """Yields pages as they come: the pages of one range in order, those of several ranges mixed.
 
     Args:
-        at_once: with how many of the ranges, the first ones, to begin; the others follow, each when one
-            before it is done or no page comes for a moment. None: with all.
+        ranges: read in this order, as far as there are fetchers.
+        read: reads one range.
+        at_once: how many fetchers to begin with; more are started when no page comes soon. None: one for
+            each range.
 
     Raises:
-        whatever `read` raised first, after telling the others to stop.
+        Exception: what `read` raised first, after the other fetchers have been told to stop.
     """
     fetchers = _Fetchers(ranges, read)
     try:

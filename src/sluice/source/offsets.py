@@ -1,21 +1,27 @@
-"""Positions in splits and the offsets Spark logs: the only state a restart needs (design: the offset log).
+"""Positions in splits, and the offsets that Spark logs: the only state that a restart needs.
 
 JSON, version 1::
 
     {"version": 1, "streams": {"clicks": {"shardId-000000000000": {"after": "4958…"}}}}
 
-A position is one of ``{"after": seq}`` (with ``"sub"`` inside an aggregate), ``{"at": "TRIM_HORIZON"}``,
-``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. Beyond these, this version writes hints, which
-readers that do not know them ignore: ``next`` (the number of the first record behind the position,
-when it is known), ``arrival`` (when the record ``after`` arrived, ms), ``idle`` (when nothing lay
-behind the position, ms), ``quiet`` (when nothing lay behind the start of the batch that ends here,
-ms), ``pinned`` (when a time was made the start, ms), and beside ``streams`` the
-time each stream was ``created`` (ms), which tells a stream from its successor of the same name.
+A position is one of ``{"after": "<sequence number>"}`` (with ``"sub"`` inside an aggregate),
+``{"at": "TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. This version adds hints, which
+readers ignore that do not know them. Instants are milliseconds since the epoch:
 
-Spark logs where batches end. The start of the first one it asks for again when that batch is run
-again, and ``LATEST`` would be another moment then. So the end of the first batch also holds its
-``start``, in the form of ``streams``; it goes before any other. ``consumers`` holds, by stream, the
-ARNs of the consumers that the query registered itself: after a restart it may still deregister them.
+- ``next``: sequence number of the first record behind the position, where it is known;
+- ``arrival``: when the record ``after`` arrived;
+- ``idle``: an instant at which no record lay behind the position;
+- ``quiet``: in the end of a batch, an instant at which no record lay behind the start of the batch;
+- ``pinned``: when a time became the start of the query.
+
+Beside ``streams`` there are:
+
+- ``created``: when each stream was created, which tells a stream from a later one of the same name;
+- ``start``: in the end of the first batch, where that batch starts, in the form of ``streams``. Spark does
+  not log the start of the first batch: it asks for it again when it runs the batch again, and ``LATEST``
+  would be a later time then;
+- ``consumers``: by stream, the ARN of the consumer that this query registered. After a restart the query may
+  still deregister it.
 """
 
 from __future__ import annotations
@@ -23,10 +29,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from sluice.errors import SluiceError
+from sluice.instants import iso_instant, parse_instant
 from sluice.source.splits import SplitId
 
 __all__ = [
@@ -39,58 +45,46 @@ __all__ = [
     "Position",
     "SplitRange",
     "before",
-    "iso_instant",
-    "parse_instant",
 ]
 
 VERSION = 1
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MICROSECOND = timedelta(microseconds=1)
 _DIGITS = re.compile(r"[0-9]+\Z")
-
-
-def iso_instant(micros: int) -> str:
-    """Microseconds since the epoch as ISO-8601 in UTC."""
-    return (_EPOCH + micros * _MICROSECOND).isoformat().replace("+00:00", "Z")
-
-
-def parse_instant(text: str) -> int:
-    """ISO-8601 as microseconds since the epoch; a time without a zone is UTC. Raises ValueError."""
-    value = datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text.strip()))
-    if value.tzinfo is None:
-        value = value.replace(tzinfo=timezone.utc)
-    return (value - _EPOCH) // _MICROSECOND
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Behind a sequence number: every record with a greater one is still to come.
+    """Behind a sequence number: all records with greater numbers are unread.
 
     Attributes:
-        number: as the service writes it; usually, but not always, that of a record.
-        sub: only sub-records of that record up to this one (counted from 0) are done.
-        next: the number of the first record behind, when known.
-        arrival: arrival of the record `number` (microseconds), when known.
-        idle: an instant (microseconds) at which nothing lay behind this position.
-        quiet: as the end of a batch: an instant at which nothing lay behind the batch's start.
+        number: as the service writes it. It usually belongs to a record, but need not.
+        sub: the position is inside the aggregated record `number`: its user records up to this one (counted
+            from 0) are read.
+        next: number of the first record behind the position, where it is known.
+        arrival: when the record `number` arrived (microseconds), where it is known.
+        caught_up_at: an instant (microseconds) at which no record lay behind this position.
+        start_caught_up_at: in the end of a batch, an instant (microseconds) at which no record lay behind the
+            start of the batch.
     """
 
     number: str
     sub: int | None = None
     next: str | None = field(default=None, compare=False)
     arrival: int | None = field(default=None, compare=False)
-    idle: int | None = field(default=None, compare=False)
-    quiet: int | None = field(default=None, compare=False)
+    caught_up_at: int | None = field(default=None, compare=False)
+    start_caught_up_at: int | None = field(default=None, compare=False)
 
     @property
     def sequence(self) -> int:
-        """The number to compare by: it has up to 56 digits, and as text they would mislead."""
+        """The sequence number, to compare by: numbers differ in length, so their texts do not compare."""
         return int(self.number)
 
     @property
     def position_record(self) -> str:
-        """The number of the record that shows where this is: the one before it, or the next one."""
+        """The number of the record that an iterator for this position begins with.
+
+        If that record is missing, it has expired, and records behind the position may have expired, too.
+        """
         return self.number if self.next is None else self.next
 
 
@@ -104,25 +98,25 @@ class AtTime:
     """The first record that arrived at or after an instant (microseconds).
 
     Attributes:
-        pinned: when that was made the start (microseconds).
-        idle: a later instant (microseconds) at which nothing lay behind this position.
+        pinned: when this instant became the start of the query (microseconds).
+        caught_up_at: a later instant (microseconds) at which no record lay behind this position.
     """
 
     instant: int
     pinned: int | None = field(default=None, compare=False)
-    idle: int | None = field(default=None, compare=False)
+    caught_up_at: int | None = field(default=None, compare=False)
 
     @property
-    def known_idle(self) -> int:
-        """The last instant (microseconds) at which, as far as known, nothing lay behind this."""
-        return self.instant if self.idle is None else max(self.instant, self.idle)
+    def last_caught_up_at(self) -> int:
+        """The last instant (microseconds) at which no record is known to have lain behind this position."""
+        return self.instant if self.caught_up_at is None else max(self.instant, self.caught_up_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A closed split, read to its end; ``quiet`` as in `After`."""
+    """The end of a closed split; `start_caught_up_at` as in `After`."""
 
-    quiet: int | None = field(default=None, compare=False)
+    start_caught_up_at: int | None = field(default=None, compare=False)
 
 
 Position = After | AtHorizon | AtTime | Closed
@@ -131,7 +125,7 @@ HORIZON = AtHorizon()
 
 
 def before(number: str) -> After | AtHorizon:
-    """The position right before the record `number`, which is the first one still to come."""
+    """The position right before the record `number`."""
     if int(number) == 0:
         return HORIZON
     return After(str(int(number) - 1).zfill(len(number)), next=number)
@@ -139,12 +133,12 @@ def before(number: str) -> After | AtHorizon:
 
 @dataclass(frozen=True, slots=True)
 class SplitRange:
-    """Everything of one split behind `start`, up to and including `end`.
+    """All records of one split behind `start`, up to and including `end`.
 
     Attributes:
-        expected: about how many records that is, where the planner knows; only tunes page sizes.
-        hash_range: the hash keys that belong to the shard, where it is still listed: what an
-            aggregated record holds beyond them was put before a reshard and is another shard's.
+        expected: about how many records these are, where the planner knows it. Tunes page sizes alone.
+        hash_range: first and last hash key of the shard, where the shard is still listed. An aggregated
+            record may hold user records with other hash keys: they belong to another shard since a reshard.
     """
 
     split: SplitId
@@ -156,14 +150,14 @@ class SplitRange:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where a batch starts or ends, for every split of every stream.
+    """Where a batch starts or ends in every split of every stream.
 
     Attributes:
-        positions: a split that is missing has not been started: it begins at the horizon.
-        created: stream to the time it was created (microseconds).
-        streams: all streams, also those without any position yet.
-        start: as the end of the first batch: where that batch starts.
-        consumers: stream to the ARN of the consumer that this query registered itself.
+        positions: a split that is missing has not been read: it begins at the horizon.
+        created: by stream, when it was created (microseconds).
+        streams: the names of all streams, also of those without a position.
+        start: in the end of the first batch, where that batch starts.
+        consumers: by stream, the ARN of the consumer that this query registered.
     """
 
     positions: Mapping[SplitId, Position]
@@ -177,11 +171,11 @@ class Offsets:
 
     @property
     def drained(self) -> frozenset[SplitId]:
-        """Splits that were read to their end."""
+        """The splits that were read to their end."""
         return frozenset(split for split, position in self.positions.items() if isinstance(position, Closed))
 
     def ranges_to(self, end: Offsets) -> list[SplitRange]:
-        """What lies between these offsets and `end`, by split. Pure: the same pair, the same ranges."""
+        """The ranges between these offsets and `end`, by split. The same pair gives the same ranges."""
         if self == end:
             return []
         if end.start is not None:
@@ -205,7 +199,11 @@ class Offsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offsets:
-        """Raises SluiceError for what no version of this library has written."""
+        """Reads offsets that `to_json` has written.
+
+        Raises:
+            SluiceError: `value` is something else, or of a version that this release does not read.
+        """
         try:
             if value["version"] != VERSION:
                 raise SluiceError(
@@ -248,23 +246,27 @@ def _position_to_json(position: Position) -> dict[str, Any]:
                 value["sub"] = position.sub
             if position.next is not None:
                 value["next"] = position.next
-            return value | _hints(arrival=position.arrival, idle=position.idle, quiet=position.quiet)
+            return value | _hints(
+                arrival=position.arrival, idle=position.caught_up_at, quiet=position.start_caught_up_at
+            )
         case AtTime():
-            return {"at": iso_instant(position.instant)} | _hints(pinned=position.pinned, idle=position.idle)
+            return {"at": iso_instant(position.instant)} | _hints(
+                pinned=position.pinned, idle=position.caught_up_at
+            )
         case AtHorizon():
             return {"at": "TRIM_HORIZON"}
         case Closed():
-            return {"closed": True} | _hints(quiet=position.quiet)
+            return {"closed": True} | _hints(quiet=position.start_caught_up_at)
 
 
 def _hints(**instants: int | None) -> dict[str, Any]:
-    """Those that are known, in milliseconds."""
+    """The hints that are known, in milliseconds."""
     return {name: instant // 1000 for name, instant in instants.items() if instant is not None}
 
 
 def _position_from_json(value: Mapping[str, Any]) -> Position:
     if value.get("closed") is True:
-        return Closed(quiet=_micros(value.get("quiet")))
+        return Closed(start_caught_up_at=_micros(value.get("quiet")))
     if "after" in value:
         sub = value.get("sub")
         return After(
@@ -272,13 +274,15 @@ def _position_from_json(value: Mapping[str, Any]) -> Position:
             None if sub is None else int(sub),
             next=None if value.get("next") is None else _sequence(value["next"]),
             arrival=_micros(value.get("arrival")),
-            idle=_micros(value.get("idle")),
-            quiet=_micros(value.get("quiet")),
+            caught_up_at=_micros(value.get("idle")),
+            start_caught_up_at=_micros(value.get("quiet")),
         )
     if value["at"] == "TRIM_HORIZON":
         return HORIZON
     return AtTime(
-        parse_instant(value["at"]), pinned=_micros(value.get("pinned")), idle=_micros(value.get("idle"))
+        parse_instant(value["at"]),
+        pinned=_micros(value.get("pinned")),
+        caught_up_at=_micros(value.get("idle")),
     )
 
 

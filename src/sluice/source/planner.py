@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sluice.errors import ServiceError
-from sluice.source.admission import Limits, is_sampled, slice_end, trim
+from sluice.source.admission import Limits, admission_end, admit, is_sampled
 from sluice.source.offsets import After, Closed, before
-from sluice.source.probe import PAGE, SAMPLE, SMALL_PAGE, Probe, ProbeSession
-from sluice.source.split_state import SplitState
+from sluice.source.probe import LARGEST_PAGE, SAMPLE, SMALL_PAGE, Probe, ProbeSession
+from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import SplitId
 
 __all__ = ["Planner"]
@@ -19,8 +19,8 @@ __all__ = ["Planner"]
 _log = logging.getLogger(__name__)
 
 _SECOND = 1_000_000
-_MOMENT = _SECOND
-"""How long ago the cut of a busy split is looked for: later records may still be on their way."""
+_TIP_DELAY = _SECOND
+"""How long ago the cut point of a busy split arrived: records that arrived since may not be readable yet."""
 _THROTTLE_PAUSE = 2 * _SECOND
 _FAILURE_PAUSE = 2 * _SECOND
 ResultT = TypeVar("ResultT")
@@ -29,13 +29,16 @@ End = After | Closed
 
 
 class Planner:
-    """Finds cuts. Keeps nothing but threads: what is known of a split is in its state.
+    """Finds the ends of batches. Keeps threads alone: what is known of a split is in its `SplitState`.
 
     Args:
-        patience: for how long (seconds) a split whose looks fail with errors that may pass is left
-            where it is before the query fails. Throttling is borne for ever: it is an answer.
-        fail_on_missing: whether a shard or stream that stays missing is such an error; else it is waited
-            for.
+        probe: reads splits.
+        now: the time by the service's clock (microseconds).
+        fail_on_missing: whether a shard or stream that stays missing fails the query. Otherwise the planner
+            waits for it.
+        threads: how many splits are probed side by side.
+        patience: how long the reads of one split may fail with errors that may pass, before the query fails
+            (seconds). Throttling is an answer, and never fails the query.
     """
 
     def __init__(
@@ -60,154 +63,166 @@ class Planner:
         """The ends of the next batch, for the splits that can advance.
 
         Raises:
-            DataLossError, ServiceError: what a look at a split raised for good.
+            DataLossError: records behind a position are gone, and the query has to fail on data loss.
+            ServiceError: the reads of a split fail, and have failed for longer than `patience`.
         """
-        ends = self._each(states, self._advance) if limits.is_none else self._plan_slice(states, limits)
+        ends = (
+            self._for_each(states, self._plan_to_tip)
+            if limits.is_none
+            else self._plan_with_limits(states, limits)
+        )
         return {state.split.id: end for state, end in ends if end is not None and end != state.position}
 
-    def targets(self, states: Collection[SplitState]) -> dict[SplitId, End]:
-        """The tips of all splits as of now, exactly: where a run of what is available ends."""
+    def tips(self, states: Collection[SplitState]) -> dict[SplitId, End]:
+        """The exact tips of all splits as of now: where a run ends that reads what is available.
+
+        Raises:
+            DataLossError, ServiceError: as `plan`; an error that may pass is not waited for.
+        """
         until = self._now()
-        ends = self._each(states, lambda session, state: self._tip(session, state, until), patient=False)
+        ends = self._for_each(
+            states, lambda session, state: self._find_tip(session, state, until), patient=False
+        )
         return {state.split.id: end for state, end in ends if end is not None}
 
     def ends_before(self, states: Collection[SplitState], instant: int) -> dict[SplitId, End]:
-        """The ends of all that arrived before `instant`, exactly."""
+        """The exact ends of the records that arrived before `instant` (microseconds).
+
+        Raises:
+            DataLossError, ServiceError: as `tips`.
+        """
         until = self._now()
 
         def find(session: ProbeSession, state: SplitState) -> End | None:
             if instant >= until:
-                return self._tip(session, state, until)
-            session.find_time(instant, exact=True)
+                return self._find_tip(session, state, until)
+            session.seek_to_time(instant, exact=True)
             return _end_before(state, instant)
 
-        ends = self._each(states, find, patient=False)
+        ends = self._for_each(states, find, patient=False)
         return {state.split.id: end for state, end in ends if end is not None}
 
-    def _advance(self, session: ProbeSession, state: SplitState) -> End | None:
-        """Without limits: the tip, or near it where the split is busy."""
+    def _plan_to_tip(self, session: ProbeSession, state: SplitState) -> End | None:
+        """Without limits a batch ends at the tip, or near it where many records come."""
         if state.split.is_closed and not isinstance(state.target, After):
-            state.note_quiet()
-            return Closed()  # its end is known and will not move
-        if self._is_due(state) and not state.seen and not state.has_met_target:
-            session.look(SMALL_PAGE)
-            if state.seen and not state.is_exhausted:
-                session.find_tip(self._now() - _MOMENT, exact=state.target is not None)
-        return state.cut_at(len(state.seen))
+            state.begin_read()
+            return Closed()  # nothing can follow the end of a closed split
+        if state.is_due(self._now()) and not state.cut_points and state.reach is not Reach.TARGET:
+            session.read_page(SMALL_PAGE)
+            if state.cut_points and not state.is_exhausted:
+                session.seek_to_tip(self._now() - _TIP_DELAY, exact=state.target is not None)
+        return state.cut_at(len(state.cut_points))
 
-    def _tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
+    def _find_tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
         if state.split.is_closed:
             return Closed()
-        session.look(SMALL_PAGE)
-        if state.seen and not state.is_exhausted:
-            session.find_tip(until - _MOMENT, exact=True)
-        return state.cut_at(len(state.seen))
+        session.read_page(SMALL_PAGE)
+        if state.cut_points and not state.is_exhausted:
+            session.seek_to_tip(until - _TIP_DELAY, exact=True)
+        return state.cut_at(len(state.cut_points))
 
-    def _plan_slice(
+    def _plan_with_limits(
         self, states: Collection[SplitState], limits: Limits
     ) -> list[tuple[SplitState, End | None]]:
-        """With limits: all splits up to the same time of arrival."""
-        share = max(1, (limits.records or PAGE) // max(1, len(states)))
-        self._each(states, lambda session, state: self._sample(session, state, share))
-        until = slice_end(limits, states, self._now())
+        """With limits, all splits advance to the same arrival time."""
+        share = max(1, (limits.records or LARGEST_PAGE) // max(1, len(states)))
+        self._for_each(states, lambda session, state: self._sample(session, state, share))
+        until = admission_end(limits, states, self._now())
         counts = {state.split.id: state.count_before(until) for state in states}
-        trimmed = trim(limits, states, counts)
-        if trimmed != counts:
-            return [(state, state.cut_at(trimmed[state.split.id])) for state in states]
+        admitted = admit(limits, states, counts)
+        if admitted != counts:
+            return [(state, state.cut_at(admitted[state.split.id])) for state in states]
         is_strict = limits.span is not None
-        return self._each(
-            states, lambda session, state: self._cut(session, state, until, is_strict=is_strict)
+        return self._for_each(
+            states, lambda session, state: self._cut_before(session, state, until, is_strict=is_strict)
         )
 
     def _sample(self, session: ProbeSession, state: SplitState, share: int) -> None:
-        """Looks far enough ahead to know how dense the backlog is; often that is several batches."""
-        if state.has_ended or state.has_met_target or not self._is_due(state):
+        """Reads far enough ahead to know how dense the backlog is, which is often several batches."""
+        if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._now()):
             return
-        if state.seen and (state.is_at_tip or is_sampled(state, share)):
+        if state.cut_points and (state.reach is Reach.TIP or is_sampled(state, share)):
             return
-        session.look(SAMPLE)
+        session.read_page(SAMPLE)
         if not is_sampled(state, share):
-            session.look(PAGE)
+            session.read_page(LARGEST_PAGE)
 
-    def _cut(
+    def _cut_before(
         self, session: ProbeSession, state: SplitState, until: int | None, *, is_strict: bool
     ) -> End | None:
         count = state.count_before(until)
-        is_decided = count < len(state.seen) or state.is_exhausted or state.is_pushed
-        if is_decided or not state.seen or state.failing_since is not None:
+        is_known = count < len(state.cut_points) or state.is_exhausted or state.is_pushed
+        if is_known or not state.cut_points or state.failing_since is not None:
             return state.cut_at(count)
         exact = state.target is not None
         if until is None:
-            session.find_tip(self._now() - _MOMENT, exact=exact)
+            session.seek_to_tip(self._now() - _TIP_DELAY, exact=exact)
         else:
-            session.find_time(until, exact=exact)
+            session.seek_to_time(until, exact=exact)
             if is_strict:
                 return _end_before(state, until)
-        return state.cut_at(len(state.seen))
+        return state.cut_at(len(state.cut_points))
 
-    def _is_due(self, state: SplitState) -> bool:
-        # A run that stops at a target ends when nothing is new: it must not seem so for want of a look.
-        return not state.is_pushed and (state.target is not None or state.next_look <= self._now())
-
-    def _each(
+    def _for_each(
         self,
         states: Collection[SplitState],
         work: Callable[[ProbeSession, SplitState], ResultT],
         *,
         patient: bool = True,
     ) -> list[tuple[SplitState, ResultT | None]]:
-        """Does `work` for all states side by side: 500 shards take about as long as 50."""
+        """Does `work` for all splits side by side, so that 500 splits take about as long as 50.
 
-        def session(state: SplitState) -> ResultT | None:
-            series = self._probe.session(state)
+        Args:
+            patient: a split whose reads fail is left where it is for now; its result is None.
+        """
+
+        def run(state: SplitState) -> ResultT | None:
+            session = self._probe.session(state)
             while True:
                 try:
-                    result = work(series, state)
+                    result = work(session, state)
                 except ServiceError as error:
                     if not patient and error.throttling:
-                        series.back_off()
+                        session.back_off()
                         continue
-                    series.end()
+                    session.end()
                     if not patient:
                         raise
                     self._tolerate(state, error)
                     if state.target is None or error.missing:
                         return None
-                    series.back_off()  # left where it is, the split would end the run
+                    session.back_off()  # a run with a target would end if the split stayed where it is
                     continue
-                series.end()
-                if series.has_read:
-                    state.failing_since = None
+                session.end()
+                if session.has_read:
+                    state.mark_answered()
                 return result
 
         states = list(states)
-        if sum(not state.is_pushed for state in states) <= 1:  # nobody to wait for beside another one
-            return [(state, session(state)) for state in states]
-        return list(zip(states, self._pool.map(session, states), strict=True))
+        if sum(not state.is_pushed for state in states) <= 1:  # one split needs no threads
+            return [(state, run(state)) for state in states]
+        return list(zip(states, self._pool.map(run, states), strict=True))
 
     def _tolerate(self, state: SplitState, error: ServiceError) -> None:
-        """Leaves a split where it is for now, when its trouble may pass."""
+        """Leaves a split where it is for now; raises `error` if it will not pass, or has lasted too long."""
         if not (error.retryable or error.throttling or error.missing):
             raise error
         now = self._now()
-        state.is_missing = error.missing
+        pause = _THROTTLE_PAUSE if error.throttling else _FAILURE_PAUSE
         if error.throttling:
-            state.next_look = now + _THROTTLE_PAUSE
-            _log.warning("%s: not planned further for now: %s", state.split.id, error)
-            return
-        if state.failing_since is None:
-            state.failing_since = now
-        is_awaited = error.missing and not self._fail_on_missing
-        if now - state.failing_since > self._patience and not is_awaited:
-            raise error
-        state.next_look = now + _FAILURE_PAUSE
-        _log.warning("%s: not planned further for now: %s", state.split.id, error)
+            state.mark_throttled(now + pause)
+        else:
+            failing_for = state.mark_failed(now, now + pause, is_missing=error.missing)
+            is_awaited = error.missing and not self._fail_on_missing
+            if failing_for > self._patience and not is_awaited:
+                raise error
+        _log.warning("%s: not planned, next read in %d s: %s", state.split.id, pause // _SECOND, error)
 
 
 def _end_before(state: SplitState, instant: int) -> End | None:
-    """The end of what is seen, without a last record that arrived at or after `instant`."""
+    """The end behind the last cut point that arrived before `instant`."""
     count = state.count_before(instant)
-    if count < len(state.seen) and not state.has_met_target:
-        end = before(state.seen[count].number)
+    if count < len(state.cut_points) and state.reach is not Reach.TARGET:
+        end = before(state.cut_points[count].number)
         return end if isinstance(end, After) else None
-    return state.cut_at(len(state.seen))
+    return state.cut_at(len(state.cut_points))

@@ -1,8 +1,8 @@
-"""Looks at a split for the planner: a few records, or one record at a point in time.
+"""Reads a split for the planner: some records from where it has read last, or one record at a point in time.
 
-Kinesis has no call that names a shard's last record. So the end of a batch (a cut) is found by
-reading on from the last one where a shard is quiet, and where it is busy by asking for the first
-record at or after a time, with a limit of one: two calls and one record, whatever the rate.
+Kinesis has no call that names the last record of a shard. The end of a batch (a cut point) is found by
+reading on where few records come, and elsewhere by asking for the first record at or after a time with a
+limit of one: two calls and one record, whatever the rate.
 """
 
 from __future__ import annotations
@@ -11,36 +11,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.source.cursor import Cursor
+from sluice.source.cut_points import CutPoint
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import AtTime, Position
-from sluice.source.split_state import CutPoint, SplitState
+from sluice.source.split_state import SplitState
 from sluice.source.splits import Split
-from sluice.source.stream_log import AnyRecord, StreamLog
+from sluice.source.stream_log import Page, StreamLog
 
-__all__ = ["SMALL_PAGE", "Probe", "ProbeSettings"]
+__all__ = ["LARGEST_PAGE", "SAMPLE", "SMALL_PAGE", "Probe", "ProbeSession", "ProbeSettings"]
 
 SMALL_PAGE = 100
-"""Records asked for where a split may be quiet."""
+"""Records asked for where few may have come."""
 SAMPLE = 1_000
-"""Records that show how dense a backlog is."""
-PAGE = 10_000
-"""The service's largest page."""
+"""Records that tell how dense a backlog is."""
+LARGEST_PAGE = 10_000
+"""Records of the largest page that Kinesis gives."""
 
 _SECOND = 1_000_000
 _MAX_BISECTIONS = 24
 _MAX_EMPTY_PAGES = 20
-_WALK_PAGES = 2
+_SCANNED_PAGES = 2
 
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """How gently the planner asks.
+    """How many reads the planner leaves to tasks. Kinesis allows 5 reads a second and shard, for all.
 
     Attributes:
-        pause: sleeps for so many seconds.
-        budget: seconds that one read of a split costs it; five reads a second is the service's
-            limit, and tasks need most of them.
-        burst: reads of one split in a row before each further one waits for ``spacing`` seconds.
+        pause: sleeps for a number of seconds.
+        budget: seconds until a split may be read again, for each read of it.
+        burst: reads of one split in a row without a pause.
+        spacing: pause before each further read (seconds).
     """
 
     pause: Callable[[float], None]
@@ -50,164 +51,162 @@ class ProbeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Jump:
-    """The first record at or after an instant, and a cursor right behind it."""
+class _Found:
+    """The first record at or after an instant, the answer that held it, and a cursor right behind it."""
 
-    record: CutPoint
+    point: CutPoint
+    page: Page
     cursor: Cursor
-    millis_behind: int
-    has_ended: bool
 
 
 class Probe:
-    """Asks the service about splits; what it learns goes into their states."""
+    """Asks the service about splits. What it learns goes into their `SplitState`.
+
+    Args:
+        log: the service.
+        data_loss: told when records behind a position are gone.
+        settings: how many reads a split may cost.
+    """
 
     def __init__(self, log: StreamLog, data_loss: DataLossPolicy, settings: ProbeSettings) -> None:
-        self._log = log
-        self._data_loss = data_loss
-        self._settings = settings
+        self.log = log
+        self.data_loss = data_loss
+        self.settings = settings
 
-    def state(self, split: Split, position: Position) -> SplitState:
-        return SplitState(split, position, Cursor(self._log, self._data_loss, split.id, position))
+    def state(self, split: Split, position: Position, *, retention: int = 0) -> SplitState:
+        """The state of a split of which nothing is known but the position.
+
+        Args:
+            retention: for how long the stream keeps records (microseconds).
+        """
+        return SplitState(split, position, self.cursor(split, position), retention)
+
+    def cursor(self, split: Split, position: Position) -> Cursor:
+        """A cursor that polls the split from `position` on."""
+        return Cursor(self.log, self.data_loss, split.id, position)
 
     def session(self, state: SplitState) -> ProbeSession:
-        """A series of looks at one split in one trigger, with its own budget."""
-        return ProbeSession(self._log, self._data_loss, self._settings, state)
+        """The reads of one split for one trigger."""
+        return ProbeSession(self, state)
 
 
 class ProbeSession:
-    """Looks at one split, paced, and remembers what they cost."""
+    """Reads one split for one trigger, paced, and counts the reads.
 
-    def __init__(
-        self, log: StreamLog, data_loss: DataLossPolicy, settings: ProbeSettings, state: SplitState
-    ) -> None:
-        self._log = log
-        self._data_loss = data_loss
-        self._settings = settings
-        self._state_of = state
+    Every method raises what `Cursor.next_page` raises.
+    """
+
+    def __init__(self, probe: Probe, state: SplitState) -> None:
+        self._probe = probe
+        self._state = state
+        self._settings = probe.settings
         self._reads = 0
-        # A run that stops at a target can't wait until a look is due; then each one waits a little.
-        is_early = state.target is not None and state.next_look > log.server_time()
-        self._owed = settings.burst if is_early else 0
+        # A run with a target reads splits that are not due yet. Then every read waits for a moment.
+        is_early = state.target is not None and state.next_read_at > probe.log.server_time()
+        self._reads_owed = probe.settings.burst if is_early else 0
 
     @property
     def has_read(self) -> bool:
         return self._reads > 0
 
     def end(self) -> None:
-        """Sets when the split may be asked again."""
+        """Sets when the split may be read again."""
         cost = min(self._reads, self._settings.burst) * self._settings.budget
         if self._reads:
-            self._state_of.next_look = self._log.server_time() + int(cost * _SECOND)
+            self._state.end_reads(self._probe.log.server_time() + int(cost * _SECOND))
 
     def back_off(self) -> None:
-        """Leaves a throttled split alone for a while."""
+        """Leaves a split alone for a while that is throttled or failing."""
         self._settings.pause(2 * self._settings.budget)
 
-    def look(self, limit: int) -> None:
-        """Reads on behind what has been seen: one page, past empty ones in mid-split."""
-        state = self._state_of
-        state.note_quiet()
+    def read_page(self, limit: int) -> None:
+        """Reads on behind the last cut point: one page, or several as long as they are empty."""
+        state = self._state
+        state.begin_read()
         for _ in range(_MAX_EMPTY_PAGES):
             self._pace()
-            asked = self._log.server_time()
+            asked_at = self._probe.log.server_time()
             page = state.cursor.next_page(limit)
-            state.millis_behind = page.millis_behind
-            state.has_ended = page.next_iterator is None
-            state.is_at_tip = not state.has_ended and page.millis_behind == 0 and len(page.records) < limit
-            state.add(map(_seen, page.records))
-            if state.is_at_tip:
-                state.note_nothing(asked)
-            if page.records or state.is_at_tip or state.has_ended:
+            state.record_page(page, limit, asked_at)
+            if page.records or page.next_iterator is None or page.millis_behind == 0:
                 return
 
-    def find_tip(self, until: int, *, exact: bool) -> None:
-        """Makes the last of what is seen a record near the tip, or (`exact`) the tip at `until`.
+    def seek_to_tip(self, until: int, *, exact: bool) -> None:
+        """Makes the last cut point a record near the tip.
 
-        To be called behind a full page: the split is not quiet.
+        To be called after a full page, so it is known that records follow.
+
+        Args:
+            until: the instant (microseconds) that counts as the tip.
+            exact: find the very tip at `until`, and not a record near it.
         """
-        last = self._state_of.last_sequence
-        is_found = self.find_time(until, exact=exact)
+        last = self._state.last_sequence
+        is_found = self.seek_to_time(until, exact=exact)
         if is_found and exact:
-            self._walk(until, exact=True)
-        elif is_found and self._state_of.last_sequence == last:
-            self.look(SAMPLE)  # a burst, all of it younger than `until`
+            self._scan(until, exact=True)
+        elif is_found and self._state.last_sequence == last:
+            self.read_page(SAMPLE)  # many records came at once, all of them after `until`
 
-    def find_time(self, until: int, *, exact: bool = False) -> bool:
-        """Makes the last of what is seen the first record at or after `until`.
+    def seek_to_time(self, until: int, *, exact: bool = False) -> bool:
+        """Makes the last cut point the first record at or after `until` (microseconds).
 
-        False where there is none: then the last that is seen is a record near the tip, or (`exact`)
-        the tip.
+        Returns:
+            False where there is no such record. Then the last cut point is a record near the tip, or, with
+            `exact`, the last record before `until`.
         """
-        jump = self._jump(until)
-        if jump is not None:
-            self._leap(jump)
+        found = self._first_at(until)
+        if found is not None:
+            self._state.jump_to(found.point, found.cursor, found.page)
             return True
-        # No record so late, but a backlog. It often is small: look further before searching.
-        self.look(SAMPLE)
-        state = self._state_of
-        if state.seen and not state.is_exhausted:
-            best = self._bisect(state.seen[-1].arrival, until)
-            if best is not None:
-                self._leap(best)
-            self._walk(until, exact=exact)
+        # No record came so late. A backlog is often small: read on before searching by time.
+        self.read_page(SAMPLE)
+        state = self._state
+        if state.cut_points and not state.is_exhausted:
+            latest = self._latest_between(state.cut_points[-1].arrival, until)
+            if latest is not None:
+                state.jump_to(latest.point, latest.cursor, latest.page)
+            self._scan(until, exact=exact)
         return False
 
-    def _walk(self, until: int, *, exact: bool) -> None:
+    def _scan(self, until: int, *, exact: bool) -> None:
+        """Reads on in large pages to `until`; without `exact` some pages at most."""
         pages = 0
-        state = self._state_of
-        while not state.is_exhausted and (exact or pages < _WALK_PAGES):
-            self.look(PAGE)
+        state = self._state
+        while not state.is_exhausted and (exact or pages < _SCANNED_PAGES):
+            self.read_page(LARGEST_PAGE)
             pages += 1
-            if state.seen and state.seen[-1].arrival > until:
+            if state.cut_points and state.cut_points[-1].arrival > until:
                 return
 
-    def _leap(self, jump: _Jump) -> None:
-        state = self._state_of
-        if jump.record.sequence <= state.last_sequence:
-            return  # time and order do not always agree
-        state.add([jump.record])
-        state.has_gap = True
-        state.cursor = jump.cursor
-        state.millis_behind = jump.millis_behind
-        state.has_ended = jump.has_ended
-        state.is_at_tip = False
-
-    def _bisect(self, low: int, high: int) -> _Jump | None:
-        """The latest jump found between `low` and `high`, where nothing is at or after `high`."""
-        best: _Jump | None = None
+    def _latest_between(self, low: int, high: int) -> _Found | None:
+        """The latest record that bisection finds from `low` on, where none is at or after `high`."""
+        latest: _Found | None = None
         for _ in range(_MAX_BISECTIONS):
             if high - low <= _SECOND:
                 break
             middle = (low + high) // 2
-            jump = self._jump(middle)
-            if jump is None:
+            found = self._first_at(middle)
+            if found is None:
                 high = middle
             else:
-                best = jump
-                low = max(middle, min(jump.record.arrival, high))
-        return best
+                latest = found
+                low = max(middle, min(found.point.arrival, high))
+        return latest
 
-    def _jump(self, instant: int) -> _Jump | None:
-        """The first record at or after `instant`; None where there is none yet."""
-        instant = min(instant, self._log.server_time())  # the service refuses to look into the future
-        cursor = Cursor(self._log, self._data_loss, self._state_of.split.id, AtTime(instant))
+    def _first_at(self, instant: int) -> _Found | None:
+        """The first record at or after `instant` (microseconds); None where there is none."""
+        instant = min(instant, self._probe.log.server_time())  # the service refuses later instants
+        cursor = self._probe.cursor(self._state.split, AtTime(instant))
         for _ in range(_MAX_EMPTY_PAGES):
             self._pace()
             page = cursor.next_page(1)
-            has_ended = page.next_iterator is None
             if page.records:
-                return _Jump(_seen(page.records[0]), cursor, page.millis_behind, has_ended)
-            if has_ended or page.millis_behind == 0:
+                return _Found(CutPoint.of(page.records[0]), page, cursor)
+            if page.next_iterator is None or page.millis_behind == 0:
                 return None
         return None
 
     def _pace(self) -> None:
-        if self._owed + self._reads >= self._settings.burst:
+        if self._reads_owed + self._reads >= self._settings.burst:
             self._settings.pause(self._settings.spacing)
         self._reads += 1
-
-
-def _seen(record: AnyRecord) -> CutPoint:
-    size = len(record.data) + len(record.partition_key.encode())
-    return CutPoint(record.sequence_number, record.arrival, size)

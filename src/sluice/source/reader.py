@@ -1,7 +1,7 @@
-"""Reads one exact range of a split by polling, page by page.
+"""Reads one exact range of a split, page by page.
 
-The same range gives the same records, whoever reads it and whenever: what is not in the range is
-cut away, and a record that should be there and is not is a data loss, never a shorter batch.
+The same range gives the same records in every task and at every time. Records outside the range are cut
+away; a record that is missing is a data loss, and never makes the batch shorter without a word.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SplitT_contra = TypeVar("SplitT_contra", contravariant=True)
 
 
 OpenCursor = Callable[[SplitRange, Position], Cursor]
-"""Makes the cursor through which a range is read from a position on."""
+"""Opens the cursor through which a range is read from a position on."""
 
 
 class SplitReader(Protocol[SplitT_contra]):
-    """FLIP-27's split reader: gives the records of one assigned split, in order, then ends."""
+    """FLIP-27's split reader: gives the records of one assigned split in order, then ends."""
 
     def read(self, split: SplitT_contra) -> Iterator[Sequence[AnyRecord]]:
-        """Yields the records in pages, none of them empty.
+        """Yields the records in pages; no page is empty.
 
         A reader keeps no position between calls: the split says where it starts and ends.
         """
@@ -45,7 +45,7 @@ class ReadSettings:
     Attributes:
         page_limit: records asked for at a time.
         interval: pause between two reads of one split (seconds).
-        pause: sleeps for so many seconds; may raise to end the reading.
+        pause: sleeps for a number of seconds. It raises to end the reading.
     """
 
     page_limit: int
@@ -54,9 +54,12 @@ class ReadSettings:
 
 
 class RangeReader:
-    """The `SplitReader` of exact ranges over a `StreamLog`.
+    """The `SplitReader` of exact ranges of a `StreamLog`.
 
     Args:
+        log: the service.
+        data_loss: told when records of the range are gone.
+        settings: page size and pauses.
         open_cursor: None for cursors that poll.
     """
 
@@ -73,21 +76,21 @@ class RangeReader:
         self._open_cursor = open_cursor or self._poll
 
     def read(self, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
-        """Yields the records of the range; aggregates at its edges come whole.
+        """Yields the records of the range. Aggregated records at its edges come whole.
 
         Raises:
-            DataLossError: records of the range are gone and data loss is to fail.
-            ServiceError: a call failed for good.
+            DataLossError: records of the range are gone, and the query has to fail on data loss.
+            ServiceError: a call failed, and retries did not help.
         """
         try:
             yield from self._read(split)
         except ServiceError as error:
             if not error.missing:
                 raise
-            self._data_loss.report(f"{split.split} is gone, with what was to be read of it: {error}")
+            self._data_loss.report(f"{split.split} is gone, and the records of this batch with it: {error}")
 
     def _read(self, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
-        self._data_loss.expired_start(split.split, split.start, split.end.quiet)
+        self._data_loss.check_start(split.split, split.start, split.end.start_caught_up_at)
         cursor = self._open_cursor(split, _start(split))
         try:
             yield from self._read_through(cursor, split)
@@ -104,25 +107,25 @@ class RangeReader:
             if self._is_complete(split, cursor, page):
                 return
             limit = self._settings.page_limit
-            # Nothing to wait for where pages are pushed, but a reader nobody listens to is told so here.
+            # Pushed pages need no pause, but `pause` also ends a reader whose task has ended.
             self._settings.pause(0.0 if cursor.is_pushed else self._settings.interval)
 
     def _poll(self, split: SplitRange, position: Position) -> Cursor:
         return Cursor(self._log, self._data_loss, split.split, position)
 
     def _first_limit(self, split: SplitRange) -> int:
-        """Asks for little more than the range holds: what lies behind its end is thrown away."""
+        """Little more than the range holds: records behind its end are dropped."""
         limit, expected = self._settings.page_limit, split.expected
         return limit if expected is None else min(limit, expected + expected // 4 + 100)
 
     def _is_complete(self, split: SplitRange, cursor: Cursor, page: Page) -> bool:
-        """Whether the range's end has been reached, or (a data loss) can never be reached."""
+        """Whether the end of the range has been reached, or (after a data loss) cannot be reached."""
         end = split.end
         if isinstance(end, Closed):
             return page.next_iterator is None
         last = int(page.records[-1].sequence_number) if page.records else None
         if last is not None and last >= end.sequence:
-            self._check_end_was_met(split, end, page.records)
+            self._check_end(split, end, page.records)
             return True
         if page.next_iterator is None:
             return self._lost_end(split, end, "the shard ends before it")
@@ -130,25 +133,22 @@ class RangeReader:
             return self._is_end_gone(split, end, cursor)
         return False
 
-    def _check_end_was_met(self, split: SplitRange, end: After, records: Sequence[AnyRecord]) -> None:
-        """Behind the end without having met it, its record has been trimmed.
-
-        An end that was set right before a record is met by that record.
-        """
+    def _check_end(self, split: SplitRange, end: After, records: Sequence[AnyRecord]) -> None:
+        """Reports a loss if the record that the end names is missing among records that pass the end."""
         place = bisect_left(records, end.sequence, key=lambda record: int(record.sequence_number))
-        met = int(records[place].sequence_number)
-        if met > int(end.position_record):
-            self._lost_end(split, end, f"the next record is {met}")
+        found = int(records[place].sequence_number)
+        if found > int(end.position_record):
+            self._lost_end(split, end, f"the next record is {found}")
 
     def _is_end_gone(self, split: SplitRange, end: After, cursor: Cursor) -> bool:
-        """At the tip without having met the end: is it late, or gone?"""
+        """At the tip without having met the end: whether the record of the end is gone, or only late."""
         here = cursor.position
         if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
             return True
         start = before(end.position_record)
         probe = Cursor(self._log, _Silent(self._data_loss), split.split, start).next_page(1)
         if probe.records and probe.records[0].sequence_number == end.position_record:
-            # It is there, so this iterator has gone astray, or the range ends before it starts.
+            # The record exists, so the iterator is wrong, or the range ends before it starts.
             if cursor.reopened == _MAX_REOPENED:
                 raise ServiceError(
                     f"GetRecords of {split.split}: record {end.position_record}, where the batch ends, is "
@@ -160,7 +160,7 @@ class RangeReader:
             cursor.reopen()
             return False
         if not probe.records and probe.next_iterator is not None and probe.millis_behind > 0:
-            return False  # an empty page in mid-shard says nothing yet
+            return False  # an empty page may come anywhere before the tip
         return self._lost_end(split, end, "the shard's tip comes before it")
 
     def _lost_end(self, split: SplitRange, end: After, why: str) -> bool:
@@ -172,7 +172,7 @@ class RangeReader:
 
 
 class _Silent(DataLossPolicy):
-    """For a look whose very question is whether a record is still there."""
+    """For a read that only asks whether a record still exists."""
 
     def __init__(self, data_loss: DataLossPolicy) -> None:
         super().__init__(data_loss.log, fail=False, now=data_loss.now)
@@ -182,15 +182,15 @@ class _Silent(DataLossPolicy):
 
 
 def _start(split: SplitRange) -> Position:
-    """The start, with all that is known of how long nothing lay behind it."""
-    start, quiet = split.start, split.end.quiet
-    if isinstance(start, After) and quiet is not None:
-        return replace(start, idle=max(start.idle or 0, quiet))
+    """The start, with the last instant at which no record lay behind it; the end may know a later one."""
+    start, caught_up_at = split.start, split.end.start_caught_up_at
+    if isinstance(start, After) and caught_up_at is not None:
+        return replace(start, caught_up_at=max(start.caught_up_at or 0, caught_up_at))
     return start
 
 
 def _until(records: Sequence[AnyRecord], end: After | Closed) -> Sequence[AnyRecord]:
-    """The records of a page that lie before the range's end."""
+    """The records of a page up to the end of the range."""
     if isinstance(end, Closed):
         return records
     if records and int(records[-1].sequence_number) <= end.sequence:

@@ -1,196 +1,319 @@
-"""What the planner knows of a split ahead of the last batch. All of it is an accelerator: a state
-that is thrown away is rebuilt from the position alone."""
+"""What the planner knows of a split ahead of the last batch.
+
+All of it is an accelerator: a state that is dropped is made again from the position alone.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
 
 from sluice.source.cursor import Cursor
+from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, AtTime, Closed, Position
 from sluice.source.splits import Split
+from sluice.source.stream_log import Page
+from sluice.source.subscriptions import SubscriptionProgress
 
-if TYPE_CHECKING:
-    from sluice.source.subscriptions import View
+__all__ = ["Reach", "SplitState"]
 
-__all__ = ["CutPoint", "SplitState"]
-
-
-class CutPoint(NamedTuple):
-    """A record behind which a batch may end: what planning needs of it, and of those that lie before it.
-
-    Of a split that is read by looks each is one record. Of one that is pushed it may be the last of many
-    that came together.
-    """
-
-    number: str
-    arrival: int  # microseconds
-    size: int  # bytes, partition key included, of all that are counted
-    # Records from the one before in the list (excluded) up to this one (included).
-    count: int = 1  # type: ignore[assignment]  # hides that of tuples, which nobody needs
-    since: int | None = None  # when the first of those counted arrived (microseconds), where it is known
-
-    @property
-    def sequence(self) -> int:
-        return int(self.number)
-
-    @property
-    def first_arrival(self) -> int | None:
-        """When the first of those counted arrived (microseconds); None where that is not known."""
-        return self.arrival if self.count == 1 and self.since is None else self.since
+_CAUGHT_UP_WORTH_LOGGING = 600 * 1_000_000
+"""A hint is logged when it is this much newer than the one in the log (microseconds)."""
 
 
-@dataclass
+class Reach(enum.Enum):
+    """What lies behind the last cut point of a split."""
+
+    UNKNOWN = enum.auto()
+    """More records may follow; they have to be looked for."""
+    TIP = enum.auto()
+    """No record followed when the service was last heard."""
+    END = enum.auto()
+    """The split is closed, and no record follows."""
+    TARGET = enum.auto()
+    """The run ends here: records that follow are not part of it."""
+
+
+@dataclass(slots=True)
 class SplitState:
-    """A split, the position planned last, and what is known to lie behind it.
+    """The state of one split between two batches. Owned by the planner.
+
+    Only the methods here change the attributes, and each is named for what happened. A split gets its news
+    in one of two ways:
+
+    - *probed* (the default): a probe reads pages, see `record_page` and `jump_to`;
+    - *pushed* (`is_pushed`): a subscription tells how far it has come, see `adopt`.
+
+    A probed split is one of
+
+    - *answering*: `failing_since` is None;
+    - *throttled*: not read before `next_read_at`, for as long as the service throttles;
+    - *failing*: not read before `next_read_at`; the planner fails the query if that lasts too long;
+    - *missing* (`is_missing`): failing, because the service says that there is no such split.
+
+    What lies behind the last cut point is said by `reach`.
 
     Attributes:
-        split: as listed last.
+        split: as it was listed last.
         position: the end of the last batch.
-        cursor: reads on right behind ``seen``.
-        target: where a run that ends with what is available stops; ``seen`` never goes beyond.
-        seen: records behind ``position``, in order; between two of them others may lie unseen.
-        is_at_tip: nothing lay behind ``seen`` at the last look.
-        has_ended: the split is closed and ends behind ``seen``.
-        has_met_target: nothing between ``seen`` and the target needs a look.
-        millis_behind: how far the last look was from the tip.
-        has_gap: records lie unseen between those seen.
-        quiet: an instant (microseconds) at which nothing lay behind ``position``.
-        next_look: the earliest time (microseconds) to ask the service again.
-        failing_since: since when (microseconds) no look has succeeded.
+        cursor: reads on right behind the last cut point.
+        retention: for how long the stream keeps records (microseconds); 0 where that is not known.
+        target: where a run ends that reads what is available; no cut point lies behind it.
+        cut_points: where the next batch may end, in order, all behind `position`.
+        reach: what lies behind the last cut point.
+        has_gap: records that no cut point counts lie between the cut points.
+        millis_behind: how far the last answer was from the tip (milliseconds).
+        caught_up_at: an instant (microseconds) at which no record lay behind `position`.
+        next_read_at: the service must not be read before (microseconds).
+        failing_since: when the first of the reads failed that have failed since (microseconds).
         is_missing: the service says that there is no such split.
-        retention: for how long records are kept (microseconds), 0 where that is not known.
-        is_pushed: all this comes from a subscription, and the service is not to be asked.
-        idle_view: what was adopted last, where it said that nothing lies behind ``position``.
-        waits_since: since when (microseconds) a subscription has brought nothing and is not at the tip.
+        is_pushed: a subscription gives the news, and the service is not read.
+        stalled_since: since when a subscription has brought nothing though it is behind the tip
+            (microseconds).
+        caught_up_version: the version of the `SubscriptionProgress` adopted last, if it said that no record
+            lies behind `position`; else None.
     """
 
     split: Split
     position: Position
     cursor: Cursor
+    retention: int = 0
     target: After | Closed | None = None
-    seen: list[CutPoint] = field(default_factory=list)
-    is_at_tip: bool = False
-    has_ended: bool = False
-    has_met_target: bool = False
-    millis_behind: int | None = None
+    cut_points: Sequence[CutPoint] = ()
+    reach: Reach = Reach.UNKNOWN
     has_gap: bool = False
-    quiet: int | None = None
-    next_look: int = 0
+    millis_behind: int | None = None
+    caught_up_at: int | None = None
+    next_read_at: int = 0
     failing_since: int | None = None
     is_missing: bool = False
-    retention: int = 0
     is_pushed: bool = False
-    waits_since: int | None = None
-    idle_view: View | None = None
+    stalled_since: int | None = None
+    caught_up_version: int | None = field(default=None, repr=False)
+
+    # --- what is known --------------------------------------------------------------------------------
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether there is nothing to look for behind ``seen``."""
-        return self.is_at_tip or self.has_ended or self.has_met_target
+        """Whether the next batch has no record to look for behind the last cut point."""
+        return self.reach is not Reach.UNKNOWN
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the split is closed, and ends behind the last cut point."""
+        return self.reach is Reach.END
 
     @property
     def last_sequence(self) -> int:
-        """The number of the last record known, -1 where none is."""
-        if self.seen:
-            return self.seen[-1].sequence
+        """The sequence number of the last record known; -1 where none is."""
+        if self.cut_points:
+            return self.cut_points[-1].sequence
         return self.position.sequence if isinstance(self.position, After) else -1
 
-    def note_quiet(self) -> None:
-        """Before anything is read behind `position`: remembers until when nothing was there."""
+    def is_due(self, now: int) -> bool:
+        """Whether a probe may read the split now.
+
+        A run with a target ends when nothing is new. A split with a target is always due, so that no run
+        ends because a split was not read.
+        """
+        return not self.is_pushed and (self.target is not None or self.next_read_at <= now)
+
+    def count_before(self, instant: int | None) -> int:
+        """How many cut points come before the first that arrived at or after `instant`."""
+        if instant is None:
+            return len(self.cut_points)
+        for count, point in enumerate(self.cut_points):
+            if point.arrival >= instant:
+                return count
+        return len(self.cut_points)
+
+    def cut_at(self, count: int) -> After | Closed | None:
+        """The end of a batch that takes the first `count` cut points; None where that is no progress."""
+        if count == len(self.cut_points):
+            if self.reach is Reach.TARGET:
+                return self.target
+            if self.reach is Reach.END:
+                return Closed()
+        if count == 0:
+            return None
+        point = self.cut_points[count - 1]
         here = self.cursor.position
-        if not self.seen and isinstance(here, After) and here == self.position:
-            self.quiet = here.idle
+        is_last = count == len(self.cut_points)
+        caught_up_at = here.caught_up_at if is_last and isinstance(here, After) else None
+        return After(point.number, arrival=point.arrival, caught_up_at=caught_up_at)
 
-    def note_nothing(self, now: int) -> None:
-        """At the tip with nothing seen behind a start at a time, which has no record that would show it.
+    def lag(self, count: int) -> int | None:
+        """How far a batch that takes the first `count` cut points ends from the tip (milliseconds)."""
+        if self.millis_behind is None:
+            return None
+        if not self.cut_points or count >= len(self.cut_points):
+            return self.millis_behind
+        arrival = self.cut_points[max(0, count - 1)].arrival
+        return self.millis_behind + max(0, self.cut_points[-1].arrival - arrival) // 1000
 
-        Since the last time that was so, nothing can have come and expired again, if that is not too
-        long ago.
-        """
-        if not self.seen and isinstance(self.position, AtTime):
-            known = self.position.known_idle if self.quiet is None else self.quiet
-            if known < now < known + self.retention:
-                self.quiet = now
-
-    def add(self, records: Iterable[CutPoint]) -> None:
-        """Notes records read behind ``seen``, up to the target."""
-        if not isinstance(self.target, After):
-            self.seen.extend(records)
-            return
-        target = self.target
-        for record in records:
-            if record.sequence <= target.sequence:
-                self.seen.append(record)
-            elif record.count > 1 and not self.has_met_target:
-                # The target is one of the many that came together, and what lies before it counts.
-                self.seen.append(
-                    record._replace(number=target.number, arrival=target.arrival or record.arrival)
-                )
-            self.has_met_target = self.has_met_target or record.sequence >= target.sequence
-
-    def aim(self, target: After | Closed) -> None:
-        """A run ends at `target`, also where looks have come further by now."""
-        self.target = target
-        seen, self.seen = self.seen, []
-        self.add(seen)
-
-    def adopt(self, view: View) -> None:
-        """Takes over what a subscription has brought behind `position`, in place of what was looked up.
-
-        Whoever looks again goes on behind it, and nothing is read twice.
-        """
-        self.is_pushed = True
-        self.idle_view = view if view.is_at_tip and not view.marks and self.target is None else None
-        self.failing_since, self.is_missing = None, False
-        self.millis_behind = view.millis_behind
-        marks = self._behind_position(view.marks)
-        if not marks and (self.seen or self.has_met_target):
-            return  # looks have come further: that is planned first
-        if marks:
-            self.note_quiet()
-        self.seen, self.has_gap, self.has_met_target = [], False, False
-        self.add(marks)
-        is_whole = not marks or (bool(self.seen) and self.seen[-1].number == marks[-1].number)
-        self.is_at_tip = view.is_at_tip and is_whole
-        self.has_ended = view.has_ended and is_whole
-        idle = view.idle_at if is_whole else None
-        self.cursor = self.cursor.at(self._behind_seen(idle))
-        if idle is not None:
-            self.note_nothing(idle)
-
-    def unsee(self) -> None:
-        """Forgets what was seen: looks begin again right behind `position`."""
-        self.seen, self.has_gap, self.has_met_target = [], False, False
-        self.is_pushed = self.is_at_tip = self.has_ended = False
-        self.idle_view = None
-        self.cursor = self.cursor.at(self._behind_seen(self.quiet))
-
-    def _behind_position(self, marks: Sequence[CutPoint]) -> Sequence[CutPoint]:
-        if not isinstance(self.position, After):
-            return marks
-        # Inside an aggregate the record itself is still to come, with the sub-records that are left.
-        done = self.position.sequence - (self.position.sub is not None)
-        count = 0
-        while count < len(marks) and marks[count].sequence <= done:
-            count += 1
-        return marks[count:]
-
-    def _behind_seen(self, idle: int | None) -> Position:
-        """The place behind ``seen``, at which nothing lay behind it at the instant `idle`."""
-        if self.seen:
-            return After(self.seen[-1].number, arrival=self.seen[-1].arrival, idle=idle)
+    def with_hints(self, end: After | Closed) -> After | Closed:
+        """`end`, with the last instant without records behind the start of its batch, if that is news."""
         here = self.position
-        if not isinstance(here, After):
-            return here
-        looked = self.cursor.position
-        before = looked.idle if isinstance(looked, After) and looked == here else None
-        known = [instant for instant in (here.idle, before, idle) if instant is not None]
-        return replace(here, idle=max(known, default=None))
+        logged = here.last_caught_up_at if isinstance(here, AtTime) else None
+        if isinstance(here, After):
+            logged = here.caught_up_at
+        if self.caught_up_at is None or logged is None:
+            return end
+        if self.caught_up_at - logged < _CAUGHT_UP_WORTH_LOGGING:
+            return end
+        return replace(end, start_caught_up_at=self.caught_up_at)
 
-    def can_follow(self, position: Position) -> bool:
-        """Whether what is known still holds when the last batch ended at `position`."""
+    def position_with_hints(self, position: Position) -> Position:
+        """`position`, which the log holds for a split without news, with the last instant without news.
+
+        The hint is no news by itself: it is logged along with a batch. After a stop it tells a split without
+        records from one whose records have expired.
+        """
+        here = self.cursor.position
+        if isinstance(here, After) and here == position == self.position and not self.cut_points:
+            return here
+        if isinstance(position, AtTime) and position == self.position and self.caught_up_at is not None:
+            return replace(position, caught_up_at=self.caught_up_at)
+        return position
+
+    # --- probes ---------------------------------------------------------------------------------------
+
+    def begin_read(self) -> None:
+        """Caller: a probe, before it reads on. Affects: `caught_up_at`.
+
+        Keeps the instant up to which no record came, which the cursor forgets when it moves on.
+        """
+        here = self.cursor.position
+        if not self.cut_points and isinstance(here, After) and here == self.position:
+            self.caught_up_at = here.caught_up_at
+
+    def record_page(self, page: Page, limit: int, asked_at: int) -> None:
+        """Caller: a probe that has read on through `cursor`. Affects: `cut_points`, `reach`, `millis_behind`,
+        `caught_up_at`.
+
+        Args:
+            limit: how many records were asked for.
+            asked_at: when (microseconds).
+        """
+        self.millis_behind = page.millis_behind
+        self._set_reach(_reach_of(page, limit))
+        self._add(map(CutPoint.of, page.records))
+        if self.reach is Reach.TIP:
+            self._confirm_caught_up(asked_at)
+
+    def jump_to(self, point: CutPoint, cursor: Cursor, page: Page) -> None:
+        """Caller: a probe that found a record by time. Affects: `cut_points`, `reach`, `has_gap`, `cursor`,
+        `millis_behind`.
+
+        Args:
+            point: the record that was found.
+            cursor: reads on behind it.
+            page: the answer that held it.
+        """
+        if point.sequence <= self.last_sequence:
+            return  # arrival times need not rise with sequence numbers
+        self._add([point])
+        self.has_gap = True
+        self.cursor = cursor
+        self.millis_behind = page.millis_behind
+        self._set_reach(Reach.END if page.next_iterator is None else Reach.UNKNOWN)
+
+    def end_reads(self, next_read_at: int) -> None:
+        """Caller: a probe that has read the split for this trigger. Affects: `next_read_at`."""
+        self.next_read_at = next_read_at
+
+    def mark_answered(self) -> None:
+        """Caller: the planner, when a read has succeeded. Affects: `failing_since`."""
+        self.failing_since = None
+
+    def mark_throttled(self, next_read_at: int) -> None:
+        """Caller: the planner, when a read was throttled. Affects: `next_read_at`, `is_missing`."""
+        self.is_missing = False
+        self.next_read_at = next_read_at
+
+    def mark_failed(self, now: int, next_read_at: int, *, is_missing: bool) -> int:
+        """Caller: the planner, when a read has failed and may succeed later. Affects: `failing_since`,
+        `next_read_at`, `is_missing`.
+
+        Returns:
+            For how long reads have failed (microseconds).
+        """
+        if self.failing_since is None:
+            self.failing_since = now
+        self.next_read_at = next_read_at
+        self.is_missing = is_missing
+        return now - self.failing_since
+
+    # --- subscriptions --------------------------------------------------------------------------------
+
+    def adopt(self, progress: SubscriptionProgress) -> None:
+        """Caller: the subscription tracker. Affects: all but `split`, `position`, `target`, `next_read_at`.
+
+        Takes what a subscription has brought behind `position` in place of what probes have found. Cut
+        points beyond the subscription's are planned first: then the state keeps them.
+        """
+        is_caught_up = progress.is_at_tip and not progress.cut_points and self.target is None
+        self.is_pushed = True
+        self.caught_up_version = progress.version if is_caught_up else None
+        self.failing_since, self.is_missing = None, False
+        self.millis_behind = progress.millis_behind
+        points = self._behind_position(progress.cut_points)
+        if not points and (self.cut_points or self.reach is Reach.TARGET):
+            return
+        if points:
+            self.begin_read()
+        self._drop_cut_points()
+        self._add(points)
+        is_whole = not points or (bool(self.cut_points) and self.cut_points[-1].number == points[-1].number)
+        if is_whole:
+            self._set_reach(_reach_of_subscription(progress))
+        caught_up_at = progress.caught_up_at if is_whole else None
+        self.cursor = self.cursor.at(self._behind_last(caught_up_at))
+        if caught_up_at is not None:
+            self._confirm_caught_up(caught_up_at)
+
+    def leave_to_probes(self) -> None:
+        """Caller: the subscription tracker, when no subscription covers it. Affects: `is_pushed`."""
+        self.is_pushed = False
+
+    def mark_stalled(self, now: int) -> int:
+        """Caller: the subscription tracker, when a subscription is behind the tip and brings nothing.
+        Affects: `stalled_since`.
+
+        Returns:
+            For how long that has been so (microseconds).
+        """
+        if self.stalled_since is None:
+            self.stalled_since = now
+        return now - self.stalled_since
+
+    def mark_moving(self) -> None:
+        """Caller: the subscription tracker, when a subscription brings records, or is at the tip.
+        Affects: `stalled_since`.
+        """
+        self.stalled_since = None
+
+    # --- batches --------------------------------------------------------------------------------------
+
+    def relist(self, split: Split) -> None:
+        """Caller: the enumerator, when splits were listed. Affects: `split`."""
+        self.split = split
+
+    def stop_at(self, target: After | Closed) -> None:
+        """Caller: the enumerator. A run ends at `target`, also where probes have come further by now.
+        Affects: `target`, `cut_points`, `reach`.
+        """
+        self.target = target
+        points, self.cut_points = self.cut_points, ()
+        self._add(points)
+
+    def forget_missing(self) -> None:
+        """Caller: the enumerator, which will list splits again. Affects: `is_missing`."""
+        self.is_missing = False
+
+    def can_advance_to(self, position: Position) -> bool:
+        """Whether what is known still holds if the last batch ended at `position`."""
         if position == self.position:
             return True
         is_ahead = not isinstance(self.position, After) or (
@@ -198,46 +321,97 @@ class SplitState:
         )
         return isinstance(position, After) and is_ahead and position.sequence <= self.last_sequence
 
-    def follow(self, position: Position) -> None:
-        """Forgets what a batch that ended at `position` has taken."""
+    def advance_to(self, position: Position) -> None:
+        """Caller: the enumerator, when the last batch ended at `position`. Affects: `position`, `cut_points`,
+        `has_gap`, `caught_up_at`, `caught_up_version`.
+        """
         if isinstance(position, After) and position != self.position:
-            taken = sum(1 for record in self.seen if record.sequence <= position.sequence)
-            self.seen = self.seen[taken:]
+            taken = sum(1 for point in self.cut_points if point.sequence <= position.sequence)
+            self.cut_points = self.cut_points[taken:]
             self.has_gap = False
             self.position = position
-            self.quiet = None
-            self.idle_view = None
+            self.caught_up_at = None
+            self.caught_up_version = None
 
-    def count_before(self, instant: int | None) -> int:
-        """How many of ``seen`` come before the first that arrived at or after `instant`."""
-        if instant is None:
-            return len(self.seen)
-        for count, record in enumerate(self.seen):
-            if record.arrival >= instant:
-                return count
-        return len(self.seen)
+    def reset(self) -> None:
+        """Caller: the subscription tracker. Probes begin again right behind `position`.
+        Affects: all but `split`, `position`, `target` and `next_read_at`.
+        """
+        self._drop_cut_points()
+        self.is_pushed = False
+        self.caught_up_version = None
+        self.cursor = self.cursor.at(self._behind_last(self.caught_up_at))
 
-    def cut_at(self, count: int) -> After | Closed | None:
-        """The end of a batch that takes the first `count` of ``seen``; None for no progress."""
-        if count == len(self.seen):
-            if self.has_met_target:
-                return self.target
-            if self.has_ended:
-                return Closed()
-        if count == 0:
-            return None
-        record = self.seen[count - 1]
-        return After(record.number, arrival=record.arrival, idle=self._idle(count))
+    # --- inside ---------------------------------------------------------------------------------------
 
-    def lag(self, count: int) -> int | None:
-        """How far (ms) a batch that ends behind `count` records seen is from the tip."""
-        if self.millis_behind is None:
-            return None
-        if not self.seen or count >= len(self.seen):
-            return self.millis_behind
-        here = self.seen[max(0, count - 1)].arrival
-        return self.millis_behind + max(0, self.seen[-1].arrival - here) // 1000
+    def _drop_cut_points(self) -> None:
+        self.cut_points, self.has_gap, self.reach = (), False, Reach.UNKNOWN
 
-    def _idle(self, count: int) -> int | None:
-        here = self.cursor.position
-        return here.idle if count == len(self.seen) and isinstance(here, After) else None
+    def _set_reach(self, reach: Reach) -> None:
+        """Records behind a target do not matter, so `Reach.TARGET` stays until the cut points are dropped."""
+        if self.reach is not Reach.TARGET:
+            self.reach = reach
+
+    def _add(self, points: Iterable[CutPoint]) -> None:
+        """Adds cut points behind the last one, up to the target."""
+        target = self.target
+        if not isinstance(target, After):
+            self.cut_points = [*self.cut_points, *points]
+            return
+        kept = list(self.cut_points)
+        for point in points:
+            if point.sequence <= target.sequence:
+                kept.append(point)
+            elif point.count > 1 and self.reach is not Reach.TARGET:
+                # The target is among the records that this cut point counts: the records before it belong
+                # to the run.
+                kept.append(point._replace(number=target.number, arrival=target.arrival or point.arrival))
+            if point.sequence >= target.sequence:
+                self.reach = Reach.TARGET
+        self.cut_points = kept
+
+    def _confirm_caught_up(self, now: int) -> None:
+        """No record lay behind a position at a time, which names no record that would show it.
+
+        If the last such confirmation is not older than the retention, no record can have come and expired
+        since then.
+        """
+        if not self.cut_points and isinstance(self.position, AtTime):
+            known = self.position.last_caught_up_at if self.caught_up_at is None else self.caught_up_at
+            if known < now < known + self.retention:
+                self.caught_up_at = now
+
+    def _behind_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
+        if not isinstance(self.position, After):
+            return points
+        # Inside an aggregate the record itself is read again, for the user records that are left.
+        done = self.position.sequence - (self.position.sub is not None)
+        count = 0
+        while count < len(points) and points[count].sequence <= done:
+            count += 1
+        return points[count:]
+
+    def _behind_last(self, caught_up_at: int | None) -> Position:
+        """The position behind the last cut point, with the instant at which no record lay behind it."""
+        if self.cut_points:
+            last = self.cut_points[-1]
+            return After(last.number, arrival=last.arrival, caught_up_at=caught_up_at)
+        here = self.position
+        if not isinstance(here, After):
+            return here
+        read = self.cursor.position
+        earlier = read.caught_up_at if isinstance(read, After) and read == here else None
+        known = [at for at in (here.caught_up_at, earlier, caught_up_at) if at is not None]
+        return replace(here, caught_up_at=max(known, default=None))
+
+
+def _reach_of(page: Page, limit: int) -> Reach:
+    if page.next_iterator is None:
+        return Reach.END
+    return Reach.TIP if page.millis_behind == 0 and len(page.records) < limit else Reach.UNKNOWN
+
+
+def _reach_of_subscription(progress: SubscriptionProgress) -> Reach:
+    if progress.has_ended:
+        return Reach.END
+    return Reach.TIP if progress.is_at_tip else Reach.UNKNOWN

@@ -1,4 +1,4 @@
-"""Splits: the shards of streams, and their lineage through resharding (FLIP-27's splits)."""
+"""Splits (FLIP-27): the shards of streams, and their lineage through resharding."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Split:
     """A shard as the service lists it.
 
     Attributes:
-        parents: shard ids this one was made from (two after a merge); they may have expired.
-        starting_sequence: no record of the shard has a lower number.
+        parents: ids of the shards it was split or merged from, two after a merge. They may have expired.
+        starting_sequence: no record of the shard has a lower sequence number.
         ending_sequence: None while the shard is open.
         hash_range: first and last hash key, both included.
     """
@@ -42,9 +42,9 @@ class Split:
 
 
 class Lineage:
-    """Which splits may be read, given those that are drained: parents before children.
+    """Which splits may be read: those whose parents have been read to their end.
 
-    A parent that is no longer listed has expired with all its records, and holds nobody back.
+    A parent that is not listed any more has expired with all its records; its children need not wait.
     """
 
     def __init__(self, splits: Iterable[Split]) -> None:
@@ -55,7 +55,11 @@ class Lineage:
         return self._splits
 
     def readable(self, drained: Collection[SplitId]) -> list[Split]:
-        """Splits that are not drained and whose parents all are, in the order of their ids."""
+        """The splits that are not drained and whose parents are, in the order of their ids.
+
+        Args:
+            drained: splits that have been read to their end.
+        """
         return [
             split
             for split_id, split in sorted(self._splits.items())

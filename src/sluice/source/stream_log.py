@@ -1,7 +1,7 @@
-"""The narrow interface behind which a stream service stands, and what it hands out.
+"""The interface of a service that keeps streams as logs, and the records it gives.
 
-``sluice.kinesis.client`` implements it against Kinesis; tests implement it in memory. Nothing here
-knows an SDK. Instants are whole microseconds since the epoch, in UTC, as Arrow and Spark keep them.
+``sluice.kinesis.client`` implements it for Kinesis, tests implement it in memory. Instants are whole
+microseconds since the epoch, in UTC, as Arrow and Spark keep them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Literal, NamedTuple, Protocol
 
 from sluice.source.splits import Split, SplitId
 
-__all__ = ["AnyRecord", "IteratorStart", "Page", "Record", "RecordPublisher", "StreamInfo", "StreamLog"]
+__all__ = ["AnyRecord", "IteratorStart", "Page", "Record", "StreamInfo", "StreamLog"]
 
 
 class AnyRecord(Protocol):
-    """One record as the service stores it, before deaggregation, whatever object holds it.
+    """One record as the service stores it, before deaggregation.
 
     Attributes:
-        arrival: microseconds since the epoch; not guaranteed to rise with the sequence number. It may be
-            derived each time it is asked for.
+        arrival: microseconds since the epoch. It need not rise with the sequence number, and may be computed
+            at every access.
     """
 
     @property
@@ -34,7 +34,7 @@ class AnyRecord(Protocol):
 
 
 class Record(NamedTuple):
-    """The plain `AnyRecord`."""
+    """An `AnyRecord` that holds plain values."""
 
     sequence_number: str
     arrival: int
@@ -47,9 +47,9 @@ class Page:
     """The answer to one read.
 
     Attributes:
-        records: in sequence order; may be empty anywhere in a split, not only at its tip.
+        records: in the order of their sequence numbers. A page without records may come anywhere in a split.
         next_iterator: where to read on; None at the end of a closed split.
-        millis_behind: how far the page's end is from the tip, in ms; only 0 means the tip.
+        millis_behind: how far the end of the page is from the tip (milliseconds); 0 at the tip alone.
     """
 
     records: Sequence[AnyRecord]
@@ -59,11 +59,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What identifies a stream and how long it keeps records.
+    """What identifies a stream, and how long it keeps records.
 
     Attributes:
-        created: when it was created (microseconds): a stream deleted and created again differs.
-        retention: seconds.
+        created: when it was created (microseconds). A later stream of the same name has another value.
+        retention: for how long it keeps records (seconds).
     """
 
     name: str
@@ -73,7 +73,10 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class IteratorStart:
-    """Where an iterator starts; the kinds are those of Kinesis' ``GetShardIterator``."""
+    """Where an iterator starts, as in Kinesis' ``GetShardIterator``.
+
+    https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetShardIterator.html
+    """
 
     kind: Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"]
     sequence_number: str | None = None
@@ -89,43 +92,19 @@ class StreamLog(Protocol):
     """
 
     def describe(self, stream: str) -> StreamInfo:
-        """The stream's identity and retention."""
+        """What identifies the stream, and its retention."""
 
     def list_splits(self, stream: str) -> Sequence[Split]:
-        """All splits that still hold records or may get some, closed ones included."""
+        """All splits that hold records or may get some, closed ones included."""
 
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
-        """An opaque iterator, good for some minutes. None where a closed split ends before `start`."""
+        """An opaque iterator, valid for some minutes; None where a closed split ends before `start`."""
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
         """Reads one page of at most `limit` records.
 
-        Not retried when the iterator has expired: the caller knows where it was.
+        An expired iterator is not retried, because only the caller knows the position to go on from.
         """
 
     def server_time(self) -> int:
-        """Now, by the service's clock as far as known (microseconds)."""
-
-
-class RecordPublisher(Protocol):
-    """Pages of one split that a service pushes, from a position on.
-
-    Attributes:
-        is_gapless: nothing is missing between the position and the first page, which whoever gives the
-            publisher has seen to. Else it begins with the record that shows where the position is.
-    """
-
-    is_gapless: bool
-
-    def next_page(self) -> Page:
-        """Blocks until the next event.
-
-        Its records may be none; ``next_iterator`` is None only at the end of a closed split, and any text
-        else. Records that were handed out before, or that lie before the position, may come again.
-
-        Raises:
-            ServiceError: this publisher is over; what has been handed out stays valid.
-        """
-
-    def close(self) -> None:
-        """Releases what the publisher holds. May be called twice, and after the publisher has ended."""
+        """The time by the service's clock, as far as it is known (microseconds)."""

@@ -1,7 +1,8 @@
-"""What is known of splits that are pushed: how far each has come, ahead of the planner.
+"""Splits whose records the service pushes: what the planner knows of their subscriptions (FLIP-128).
 
-A split whose records a service pushes all the time need not be looked at to know where a batch may
-end. Like all that a state holds this is an accelerator: where it is missing, splits are probed.
+The planner need not read a split to find the end of a batch while a subscription to the split is open:
+the subscription says how far it has come. Like everything the planner keeps, this is an accelerator: a
+split without a subscription is probed.
 """
 
 from __future__ import annotations
@@ -10,49 +11,58 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import Position
-from sluice.source.split_state import CutPoint
 from sluice.source.splits import SplitId
 
-__all__ = ["Subscriptions", "View"]
+__all__ = ["SubscriptionProgress", "Subscriptions"]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """What is pushed and buffered of one split behind the position asked for.
+class SubscriptionProgress:
+    """What a subscription has brought behind a position.
+
+    Agents send one for every event, and `Subscriptions` gives one for all events behind a position.
 
     Attributes:
-        marks: in order, all behind the position; each a record where a batch may end.
-        is_at_tip: the last event said so, and nothing follows the last mark.
-        has_ended: the split is closed and ends behind the last mark.
-        millis_behind: how far the last event was from the tip (ms).
-        idle_at: an instant (microseconds) at which nothing lay behind the last mark.
+        cut_points: in the order of their sequence numbers, all behind the position.
+        millis_behind: how far the last event was from the tip of the split (milliseconds).
+        has_ended: the split is closed, and no record follows the last cut point.
+        caught_up_at: an instant (microseconds) at which no record lay behind the last cut point.
+        version: in a `Subscriptions`, changes whenever anything else here changes.
     """
 
-    marks: Sequence[CutPoint]
-    is_at_tip: bool
-    has_ended: bool
+    cut_points: Sequence[CutPoint]
     millis_behind: int
-    idle_at: int | None
+    has_ended: bool = False
+    caught_up_at: int | None = None
+    version: int = 0
+
+    @property
+    def is_at_tip(self) -> bool:
+        """Whether no record lay behind the last cut point when the last event was sent."""
+        return self.millis_behind == 0 and not self.has_ended
 
 
 class Subscriptions(Protocol):
-    """What holds subscriptions to splits between batches. Used by one thread."""
+    """The subscriptions that stay open between batches. Called by the planning thread alone."""
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
-        """The splits that may be read now, and where the next batch starts in each.
+        """Keeps a subscription open to each of these splits, and to no other.
 
-        What lies before a position is not needed again, and a split that is not named is not needed.
-        A subscription is asked for where none covers the position. Called for every trigger, so it is
-        cheap and does not block.
+        Called for every trigger, so it is cheap and does not block.
+
+        Args:
+            positions: where the next batch starts in each split that may be read now. Records before a
+                position are not needed any more. Where no subscription covers a position, one is opened.
         """
 
-    def view(self, split: SplitId, position: Position) -> View | None:
+    def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
         """What lies behind `position`; None where no subscription covers it, or none does so yet.
 
-        One covers it that will give, or has given, every record behind it. That is not so where the
-        record that shows where the position is has not come first: then it may have expired, and others
-        with it, which is for polling to judge.
+        A subscription covers a position if it gives, or has given, every record behind the position. A
+        subscription does not cover it whose first record is not the one that the position names: the
+        records between may have expired, and polling decides whether they were lost.
         """
 
     def close(self) -> None:

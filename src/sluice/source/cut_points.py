@@ -1,0 +1,48 @@
+"""The places in a split where a batch may end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sluice.source.stream_log import AnyRecord
+
+__all__ = ["CutPoint"]
+
+
+class CutPoint(NamedTuple):
+    """A record behind which a batch may end, with what admission needs of the records before it.
+
+    A probe makes one cut point for each record that it reads; a subscription makes one for many records
+    that came in one event. The records that are counted lie between the cut point before this one
+    (excluded) and the record itself (included).
+
+    Attributes:
+        number: sequence number of the record.
+        arrival: when the record arrived (microseconds).
+        size: bytes of the counted records, partition keys included.
+        count: how many records are counted.
+        since: when the first counted record arrived (microseconds), where that is known.
+    """
+
+    number: str
+    arrival: int
+    size: int
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count
+    since: int | None = None
+
+    @classmethod
+    def of(cls, record: AnyRecord) -> CutPoint:
+        """The cut point that counts one record."""
+        return cls(
+            record.sequence_number, record.arrival, len(record.data) + len(record.partition_key.encode())
+        )
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number, to compare by."""
+        return int(self.number)
+
+    @property
+    def first_arrival(self) -> int | None:
+        """When the first counted record arrived (microseconds); None where that is not known."""
+        return self.arrival if self.count == 1 and self.since is None else self.since
