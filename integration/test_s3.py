@@ -346,7 +346,7 @@ def test_memory_does_not_grow_with_the_rows(
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     (_, few, before), (files, many, after) = json.loads(done.stdout)

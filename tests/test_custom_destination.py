@@ -158,7 +158,7 @@ def test_a_fatal_answer_ends_the_task(endpoint: Endpoint) -> None:
 
 def test_an_endpoint_that_hangs_up_is_tried_again(endpoint: Endpoint) -> None:
     """Errors of the transport say nothing of any entry; a mistake in the code is not tried again."""
-    destination = read_sink({"destination": NAME, "httpEndpoint": endpoint.url}).destination
+    destination: Any = read_sink({"destination": NAME, "httpEndpoint": endpoint.url}).destination
 
     assert not destination.is_fatal(ConnectionResetError())
     assert destination.is_fatal(KeyError("results"))
@@ -205,7 +205,7 @@ def strategy(config: AsyncSinkConfig, clock: Any) -> Any:
 
 def test_the_strategy_of_the_page_is_silent_for_a_second(endpoint: Endpoint) -> None:
     """By a clock of its own; and the sink builds it with the settings."""
-    setup = read_sink(
+    setup: Any = read_sink(
         {"destination": NAME, "httpEndpoint": endpoint.url, "rateLimiting": "patient:PatientStrategy"}
     )
     built: Any = setup.create_strategy()
@@ -228,7 +228,7 @@ def test_a_writer_obeys_it(endpoint: Endpoint) -> None:
     def fast() -> float:
         return time.monotonic() * 100
 
-    setup = read_sink({"destination": NAME, "httpEndpoint": endpoint.url})
+    setup: Any = read_sink({"destination": NAME, "httpEndpoint": endpoint.url})
     writer = AsyncSinkWriter(setup.destination, setup.config, strategy(setup.config, fast), clock=fast)
     documents = [json.dumps({"id": number}) for number in range(6)]
     writer.open(StructType([StructField("document", StringType())]))

@@ -35,15 +35,13 @@ def run(options: Mapping[str, str], log: str, name: str, batches: int) -> None:
         uploads: list[Any] = []
         for task in range(TASKS):
             attempt += 1
-            destination = read_sink(options).committing
-            assert destination is not None
+            destination: Any = read_sink(options).destination
             writer = destination.create_writer(_SCHEMA, Origin("s3", "query", name, batch, task, attempt))
             start = (batch * TASKS + task) * ROWS
             ids = range(start, start + ROWS)
             writer.write(pa.RecordBatch.from_pydict({"id": ids, "part": [each % 2 for each in ids]}))
             uploads += writer.prepare_commit()
             writer.close()
-        destination = read_sink(options).committing
-        assert destination is not None
+        destination = read_sink(options).destination
         EpochCommit(destination, Epoch("query", name, batch)).commit(uploads)
         Path(log, str(batch)).touch()

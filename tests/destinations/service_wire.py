@@ -13,6 +13,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SinkFigures
+from sluice.sink.setup import AsyncSinkSetup
 
 CONNECTION = ConnectionConfig(
     region="eu-west-1",
@@ -62,6 +63,13 @@ class ServiceWire(Wire):
         events.register(f"before-send.{service}", self.send, unique_id="wire")
 
 
+def read_async_sink(options: dict[str, str]) -> AsyncSinkSetup:
+    """`read_sink` for a destination that is written to in batches."""
+    setup = read_sink(options)
+    assert isinstance(setup, AsyncSinkSetup)
+    return setup
+
+
 def fast() -> float:
     """A clock a thousand times as fast, so that pauses after refusals take no time."""
     return time.monotonic() * 1000
@@ -75,7 +83,7 @@ def write_all(options: dict[str, str], *batches: pa.RecordBatch, **changes: Any)
         batches: the rows.
         changes: of the writer's configuration.
     """
-    setup = read_sink(OPTIONS | options)
+    setup = read_async_sink(OPTIONS | options)
     settings = vars(setup.config) | {
         "max_time_in_buffer": 1e9,
         "request_timeout": 1e9,

@@ -13,7 +13,7 @@ from botocore import exceptions as sdk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinesis_wire import answer, refusal
-from service_wire import CONNECTION, OPTIONS, ServiceWire, write_all
+from service_wire import CONNECTION, OPTIONS, ServiceWire, read_async_sink, write_all
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
@@ -191,7 +191,7 @@ def test_a_write_waits_for_a_request_that_was_given_up() -> None:
 
 def test_the_limits_and_the_name() -> None:
     """25 writes, 16 MB a request, 400 KB an item; 50 requests in flight, 10,000 writes buffered."""
-    setup = read_sink(OPTIONS | TABLE)
+    setup = read_async_sink(OPTIONS | TABLE)
     config = setup.config
 
     assert isinstance(setup.destination, DynamoDbDestination)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinesis_wire import answer, refusal
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
-from service_wire import CONNECTION, OPTIONS, ServiceWire, write_all
+from service_wire import CONNECTION, OPTIONS, ServiceWire, read_async_sink, write_all
 
 from sluice.destinations import read_sink
 from sluice.destinations.firehose import FirehoseDestination, FirehoseRowConverter
@@ -145,7 +145,7 @@ def test_too_few_results_are_no_success() -> None:
 
 def test_the_limits_and_the_name() -> None:
     """500 records, 4 MiB a request, 1000 KiB a record; data alone counts."""
-    setup = read_sink(OPTIONS | FIREHOSE)
+    setup = read_async_sink(OPTIONS | FIREHOSE)
     config = setup.config
 
     assert isinstance(setup.destination, FirehoseDestination)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from botocore import exceptions as sdk
+from service_wire import read_async_sink
 
 from sluice.aws.connection import ConnectionConfig
-from sluice.destinations import read_sink
 from sluice.destinations.s3_dead_letters import S3DeadLetterQueue
 from sluice.errors import ServiceError
 from sluice.retry import Retrier
@@ -120,10 +120,10 @@ def test_the_path_says_which_queue_it_is(tmp_path: Path) -> None:
     """A directory, also as file URL; S3 by its scheme; none without the option."""
 
     def made(path: str) -> Any:
-        create = read_sink(KINESIS | {"deadLetterPath": path}).dead_letters
+        create = read_async_sink(KINESIS | {"deadLetterPath": path}).dead_letters
         return create(ORIGIN) if create else None
 
     assert isinstance(made(str(tmp_path)), LocalDeadLetterQueue)
     assert isinstance(made(f"file://{tmp_path}"), LocalDeadLetterQueue)
     assert isinstance(made("s3://letters/x"), S3DeadLetterQueue)
-    assert read_sink(KINESIS).dead_letters is None
+    assert read_async_sink(KINESIS).dead_letters is None

@@ -12,7 +12,7 @@ from botocore import exceptions as sdk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinesis_wire import answer, refusal
-from service_wire import CONNECTION, OPTIONS, ServiceWire, write_all
+from service_wire import CONNECTION, OPTIONS, ServiceWire, read_async_sink, write_all
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
@@ -185,7 +185,7 @@ def test_the_region_is_the_queues_unless_another_is_given() -> None:
 
 def test_the_limits_and_the_name() -> None:
     """10 messages, 1 MiB a request and a message; 50 requests in flight, 5,000 messages buffered."""
-    setup = read_sink(OPTIONS | FIFO)
+    setup = read_async_sink(OPTIONS | FIFO)
     config = setup.config
 
     assert isinstance(setup.destination, SqsDestination)

@@ -1,14 +1,13 @@
-"""From the sink's options to all that a writer needs: which destination, and how it is set.
+"""Finds a destination's class by name, and reads the options of a sink.
 
-A destination is built in, registered as an entry point, or named as ``package.module:Name``.
+A destination is built in, registered as an entry point of the group ``sluice.destinations``, or given as
+``package.module:Name``.
 """
 
 from __future__ import annotations
 
-import importlib
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, cast
@@ -17,8 +16,8 @@ from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connecti
 from sluice.errors import OptionError
 from sluice.options import Option, OptionValues, read_options
 from sluice.sink.committing import is_committing
-from sluice.sink.config import AsyncSinkConfig, SinkLimits
-from sluice.sink.contracts import CommittingDestination, Destination, RateLimitingStrategy
+from sluice.sink.config import SinkLimits
+from sluice.sink.contracts import CommittingDestination, Destination
 from sluice.sink.dead_letters import DeadLetterQueue, LocalDeadLetterQueue, Origin
 from sluice.sink.options import (
     ASYNC_OPTIONS,
@@ -26,18 +25,17 @@ from sluice.sink.options import (
     DESTINATION,
     SINK_OPTIONS,
     config_from_options,
+    load_object,
     progress_listener_from_options,
     strategy_from_options,
 )
-from sluice.sink.progress import SinkProgress
+from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 
 __all__ = [
     "ENTRY_POINT_GROUP",
     "FORMAT",
-    "AsyncSettings",
     "CommittingDestinationClass",
     "DestinationClass",
-    "SinkSetup",
     "destination_class",
     "read_sink",
 ]
@@ -52,22 +50,21 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "sqs": "sluice.destinations.sqs:SqsDestination",
     "s3": "sluice.destinations.s3:S3Destination",
 }
-
+# Imported only where it is used, like the destinations.
 _S3_DEAD_LETTERS: Final = "sluice.destinations.s3_dead_letters:S3DeadLetterQueue"
 
-_PARTS: Final = ("OPTIONS", "LIMITS", "from_options")
-_PARTS_OF_COMMITTING: Final = ("OPTIONS", "from_options", "create_writer")
+_REQUIRED: Final = ("OPTIONS", "LIMITS", "from_options")
+_REQUIRED_OF_COMMITTING: Final = ("OPTIONS", "from_options", "create_writer")
 
-_MODULE_AND_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
+_MODULE_AND_NAME: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
 
 
 class DestinationClass(Protocol):
-    """What the sink asks of the class of a destination, beside the `Destination` it makes.
+    """What the class of a destination must have, besides the methods of `Destination`.
 
     Attributes:
-        OPTIONS: the options of its own; those every destination has, and those of the connection, are
-            not repeated.
-        LIMITS: what the service takes: the defaults of batching and back-pressure.
+        OPTIONS: the destination's own options, without those of the sink and of the connection.
+        LIMITS: the service's limits, which are the defaults of the batching options.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]]
@@ -75,18 +72,19 @@ class DestinationClass(Protocol):
 
     @classmethod
     def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> Destination[Any] | None:
-        """Makes the destination. Called on the driver, to check, and in every task, to write.
+        """Makes the destination; calls no service.
 
-        Touches no network. What cannot be is noted with ``values.reject`` (then None may be returned).
+        Called on the driver to check the options, and in every task to write. An option that cannot work
+        is noted with ``values.reject``; the result may then be None.
         """
 
 
 class CommittingDestinationClass(Protocol):
-    """The same of a two-phase destination, which batches and retries by itself.
+    """What the class of a two-phase destination must have, besides the methods of `CommittingDestination`.
 
     Attributes:
-        OPTIONS: the options of its own. Of those that every destination has it takes `destination` and
-            `progressListener`, and those of the connection.
+        OPTIONS: the destination's own options. Of the sink's options, users may give `destination` and
+            `progressListener` beside them, and all options of the connection.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]]
@@ -95,147 +93,100 @@ class CommittingDestinationClass(Protocol):
     def from_options(
         cls, values: OptionValues, connection: ConnectionConfig
     ) -> CommittingDestination[Any] | None:
-        """As that of `DestinationClass`; called where an epoch is committed, too."""
-
-
-@dataclass(frozen=True)
-class AsyncSettings:
-    """What the options say to the async writer.
-
-    Attributes:
-        config: the writer's.
-        create_strategy: makes a rate limiter that has learnt nothing yet.
-        key: what a rate limiter has learnt holds for.
-        dead_letters: makes the queue of a task; None where there is no `deadLetterPath`.
-    """
-
-    config: AsyncSinkConfig
-    create_strategy: Callable[[], RateLimitingStrategy]
-    key: Hashable
-    dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
-
-
-@dataclass(frozen=True)
-class SinkSetup:
-    """What the options say.
-
-    Attributes:
-        destination: a `Destination` or a `CommittingDestination`; has touched no network yet.
-        writing: for the async writer; None for a two-phase destination, which has a writer of its own and
-            none of the properties below.
-        progress_listener: told of every commit and abort.
-    """
-
-    destination: Any
-    writing: AsyncSettings | None
-    progress_listener: Callable[[SinkProgress], object] | None = None
-
-    @property
-    def committing(self) -> CommittingDestination[Any] | None:
-        """The destination, if it is two-phase."""
-        return cast("CommittingDestination[Any]", self.destination) if self.writing is None else None
-
-    @property
-    def config(self) -> AsyncSinkConfig:
-        return self._writing.config
-
-    @property
-    def create_strategy(self) -> Callable[[], RateLimitingStrategy]:
-        return self._writing.create_strategy
-
-    @property
-    def key(self) -> Hashable:
-        return self._writing.key
-
-    @property
-    def dead_letters(self) -> Callable[[Origin], DeadLetterQueue] | None:
-        return self._writing.dead_letters
-
-    @property
-    def _writing(self) -> AsyncSettings:
-        if self.writing is None:
-            raise TypeError("a two-phase destination is not written to by the async writer")
-        return self.writing
+        """As `DestinationClass.from_options`; also called where an epoch is committed."""
 
 
 def read_sink(options: Mapping[str, str]) -> SinkSetup:
-    """Reads the options of the sink. Makes no call to any service.
+    """Reads the options of a sink and makes its destination. Calls no service.
 
     Raises:
-        OptionError: names everything that is wrong with them.
+        OptionError: names everything that is wrong with the options.
     """
-    # The destination first: it decides which other options there are.
-    probe = read_options(FORMAT, [DESTINATION], options, also=options)
-    name = probe.get(DESTINATION)
-    found = destination_class(name, probe) if name is not None else None
-    if found is None or name is None:
-        probe.check()
-        raise OptionError(f"{FORMAT}: there is no destination {name!r}")
+    # The destination comes first, because it decides which other options there are.
+    only_destination = read_options(FORMAT, [DESTINATION], options, also=options)
+    only_destination.check()
+    name = only_destination.require(DESTINATION)
+    found = destination_class(name)
     values = read_options(FORMAT, [*SINK_OPTIONS, *CONNECTION_OPTIONS, *found.OPTIONS], options)
     connection = connection_from_options(values)
-    writing: AsyncSettings | None = None
+    setup: SinkSetup | None
     if is_committing(found):
         for option in ASYNC_OPTIONS:
             if values.given(option):
-                values.reject(
-                    option.key, f"is not for destination '{name}', which is not written to in batches"
-                )
+                values.reject(option.key, f"is not for destination '{name}', which does not send batches")
+        setup = _committing_setup(cast("type[CommittingDestinationClass]", found), values, connection)
     else:
-        writing = _async_settings(values, cast("type[DestinationClass]", found).LIMITS, connection, options)
+        setup = _async_setup(cast("type[DestinationClass]", found), values, connection, options)
+    values.check()
+    if setup is None:
+        raise OptionError(f"{FORMAT}: destination {name!r} was not made: its from_options gave no reason")
+    return setup
+
+
+def _committing_setup(
+    found: type[CommittingDestinationClass], values: OptionValues, connection: ConnectionConfig
+) -> CommittingSinkSetup | None:
     listener = progress_listener_from_options(values)
     destination = found.from_options(values, connection)
-    values.check()
-    if destination is None or (writing is None and not is_committing(found)):
-        raise OptionError(f"{FORMAT}: destination {name!r} cannot be made, and does not say why")
-    return SinkSetup(destination, writing, listener)
-
-
-def _async_settings(
-    values: OptionValues, limits: SinkLimits, connection: ConnectionConfig, options: Mapping[str, str]
-) -> AsyncSettings | None:
-    """What the async writer is told. What cannot be is noted in `values`, and None may be given back."""
-    config = config_from_options(values, limits)
-    strategy = strategy_from_options(values, limits)
-    if config is None:
-        return None
-    return AsyncSettings(
-        config,
-        lambda: strategy(config),
-        key=frozenset(options.items()),
-        dead_letters=_dead_letters(values.get(DEAD_LETTER_PATH), connection),
+    return (
+        None
+        if destination is None
+        else CommittingSinkSetup(destination=destination, progress_listener=listener)
     )
 
 
-def destination_class(
-    name: str, values: OptionValues
-) -> type[DestinationClass | CommittingDestinationClass] | None:
-    """The class of the destination called `name`. If there is none, `values` is told why.
+def _async_setup(
+    found: type[DestinationClass],
+    values: OptionValues,
+    connection: ConnectionConfig,
+    options: Mapping[str, str],
+) -> AsyncSinkSetup | None:
+    config = config_from_options(values, found.LIMITS)
+    create_strategy = strategy_from_options(values, found.LIMITS)
+    listener = progress_listener_from_options(values)
+    destination = found.from_options(values, connection)
+    if config is None or destination is None:
+        return None
+    return AsyncSinkSetup(
+        destination=destination,
+        config=config,
+        create_strategy=lambda: create_strategy(config),
+        key=frozenset(options.items()),
+        dead_letters=_dead_letters(values.get(DEAD_LETTER_PATH), connection),
+        progress_listener=listener,
+    )
+
+
+def destination_class(name: str) -> type[DestinationClass | CommittingDestinationClass]:
+    """Imports the class of a destination.
 
     Args:
-        name: as given for the option ``destination``.
-        values: where problems are noted.
+        name: the value of the option ``destination``.
+
+    Raises:
+        OptionError: there is no such destination, or its class cannot be loaded or lacks an attribute.
     """
     key = name.lower()
     if key in _BUILT_IN:
-        return cast("type[DestinationClass]", _load(_BUILT_IN[key]))
-    found = metadata.entry_points(group=ENTRY_POINT_GROUP)
-    where = next((point.value for point in found if point.name.lower() == key), name)
-    if _MODULE_AND_NAME.match(where) is None:
-        known = sorted({*_BUILT_IN, *(point.name for point in found)})
-        allowed = ", ".join(known)
-        values.reject(DESTINATION.key, f"is {name!r}: allowed are {allowed}, or package.module:Name")
-        return None
+        return cast("type[DestinationClass]", load_object(_BUILT_IN[key]))
+    entry_points = metadata.entry_points(group=ENTRY_POINT_GROUP)
+    location = next((point.value for point in entry_points if point.name.lower() == key), name)
+    if _MODULE_AND_NAME.match(location) is None:
+        allowed = ", ".join(sorted({*_BUILT_IN, *(point.name for point in entry_points)}))
+        raise _unusable(name, f"allowed are {allowed}, or package.module:Name")
     try:
-        loaded = _load(where)
+        loaded = load_object(location)
     except (ImportError, AttributeError) as error:
-        values.reject(DESTINATION.key, f"is {name!r}: {where} cannot be loaded: {error}")
-        return None
-    parts = _PARTS_OF_COMMITTING if is_committing(loaded) else _PARTS
-    missing = [part for part in parts if not hasattr(loaded, part)]
+        raise _unusable(name, f"{location} cannot be loaded: {error}") from None
+    required = _REQUIRED_OF_COMMITTING if is_committing(loaded) else _REQUIRED
+    missing = [attribute for attribute in required if not hasattr(loaded, attribute)]
     if missing:
-        values.reject(DESTINATION.key, f"is {name!r}: {where} has no {', '.join(missing)}")
-        return None
+        raise _unusable(name, f"{location} has no {', '.join(missing)}")
     return cast("type[DestinationClass]", loaded)
+
+
+def _unusable(name: str, why: str) -> OptionError:
+    return OptionError(f"{FORMAT}: option '{DESTINATION.key}' is {name!r}: {why}")
 
 
 def _dead_letters(
@@ -247,15 +198,7 @@ def _dead_letters(
         return lambda origin: LocalDeadLetterQueue(Path(path), origin)
 
     def in_s3(origin: Origin) -> DeadLetterQueue:
-        queue: DeadLetterQueue = _load(_S3_DEAD_LETTERS)(path, connection, origin)
+        queue: DeadLetterQueue = load_object(_S3_DEAD_LETTERS)(path, connection, origin)
         return queue
 
     return in_s3
-
-
-def _load(where: str) -> Any:
-    module, _, names = where.partition(":")
-    loaded: Any = importlib.import_module(module)
-    for name in names.split("."):
-        loaded = getattr(loaded, name)
-    return loaded
