@@ -7,6 +7,7 @@ import json
 import pickle
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 
@@ -16,22 +17,26 @@ from kinesis_transport import Answer, Transport, answer, refusal
 
 from sluice.aws import clients, endpoint_state
 from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
 from sluice.errors import ServiceError
-from sluice.kinesis.client import KinesisLog
+from sluice.kinesis.client import KinesisLog, kinesis_calls
 from sluice.kinesis.options import source_config_from_options
 from sluice.retry import Backoff, Retrier
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Record, StreamInfo, StreamLog
 
 URL = "http://127.0.0.1:9"
-CONFIG = ConnectionConfig(
-    region="eu-west-1", endpoint_url=URL, access_key_id="AKIDEXAMPLE", secret_access_key="hush"
-)
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 SHARD = SplitId("orders", "shardId-000000000000")
 NOW = 1_767_268_800.0
 BACKOFFS = {name: Backoff(3, 0.1, 1.0, 2.0) for name in ("GetRecords", "GetShardIterator", "ListShards")}
+OPTIONS = {
+    "streamName": "orders",
+    "region": "eu-west-1",
+    "endpointUrl": URL,
+    "awsAccessKeyId": "AKIDEXAMPLE",
+    "awsSecretAccessKey": "hush",
+}
+CONFIG = replace(source_config_from_options(OPTIONS), backoffs=BACKOFFS)
 EMPTY_PAGE: dict[str, Any] = {"Records": [], "NextShardIterator": "next", "MillisBehindLatest": 0}
 
 
@@ -49,22 +54,17 @@ class Service:
     def __init__(
         self,
         *answers: Answer | Mapping[str, Any],
-        streams: Mapping[str, str | None] | None = None,
-        is_known: bool = False,
+        arn: str | None = None,
+        is_endpoint_known: bool = False,
     ) -> None:
         self.left = list(answers)
         self.slept: list[float] = []
         self.now = NOW
         self.transport = Transport(self._next)
-        self.transport.install(client_for(CONFIG, "kinesis"))
-        self.log = KinesisLog(
-            CONFIG,
-            streams or {"orders": None},
-            BACKOFFS,
-            retrier=Retrier(sleep=self.slept.append, jitter=lambda: 1.0),
-            is_known=is_known,
-            clock=lambda: self.now,
-        )
+        self.transport.install(client_for(CONFIG.connection, "kinesis"))
+        retrier = Retrier(sleep=self.slept.append, jitter=lambda: 1.0)
+        calls = kinesis_calls(CONFIG, retrier=retrier, is_endpoint_known=is_endpoint_known)
+        self.log = KinesisLog(replace(calls, clock=lambda: self.now), {"orders": arn})
 
     def _next(self, _operation: str, _params: dict[str, Any]) -> Answer:
         found = self.left.pop(0) if len(self.left) > 1 else self.left[0]
@@ -231,7 +231,7 @@ def test_the_last_page_of_a_closed_shard() -> None:
 def test_a_stream_with_an_arn_is_addressed_by_it() -> None:
     """Every call names the ARN, which may be one of another account."""
     answers: tuple[Mapping[str, Any], ...] = ({"Shards": []}, {"ShardIterator": "it"}, EMPTY_PAGE)
-    service = Service(*answers, streams={"orders": ARN})
+    service = Service(*answers, arn=ARN)
     service.log.list_splits("orders")
     service.log.get_iterator(SHARD, IteratorStart("LATEST"))
     service.log.get_records(SHARD, "it", 1)
@@ -245,8 +245,8 @@ def test_the_log_of_a_source_config_travels() -> None:
     log = KinesisLog.of(source_config_from_options(options))
     log.server_time()
     again = pickle.loads(pickle.dumps(log))
-    assert again._streams == {"orders": ARN}
-    assert again._calls._connection.region == "eu-west-1"
+    assert again._stream_arns == {"orders": ARN}
+    assert again._calls.connection.region == "eu-west-1"
 
 
 # --- damaged answers ----------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ def test_a_stop_interrupts_the_waiting() -> None:
         raise Stopped
 
     service = Service(refusal("ThrottlingException"))
-    log = KinesisLog(CONFIG, {"orders": None}, BACKOFFS, retrier=Retrier(sleep=stop))
+    log = KinesisLog.of(CONFIG, retrier=Retrier(sleep=stop))
     with pytest.raises(Stopped):
         log.get_records(SHARD, "it", 1)
     assert len(service.calls) == 1
@@ -390,7 +390,7 @@ def test_an_endpoint_that_was_reached_once_gets_all_retries() -> None:
 
 def test_an_endpoint_that_another_process_reached_gets_all_retries() -> None:
     """A task that starts in a new worker reads what the driver has planned: that endpoint is no typo."""
-    service = Service(refused_connection(), is_known=True)
+    service = Service(refused_connection(), is_endpoint_known=True)
     with pytest.raises(ServiceError):
         service.log.get_iterator(SHARD, IteratorStart("TRIM_HORIZON"))
     assert len(service.calls) == 1 + BACKOFFS["GetShardIterator"].max_retries

@@ -1,9 +1,10 @@
-"""One call of the service: retried with its operation's backoff, its errors said in the library's terms."""
+"""One call of an AWS service: retried with the backoff of its operation, its errors made ServiceErrors."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from botocore import xform_name
@@ -11,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.endpoint_state import EndpointState, endpoint_state
+from sluice.aws.endpoint_state import endpoint_state
 from sluice.aws.errors import DamagedAnswerError, endpoint_of, is_unanswered, translate
 from sluice.errors import ServiceError, SluiceError
 from sluice.retry import Backoff, Retrier
@@ -20,45 +21,37 @@ __all__ = ["Calls"]
 
 T = TypeVar("T")
 
-# An endpoint that never answered is more likely mistyped than busy: say so within seconds.
+# An endpoint that never answered is more likely mistyped than busy: fail within seconds.
 _FIRST_CONTACT_RETRIES: Final = 1
 
 
+@dataclass(frozen=True)
 class Calls:
-    """Calls one service in one account and region.
+    """Calls one service in one account and region. May be used from several threads.
 
-    Plain data with methods: it may be pickled, and used from several threads. SDK clients and what is
-    known of the endpoint belong to the process.
+    Spark may pickle it: SDK clients and the state of the endpoint belong to the process, not to this object.
 
     Args:
         connection: how to reach the service.
         service: as the SDK names it (``kinesis``).
-        backoffs: by the operation's name in the API.
-        retrier: its sleep is where a stopping task gets out.
-        clock: local time in seconds since the epoch.
-        is_known: the endpoint has answered another process of the query: it is not given up early.
+        backoffs: operation (``GetRecords``) to how it is retried.
+        retrier: its sleep may raise, which ends the retries of a task that is stopping.
+        clock: local time, in seconds since the epoch.
+        is_endpoint_known: the endpoint has answered another process of the query, so it is not mistyped and
+            gets all retries from the first call on.
     """
 
-    def __init__(  # noqa: PLR0913 - the last three are for tests and for tasks
-        self,
-        connection: ConnectionConfig,
-        service: str,
-        backoffs: Mapping[str, Backoff],
-        *,
-        retrier: Retrier | None = None,
-        clock: Callable[[], float] = time.time,
-        is_known: bool = False,
-    ) -> None:
-        self._connection = connection
-        self._service = service
-        self._backoffs = dict(backoffs)
-        self._retrier = retrier or Retrier()
-        self._clock = clock
-        self._is_known = is_known
+    connection: ConnectionConfig
+    service: str
+    backoffs: Mapping[str, Backoff]
+    retrier: Retrier = field(default_factory=Retrier)
+    clock: Callable[[], float] = time.time
+    is_endpoint_known: bool = False
 
     def server_time(self) -> float:
-        """Seconds since the epoch by the local clock, unless answers showed that it is off."""
-        return self._clock() + _state_of(client_for(self._connection, self._service)).skew
+        """Seconds since the epoch, by the service's clock as far as its answers have shown it."""
+        client = client_for(self.connection, self.service)
+        return self.clock() + endpoint_state(client.meta.endpoint_url).skew
 
     def call(
         self,
@@ -69,54 +62,51 @@ class Calls:
         *,
         recover: Callable[[ServiceError], T | None] = lambda _error: None,
     ) -> T:
-        """Calls the service until `read` has made sense of an answer, and returns what it made of it.
+        """Calls an operation, again where that may help, and returns what `read` makes of the answer.
 
         Args:
             operation: as the API spells it.
-            target: what it is about, for messages.
+            target: the stream, shard or consumer that the call is about, for messages.
             request: the operation's parameters.
-            read: may raise a SluiceError of its own, which is retried if it says so.
-            recover: what to return in spite of an error; None lets the error be.
+            read: takes the answer. A SluiceError that it raises is retried where it is retryable.
+            recover: takes an error, and returns the result to have in spite of it, or None to let the error
+                stand. May change the error's attributes, or raise another one.
 
         Raises:
-            ServiceError: the last one, when it is not worth a retry or none is left.
+            ServiceError: the last one, when it is not retryable or no retry is left.
         """
-        client = client_for(self._connection, self._service)
+        client = client_for(self.connection, self.service)
         method = getattr(client, xform_name(operation))
-        contact = _state_of(client)
+        state = endpoint_state(client.meta.endpoint_url)
         unanswered = 0
 
         def attempt() -> T:
             nonlocal unanswered
-            sent = self._clock()
+            sent = self.clock()
             try:
                 answer = method(**request)
-                contact.note(answer, sent, self._clock())
-                return _understood(answer, read)
+                state.record_answer(answer, sent, self.clock())
+                return _read_answer(answer, read)
             except SluiceError:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever the SDK raises must not get further
+            except Exception as error:  # noqa: BLE001 - whatever the SDK raises leaves as a ServiceError
                 if isinstance(error, ClientError) and error.operation_name == operation:
-                    contact.note(error.response, sent, self._clock())
+                    state.record_answer(error.response, sent, self.clock())
                 endpoint = endpoint_of(error, client.meta.endpoint_url)
                 problem = translate(error, operation=operation, target=target, endpoint=endpoint)
-                is_known = self._is_known or endpoint_state(endpoint).reached
+                is_known = self.is_endpoint_known or endpoint_state(endpoint).reached
                 if is_unanswered(problem) and not is_known:
                     unanswered += 1
                     problem.retryable = problem.retryable and unanswered <= _FIRST_CONTACT_RETRIES
-            if (instead := recover(problem)) is not None:
-                return instead
+            if (result := recover(problem)) is not None:
+                return result
             raise problem from None
 
-        return self._retrier.call(self._backoffs[operation], attempt)
+        return self.retrier.call(self.backoffs[operation], attempt)
 
 
-def _state_of(client: Any) -> EndpointState:
-    return endpoint_state(client.meta.endpoint_url)
-
-
-def _understood(answer: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
-    # What is missing must not be taken for "nothing there": a page without NextShardIterator ends a shard.
+def _read_answer(answer: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
+    # A missing field must not pass for "nothing there": a page without NextShardIterator ends its shard.
     try:
         return read(answer)
     except (KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What a process knows of an endpoint: whether it was ever reached, and how its clock differs."""
+"""What a process knows of an endpoint: whether it has answered, and how far its clock is off."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 __all__ = ["EndpointState", "endpoint_state"]
 
-# The Date header has whole seconds, and clocks that NTP keeps differ by less than this.
 _TOLERANCE: Final = 2.0
+"""Seconds. The Date header has whole seconds, and clocks that NTP keeps differ by less than this."""
 
 
 @dataclass
@@ -18,15 +18,20 @@ class EndpointState:
     """One endpoint, as seen by this process. Written by several threads; each write is one assignment.
 
     Attributes:
-        reached: an answer of any kind came back.
-        skew: seconds to add to the local clock to get that of the service; 0 within the tolerance.
+        reached: an answer of any kind, good or bad, has come back.
+        skew: seconds to add to the local clock to get the service's; 0 within the tolerance.
     """
 
     reached: bool = False
     skew: float = 0.0
 
-    def note(self, answer: Mapping[str, Any], sent: float, received: float) -> None:
-        """Learns from an answer (parsed, good or bad) that was awaited between two local instants."""
+    def record_answer(self, answer: Mapping[str, Any], sent: float, received: float) -> None:
+        """Learns from an answer.
+
+        Args:
+            answer: as the SDK has parsed it, good or bad.
+            sent, received: local time around the call, in seconds since the epoch.
+        """
         headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders")
         if headers is None:
             return
@@ -35,9 +40,8 @@ class EndpointState:
             date = parsedate_to_datetime(headers["date"]).timestamp()
         except (KeyError, TypeError, ValueError):
             return
-        # The service wrote its time, cut to seconds, somewhere between sending and receiving: the
-        # difference lies between these two. Of the two the lower is taken, as the service refuses
-        # timestamps in its future and takes any in its past.
+        # The service wrote its time, cut to whole seconds, between `sent` and `received`, so the skew lies
+        # between these two bounds. The lower one is taken: the service refuses timestamps in its future.
         lowest, highest = date - received, date + 1.0 - sent
         self.skew = lowest if lowest > _TOLERANCE or highest < -_TOLERANCE else 0.0
 
@@ -46,5 +50,5 @@ _states: Final[dict[str, EndpointState]] = {}
 
 
 def endpoint_state(endpoint: str) -> EndpointState:
-    """What this process knows of `endpoint`; the same object for every caller."""
+    """The state of the endpoint with this URL; the same object for every caller in the process."""
     return _states.setdefault(endpoint, EndpointState())

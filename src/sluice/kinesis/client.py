@@ -2,70 +2,57 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sluice.aws.calls import Calls
-from sluice.aws.connection import ConnectionConfig
 from sluice.aws.records import WireRecord
 from sluice.aws.shards import list_shards
 from sluice.instants import micros_from_datetime, micros_from_seconds, micros_to_datetime
 from sluice.kinesis.options import SourceConfig
-from sluice.retry import Backoff, Retrier
+from sluice.retry import Retrier
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 
 __all__ = ["KinesisLog", "kinesis_calls"]
 
 
-def kinesis_calls(connection: ConnectionConfig, backoffs: Mapping[str, Backoff], **settings: Any) -> Calls:
-    """Calls of Kinesis Data Streams.
+def kinesis_calls(
+    config: SourceConfig, *, retrier: Retrier | None = None, is_endpoint_known: bool = False
+) -> Calls:
+    """Calls Kinesis Data Streams as a source's options say.
+
+    ``DescribeStreamSummary`` has no options of its own in FLIP-128: it is retried like ``ListShards``.
 
     Args:
-        backoffs: by the operation's name in the API. ``DescribeStreamSummary``, which has no options of its
-            own in FLIP-128, is retried like ``ListShards``.
-        settings: the other arguments of `Calls`.
+        config: the options of the source.
+        retrier, is_endpoint_known: as those of `Calls`.
     """
-    shared = {"DescribeStreamSummary": backoffs["ListShards"]} if "ListShards" in backoffs else {}
-    return Calls(connection, "kinesis", {**shared, **backoffs}, **settings)
+    backoffs = {"DescribeStreamSummary": config.backoffs["ListShards"], **config.backoffs}
+    return Calls(
+        config.connection, "kinesis", backoffs, retrier or Retrier(), is_endpoint_known=is_endpoint_known
+    )
 
 
 class KinesisLog:
-    """Reads streams of one account and region.
-
-    Plain data with methods: it may be pickled, and used from several threads. SDK clients and what is
-    known of the endpoint belong to the process.
+    """Streams of one account and region as a `StreamLog`. May be pickled, and used from several threads.
 
     Args:
-        connection: how to reach the service.
-        streams: the streams' names, each with its ARN where calls are to use that.
-        backoffs: by the operation's name in the API: ``GetRecords``, ``GetShardIterator``, ``ListShards``.
-        retrier: its sleep is where a stopping task gets out.
-        clock: local time in seconds since the epoch.
-        is_known: the endpoint has answered another process of the query: it is not given up early.
+        calls: of ``DescribeStreamSummary``, ``ListShards``, ``GetShardIterator`` and ``GetRecords``.
+        stream_arns: stream's name to its ARN; None for a stream that calls address by its name.
     """
 
-    def __init__(  # noqa: PLR0913 - the last three are for tests and for tasks
-        self,
-        connection: ConnectionConfig,
-        streams: Mapping[str, str | None],
-        backoffs: Mapping[str, Backoff],
-        *,
-        retrier: Retrier | None = None,
-        clock: Callable[[], float] = time.time,
-        is_known: bool = False,
-    ) -> None:
-        self._calls = kinesis_calls(connection, backoffs, retrier=retrier, clock=clock, is_known=is_known)
-        self._streams = dict(streams)
+    def __init__(self, calls: Calls, stream_arns: Mapping[str, str | None]) -> None:
+        self._calls = calls
+        self._stream_arns = dict(stream_arns)
 
     @classmethod
     def of(
-        cls, config: SourceConfig, *, retrier: Retrier | None = None, is_known: bool = False
+        cls, config: SourceConfig, *, retrier: Retrier | None = None, is_endpoint_known: bool = False
     ) -> KinesisLog:
-        """The log of all streams of a source."""
-        streams = {stream.name: stream.arn for stream in config.streams}
-        return cls(config.connection, streams, config.backoffs, retrier=retrier, is_known=is_known)
+        """The log of all streams of a source; see `kinesis_calls`."""
+        calls = kinesis_calls(config, retrier=retrier, is_endpoint_known=is_endpoint_known)
+        return cls(calls, {stream.name: stream.arn for stream in config.streams})
 
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""
@@ -91,7 +78,7 @@ class KinesisLog:
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
         """See `StreamLog.get_records`."""
         request: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
-        arn = self._streams.get(split.stream)
+        arn = self._stream_arns.get(split.stream)
         if arn is not None:
             request["StreamARN"] = arn
         return self._calls.call("GetRecords", str(split), request, _page)
@@ -101,7 +88,7 @@ class KinesisLog:
         return micros_from_seconds(self._calls.server_time())
 
     def _address(self, stream: str) -> dict[str, Any]:
-        arn = self._streams.get(stream)
+        arn = self._stream_arns.get(stream)
         return {"StreamName": stream} if arn is None else {"StreamARN": arn}
 
 

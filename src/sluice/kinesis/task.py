@@ -50,7 +50,7 @@ def read_ranges(
     """
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
-        log = KinesisLog.of(config, retrier=Retrier(sleep=pause), is_known=True)
+        log = KinesisLog.of(config, retrier=Retrier(sleep=pause), is_endpoint_known=True)
         data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
         settings = ReadSettings(config.polling.records_limit, config.polling.interval, pause)
         open_cursor = None if access is None else _push(config, access, log, data_loss)

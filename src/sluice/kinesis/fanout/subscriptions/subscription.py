@@ -143,7 +143,7 @@ def subscribe(client: Any, consumer_arn: str, split: SplitId, start: IteratorSta
         answer = client.subscribe_to_shard(
             ConsumerARN=consumer_arn, ShardId=split.shard, StartingPosition=position
         )
-        endpoint_state(endpoint).note(answer, sent, time.time())
+        endpoint_state(endpoint).record_answer(answer, sent, time.time())
         return Subscription(answer["EventStream"], str(split), endpoint)
     except SluiceError:
         raise
