@@ -12,7 +12,7 @@ from kinesis_transport import Answer, Transport, answer, refusal
 from sluice.aws import clients, endpoint_state
 from sluice.aws.clients import client_for
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis.consumers import Consumer, Consumers, register_at_load
+from sluice.kinesis.consumers import Consumer, ConsumerRegistrar, register_at_load
 from sluice.kinesis.options import SourceConfig, source_config_from_options
 from sluice.retry import Retrier
 
@@ -91,7 +91,8 @@ class Service:
         self.transport = Transport(self._next)
         self.transport.install(client_for(self.config.connection, "kinesis"))
         # The longest waits there can be.
-        self.consumers = Consumers(self.config, retrier=Retrier(sleep=self.slept.append, jitter=lambda: 1.0))
+        retrier = Retrier(sleep=self.slept.append, jitter=lambda: 1.0)
+        self.registrar = ConsumerRegistrar(self.config, retrier=retrier)
 
     def _next(self, operation: str, _params: dict[str, Any]) -> Answer:
         left = self.left[operation]
@@ -107,7 +108,7 @@ class Service:
 
     def failure(self) -> ServiceError:
         with pytest.raises(ServiceError) as raised:
-            self.consumers.ensure("orders")
+            self.registrar.ensure("orders")
         return raised.value
 
 
@@ -164,7 +165,7 @@ def test_a_consumer_is_used_waited_for_or_registered(case: str) -> None:
     """Whatever its state, it is active in the end; `registered` only if it was this call that did it."""
     answers, expected, operations = STATES[case]
     service = Service(answers)
-    assert service.consumers.ensure("orders") == expected
+    assert service.registrar.ensure("orders") == expected
     assert service.operations == operations
 
 
@@ -172,8 +173,8 @@ def test_calls_name_the_stream_by_its_arn() -> None:
     """The operations of consumers know no stream's name: the ARN is looked up, once."""
     answers: dict[str, list[Script]] = {DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}
     service = Service(answers, config_of(streamName="orders"))
-    service.consumers.ensure("orders")
-    service.consumers.ensure("orders")
+    service.registrar.ensure("orders")
+    service.registrar.ensure("orders")
     assert service.transport.calls == [
         ("DescribeStreamSummary", {"StreamName": "orders"}),
         (DESCRIBE, BY_NAME),
@@ -231,7 +232,7 @@ def test_a_registration_whose_answer_was_lost_is_not_this_query_s() -> None:
     """It may have been anybody's: a consumer too many is better than one taken from under a query."""
     lost = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
     service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [lost, IN_USE]})
-    assert service.consumers.ensure("orders") == Consumer("me", ARN, False)
+    assert service.registrar.ensure("orders") == Consumer("me", ARN, False)
 
 
 def test_a_limit_of_another_call_is_not_taken_for_that_of_registering() -> None:
@@ -312,7 +313,7 @@ def test_what_will_not_pass_is_raised_at_once(
 def test_a_damaged_description_is_asked_for_again(damaged: Mapping[str, Any]) -> None:
     """It is not taken for a consumer that is not there."""
     service = Service({DESCRIBE: [damaged, is_("ACTIVE")]})
-    assert service.consumers.ensure("orders").arn == ARN
+    assert service.registrar.ensure("orders").arn == ARN
     assert service.slept == [2.0]
 
 
@@ -322,7 +323,7 @@ def test_a_damaged_description_is_asked_for_again(damaged: Mapping[str, Any]) ->
 def test_an_arn_of_the_users_is_checked() -> None:
     """It is described, waited for, and never registered."""
     service = Service({DESCRIBE: [is_("CREATING"), is_("ACTIVE")]}, config_of(consumerArn=ARN))
-    assert service.consumers.ensure("orders") == Consumer("me", ARN, False)
+    assert service.registrar.ensure("orders") == Consumer("me", ARN, False)
     assert service.transport.calls == [(DESCRIBE, {"ConsumerARN": ARN})] * 2
 
 
@@ -358,7 +359,7 @@ def test_an_arn_that_cannot_be_used_is_the_users_to_mend(
         arns = {"consumerArn.orders": ARN, "consumerArn.other": ARN.replace("orders", "other")}
     service = Service(answers, config_of(streamName=streams, **arns))
     with pytest.raises(OptionError) as raised:
-        service.consumers.ensure("orders")
+        service.registrar.ensure("orders")
     assert str(raised.value) == f"option '{next(iter(arns))}' is {ARN!r}: {message}"
     assert REGISTER not in service.operations
 
@@ -392,7 +393,7 @@ def test_deregistering_is_idempotent(
 ) -> None:
     """What is gone or going is as good as done; nothing is waited for that need not be."""
     service = Service(answers)
-    service.consumers.deregister(ARN)
+    service.registrar.deregister(ARN)
     assert service.operations == operations
     assert service.transport.calls[0] == (DEREGISTER, {"ConsumerARN": ARN})
     assert service.slept == slept
@@ -403,7 +404,7 @@ def test_deregistering_may_fail(refused: Answer, calls: int) -> None:
     """After its own retries, with the name of the consumer."""
     service = Service({DEREGISTER: [refused]}, config_of(**FEW))
     with pytest.raises(ServiceError, match="DeregisterStreamConsumer of orders/consumer/me at"):
-        service.consumers.deregister(ARN)
+        service.registrar.deregister(ARN)
     assert service.operations == [DEREGISTER] * calls
     assert service.slept == [0.011] * (calls - 1)
 
@@ -414,7 +415,7 @@ def test_an_endpoint_that_the_query_knows_gets_all_retries(is_known: bool, calls
     service = Service({DEREGISTER: [sdk.EndpointConnectionError(endpoint_url=URL, error=OSError("refused"))]})
     retrier = Retrier(sleep=service.slept.append)
     with pytest.raises(ServiceError, match="refused"):
-        Consumers(service.config, retrier=retrier, is_known=is_known).deregister(ARN)
+        ConsumerRegistrar(service.config, retrier=retrier, is_endpoint_known=is_known).deregister(ARN)
     assert service.count(DEREGISTER) == calls
 
 
@@ -447,7 +448,7 @@ def test_polling_has_no_consumers() -> None:
     config = source_config_from_options({"streamName": "orders"})
     assert register_at_load(config) == {}
     with pytest.raises(ValueError, match="polled"):
-        Consumers(config)
+        ConsumerRegistrar(config)
 
 
 @pytest.mark.parametrize(

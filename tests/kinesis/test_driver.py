@@ -46,7 +46,7 @@ class FakeConsumers:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> StreamPlanning:
     monkeypatch.setattr(driver, "AgentClient", FakeLink)
-    monkeypatch.setattr(driver, "Consumers", FakeConsumers)
+    monkeypatch.setattr(driver, "ConsumerRegistrar", FakeConsumers)
     monkeypatch.setattr(driver, "on_stop", lambda _tell: None)
     options = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
     return StreamPlanning(source_config_from_options(options, streaming=True))
@@ -75,7 +75,7 @@ def test_a_batch_read_says_which_consumer_stays(
 ) -> None:
     """One that it registered, now or at ``load()``: nobody tells when its last task has read."""
     monkeypatch.setattr(FakeConsumers, "ensure", lambda _self, stream: Consumer(stream, ARN, registered=now))
-    monkeypatch.setattr(driver, "Consumers", FakeConsumers)
+    monkeypatch.setattr(driver, "ConsumerRegistrar", FakeConsumers)
     options = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
     config = source_config_from_options(options)
     assert config.fan_out is not None

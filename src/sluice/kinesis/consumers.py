@@ -1,7 +1,8 @@
-"""Fan-out consumers: found, registered, waited for and deregistered.
+"""Registers fan-out consumers with streams, waits until they are ready, and deregisters them.
 
-A consumer that exists is used as it is. Only what `Consumers.ensure` says it registered is ever this
-query's to deregister: in doubt (two queries register one name at once, or an answer was lost) it is not.
+As Flink's StreamConsumerRegistrar. A consumer that exists already is used as it is. A query may deregister
+only consumers that `ConsumerRegistrar.ensure` says it registered. In doubt, because two queries registered
+one name at the same time or an answer was lost, a consumer counts as registered by somebody else.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from typing import Any, Final, NoReturn
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.kinesis.arns import ConsumerArn, consumer_path
 from sluice.kinesis.client import kinesis_calls
-from sluice.kinesis.fanout_options import CONSUMER_ARN, CONSUMER_NAME, FanOutConfig
+from sluice.kinesis.fanout_options import CONSUMER_ARN, CONSUMER_NAME
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Retrier
 
-__all__ = ["Consumer", "Consumers", "register_at_load"]
+__all__ = ["Consumer", "ConsumerRegistrar", "register_at_load"]
 
 _DESCRIBE: Final = "DescribeStreamConsumer"
 _REGISTER: Final = "RegisterStreamConsumer"
 _DEREGISTER: Final = "DeregisterStreamConsumer"
 _LIST: Final = "ListStreamConsumers"
+# https://docs.aws.amazon.com/kinesis/latest/APIReference/API_RegisterStreamConsumer.html
 _LIMITS: Final = (
     "a stream has at most 20 consumers (50 in on-demand advantage mode), 5 of them being created at once, "
     "and an account registers 5 a second"
@@ -34,7 +36,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A consumer that is ready. ``registered``: the call that gave it has registered it."""
+    """A consumer that is ready to be subscribed with.
+
+    Attributes:
+        registered: the call that returned this object has registered the consumer.
+    """
 
     name: str
     arn: str
@@ -42,7 +48,7 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ConsumerDescription:
     """A consumer as the service describes it."""
 
     name: str
@@ -50,56 +56,59 @@ class _Seen:
     status: str
 
     @classmethod
-    def of(cls, answered: Mapping[str, Any]) -> _Seen:
-        return cls(answered["ConsumerName"], answered["ConsumerARN"], answered["ConsumerStatus"])
+    def parse(cls, fields: Mapping[str, Any]) -> _ConsumerDescription:
+        return cls(fields["ConsumerName"], fields["ConsumerARN"], fields["ConsumerStatus"])
 
 
-def _described(answer: Mapping[str, Any]) -> _Seen:
-    return _Seen.of(answer["ConsumerDescription"])
+def _read_description(answer: Mapping[str, Any]) -> _ConsumerDescription:
+    return _ConsumerDescription.parse(answer["ConsumerDescription"])
 
 
-class Consumers:
-    """The consumers of one source.
+class ConsumerRegistrar:
+    """Registers and deregisters the consumers of one source.
 
     Args:
         config: with `fan_out`.
-        retrier: its sleep is where a stopping query gets out.
-        is_known: the endpoint has answered another process of the query: it is not given up early.
+        retrier: its sleep may raise, which ends the waiting of a query that is stopping.
+        is_endpoint_known: as that of `sluice.aws.calls.Calls`.
+
+    Raises:
+        ValueError: the source polls.
     """
 
     def __init__(
-        self, config: SourceConfig, *, retrier: Retrier | None = None, is_known: bool = False
+        self, config: SourceConfig, *, retrier: Retrier | None = None, is_endpoint_known: bool = False
     ) -> None:
         if config.fan_out is None:
             raise ValueError("records are polled: there are no consumers")
-        self._fan_out: FanOutConfig = config.fan_out
-        self._calls = kinesis_calls(config.connection, config.backoffs, retrier=retrier, is_known=is_known)
+        self._fan_out = config.fan_out
+        self._calls = kinesis_calls(config, retrier=retrier, is_endpoint_known=is_endpoint_known)
         self._stream_arns = {stream.name: stream.arn for stream in config.streams}
 
     def ensure(self, stream: str) -> Consumer:
-        """The consumer to read `stream` with; returns when it is ready.
+        """Returns the consumer to read a stream with, when it is ready.
 
-        One that is being created is waited for; one that is being deleted is waited out and registered
-        anew; one that is not there is registered, unless the user does that.
+        A consumer that is being created is waited for. One that is being deleted is waited out and registered
+        anew. One that does not exist is registered, unless the user gives consumers by their ARNs.
 
         Raises:
-            OptionError: an ARN that the user gave is not that of a consumer to read the stream with.
-            ServiceError: the consumer can't be had; the message names it, the stream and the cause.
+            OptionError: the ARN that the user gave is not that of a consumer of the stream.
+            ServiceError: the consumer cannot be used; the message names consumer, stream and cause.
         """
         if self._fan_out.registration == "none":
-            return self._given(stream, self._fan_out.arns[stream])
+            return self._check_given(stream, self._fan_out.arns[stream])
         name = self._fan_out.consumer_name
         if name is None:
             raise OptionError(f"option '{CONSUMER_NAME.key}' is required to register a consumer")
-        stream_arn = self._arn_of(stream)
+        stream_arn = self._stream_arn(stream)
         found = self._find(stream, stream_arn, name)
         return found or self._register(stream, stream_arn, name)
 
     def deregister(self, arn: str) -> None:
-        """Deregisters a consumer; one that is gone or going already is fine. Does not wait until it is gone.
+        """Deregisters a consumer, unless it is gone or being deleted. Does not wait until it is gone.
 
         Raises:
-            ServiceError: it may still be there.
+            ServiceError: the consumer may still be there.
         """
 
         def recover(error: ServiceError) -> bool | None:
@@ -119,22 +128,22 @@ class Consumers:
     def _is_going(self, arn: str) -> bool:
         request = {"ConsumerARN": arn}
         try:
-            seen = self._calls.call(_DESCRIBE, consumer_path(arn), request, _described)
+            consumer = self._calls.call(_DESCRIBE, consumer_path(arn), request, _read_description)
         except ServiceError as error:
             return error.missing
-        return seen.status == "DELETING"
+        return consumer.status == "DELETING"
 
     # --- a consumer by name ---------------------------------------------------------------------------
 
     def _find(self, stream: str, stream_arn: str, name: str) -> Consumer | None:
-        """The consumer once it is active; None where there is none, or none any more."""
+        """Waits until the consumer is active; None if it does not exist, or not any more."""
         target = f"{stream}/consumer/{name}"
 
         def read(answer: Mapping[str, Any]) -> Consumer | None:
-            seen = _described(answer)
-            if seen.status != "ACTIVE":
-                raise _not_ready(target, seen.status)
-            return Consumer(seen.name, seen.arn, registered=False)
+            consumer = _read_description(answer)
+            if consumer.status != "ACTIVE":
+                raise _not_ready(target, consumer.status)
+            return Consumer(consumer.name, consumer.arn, registered=False)
 
         try:
             return self._calls.call(_DESCRIBE, target, {"StreamARN": stream_arn, "ConsumerName": name}, read)
@@ -147,19 +156,19 @@ class Consumers:
         target = f"{stream}/consumer/{name}"
 
         def recover(error: ServiceError) -> Consumer | None:
-            # In use is the name, which another query has just registered, or the stream, which is being
-            # created or changed: then this is tried again.
+            # Either another query has just registered the name, or the stream is being created or changed:
+            # then there is no such consumer yet, and registering is retried.
             if error.code != "ResourceInUseException":
                 return None
             try:
                 return self._find(stream, stream_arn, name)
             except SluiceError as problem:
-                problem.retryable = False  # it has had its retries
+                problem.retryable = False  # `_find` has used up its own retries
                 raise
 
         def read(answer: Mapping[str, Any]) -> Consumer:
-            seen = _Seen.of(answer["Consumer"])
-            return Consumer(seen.name, seen.arn, registered=True)
+            consumer = _ConsumerDescription.parse(answer["Consumer"])
+            return Consumer(consumer.name, consumer.arn, registered=True)
 
         try:
             consumer = self._calls.call(
@@ -170,19 +179,19 @@ class Consumers:
                 self._raise_limits(error, stream_arn)
             raise
         if consumer.registered:
-            _log.info("consumer %s is registered", consumer.arn)
+            _log.info("consumer %s is registered; waiting until it is active", consumer.arn)
             self._wait_for_new(target, consumer.arn)
         return consumer
 
     def _wait_for_new(self, target: str, arn: str) -> None:
         def read(answer: Mapping[str, Any]) -> bool:
-            status = _described(answer).status
+            status = _read_description(answer).status
             if status != "ACTIVE":
                 raise _not_ready(target, status, retryable=status == "CREATING")
             return True
 
         def recover(error: ServiceError) -> bool | None:
-            # What has just been registered may take a moment until it is known everywhere.
+            # It takes a moment until every host of the service knows a new consumer.
             error.retryable = error.retryable or error.missing
             return None
 
@@ -191,13 +200,13 @@ class Consumers:
     def _raise_limits(self, error: ServiceError, stream_arn: str) -> NoReturn:
         message = f"{error} ({_LIMITS}"
         try:
-            seen = self._list(stream_arn)
+            consumers = self._list(stream_arn)
         except SluiceError as problem:
-            _log.warning("the consumers of %s can't be listed: %s", stream_arn, problem)
+            _log.warning("cannot list the consumers of %s to name them in an error: %s", stream_arn, problem)
         else:
-            creating = sum(each.status == "CREATING" for each in seen)
-            names = ", ".join(sorted(each.name for each in seen)) or "none"
-            message += f"; this stream has {len(seen)}, {creating} of them being created: {names}"
+            creating = sum(each.status == "CREATING" for each in consumers)
+            names = ", ".join(sorted(each.name for each in consumers)) or "none"
+            message += f"; this stream has {len(consumers)}, {creating} of them being created: {names}"
         raise ServiceError(
             message + ")",
             operation=error.operation,
@@ -209,42 +218,44 @@ class Consumers:
 
     # --- a consumer by its ARN ------------------------------------------------------------------------
 
-    def _given(self, stream: str, arn: str) -> Consumer:
+    def _check_given(self, stream: str, arn: str) -> Consumer:
         target = consumer_path(arn)
 
-        def read(answer: Mapping[str, Any]) -> _Seen:
-            seen = _described(answer)
-            if seen.status == "CREATING":
-                raise _not_ready(target, seen.status)
-            return seen
+        def read(answer: Mapping[str, Any]) -> _ConsumerDescription:
+            consumer = _read_description(answer)
+            if consumer.status == "CREATING":
+                raise _not_ready(target, consumer.status)
+            return consumer
 
         try:
-            seen = self._calls.call(_DESCRIBE, target, {"ConsumerARN": arn}, read)
+            consumer = self._calls.call(_DESCRIBE, target, {"ConsumerARN": arn}, read)
         except ServiceError as error:
             if not error.missing:
                 raise
-            problem = f"there is no such consumer{self._others(arn)}"
+            problem = f"there is no such consumer{self._known_arns(arn)}"
         else:
-            stream_arn = self._arn_of(stream)
-            if seen.status == "ACTIVE" and arn.startswith(f"{stream_arn}/consumer/"):
-                return Consumer(seen.name, seen.arn, registered=False)
+            stream_arn = self._stream_arn(stream)
+            if consumer.status == "ACTIVE" and arn.startswith(f"{stream_arn}/consumer/"):
+                return Consumer(consumer.name, consumer.arn, registered=False)
             problem = f"that is not a consumer of {stream_arn}"
-            if seen.status != "ACTIVE":
-                problem = f"the consumer is {seen.status}"
+            if consumer.status != "ACTIVE":
+                problem = f"the consumer is {consumer.status}"
         key = CONSUMER_ARN.key if len(self._stream_arns) == 1 else f"{CONSUMER_ARN.key}.{stream}"
         raise OptionError(f"option '{key}' is {arn!r}: {problem}")
 
-    def _others(self, arn: str) -> str:
+    def _known_arns(self, arn: str) -> str:
+        """The consumers that the stream of a wrong ARN has, to be appended to an error's message."""
+        stream_arn = ConsumerArn.parse(arn).stream_arn
         try:
-            seen = self._list(ConsumerArn.parse(arn).stream_arn)
+            consumers = self._list(stream_arn)
         except SluiceError as problem:
-            _log.info("the consumers to choose from can't be listed: %s", problem)
+            _log.info("cannot list the consumers of %s to name them in an error: %s", stream_arn, problem)
             return ""
-        return ": the stream has " + (", ".join(sorted(each.arn for each in seen)) or "none")
+        return ": the stream has " + (", ".join(sorted(each.arn for each in consumers)) or "none")
 
     # --- the stream -----------------------------------------------------------------------------------
 
-    def _arn_of(self, stream: str) -> str:
+    def _stream_arn(self, stream: str) -> str:
         known = self._stream_arns.get(stream)
         if known is None:
             known = self._stream_arns[stream] = self._calls.call(
@@ -255,8 +266,8 @@ class Consumers:
             )
         return known
 
-    def _list(self, stream_arn: str) -> Sequence[_Seen]:
-        seen: list[_Seen] = []
+    def _list(self, stream_arn: str) -> Sequence[_ConsumerDescription]:
+        consumers: list[_ConsumerDescription] = []
         request = {"StreamARN": stream_arn}
         while True:
             page, token = self._calls.call(
@@ -264,43 +275,46 @@ class Consumers:
                 stream_arn.rpartition("/")[2],
                 request,
                 lambda answer: (
-                    [_Seen.of(each) for each in answer["Consumers"]],
+                    [_ConsumerDescription.parse(each) for each in answer["Consumers"]],
                     answer.get("NextToken"),
                 ),
             )
-            seen += page
+            consumers += page
             if not token:
-                return seen
+                return consumers
             request = {"StreamARN": stream_arn, "NextToken": token}
 
 
 def register_at_load(config: SourceConfig) -> Mapping[str, str]:
-    """Makes the consumers of an eager source ready; gives the ARNs of those that this registered, by stream.
+    """Registers the consumers of a source with ``consumerRegistration=eager``; does nothing for others.
+
+    Returns:
+        Stream's name to its consumer's ARN, for the consumers that this call registered.
 
     Raises:
-        SluiceError: what `Consumers.ensure` raises. Nothing that this registered is left then, unless
-            consumers are to stay.
+        SluiceError: as `ConsumerRegistrar.ensure`. Consumers that this call registered are deregistered
+            first, unless ``consumerDeregistration`` is ``never``.
     """
     if config.fan_out is None or config.fan_out.registration != "eager":
         return {}
-    consumers = Consumers(config)
+    registrar = ConsumerRegistrar(config)
     registered: dict[str, str] = {}
     try:
         for stream in config.streams:
-            consumer = consumers.ensure(stream.name)
+            consumer = registrar.ensure(stream.name)
             if consumer.registered:
                 registered[stream.name] = consumer.arn
     except BaseException:
-        # There will be no query that could do it.
+        # No query will start, which could deregister them.
         for arn in registered.values() if config.fan_out.deregister else ():
-            _try_to_deregister(consumers, arn)
+            _try_to_deregister(registrar, arn)
         raise
     return registered
 
 
-def _try_to_deregister(consumers: Consumers, arn: str) -> None:
+def _try_to_deregister(registrar: ConsumerRegistrar, arn: str) -> None:
     try:
-        consumers.deregister(arn)
+        registrar.deregister(arn)
     except SluiceError as error:
         _log.warning("consumer %s stays registered: %s", arn, error)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.consumers import Consumers
+from sluice.kinesis.consumers import ConsumerRegistrar
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
 from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
@@ -46,7 +46,7 @@ class StreamPlanning:
         self._arns: dict[str, str] = {}
         self._link: AgentClient | None = None
         if self._fan_out is not None:
-            self._consumers = Consumers(config)
+            self._consumers = ConsumerRegistrar(config)
             self._arns = {stream.name: self._ensure(stream.name) for stream in config.streams}
             self._note(self._fan_out.registered)
             self._link = AgentClient(config, self._arns, renew=self._renew)
@@ -133,7 +133,7 @@ def make_enumerator(config: SourceConfig, *, subscriptions: Subscriptions | None
         config.shard_discovery_interval,
     )
     planner = Planner(probe, log.server_time, fail_on_missing=config.fail_on_data_loss)
-    return StreamEnumerator(log, settings, data_loss, probe, planner, subscriptions=subscriptions)
+    return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
 
 
 def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
@@ -159,7 +159,7 @@ def bounded_assignment(config: SourceConfig) -> FanOutAssignment | None:
     """
     if config.fan_out is None:
         return None
-    consumers = Consumers(config)
+    consumers = ConsumerRegistrar(config)
     found = {stream.name: consumers.ensure(stream.name) for stream in config.streams}
     for stream, consumer in found.items():
         if consumer.registered or config.fan_out.registered.get(stream) == consumer.arn:

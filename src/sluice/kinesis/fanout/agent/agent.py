@@ -21,7 +21,7 @@ from typing import Final
 
 from sluice.errors import SluiceError
 from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.consumers import Consumers as ConsumerRegistry
+from sluice.kinesis.consumers import ConsumerRegistrar
 from sluice.kinesis.fanout.agent.range_server import RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.fanout.agent.subscription_manager import SubscriptionManager
@@ -103,7 +103,7 @@ class Agent:
 
     def deregister(self) -> None:
         """Deregisters the consumers that the query registered, unless others have subscribed with them."""
-        registry = ConsumerRegistry(self._config, is_known=True)
+        registry = ConsumerRegistrar(self._config, is_endpoint_known=True)
         for stream, arn in self._consumers.arns.items():
             if arn not in self._consumers.registered:
                 continue
