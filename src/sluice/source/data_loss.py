@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.errors import DataLossError, ServiceError
-from sluice.instants import iso_instant
+from sluice.instants import MICROS_PER_SECOND, iso_instant
 from sluice.source.offsets import After, AtTime, Position
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import StreamLog
@@ -98,7 +98,7 @@ class DataLossPolicy:
     def _retention(self, split: SplitId) -> int:
         """For how long the stream keeps records (microseconds)."""
         try:
-            return int(self.log.describe(split.stream).retention * 1_000_000)
+            return int(self.log.describe(split.stream).retention * MICROS_PER_SECOND)
         except ServiceError as error:
             if error.missing:
                 return 0

@@ -8,14 +8,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from sluice.errors import OptionError, ServiceError
+from sluice.errors import OptionError
+from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
-from sluice.source.splits import Lineage, Split, SplitId
-from sluice.source.stream_log import StreamInfo
+from sluice.source.splits import Split, SplitId
 from sluice.source.subscription_tracker import SubscriptionTracker
 from sluice.source.subscriptions import Subscriptions
 
@@ -23,8 +24,7 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamE
 
 _log = logging.getLogger(__name__)
 
-_SECOND = 1_000_000
-_LAG_LINE_INTERVAL = 10 * _SECOND
+_LAG_LINE_INTERVAL = 10 * MICROS_PER_SECOND
 
 SplitT_co = TypeVar("SplitT_co", covariant=True)
 PositionT = TypeVar("PositionT")
@@ -70,32 +70,6 @@ class EnumeratorSettings:
     discovery_interval: float = 10.0
 
 
-@dataclass(frozen=True)
-class _Listing:
-    """The splits and streams that the last discovery found.
-
-    Attributes:
-        at: when it was made (microseconds).
-    """
-
-    lineage: Lineage
-    infos: Mapping[str, StreamInfo]
-    at: int
-
-    @property
-    def splits(self) -> Mapping[SplitId, Split]:
-        return self.lineage.splits
-
-    @property
-    def created(self) -> Mapping[str, int]:
-        """By stream, when it was created (microseconds)."""
-        return {name: info.created for name, info in self.infos.items()}
-
-    def retention(self, split: SplitId) -> int:
-        """For how long the split's records are kept (microseconds)."""
-        return int(self.infos[split.stream].retention * _SECOND)
-
-
 class StreamEnumerator:
     """The `SplitEnumerator` of a `StreamLog`, with `Offsets` as positions. Owned by one thread.
 
@@ -130,9 +104,14 @@ class StreamEnumerator:
         self._planner = planner
         self._subscriptions = subscriptions
         self._tracker = SubscriptionTracker(subscriptions, self._log.server_time)
+        self._discovery = SplitDiscovery(
+            self._log,
+            settings.streams,
+            settings.discovery_interval,
+            fail_on_missing=self._data_loss.fail,
+            find_unlisted=lambda listed: self._tracker.ended_unlisted(self._states, listed),
+        )
         self._initial: Offsets | None = None
-        self._listing: _Listing | None = None
-        self._is_listing_stale = False
         self._states: dict[SplitId, SplitState] = {}
         self._targets: Mapping[SplitId, After | Closed] | None = None
         self._wants_targets = False
@@ -152,8 +131,7 @@ class StreamEnumerator:
         Raises:
             ServiceError: a stream does not exist, or the service does not answer.
         """
-        splits, _ = self._discover()
-        return splits
+        return self._discovery.list_splits().listed
 
     def initial(self) -> Offsets:
         """The starting positions. They are decided at the first call.
@@ -166,8 +144,8 @@ class StreamEnumerator:
             # The first answer tells how far the service's clock is off: LATEST is a time of that clock.
             self._log.describe(self._settings.streams[0])
             now = self._log.server_time()  # before the listing, so that records in between are read
-            splits, listing = self._discover()
-            self._initial = self._offsets(dict(self._settings.initial(splits, now)), listing)
+            listing = self._discovery.list_splits()
+            self._initial = self._offsets(dict(self._settings.initial(listing.listed, now)), listing)
             _log.info("starting positions: %s", json.dumps(self._initial.to_json()))
         return self._initial
 
@@ -184,14 +162,14 @@ class StreamEnumerator:
             OptionError: `start` belongs to other streams.
         """
         self._check_streams(start)
-        listing = self._current_listing()
+        listing = self._discovery.current()
         base = self._without_lost(start, listing)
         states = self._readable_states(base, listing)
         self._tracker.follow(self._states)
         self._tracker.adopt(states, limits)
         ends = self._planner.plan(states, limits)
         if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
-            self._is_listing_stale = True  # a split is gone, or its children have to be found
+            self._discovery.mark_stale()
         self._remember_plan(states, ends)
         if not ends and base is start:
             return start
@@ -226,7 +204,7 @@ class StreamEnumerator:
             DataLossError, ServiceError, OptionError: as `initial` and `advance`.
         """
         start = self.initial()
-        splits = self._current_listing().splits
+        splits = self._discovery.current().splits
         states = [self._probe.state(split, start.position(split_id)) for split_id, split in splits.items()]
         ends = self._planner.tips(states) if before is None else self._planner.ends_before(states, before)
         return self._with_details(start.ranges_to(start.with_positions(ends)))
@@ -247,47 +225,6 @@ class StreamEnumerator:
 
     # --- splits ---------------------------------------------------------------------------------------
 
-    def _discover(self) -> tuple[Sequence[Split], _Listing]:
-        infos = {stream: self._log.describe(stream) for stream in self._settings.streams}
-        splits = [split for stream in self._settings.streams for split in self._log.list_splits(stream)]
-        lineage = Lineage([*splits, *self._ended_unlisted(splits, infos)])
-        self._listing = listing = _Listing(lineage, infos, self._log.server_time())
-        self._is_listing_stale = False
-        for split in splits:
-            if split.id in self._states:
-                self._states[split.id].relist(split)
-        return splits, listing
-
-    def _current_listing(self) -> _Listing:
-        listing = self._listing
-        if listing is None:
-            return self._discover()[1]
-        is_old = self._log.server_time() - listing.at >= int(self._settings.discovery_interval * _SECOND)
-        if not (self._is_listing_stale or is_old):
-            return listing
-        try:
-            return self._discover()[1]
-        except ServiceError as error:
-            # The splits of the last listing can be read meanwhile.
-            if not (error.retryable or (error.missing and not self._data_loss.fail)):
-                raise
-            _log.warning(
-                "shards of %s could not be listed; reading those known, next listing in %g s: %s",
-                ", ".join(self._settings.streams),
-                self._settings.discovery_interval,
-                error,
-            )
-            self._listing = listing = replace(listing, at=self._log.server_time())
-            return listing
-
-    def _ended_unlisted(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
-        """Splits of the same streams that are not listed any more, and that subscriptions have read whole."""
-        if self._listing is None:
-            return []
-        created = self._listing.created
-        gone = self._tracker.ended_unlisted(self._states, {split.id for split in splits})
-        return [split for split in gone if created.get(split.id.stream) == infos[split.id.stream].created]
-
     def _check_streams(self, offsets: Offsets) -> None:
         others = sorted(offsets.streams - set(self._settings.streams))
         if others:
@@ -297,7 +234,7 @@ class StreamEnumerator:
                 "of its own for each set of streams"
             )
 
-    def _without_lost(self, start: Offsets, listing: _Listing) -> Offsets:
+    def _without_lost(self, start: Offsets, listing: Listing) -> Offsets:
         """`start` itself, or, after a loss that is tolerated, the positions that still exist."""
         positions = dict(start.positions)
         listed = listing.splits
@@ -321,7 +258,7 @@ class StreamEnumerator:
 
     # --- states ---------------------------------------------------------------------------------------
 
-    def _readable_states(self, base: Offsets, listing: _Listing) -> list[SplitState]:
+    def _readable_states(self, base: Offsets, listing: Listing) -> list[SplitState]:
         """The states of the splits that may be read; in a run with targets, of those not at their target."""
         readable = listing.lineage.readable(base.drained)
         states = {split.id: self._state_of(split, base.position(split.id), listing) for split in readable}
@@ -337,7 +274,7 @@ class StreamEnumerator:
         return [state for state in states.values() if state.target not in (None, state.position)]
 
     def _find_targets(
-        self, states: dict[SplitId, SplitState], base: Offsets, listing: _Listing
+        self, states: dict[SplitId, SplitState], base: Offsets, listing: Listing
     ) -> Mapping[SplitId, After | Closed]:
         """The tips of all splits as of now, also of those whose parents have to be read before them."""
         fresh = [
@@ -350,20 +287,21 @@ class StreamEnumerator:
         states |= {s.split.id: s for s in fresh if s.split.id in states and not s.cut_points}
         return targets
 
-    def _state_of(self, split: Split, position: Position, listing: _Listing) -> SplitState:
+    def _state_of(self, split: Split, position: Position, listing: Listing) -> SplitState:
         state = self._states.get(split.id)
         if state is None or not state.can_advance_to(position):
             return self._new_state(split, position, listing)
+        state.relist(split)
         state.advance_to(position)
         return state
 
-    def _new_state(self, split: Split, position: Position, listing: _Listing) -> SplitState:
+    def _new_state(self, split: Split, position: Position, listing: Listing) -> SplitState:
         return self._probe.state(split, position, retention=listing.retention(split.id))
 
     # --- batches --------------------------------------------------------------------------------------
 
     def _end_positions(
-        self, base: Offsets, ends: Mapping[SplitId, After | Closed], listing: _Listing
+        self, base: Offsets, ends: Mapping[SplitId, After | Closed], listing: Listing
     ) -> dict[SplitId, Position]:
         """All positions at the end of a batch, with hints, without drained splits that have expired."""
         positions = {**base.positions, **{s: self._states[s].with_hints(end) for s, end in ends.items()}}
@@ -376,7 +314,7 @@ class StreamEnumerator:
             if split_id in listing.splits or not isinstance(position, Closed)
         }
 
-    def _offsets(self, positions: dict[SplitId, Position], listing: _Listing) -> Offsets:
+    def _offsets(self, positions: dict[SplitId, Position], listing: Listing) -> Offsets:
         streams = frozenset(self._settings.streams)
         return Offsets(positions, listing.created, streams, consumers=self.registered)
 
@@ -384,7 +322,7 @@ class StreamEnumerator:
         """The ranges with what helps to read them: how many records to expect, and which hash keys."""
         if not ranges:
             return ranges
-        splits = self._current_listing().splits
+        splits = self._discovery.current().splits
         return [
             replace(
                 each,

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sluice.errors import ServiceError
+from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import Limits, admission_end, admit, is_sampled
 from sluice.source.offsets import After, Closed, before
 from sluice.source.probe import LARGEST_PAGE, SAMPLE, SMALL_PAGE, Probe, ProbeSession
@@ -18,11 +19,10 @@ __all__ = ["Planner"]
 
 _log = logging.getLogger(__name__)
 
-_SECOND = 1_000_000
-_TIP_DELAY = _SECOND
+_TIP_DELAY = MICROS_PER_SECOND
 """How long ago the cut point of a busy split arrived: records that arrived since may not be readable yet."""
-_THROTTLE_PAUSE = 2 * _SECOND
-_FAILURE_PAUSE = 2 * _SECOND
+_THROTTLE_PAUSE = 2 * MICROS_PER_SECOND
+_FAILURE_PAUSE = 2 * MICROS_PER_SECOND
 ResultT = TypeVar("ResultT")
 
 End = After | Closed
@@ -53,7 +53,7 @@ class Planner:
         self._probe = probe
         self._now = now
         self._fail_on_missing = fail_on_missing
-        self._patience = int(patience * _SECOND)
+        self._patience = int(patience * MICROS_PER_SECOND)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sluice-planner")
 
     def close(self) -> None:
@@ -216,7 +216,9 @@ class Planner:
             is_awaited = error.missing and not self._fail_on_missing
             if failing_for > self._patience and not is_awaited:
                 raise error
-        _log.warning("%s: not planned, next read in %d s: %s", state.split.id, pause // _SECOND, error)
+        _log.warning(
+            "%s: not planned, next read in %d s: %s", state.split.id, pause // MICROS_PER_SECOND, error
+        )
 
 
 def _end_before(state: SplitState, instant: int) -> End | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.data_loss import DataLossPolicy
@@ -27,7 +28,6 @@ SAMPLE = 1_000
 LARGEST_PAGE = 10_000
 """Records of the largest page that Kinesis gives."""
 
-_SECOND = 1_000_000
 _MAX_BISECTIONS = 24
 _MAX_EMPTY_PAGES = 20
 _SCANNED_PAGES = 2
@@ -113,7 +113,7 @@ class ProbeSession:
         """Sets when the split may be read again."""
         cost = min(self._reads, self._settings.burst) * self._settings.budget
         if self._reads:
-            self._state.end_reads(self._probe.log.server_time() + int(cost * _SECOND))
+            self._state.end_reads(self._probe.log.server_time() + int(cost * MICROS_PER_SECOND))
 
     def back_off(self) -> None:
         """Leaves a split alone for a while that is throttled or failing."""
@@ -182,7 +182,7 @@ class ProbeSession:
         """The latest record that bisection finds from `low` on, where none is at or after `high`."""
         latest: _Found | None = None
         for _ in range(_MAX_BISECTIONS):
-            if high - low <= _SECOND:
+            if high - low <= MICROS_PER_SECOND:
                 break
             middle = (low + high) // 2
             found = self._first_at(middle)
