@@ -211,7 +211,7 @@ def _refuse_each(values: OptionValues, options: Sequence[Option[Any]], why: str)
             for suffix, arn in values.with_prefix(option).items():
                 values.reject(option.key[:-1] + suffix, f"is {arn.text!r}: {why}")
         elif values.given(option):
-            values.refuse(option, why)
+            values.reject_value(option, why)
 
 
 def _read_arns(values: OptionValues, streams: Sequence[StreamRef]) -> Mapping[str, str]:
@@ -238,7 +238,7 @@ def _match_arns(values: OptionValues, streams: Sequence[StreamRef]) -> dict[str,
     names = [stream.name for stream in streams]
     arn = values.get(CONSUMER_ARN)
     if arn is not None and len(names) > 1:
-        values.refuse(
+        values.reject_value(
             CONSUMER_ARN,
             f"it is for one stream: give '{CONSUMER_ARN.key}.<stream>' for each of {', '.join(names)}",
         )

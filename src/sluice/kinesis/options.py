@@ -273,7 +273,7 @@ def _in_region(
     if region is None:
         return connection
     if connection.region not in (None, region):
-        values.refuse(REGION, f"{whose} are in {region}")
+        values.reject_value(REGION, f"{whose} are in {region}")
     return replace(connection, region=region)
 
 
@@ -300,7 +300,7 @@ def _read_end(values: OptionValues, start: StartingPosition, *, streaming: bool)
     if instant is None:
         return LATEST
     if isinstance(start, AtTimestamp) and instant < start.instant:
-        values.refuse(ENDING_TIMESTAMP, f"is before '{STARTING_TIMESTAMP.key}'")
+        values.reject_value(ENDING_TIMESTAMP, f"is before '{STARTING_TIMESTAMP.key}'")
     return AtTimestamp(instant)
 
 

@@ -217,9 +217,11 @@ def config_from_options(values: OptionValues, limits: SinkLimits) -> AsyncSinkCo
     if not values.given(MAX_BATCH_SIZE):
         batch = min(batch, buffered)
     if record_bytes > batch_bytes:
-        values.refuse(MAX_RECORD_SIZE_IN_BYTES, f"at most '{MAX_BATCH_SIZE_IN_BYTES.key}', {batch_bytes}")
+        values.reject_value(
+            MAX_RECORD_SIZE_IN_BYTES, f"at most '{MAX_BATCH_SIZE_IN_BYTES.key}', {batch_bytes}"
+        )
     if buffered < batch:
-        values.refuse(MAX_BUFFERED_REQUESTS, f"at least '{MAX_BATCH_SIZE.key}', {batch}")
+        values.reject_value(MAX_BUFFERED_REQUESTS, f"at least '{MAX_BATCH_SIZE.key}', {batch}")
     if values.get(OVERSIZED_RECORDS) == "deadLetter" and not values.given(DEAD_LETTER_PATH):
         values.reject(DEAD_LETTER_PATH.key, f"is required with '{OVERSIZED_RECORDS.key}' deadLetter")
     if record_bytes > batch_bytes or buffered < batch:
@@ -254,7 +256,7 @@ def strategy_from_options(
     if ":" in name:
         return _own(values, name)
     if name.lower() != "aimd":
-        values.refuse(RATE_LIMITING, "allowed are aimd, token-bucket, none, or package.module:Name")
+        values.reject_value(RATE_LIMITING, "allowed are aimd, token-bucket, none, or package.module:Name")
     increase = values.require(AIMD_INCREASE)
     factor = values.get(AIMD_DECREASE_FACTOR) or limits.aimd_decrease_factor
 
@@ -286,7 +288,7 @@ def _own(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLim
         make = load_object(name)
         takes_config = bool(inspect.signature(make).parameters)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        values.refuse(RATE_LIMITING, f"it cannot be loaded: {error}")
+        values.reject_value(RATE_LIMITING, f"it cannot be loaded: {error}")
         return lambda _: NoRateLimitingStrategy()
 
     def own(config: AsyncSinkConfig) -> RateLimitingStrategy:
@@ -321,10 +323,10 @@ def progress_listener_from_options(values: OptionValues) -> ProgressListener | N
     try:
         listener: ProgressListener = load_object(name)
     except (ImportError, AttributeError, ValueError) as error:
-        values.refuse(PROGRESS_LISTENER, f"it cannot be loaded: {error}")
+        values.reject_value(PROGRESS_LISTENER, f"it cannot be loaded: {error}")
         return None
     if not callable(listener):
-        values.refuse(PROGRESS_LISTENER, "it cannot be called")
+        values.reject_value(PROGRESS_LISTENER, "it cannot be called")
     return listener
 
 
@@ -334,6 +336,6 @@ def _within(values: OptionValues, option: Option[int], most: int) -> int:
     if value is None:
         return most
     if value > most:
-        values.refuse(option, f"the destination takes at most {most}")
+        values.reject_value(option, f"the destination takes at most {most}")
         return most
     return value

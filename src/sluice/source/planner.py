@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 _TIP_DELAY = MICROS_PER_SECOND
 """How long ago the cut point of a busy split arrived: records that arrived since may not be readable yet."""
-_THROTTLE_PAUSE = 2 * MICROS_PER_SECOND
-_FAILURE_PAUSE = 2 * MICROS_PER_SECOND
+_RETRY_PAUSE = 2
+"""Seconds until a split is read again that was throttled, or whose read failed."""
 ResultT = TypeVar("ResultT")
 
 End = After | Closed
@@ -208,11 +208,11 @@ class Planner:
         if not (error.retryable or error.throttling or error.missing):
             raise error
         now = self._now()
-        pause = _THROTTLE_PAUSE if error.throttling else _FAILURE_PAUSE
+        next_read_at = now + _RETRY_PAUSE * MICROS_PER_SECOND
         if error.throttling:
-            state.mark_throttled(now + pause)
+            state.mark_throttled(next_read_at)
         else:
-            failing_for = state.mark_failed(now, now + pause, is_missing=error.missing)
+            failing_for = state.mark_failed(now, next_read_at, is_missing=error.missing)
             is_awaited = error.missing and not self._fail_on_missing
             if failing_for > self._patience and not is_awaited:
                 raise error

@@ -9,6 +9,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, AtTime, Closed, Position
@@ -18,7 +19,7 @@ from sluice.source.subscriptions import SubscriptionProgress
 
 __all__ = ["Reach", "SplitState"]
 
-_CAUGHT_UP_WORTH_LOGGING = 600 * 1_000_000
+_CAUGHT_UP_WORTH_LOGGING = 600 * MICROS_PER_SECOND
 """A hint is logged when it is this much newer than the one in the log (microseconds)."""
 
 

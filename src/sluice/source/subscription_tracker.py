@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 
+from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import Limits
 from sluice.source.offsets import Position
 from sluice.source.split_state import SplitState
@@ -16,7 +17,7 @@ __all__ = ["SubscriptionTracker"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_STALL = 5 * 1_000_000
+_MAX_STALL = 5 * MICROS_PER_SECOND
 """How long a subscription behind the tip may bring nothing before its split is probed (microseconds).
 
 Batches may have come far ahead of it by polling. It then pushes records that have been read."""
