@@ -216,9 +216,7 @@ class Planner:
             is_awaited = error.missing and not self._fail_on_missing
             if failing_for > self._patience and not is_awaited:
                 raise error
-        _log.warning(
-            "%s: not planned, next read in %d s: %s", state.split.id, pause // MICROS_PER_SECOND, error
-        )
+        _log.warning("%s: not planned, next read in %d s: %s", state.split.id, _RETRY_PAUSE, error)
 
 
 def _end_before(state: SplitState, instant: int) -> End | None:
