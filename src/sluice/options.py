@@ -1,8 +1,7 @@
 """Options, each declared once: key, kind, default, allowed values, description.
 
-Parsing, validation, error messages and the tables of the README all come from the declarations.
-Keys are case-insensitive, as everywhere in Spark. All that is wrong with a set of options is
-reported in one error.
+The declarations are used for parsing, for error messages and for the tables in the documentation. Keys are
+case-insensitive, as everywhere in Spark. One error reports everything that is wrong with a set of options.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ __all__ = [
     "choice",
     "duration",
     "integer",
+    "matching",
     "number",
     "read_options",
     "size",
@@ -32,7 +32,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Keys that Spark itself puts into, or lets users pass with, the options of any source or sink.
+# Keys that Spark adds to the options of a source or sink, or that users set for Spark.
 _SPARK_KEYS = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
 
 _DURATION_UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -51,7 +51,14 @@ _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 
 @dataclass(frozen=True)
 class Kind(Generic[T]):
-    """How the text of an option becomes a value. ``parse`` raises ValueError for what it refuses."""
+    """A type of option value.
+
+    Attributes:
+        name: a short name of the type.
+        allowed: what users may write, for error messages.
+        parse: makes the value from the text. Raises ValueError, or OptionError with a message of its own, for
+            text that is not allowed.
+    """
 
     name: str
     allowed: str
@@ -76,7 +83,7 @@ TEXT: Kind[str] = Kind("string", "a non-empty string", _text)
 
 
 def choice(*values: str) -> Kind[str]:
-    """One of `values`, in any case; the value is given back as declared."""
+    """One of `values`, in any case. The parsed value is spelled as in `values`."""
     by_key = {value.lower(): value for value in values}
 
     def parse(text: str) -> str:
@@ -86,6 +93,24 @@ def choice(*values: str) -> Kind[str]:
             raise ValueError(text) from None
 
     return Kind("choice", "one of " + ", ".join(values), parse)
+
+
+def matching(name: str, allowed: str, pattern: str | re.Pattern[str]) -> Kind[str]:
+    """Text that `pattern` matches from start to end, without the blanks around it.
+
+    Args:
+        name: of the kind.
+        allowed: what users may write, for error messages.
+        pattern: a regular expression.
+    """
+    compiled = re.compile(pattern)
+
+    def parse(text: str) -> str:
+        if compiled.fullmatch(text.strip()) is None:
+            raise ValueError(text)
+        return text.strip()
+
+    return Kind(name, allowed, parse)
 
 
 def integer(minimum: int, maximum: int | None = None) -> Kind[int]:
@@ -102,7 +127,7 @@ def integer(minimum: int, maximum: int | None = None) -> Kind[int]:
 
 
 def number(minimum: float, maximum: float | None = None, *, above: bool = False) -> Kind[float]:
-    """A finite number from `minimum` (or only above it) to `maximum`, included."""
+    """A finite number from `minimum` to `maximum`, both included; with `above`, `minimum` is excluded."""
 
     def parse(text: str) -> float:
         value = float(text.strip())
@@ -125,7 +150,11 @@ def _quantity(text: str, units: Mapping[str, float]) -> float:
 
 
 def duration(minimum: float = 0.0) -> Kind[float]:
-    """A span of time, given back in seconds. A bare number is milliseconds."""
+    """A span of time. The parsed value is in seconds; text without a unit is in milliseconds.
+
+    Args:
+        minimum: the shortest allowed, in seconds.
+    """
 
     def parse(text: str) -> float:
         value = _quantity(text, _DURATION_UNITS)
@@ -138,7 +167,11 @@ def duration(minimum: float = 0.0) -> Kind[float]:
 
 
 def size(minimum: int = 1) -> Kind[int]:
-    """A size, given back in bytes. A bare number is bytes."""
+    """A size. The parsed value is in bytes, as is text without a unit.
+
+    Args:
+        minimum: the smallest allowed, in bytes.
+    """
 
     def parse(text: str) -> int:
         value = int(_quantity(text, _SIZE_UNITS))
@@ -151,16 +184,16 @@ def size(minimum: int = 1) -> Kind[int]:
 
 @dataclass(frozen=True)
 class Option(Generic[T]):
-    """One option.
+    """The declaration of one option.
 
-    Args:
-        key: as users write it, in camelCase. One that ends in ``.*`` takes any key with that prefix.
-        kind: how its text is read.
-        default: the value when it is not given; None where there is none.
-        description: one sentence for the README.
-        shown_default: the default as the README shows it, where ``default`` does not say it all.
-        required: refused when missing.
-        secret: its value is never printed.
+    Attributes:
+        key: as users write it, in camelCase. ``prefix.*`` declares all keys that start with ``prefix.``.
+        kind: the type of the value.
+        default: the parsed value if users do not set the option; None for no default.
+        description: one sentence for the documentation.
+        shown_default: the default as the documentation shows it, if it differs from `default`.
+        required: users must set the option.
+        secret: the value is never printed.
     """
 
     key: str
@@ -173,71 +206,84 @@ class Option(Generic[T]):
 
     @property
     def is_prefix(self) -> bool:
+        """Whether the key ends in ``.*``."""
         return self.key.endswith(".*")
 
     def takes(self, key: str) -> bool:
+        """Whether a key that a user gave, in any case, belongs to this option."""
         if self.is_prefix:
             return key.lower().startswith(self.key[:-1].lower())
         return key.lower() == self.key.lower()
 
 
 class OptionValues:
-    """The parsed options; collects what is wrong until `check` raises it all at once."""
+    """Parsed options. Collects the problems until `check` raises them in one error.
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    Args:
+        format_name: opens the error message (``kinesis-efo``).
+    """
+
+    def __init__(self, format_name: str) -> None:
+        self._format = format_name
         self._keys: set[str] = set()
         self._values: dict[str, Any] = {}
         self._given: dict[str, str] = {}
         self._problems: list[str] = []
 
     def get(self, option: Option[T]) -> T | None:
-        """The value given, or the default (None where there is none)."""
+        """The value that the user set, else the default; None if there is no default."""
         return self._values.get(option.key, option.default)
 
     def require(self, option: Option[T]) -> T:
-        """The value of an option that has a default or is required."""
+        """The value of an option that has a default or is required.
+
+        Raises:
+            OptionError: it has none; the error has all other problems noted so far, too.
+        """
         value = self.get(option)
         if value is None:
             self.reject(option.key, f"is required: {option.kind.allowed}")
-            self.check()
-        assert value is not None  # noqa: S101 - check() has raised otherwise; this tells the types
+            raise self._error()
         return value
 
     def given(self, option: Option[Any]) -> bool:
-        """Whether the user gave the option, and its value was understood."""
+        """Whether the user set the option, to a value that could be parsed."""
         return option.key in self._given
 
     def mentions(self, option: Option[Any]) -> bool:
-        """Whether the user gave the option, maybe with a value that was refused."""
+        """Whether the user set the option, maybe to a value that could not be parsed."""
         return any(option.takes(key) for key in self._keys)
 
     def mentions_key(self, key: str) -> bool:
-        """The same of one key, also one with a prefix."""
+        """Whether the user set exactly this key, in any case; for the keys of ``prefix.*`` options."""
         return key.lower() in self._keys
 
     def with_prefix(self, option: Option[T]) -> dict[str, T]:
-        """What follows the prefix, as given by the user, to its value."""
+        """The values of a ``prefix.*`` option by the rest of their keys, as the user spelled it."""
         values: dict[str, T] = self._values.get(option.key, {})
         return values
 
     def reject(self, key: str, why: str) -> None:
-        """Note that `key` cannot stand as it is; `check` reports it with the rest."""
+        """Notes a problem for `check`. The message is ``option '<key>' <why>``."""
         problem = f"option '{key}' {why}"
         if problem not in self._problems:
             self._problems.append(problem)
 
-    def refuse(self, option: Option[Any], why: str) -> None:
-        """Note that the given value of `option` is not acceptable."""
+    def reject_value(self, option: Option[Any], why: str) -> None:
+        """Notes a problem for `check`. The message is ``option '<key>' is <value>: <why>``."""
         shown = "***" if option.secret else repr(self._given.get(option.key, option.default))
         self.reject(option.key, f"is {shown}: {why}")
 
     def check(self) -> None:
-        """Raises OptionError with everything noted so far, if anything was."""
+        """Raises OptionError if any problem was noted. The message has all of them."""
         if self._problems:
-            raise OptionError(f"{self._what}: " + "; ".join(self._problems))
+            raise self._error()
+
+    def _error(self) -> OptionError:
+        return OptionError(f"{self._format}: " + "; ".join(self._problems))
 
     def read(self, option: Option[Any], key: str, text: str) -> None:
+        """Parses `text`, which the user gave for `key`. Notes a problem if it is not allowed."""
         shown = "***" if option.secret else repr(text)
         self._keys.add(key.lower())
         try:
@@ -256,24 +302,27 @@ class OptionValues:
 
 
 def read_options(
-    what: str, declared: Iterable[Option[Any]], given: Mapping[str, str], *, also: Iterable[str] = ()
+    format_name: str,
+    declared: Iterable[Option[Any]],
+    given: Mapping[str, str],
+    *,
+    ignore_unknown: bool = False,
 ) -> OptionValues:
-    """Reads `given` by the declarations. Problems are kept for `OptionValues.check`.
+    """Parses the options that a user gave. Notes problems for `OptionValues.check`.
 
     Args:
-        what: whose options they are, to open the error message (``kinesis-efo``).
+        format_name: opens the error message (``kinesis-efo``).
         declared: all options there are.
-        given: keys in any case, values as text, as Spark passes them.
-        also: keys of Spark's own to let pass, beyond those it always may pass.
+        given: as Spark passes them: keys in any case, values as text.
+        ignore_unknown: keys that are not declared are no problem.
     """
     declared = list(declared)
-    values = OptionValues(what)
-    passed = _SPARK_KEYS | {key.lower() for key in also}
+    values = OptionValues(format_name)
     for key, text in given.items():
         option = next((option for option in declared if option.takes(key)), None)
         if option is not None:
             values.read(option, key, str(text))
-        elif key.lower() not in passed:
+        elif not ignore_unknown and key.lower() not in _SPARK_KEYS:
             values.reject(key, _unknown(key, declared))
     for option in declared:
         if option.required and not values.mentions(option):
@@ -282,7 +331,7 @@ def read_options(
 
 
 def _unknown(key: str, declared: list[Option[Any]]) -> str:
-    # The value is left out: a misspelt secret is still a secret.
+    # Without the value: it may be a secret whose key is misspelled.
     by_key = {option.key.lower(): option.key for option in declared}
     near = difflib.get_close_matches(key.lower(), by_key, n=1, cutoff=0.6)
     if near:

@@ -10,7 +10,8 @@ from botocore import exceptions as sdk
 from kinesis_wire import answer, refusal
 from service_wire import CONNECTION, LASTING, PASSING, ServiceWire
 
-from sluice.destinations.common import BatchCall, Refusal, batch_call
+from sluice.destinations.common import batch_call
+from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.errors import OptionError, ServiceError
 from sluice.sink import Rejection
 

@@ -7,22 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from sluice.options import TEXT, Kind, Option, OptionValues, duration
+from sluice.options import TEXT, Kind, Option, OptionValues, duration, matching
 
 __all__ = ["CONNECTION_OPTIONS", "DEFAULT_SESSION_NAME", "ConnectionConfig", "connection_from_options"]
 
 DEFAULT_SESSION_NAME: Final = "pyspark-sluice"
-
-
-def _matching(name: str, allowed: str, pattern: str) -> Kind[str]:
-    compiled = re.compile(pattern)
-
-    def parse(text: str) -> str:
-        if compiled.fullmatch(text.strip()) is None:
-            raise ValueError(text)
-        return text.strip()
-
-    return Kind(name, allowed, parse)
 
 
 def _parse_url(text: str) -> str:
@@ -38,13 +27,11 @@ def _parse_url(text: str) -> str:
 
 _URL: Kind[str] = Kind("url", "a URL such as https://host or http://127.0.0.1:4566", _parse_url)
 # What goes into HTTP headers. A line break in it would end up, quoted, in the transport's own error.
-_CREDENTIAL = _matching("secret", "printable characters without spaces", r"[!-~]+")
-_ROLE = _matching(
-    "arn", "arn:aws:iam::<account>:role/<name>", r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+"
-)
-_SESSION_NAME = _matching("string", "2 to 64 letters, digits or any of _+=,.@-", r"[\w+=,.@-]{2,64}")
-_EXTERNAL_ID = _matching("secret", "2 to 1224 letters, digits or any of _+=,.@:/-", r"[\w+=,.@:/-]{2,1224}")
-_REGION = _matching("string", "an AWS region such as eu-west-1", r"[a-z][a-z0-9-]*[a-z0-9]")
+_CREDENTIAL = matching("secret", "printable characters without spaces", r"[!-~]+")
+_ROLE = matching("arn", "arn:aws:iam::<account>:role/<name>", r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+")
+_SESSION_NAME = matching("string", "2 to 64 letters, digits or any of _+=,.@-", r"[\w+=,.@-]{2,64}")
+_EXTERNAL_ID = matching("secret", "2 to 1224 letters, digits or any of _+=,.@:/-", r"[\w+=,.@:/-]{2,1224}")
+_REGION = matching("string", "an AWS region such as eu-west-1", r"[a-z][a-z0-9-]*[a-z0-9]")
 
 _SDK_CHAIN: Final = "the SDK's own chain"
 

@@ -103,7 +103,7 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
         OptionError: names everything that is wrong with the options.
     """
     # The destination comes first, because it decides which other options there are.
-    only_destination = read_options(FORMAT, [DESTINATION], options, also=options)
+    only_destination = read_options(FORMAT, [DESTINATION], options, ignore_unknown=True)
     only_destination.check()
     name = only_destination.require(DESTINATION)
     found = destination_class(name)

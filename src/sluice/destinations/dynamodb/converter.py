@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from sluice.destinations.common import invalid_row
+from sluice.destinations.common.columns import invalid_row
 from sluice.destinations.dynamodb.values import (
     AttributeValue,
     UnfitError,

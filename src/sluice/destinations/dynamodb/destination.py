@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Final
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.request_bodies import Ready
-from sluice.destinations.common import BatchCall, Refusal, matching
+from sluice.aws.request_bodies import PreparedParameter
+from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.destinations.dynamodb.converter import DynamoDbRowConverter, DynamoDbWrite
 from sluice.destinations.dynamodb.values import canonical
 from sluice.errors import ServiceError
-from sluice.options import TEXT, Kind, Option, OptionValues
+from sluice.options import TEXT, Kind, Option, OptionValues, matching
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
 
@@ -166,7 +166,9 @@ class DynamoDbDestination:
         """Writes, and returns what was not."""
         try:
             # Its endpoint may depend on the table, which the SDK has to see.
-            ready = Ready({self._table: list(map(_as_request, entries))}, {self._table: _STAND_IN})
+            ready = PreparedParameter(
+                {self._table: list(map(_as_request, entries))}, {self._table: _STAND_IN}
+            )
             answer = self._call(RequestItems=ready)
         except ServiceError as error:
             if "duplicates" in str(error) and not self._keys:

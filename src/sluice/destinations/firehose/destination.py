@@ -15,19 +15,12 @@ import pyarrow.compute as pc
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.request_bodies import Ready
+from sluice.aws.request_bodies import PreparedParameter
 from sluice.aws.responses import outcomes_of
-from sluice.destinations.common import (
-    BatchCall,
-    Column,
-    check_columns,
-    column_of,
-    first_row,
-    invalid_row,
-    matching,
-)
+from sluice.destinations.common.batch_call import BatchCall
+from sluice.destinations.common.columns import Column, check_columns, column_of, first_row, invalid_row
 from sluice.errors import OptionError
-from sluice.options import Option, OptionValues
+from sluice.options import Option, OptionValues, matching
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import StructType, SubmitResult
 
@@ -132,7 +125,8 @@ class FirehoseDestination:
             OptionError: no client can be made from the connection options.
         """
         answer = self._call(
-            DeliveryStreamName=self._stream, Records=Ready([{"Data": entry} for entry in entries], _STAND_IN)
+            DeliveryStreamName=self._stream,
+            Records=PreparedParameter([{"Data": entry} for entry in entries], _STAND_IN),
         )
         return self._call.outcome_in_order(entries, outcomes_of(answer, "RequestResponses"))
 

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Final
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.request_bodies import Ready
+from sluice.aws.request_bodies import PreparedParameter
 from sluice.aws.responses import Outcome, outcomes_of
-from sluice.destinations.common import BatchCall, matching
+from sluice.destinations.common.batch_call import BatchCall
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.converter import KinesisEntry, KinesisRowConverter
 from sluice.destinations.kinesis.shard_map import Shards, shards_of
-from sluice.options import BOOLEAN, Option, OptionValues
+from sluice.options import BOOLEAN, Option, OptionValues, matching
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
 from sluice.sink.options import MAX_BATCH_SIZE_IN_BYTES, MAX_RECORD_SIZE_IN_BYTES
@@ -141,7 +141,7 @@ class KinesisStreamsDestination:
 
     def put(self, entries: Sequence[KinesisEntry]) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]:
         """The same; beside the result, what the service says of each entry. Raises as `submit` does."""
-        answer = self._call(Records=Ready(entries, _STAND_IN), **self._stream)
+        answer = self._call(Records=PreparedParameter(entries, _STAND_IN), **self._stream)
         outcomes = outcomes_of(answer, "Records")
         return self._call.outcome_in_order(entries, outcomes), outcomes
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.destinations.common import matching
 from sluice.destinations.s3.bucket import Store
 from sluice.destinations.s3.committer import Sweep, UploadCommitter
 from sluice.destinations.s3.file_formats import FORMATS
@@ -17,7 +16,7 @@ from sluice.destinations.s3.layout import Layout, Owner
 from sluice.destinations.s3.manifest import ManifestCommitter
 from sluice.destinations.s3.upload import PART_SIZE
 from sluice.destinations.s3.writer import FileSettings, S3Writer
-from sluice.options import Kind, Option, OptionValues, choice, integer, size
+from sluice.options import Kind, Option, OptionValues, choice, integer, matching, size
 from sluice.retry import Retrier
 from sluice.sink.contracts import Epoch, StructType
 from sluice.sink.dead_letters import Origin
@@ -126,9 +125,9 @@ class S3Destination:
         compressions = FORMATS[file_format].compressions
         compression = values.get(COMPRESSION) or next(iter(compressions))
         if compression not in compressions:
-            values.refuse(COMPRESSION, f"allowed with {file_format} are {', '.join(compressions)}")
+            values.reject_value(COMPRESSION, f"allowed with {file_format} are {', '.join(compressions)}")
         if values.require(MAX_FILE_SIZE) > _LARGEST_FILE:
-            values.refuse(MAX_FILE_SIZE, f"at most {_LARGEST_FILE}")
+            values.reject_value(MAX_FILE_SIZE, f"at most {_LARGEST_FILE}")
         if path is None:
             return None
         settings = FileSettings(

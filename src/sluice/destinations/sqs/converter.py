@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from sluice.destinations.common import Column, check_columns, column_of, invalid_row
+from sluice.destinations.common.columns import Column, check_columns, column_of, invalid_row
 from sluice.errors import OptionError
 from sluice.sink.contracts import StructType
 

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.request_bodies import Ready
-from sluice.destinations.common import BatchCall, Refusal, matching
+from sluice.aws.request_bodies import PreparedParameter
+from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
-from sluice.options import Option, OptionValues
+from sluice.options import Option, OptionValues, matching
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
 
@@ -112,7 +112,9 @@ class SqsDestination:
         """
         answer = self._call(
             QueueUrl=self._url,
-            Entries=Ready([_as_request_entry(n, entry) for n, entry in enumerate(entries)], _STAND_IN),
+            Entries=PreparedParameter(
+                [_as_request_entry(n, entry) for n, entry in enumerate(entries)], _STAND_IN
+            ),
         )
         refused = {n: Refusal("NoResult", "", "again") for n in range(len(entries))}
         try:
