@@ -17,6 +17,7 @@ SECOND = 1_000_000
 ITERATOR_LIFE = 300 * SECOND
 DAY = 86_400 * SECOND
 LAST_HASH = 2**128 - 1
+S0 = SplitId("s", "shardId-000000000000")
 
 
 def hash_key(partition_key: str) -> int:
@@ -222,3 +223,18 @@ class MemoryLog:
         if split not in self.shards:
             raise ServiceError(f"{operation}: no shard {split}", operation=operation, missing=True)
         return self.shards[split]
+
+
+def put_to(log: MemoryLog, split: SplitId, count: int) -> list[Record]:
+    """Puts records to one split."""
+    low, high = log.shards[split].hash_range
+    keys = (key for key in map(str, itertools.count()) if low <= hash_key(key) <= high)
+    return [log.put(split.stream, key) for key in itertools.islice(keys, count)]
+
+
+def put_many(log: MemoryLog, count: int, *, per_second: float = 1000.0, stream: str = "s") -> list[Record]:
+    records = []
+    for index in range(count):
+        records.append(log.put(stream, f"key-{index}"))
+        log.pass_time(1 / per_second)
+    return records

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from memory_log import MemoryLog
-from memory_subscriptions import MemoryAgent
+from memory_subscriptions import NO_FAULTS, Faults, MemoryAgent
 
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
-from sluice.source.offsets import HORIZON, Offsets, Position, SplitRange
+from sluice.source.offsets import HORIZON, AtTime, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.publisher import PublisherCursor
@@ -28,6 +28,10 @@ Rows = dict[SplitId, list[Record]]
 def at_horizon(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
     del now
     return {split.id: HORIZON for split in splits}
+
+
+def latest(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
+    return {split.id: AtTime(now, pinned=now) for split in splits}
 
 
 def make_enumerator(
@@ -173,3 +177,23 @@ def check_exactly_once(query: Query, expected: Iterable[Record]) -> None:
         shard = query.log.shards.get(split)
         for parent in shard.parents if shard else ():
             assert max(batch_of.get(SplitId(split.stream, parent), [-1])) < min(batches)
+
+
+def pushed_query(
+    log: MemoryLog,
+    *,
+    initial: InitialPositions = at_horizon,
+    fail: bool = True,
+    event_size: int = 50,
+    events: int = 1_000,
+    faults: Faults = NO_FAULTS,
+) -> tuple[Query, MemoryAgent]:
+    agent = MemoryAgent(log, event_size=event_size, events=events, faults=faults)
+    return Query(log, ["s"], initial=initial, fail=fail, agent=agent), agent
+
+
+def settle(query: Query) -> None:
+    """Reads what is there, and lets subscriptions that are due come up."""
+    for _ in range(3):
+        query.run_batch()
+        query.log.pass_time(5)

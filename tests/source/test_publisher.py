@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from memory_log import MemoryLog
+from memory_log import S0, MemoryLog, put_many
 from memory_subscriptions import NO_FAULTS, Faults, MemoryPublisher
-from test_batches import S0, put_many
 
 from sluice.errors import DataLossError, ServiceError
 from sluice.source.cursor import Cursor

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from memory_log import MemoryLog
-from test_batches import S0
+from memory_log import S0, MemoryLog
 
 from sluice.source.admission import NO_LIMITS
 from sluice.source.cursor import Cursor
