@@ -6,11 +6,11 @@ import functools
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from machine import STEP, Machine
 from memory_subscriptions import ALL_FAULTS, NO_FAULTS, Faults, MemoryAgent
 from query import (
     check_exactly_once,
 )
+from scenario import STEP, Scenario
 
 from sluice.source.admission import Limits
 
@@ -60,15 +60,15 @@ def test_every_record_arrives_once_in_order_in_its_batch(  # noqa: PLR0917 - Hyp
 
     And a batch read again from the log, by a reader that knows nothing else, has the same rows.
     """
-    machine = Machine(seed, shards, page_limit, fault_rate, empty_every=empty_every, page_size=page_size)
+    scenario = Scenario(seed, shards, page_limit, fault_rate, empty_every=empty_every, page_size=page_size)
     for step in steps:
-        machine.step(step)
-    machine.fault_rate = 0.0
-    machine.log.pass_time(20)
-    machine.query.run_to_end(idle_triggers=4, step=12.0)
-    check_exactly_once(machine.query, machine.records)
-    for index, rows in enumerate(machine.query.batches):
-        assert machine.query.read(index) == rows
+        scenario.step(step)
+    scenario.fault_rate = 0.0
+    scenario.log.pass_time(20)
+    scenario.query.run_to_end(idle_triggers=4, step=12.0)
+    check_exactly_once(scenario.query, scenario.records)
+    for index, rows in enumerate(scenario.query.batches):
+        assert scenario.query.read(index) == rows
 
 
 @settings(max_examples=150)
@@ -92,13 +92,13 @@ def test_every_record_arrives_once_in_order_in_its_pushed_batch(  # noqa: PLR091
 ) -> None:
     """Whatever subscriptions and publishers do: all records, once, in order; and by polling the same rows."""
     agent = functools.partial(MemoryAgent, event_size=event_size, events=events, faults=faults, seed=seed)
-    machine = Machine(seed, shards, 10_000, fault_rate, agent)
+    scenario = Scenario(seed, shards, 10_000, fault_rate, agent)
     for step in steps:
-        machine.step(step)
-    machine.fault_rate = 0.0
-    machine.log.pass_time(20)
-    machine.query.run_to_end(idle_triggers=6, step=12.0)
-    check_exactly_once(machine.query, machine.records)
-    for index, rows in enumerate(machine.query.batches):
-        assert machine.query.read(index, by_polling=True) == rows
-        assert machine.query.read(index) == rows
+        scenario.step(step)
+    scenario.fault_rate = 0.0
+    scenario.log.pass_time(20)
+    scenario.query.run_to_end(idle_triggers=6, step=12.0)
+    check_exactly_once(scenario.query, scenario.records)
+    for index, rows in enumerate(scenario.query.batches):
+        assert scenario.query.read(index, by_polling=True) == rows
+        assert scenario.query.read(index) == rows

@@ -39,7 +39,7 @@ STEP = st.one_of(
 )
 
 
-class Machine:
+class Scenario:
     """Puts, reshards, faults and batches in any order."""
 
     def __init__(
