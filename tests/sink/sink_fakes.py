@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.sink import AsyncSinkConfig, SubmitResult
+from sluice.sink import AsyncSinkConfig, NoRateLimitingStrategy, SubmitResult
+from sluice.sink.setup import AsyncSinkSetup
 
 Outcome = SubmitResult[str] | Exception
 Behaviour = Callable[[int, Sequence[str]], Outcome]
@@ -38,7 +39,7 @@ def config(**changes: Any) -> AsyncSinkConfig:
 
 
 class RefusedError(Exception):
-    """What a fake destination raises; fatal when told so."""
+    """What a fake destination raises; fatal on request."""
 
     def __init__(self, message: str = "no", *, fatal: bool = False) -> None:
         super().__init__(message)
@@ -106,6 +107,12 @@ class FakeDestination:
 
     def close(self) -> None:
         self.closed += 1
+
+
+def async_setup(destination: FakeDestination | None = None, **changes: Any) -> AsyncSinkSetup:
+    """What the options would give for a fake destination."""
+    values: dict[str, Any] = {"config": config(), "create_strategy": NoRateLimitingStrategy, "key": object()}
+    return AsyncSinkSetup(destination=destination or FakeDestination(), **(values | changes))
 
 
 class ManualClock:

@@ -1,5 +1,11 @@
 """The async sink: contracts, writer, rate limiting (FLIP-171, FLIP-242, FLIP-143)."""
 
+from sluice.sink.bases import (
+    BaseCommittingDestination,
+    BaseDestination,
+    BaseRateLimitingStrategy,
+    BaseSinkWriter,
+)
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import (
     Committer,
@@ -32,6 +38,10 @@ __all__ = [
     "AIMDScalingStrategy",
     "AsyncSinkConfig",
     "AsyncSinkWriter",
+    "BaseCommittingDestination",
+    "BaseDestination",
+    "BaseRateLimitingStrategy",
+    "BaseSinkWriter",
     "Committer",
     "CommittingDestination",
     "CongestionControlRateLimitingStrategy",

@@ -1,6 +1,7 @@
-"""What a sink is made of: converters, destinations, rate limiting, committers (FLIP-171, -242, -143).
+"""The contracts of the sink: destinations (FLIP-171), rate limiting (FLIP-242), committers (FLIP-143).
 
-Only contracts: no Spark, no SDK, no thread.
+Each contract is a protocol: any object with these methods will do. Optional methods stand in
+`sluice.sink.bases`, with their defaults.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ GlobalCommT = TypeVar("GlobalCommT")
 
 
 class DataType(Protocol):
-    """What is asked of the type of a column. PySpark's `DataType` fulfils it."""
+    """The type of a column, such as PySpark's `DataType`."""
 
     def simpleString(self) -> str:  # noqa: N802 - PySpark's name
         """The type as SQL spells it: ``binary``, ``map<string,int>``."""
 
 
 class StructField(Protocol):
-    """What is asked of a column. PySpark's `StructField` fulfils it."""
+    """A column, such as PySpark's `StructField`."""
 
     @property
     def name(self) -> str: ...
@@ -57,38 +58,42 @@ class StructField(Protocol):
 
 
 class StructType(Protocol):
-    """What is asked of a schema. PySpark's `StructType` fulfils it; this layer does not know PySpark."""
+    """A schema, such as PySpark's `StructType`. The sink itself does not import PySpark."""
 
     @property
     def fields(self) -> Sequence[Any]: ...  # of `StructField`
 
 
 class ElementConverter(Protocol[EntryT_co]):
-    """Turns rows into what a destination takes.
+    """Turns rows into the entries that a destination takes.
 
-    `open` is called first, once where the query starts and once in every task. It refuses a schema
-    that cannot work with `sluice.errors.OptionError`, so that the query fails before any row.
+    `open` is called first: once where the query starts, and once in every task.
     """
 
     def open(self, schema: StructType) -> None:
-        """Learns, and checks, the schema of the rows to come."""
-
-    def convert(self, batch: pa.RecordBatch) -> Iterable[EntryT_co]:
-        """The entries of a batch, in the order of its rows.
-
-        Best lazy: the writer takes from it only what it has room for. With a dead letter queue the
-        writer calls it with slices of a batch, and takes from a slice all or nothing: where it raises,
-        the slice is halved and tried again, down to the rows that are to blame. So a converter neither
-        sorts valid rows from invalid ones itself, nor keeps anything from one call to the next.
+        """Checks the schema of the rows to come.
 
         Raises:
-            InvalidRecordError: a row can never be delivered. The message holds none of its data.
+            OptionError: the destination cannot take such rows. The query fails before any row is written.
+        """
+
+    def convert(self, batch: pa.RecordBatch) -> Iterable[EntryT_co]:
+        """Returns the entries of a batch, in the order of its rows.
+
+        Make them lazily: the writer takes only as many as it has room for.
+
+        With a dead letter queue, the writer passes slices of a batch, and converts all of a slice before it
+        sends any of it. When `convert` raises, the writer halves the slice and tries again, until it has
+        found the invalid rows. So a converter keeps no state from one call to the next.
+
+        Raises:
+            InvalidRecordError: a row can never be delivered. The message holds none of the row's data.
         """
 
 
 @dataclass(frozen=True)
 class Rejection(Generic[EntryT]):
-    """An entry that the service will never take, and why; the reason holds none of its data."""
+    """An entry that the service will never accept. The reason holds none of the entry's data."""
 
     entry: EntryT
     reason: str
@@ -96,14 +101,14 @@ class Rejection(Generic[EntryT]):
 
 @dataclass(frozen=True)
 class SubmitResult(Generic[EntryT]):
-    """What became of a request that was answered. What is in neither sequence was accepted.
+    """The outcome of a request that was answered. Entries in neither sequence were accepted.
 
     Attributes:
-        failed: the entries that were refused, in the order they had: the objects that were
-            submitted, not copies. They are sent again.
-        codes: for messages and figures, how many entries were refused with which code.
-        rejected: the entries that are refused for good, whatever is tried: they become dead letters, or
-            fail the task where there is no `deadLetterPath` (or `failOnError` is true).
+        failed: the entries that were refused and are to be sent again: the submitted objects themselves, in
+            their order.
+        codes: the number of entries refused with each error code, for messages.
+        rejected: the entries that the service will never accept. They become dead letters; without
+            `deadLetterPath`, or with `failOnError`, the first of them fails the task.
     """
 
     failed: Sequence[EntryT] = ()
@@ -112,45 +117,39 @@ class SubmitResult(Generic[EntryT]):
 
 
 class Destination(Protocol[EntryT]):
-    """A batch API to write to. It says how; when, how much and what again is the writer's business.
+    """A batch API to write to (FLIP-171).
 
-    A destination may have an attribute ``name``, by which errors name it (``kinesis stream 'x'``).
-
-    It may have an attribute ``ordering_key``, a function of an entry (or None): entries with the same key
-    are accepted in their order, whatever is refused on the way, because the next one is sent only when
-    the one before has been accepted. A key of None lets an entry go at any time. Called on the writer's
-    thread, once when an entry is queued and once when it is accepted.
-
-    Where an entry may hold several of the user's records, it may have ``records_in``, a function of an
-    entry: how many they are, by which figures and messages count; and ``unpacked``, a function of an entry:
-    those records, which become one dead letter each. Limits, batches and rate limiting count entries.
+    A destination knows how to send a batch; the writer decides when, how much, and what to send again.
+    `sluice.sink.BaseDestination` has the optional attributes: a name for messages, an ordering key, and how
+    many records an entry holds.
     """
 
     def create_converter(self) -> ElementConverter[EntryT]:
-        """A converter of its own for every writer."""
+        """Returns a new converter; each writer has its own."""
 
     def size_in_bytes(self, entry: EntryT) -> int:
         """The size of an entry as the service counts it."""
 
     def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT]:
-        """Sends one request and waits for its answer. Runs on a thread of its own, several at a time.
+        """Sends one request, without retries, and waits for its answer.
 
-        Does not retry. An exception means that nothing is known to have been accepted.
+        Runs on a thread of its own; several run at a time. An exception means that no entry is known to
+        have been accepted.
         """
 
     def is_fatal(self, error: Exception) -> bool:
-        """Of an exception that `submit` raised: True to stop, False to send the whole batch again."""
+        """Judges an exception that `submit` raised: True fails the task, False sends the batch again."""
 
     def close(self) -> None:
-        """Lets go of what this instance holds. Requests that were given up may still be running."""
+        """Releases what the destination holds. Requests that have timed out may still be running."""
 
 
 @dataclass(frozen=True)
 class RequestInfo:
-    """A request about to be sent.
+    """A request that is about to be sent.
 
     Attributes:
-        batch_size: how many entries it really has, not how many it might have had.
+        batch_size: its entries.
     """
 
     batch_size: int
@@ -158,36 +157,27 @@ class RequestInfo:
 
 @dataclass(frozen=True)
 class ResultInfo:
-    """What became of a request: ``failed_messages`` of its ``batch_size`` entries were not accepted."""
+    """The outcome of a request: ``failed_messages`` of its ``batch_size`` entries were refused."""
 
     failed_messages: int
     batch_size: int
 
 
 class RateLimitingStrategy(Protocol):
-    """Says what, when and how much to slow down (FLIP-242). Called by one thread at a time.
+    """Decides when a request must wait, and how large it may be (FLIP-242). Called by one thread at a time.
 
-    It outlives an epoch: what it learnt holds in the next one of the same Python worker. Beside what
-    is here, a strategy may have:
-
-    - ``forget_in_flight()``: called when requests were given up and their outcome will never be known.
-      A strategy without it starts afresh after a failed epoch.
-    - ``delay(request) -> float``: called after `should_block` said yes; in how many seconds it is worth
-      asking again. ``math.inf``: only an answer can change it. A strategy that goes by time has it, so
-      that the writer sleeps exactly as long; one without it is asked again every 50 ms, and after
-      every answer.
-    - ``limit`` and ``rate``: the entries that may be in flight, and entries a second (or None), as
-      the commit's log line shows them.
+    A strategy outlives an epoch: the next task of the same query in the same Python worker continues with it.
+    `sluice.sink.BaseRateLimitingStrategy` has the optional methods.
     """
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         """A request was sent."""
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        """A request came back, or timed out (then all of it counts as failed)."""
+        """A request has ended. If it timed out or failed as a whole, all its entries count as failed."""
 
     def should_block(self, request: RequestInfo) -> bool:
-        """Whether this request must wait. Has no side effects."""
+        """Whether this request must wait. Has no side effects: it may be called any number of times."""
 
     @property
     def max_batch_size(self) -> int:
@@ -200,9 +190,9 @@ class Epoch:
 
     Attributes:
         query: Spark's id of the streaming query, the same after every restart; None in a batch write.
-        run: the id of this run of the query, or of the batch write: never the same twice.
-        batch: the micro-batch; after a restart the same one may come again, from another run.
-            None in a batch write, which is never tried again.
+        run: the id of this run of the query, or of the batch write; never used twice.
+        batch: the id of the micro-batch. After a restart, a new run may write the same batch again. None in a
+            batch write, which is never repeated.
     """
 
     query: str | None
@@ -211,90 +201,90 @@ class Epoch:
 
 
 class SinkWriter(Protocol[CommT_co]):
-    """Writes the rows of one task, and leaves them durable and invisible (FLIP-143).
+    """Writes the rows of one task, durable and not yet visible (FLIP-143).
 
-    Called by one thread: `write` for every batch of rows, then `prepare_commit`, or `abort` if anything
-    was raised; `close` in any case. A worker that is killed calls nothing more: what it leaves behind is
-    the business of `CommittingDestination`.
+    One thread calls `write` for every batch of rows, then `prepare_commit`, or `abort` if anything was
+    raised, and at last `close`. When a worker is killed, nothing more is called: `clean_up` of the
+    destination removes what such a task has left behind.
 
-    A writer may have an attribute ``bytes``: how many it has written, for the figures of the commit.
+    `sluice.sink.BaseSinkWriter` has the optional attribute.
     """
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes rows."""
 
     def prepare_commit(self) -> Sequence[CommT_co]:
-        """Returns when all rows are durable; what is returned is all that is needed to make them visible.
+        """Makes all rows durable; returns what a committer needs to make them visible.
 
-        Committables are plain data: Spark pickles them and brings them to the driver. A task that had no
-        rows best returns none.
+        Committables are plain data: Spark pickles them and brings them to the driver. Return none if the task
+        had no rows.
         """
 
     def abort(self) -> None:
         """Removes what was written."""
 
     def close(self) -> None:
-        """Lets go of threads and files. Called once, last."""
+        """Releases threads and files. Called once, last."""
 
 
 class CommittingDestination(Protocol[CommT_co]):
-    """A destination that shows nothing of an epoch before all of it is written (two-phase).
+    """A destination that shows nothing of an epoch before all of it is written (two-phase, FLIP-143).
 
-    Beside what is here it has one of these, or both:
+    In addition it has at least one of these, each returning a committer or None:
 
     - ``create_committer(epoch: Epoch) -> Committer``
     - ``create_global_committer(epoch: Epoch) -> GlobalCommitter``
 
-    With both, the `Committer` comes first, and the `GlobalCommitter` seals the epoch; its
-    `filter_recovered_committables` is asked before either. Each call of Spark gets committers of its own, in
-    a process that need not be the one of the call before.
-
-    It may have ``clean_up(epoch: Epoch, *, committed: bool)``: called after each commit and each abort, to
-    remove what earlier attempts (killed tasks, killed drivers) have left behind. What it raises is logged,
-    and fails nothing.
+    With both, the `Committer` commits first, and the `GlobalCommitter` then commits the epoch as a whole; its
+    `filter_recovered_committables` is called before either commits. Spark commits and aborts in a process of
+    its own, with a destination and committers made anew each time.
 
     Its class has ``OPTIONS`` and ``from_options`` like that of any destination, and no ``LIMITS``: batching,
-    retrier and rate limiting are its own affair. It may have an attribute ``name``, like any destination.
+    retries and rate limiting are its own business. `sluice.sink.BaseCommittingDestination` has the optional
+    methods: a name for messages, and cleaning up.
     """
 
     def create_writer(self, schema: StructType, origin: Origin) -> SinkWriter[CommT_co]:
-        """A writer for one task; touches no network yet.
+        """Returns a writer for one task; calls no service yet.
 
-        Called once where the query starts too (and the writer closed at once), so that columns that
-        cannot work are refused with `sluice.errors.OptionError` before any row.
+        Also called once where the query starts, to check the columns; that writer is closed at once.
+
+        Raises:
+            OptionError: the destination cannot take such columns.
         """
 
 
 class Committer(Protocol[CommT]):
-    """Makes visible what the tasks of an epoch left behind (FLIP-143).
+    """Makes visible what the tasks of an epoch have written (FLIP-143).
 
-    Both methods may be called again for the same epoch, and after a restart they are, with committables of
-    the new run: both are idempotent. A committer alone cannot tell an epoch that was committed before a
-    crash: one that has to is a `GlobalCommitter`, too.
+    Both methods are idempotent. They may be called again for the same epoch; after a restart they are, with
+    the committables of the new run. A committer is not told whether the epoch was committed before a crash: a
+    destination that must know has a `GlobalCommitter` as well.
     """
 
     def commit(self, committables: Sequence[CommT]) -> Sequence[CommT]:
-        """Commits; returns those to try again, after a pause.
+        """Commits; returns those to try again after a pause.
 
-        A `sluice.errors.SluiceError` that is retryable has all of them tried again, and its message is the
-        reason that is given when that does not help. Anything else that is raised fails the query.
+        Raises:
+            SluiceError: if it is retryable, all `committables` are tried again after a pause; else, or when
+                no attempt is left, the query fails with this message. Any other exception fails the query.
         """
 
     def abort(self, committables: Sequence[CommT]) -> None:
-        """Undoes what was prepared. Leaves alone what is committed, if any of it is."""
+        """Removes what the tasks have written, except for what is committed already."""
 
 
 class GlobalCommitter(Protocol[CommT_contra, GlobalCommT]):
-    """Commits an epoch as one (FLIP-143). Idempotent, like `Committer`, and tried again like it."""
+    """Commits an epoch as a whole (FLIP-143). Idempotent and retried like `Committer`."""
 
     def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
-        """After a restart: those that are not committed yet."""
+        """Returns those that are not committed yet."""
 
     def combine(self, committables: Sequence[CommT_contra]) -> GlobalCommT:
-        """One committable out of those of all tasks."""
+        """Combines the committables of all tasks into one."""
 
     def commit(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
         """Commits; returns those to try again."""
 
     def end_of_input(self) -> None:
-        """There will be no more epochs: a batch write is committed. A streaming query never says so."""
+        """Called after a batch write was committed. Never called in a streaming query."""

@@ -1,0 +1,91 @@
+"""Optional methods: where they come from if an object has them, and if it lacks them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sink_fakes import FakeDestination
+
+from sluice.sink import (
+    BaseCommittingDestination,
+    BaseDestination,
+    BaseRateLimitingStrategy,
+    BaseSinkWriter,
+    NoRateLimitingStrategy,
+    RequestInfo,
+)
+from sluice.sink.bases import destination_name, with_defaults
+
+
+class DuckTyped:
+    """A strategy with the methods of the contract, and no other."""
+
+    max_batch_size = 7
+
+    def register_in_flight_request(self, request: Any) -> None: ...
+
+    def register_completed_request(self, result: Any) -> None: ...
+
+    def should_block(self, request: Any) -> bool:  # noqa: ARG002 - the contract's
+        return True
+
+
+def test_what_an_object_lacks_comes_from_the_base_class() -> None:
+    """And everything else from the object, as it is at that moment."""
+    own = DuckTyped()
+    strategy = with_defaults(own, BaseRateLimitingStrategy)
+    assert strategy.should_block(RequestInfo(1))
+    assert strategy.delay(RequestInfo(1)) == 0.05
+    assert (strategy.forget_in_flight, strategy.limit, strategy.rate) == (None, 7, None)
+    own.max_batch_size = 5
+
+    assert (strategy.max_batch_size, strategy.limit) == (5, 5)
+
+
+def test_what_an_object_has_is_its_own() -> None:
+    """Methods, properties and plain attributes; None counts as lacking."""
+    own: Any = DuckTyped()
+    own.delay = lambda request: request.batch_size
+    own.limit = 3
+    own.rate = None
+    strategy = with_defaults(own, BaseRateLimitingStrategy)
+
+    assert (strategy.delay(RequestInfo(9)), strategy.limit, strategy.rate) == (9, 3, None)
+
+
+def test_the_defaults_of_the_other_contracts() -> None:
+    """Each record is an entry, no order, no committers, nothing to clean up, no bytes."""
+    destination = with_defaults(FakeDestination(), BaseDestination)
+    committing = with_defaults(object(), BaseCommittingDestination)
+
+    assert (destination.ordering_key, destination.records_in) == (None, None)
+    assert list(destination.unpacked("a")) == ["a"]
+    assert (committing.create_committer(None), committing.create_global_committer(None)) == (None, None)
+    assert committing.clean_up(None, committed=True) is None
+    assert with_defaults(object(), BaseSinkWriter).bytes == 0
+
+
+def test_an_object_that_inherits_is_used_as_it_is() -> None:
+    """So is one that has its defaults already."""
+    own = NoRateLimitingStrategy()
+    completed = with_defaults(DuckTyped(), BaseRateLimitingStrategy)
+
+    assert with_defaults(own, BaseRateLimitingStrategy) is own
+    assert with_defaults(completed, BaseRateLimitingStrategy) is completed
+
+
+def test_what_the_contract_needs_is_not_made_up() -> None:
+    """A missing method of the contract is missed by its name."""
+    with pytest.raises(AttributeError, match="'object' object has no attribute 'should_block'"):
+        with_defaults(object(), BaseRateLimitingStrategy).should_block(RequestInfo(1))
+
+
+def test_a_destination_without_a_name_is_called_by_its_class() -> None:
+    """So is one whose name is empty."""
+    named: Any = SimpleNamespace(name="kinesis stream 'x'")
+
+    assert destination_name(named) == "kinesis stream 'x'"
+    assert destination_name(FakeDestination()) == "FakeDestination"
+    assert destination_name(SimpleNamespace(name="")) == "SimpleNamespace"
