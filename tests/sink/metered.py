@@ -77,7 +77,7 @@ class Metered:
         self.shards = shards
         self.strategy: Any = make(settings, lambda: self.now)
         self._random = random.Random(2)
-        self._machine: SinkScheduler[int] = SinkScheduler(
+        self._scheduler: SinkScheduler[int] = SinkScheduler(
             settings, self.strategy, name="m", jitter=self._random.random
         )
         self._latency = latency
@@ -92,12 +92,12 @@ class Metered:
     def run(self, until: float) -> Metered:
         while self.now < until:
             self.steps += 1
-            while self.now >= self.idle_until and (room := min(self._machine.room, 500)):
-                self._machine.add(range(room), [1] * room, self.now)
-            for request in self._machine.advance(self.now):
+            while self.now >= self.idle_until and (room := min(self._scheduler.room, 500)):
+                self._scheduler.add(range(room), [1] * room, self.now)
+            for request in self._scheduler.advance(self.now):
                 self.requests += 1
                 self._push(self._random.uniform(*self._latency) / 2, request, None)
-            wake = min(self._machine.wake_at, self._due[0][0] if self._due else math.inf, until)
+            wake = min(self._scheduler.wake_at, self._due[0][0] if self._due else math.inf, until)
             if self.now < self.idle_until:
                 wake = min(wake, self.idle_until)
             self.now = max(self.now, wake)
@@ -118,7 +118,7 @@ class Metered:
             return
         self.accepted[int(self.now)] += len(entries) - len(outcome)
         self.refused[int(self.now)] += len(outcome)
-        self._machine.complete(request.number, SubmitResult([entries[n] for n in outcome]), self.now)
+        self._scheduler.complete(request.number, SubmitResult([entries[n] for n in outcome]), self.now)
 
     def throughput(self, start: int, end: int) -> float:
         """Accepted in these seconds, as a part of what the shards admit."""

@@ -32,8 +32,8 @@ def test_what_comes_back_is_ahead_of_the_rest_in_its_old_order() -> None:
     """Answers come in any order; entries are put back by the place they had."""
     buffer = filled(*[1] * 9)
     first, second = buffer.take(3).items, buffer.take(3).items
-    buffer.give_back([second[0], second[2]])
-    buffer.give_back([first[1]])
+    buffer.put_back([second[0], second[2]])
+    buffer.put_back([first[1]])
 
     assert list(buffer.take(6)) == [1, 3, 5, 6, 7, 8]
     assert len(buffer) == 0
@@ -63,7 +63,7 @@ def test_an_entry_that_came_back_keeps_its_age() -> None:
     buffer.add(["a"], [1], 5.0)
     taken = buffer.take(1).items
     buffer.add(["b"], [1], 9.0)
-    buffer.give_back(taken)
+    buffer.put_back(taken)
 
     head = buffer.head()
     assert head is not None
@@ -90,7 +90,7 @@ def test_order_and_size_hold_through_any_exchange(steps: list[tuple[int, int, li
         assert kept is None or not numbers or numbers[-1] < kept.number
         out |= {item.number: item.size for item in items}
         returned = [item for item, again in zip(items, back, strict=False) if again]
-        buffer.give_back(returned)
+        buffer.put_back(returned)
         for item in returned:
             del out[item.number]
         assert buffer.size_in_bytes == len(buffer) == added - len(out)

@@ -11,16 +11,16 @@ from sluice.errors import InvalidRecordError
 from sluice.sink import NoRateLimitingStrategy, Rejection, SubmitResult
 from sluice.sink.scheduler import SinkFigures, SinkScheduler
 
-Machine = SinkScheduler[str]
+Scheduler = SinkScheduler[str]
 
 
-def made(**settings: bool | float) -> Machine:
-    machine: Machine = SinkScheduler(
+def made(**settings: bool | float) -> Scheduler:
+    scheduler: Scheduler = SinkScheduler(
         config(**settings), NoRateLimitingStrategy(), name="fake", jitter=lambda: 0.0, records_in=len
     )
-    machine.add(["aaa", "bb"], [30, 20], 0.0)
-    assert [request.entries for request in machine.advance(0.0, draining=True)] == [["aaa", "bb"]]
-    return machine
+    scheduler.add(["aaa", "bb"], [30, 20], 0.0)
+    assert [request.entries for request in scheduler.advance(0.0, draining=True)] == [["aaa", "bb"]]
+    return scheduler
 
 
 @pytest.mark.parametrize(
@@ -40,28 +40,28 @@ def made(**settings: bool | float) -> Machine:
         (lambda m: m.advance(1e6), SinkFigures(requests=2, refused=5, timeouts=1, retries=5)),
     ],
 )
-def test_figures(what: Callable[[Machine], None], expected: SinkFigures) -> None:
+def test_figures(what: Callable[[Scheduler], None], expected: SinkFigures) -> None:
     """Whatever becomes of a request."""
-    machine = made(max_retry_duration=1e9)
-    what(machine)
-    assert machine.snapshot() == expected
+    scheduler = made(max_retry_duration=1e9)
+    what(scheduler)
+    assert scheduler.snapshot() == expected
 
 
 def test_messages() -> None:
     """A user knows rows."""
-    machine = made()
-    machine.complete(0, SubmitResult(rejected=[Rejection("aaa", "never")]), 1.0)
-    assert isinstance(machine.failure, InvalidRecordError)
-    assert "3 records were refused for good" in str(machine.failure)
+    scheduler = made()
+    scheduler.complete(0, SubmitResult(rejected=[Rejection("aaa", "never")]), 1.0)
+    assert isinstance(scheduler.failure, InvalidRecordError)
+    assert "3 records were refused for good" in str(scheduler.failure)
 
-    machine = made(fail_on_error=True)
-    machine.complete(0, SubmitResult(["bb"]), 1.0)
-    assert "2 of 5 records were not accepted" in str(machine.failure)
+    scheduler = made(fail_on_error=True)
+    scheduler.complete(0, SubmitResult(["bb"]), 1.0)
+    assert "2 of 5 records were not accepted" in str(scheduler.failure)
 
-    machine = made(fail_on_timeout=True)
-    machine.advance(1e6)
-    assert "a request of 5 records got no answer" in str(machine.failure)
+    scheduler = made(fail_on_timeout=True)
+    scheduler.advance(1e6)
+    assert "a request of 5 records got no answer" in str(scheduler.failure)
 
-    machine = made(max_retry_duration=0.0)
-    machine.complete(0, SubmitResult(["aaa", "bb"]), 1.0)
-    assert "5 records are still not accepted" in str(machine.failure)
+    scheduler = made(max_retry_duration=0.0)
+    scheduler.complete(0, SubmitResult(["aaa", "bb"]), 1.0)
+    assert "5 records are still not accepted" in str(scheduler.failure)

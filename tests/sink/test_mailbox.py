@@ -1,4 +1,4 @@
-"""The desk: a message always wakes the one who can do something about it, and no wake-up is lost."""
+"""The mailbox: a message wakes the thread that can act on it, and no wake-up is lost."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from sluice.sink.mailbox import Mailbox
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
-def beside(work: Callable[[], object]) -> threading.Thread:
+def started(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
@@ -26,53 +26,53 @@ def ended(thread: threading.Thread) -> bool:
 
 
 @pytest.fixture
-def desk() -> Mailbox[str]:
+def mailbox() -> Mailbox[str]:
     return Mailbox(time.monotonic)
 
 
-def test_a_message_wakes_the_one_in_the_seat(desk: Mailbox[str]) -> None:
-    """Whether it comes before the wait or during it."""
-    desk.enter()
-    poster = beside(lambda: desk.post("answer"))
-    desk.wait(math.inf)
+def test_a_message_wakes_the_owner(mailbox: Mailbox[str]) -> None:
+    """Whether it is posted before the wait or during it."""
+    mailbox.acquire()
+    request_thread = started(lambda: mailbox.post("answer"))
+    mailbox.wait(math.inf)
 
-    assert ended(poster)
-    assert desk.collect() == ["answer"]
-    desk.post("another")
-    desk.wait(math.inf)
-
-
-def test_a_message_wakes_the_watcher_when_nobody_is_there(desk: Mailbox[str]) -> None:
-    """It takes the seat; the next visitor gets in when it has left."""
-    watcher = beside(desk.watch)
-    desk.post("answer")
-    assert ended(watcher)
-
-    visitor = beside(desk.enter)
-    assert desk.collect() == ["answer"]
-    desk.leave(math.inf)
-    assert ended(visitor)
+    assert ended(request_thread)
+    assert mailbox.collect() == ["answer"]
+    mailbox.post("another")
+    mailbox.wait(math.inf)
 
 
-def test_what_came_while_the_seat_was_taken_is_left_to_the_watcher(desk: Mailbox[str]) -> None:
-    """A message that the visitor did not collect, and an instant that is due once the visitor has gone."""
-    desk.enter()
-    watcher = beside(desk.watch)
-    desk.post("answer")
-    desk.leave(math.inf)
-    assert ended(watcher)
+def test_a_message_wakes_the_background_flusher_when_nobody_is_the_owner(mailbox: Mailbox[str]) -> None:
+    """The flusher becomes the owner; the task's thread does when the flusher has released the state."""
+    flusher = started(mailbox.acquire_when_due)
+    mailbox.post("answer")
+    assert ended(flusher)
 
-    desk.collect()
-    watcher = beside(desk.watch)
-    desk.leave(time.monotonic())
-    assert ended(watcher)
+    task_thread = started(mailbox.acquire)
+    assert mailbox.collect() == ["answer"]
+    mailbox.release(math.inf)
+    assert ended(task_thread)
 
 
-def test_a_closed_desk_is_not_watched(desk: Mailbox[str]) -> None:
-    """The watcher goes home without the seat, whatever there may be to do."""
-    seen: list[bool] = []
-    watcher = beside(lambda: seen.append(desk.watch()))
-    desk.close()
+def test_what_the_task_s_thread_leaves_is_done_by_the_background_flusher(mailbox: Mailbox[str]) -> None:
+    """A message that it did not collect, and an instant that is due once it has released the state."""
+    mailbox.acquire()
+    flusher = started(mailbox.acquire_when_due)
+    mailbox.post("answer")
+    mailbox.release(math.inf)
+    assert ended(flusher)
 
-    assert ended(watcher)
-    assert seen == [False]
+    mailbox.collect()
+    flusher = started(mailbox.acquire_when_due)
+    mailbox.release(time.monotonic())
+    assert ended(flusher)
+
+
+def test_closing_ends_the_background_flusher(mailbox: Mailbox[str]) -> None:
+    """Without ownership, whatever is due."""
+    acquired: list[bool] = []
+    flusher = started(lambda: acquired.append(mailbox.acquire_when_due()))
+    mailbox.close()
+
+    assert ended(flusher)
+    assert acquired == [False]

@@ -13,20 +13,20 @@ from sluice.sink.scheduler import Request, SinkScheduler
 
 
 class Driven:
-    """A machine whose time and answers a test states."""
+    """A scheduler whose time and answers a test states."""
 
     def __init__(self, *, strategy: Any = None, jitter: float = 1.0, **settings: Any) -> None:
-        self.machine: SinkScheduler[str] = SinkScheduler(
+        self.scheduler: SinkScheduler[str] = SinkScheduler(
             config(**settings), strategy or NoRateLimitingStrategy(), name="fake", jitter=lambda: jitter
         )
         self.now = 0.0
 
     def add(self, *entries: str) -> list[list[str]]:
-        self.machine.add(entries, [len(entry) for entry in entries], self.now)
+        self.scheduler.add(entries, [len(entry) for entry in entries], self.now)
         return self.sent()
 
     def requests(self, *, draining: bool = False) -> list[Request[str]]:
-        return self.machine.advance(self.now, draining=draining)
+        return self.scheduler.advance(self.now, draining=draining)
 
     def sent(self, *, draining: bool = False) -> list[list[str]]:
         return [request.entries for request in self.requests(draining=draining)]
@@ -36,14 +36,14 @@ class Driven:
         return self
 
     def answer(self, number: int, *failed: str, codes: dict[str, int] | None = None) -> None:
-        self.machine.complete(number, SubmitResult(failed, codes or {}), self.now)
+        self.scheduler.complete(number, SubmitResult(failed, codes or {}), self.now)
 
     def fail(self, number: int, error: Exception | None = None, *, fatal: bool = False) -> None:
-        self.machine.fail(number, error or OSError("gone"), fatal=fatal, now=self.now)
+        self.scheduler.fail(number, error or OSError("gone"), fatal=fatal, now=self.now)
 
     @property
     def failure(self) -> str:
-        return str(self.machine.failure)
+        return str(self.scheduler.failure)
 
 
 class Recording:
@@ -83,7 +83,7 @@ def test_a_batch_waits_until_it_is_full_in_records() -> None:
 
     assert driven.add("a", "b") == []
     assert driven.add("c", "d") == [["a", "b", "c"]]
-    assert driven.machine.buffered == 1
+    assert driven.scheduler.buffered == 1
 
 
 def test_a_batch_waits_until_it_is_full_in_bytes() -> None:
@@ -116,7 +116,7 @@ def test_time_sends_all_that_is_buffered() -> None:
     driven.add("a")
     driven.at(4.0).add("b")
 
-    assert driven.machine.wake_at == 5.0
+    assert driven.scheduler.wake_at == 5.0
     assert driven.at(4.999).sent() == []
     assert driven.at(5.0).sent() == [["a", "b"]]
 
@@ -127,9 +127,9 @@ def test_draining_does_not_wait() -> None:
     driven.add("a", "b")
 
     assert driven.sent(draining=True) == [["a", "b"]]
-    assert not driven.machine.idle
+    assert not driven.scheduler.idle
     driven.answer(0)
-    assert driven.machine.idle
+    assert driven.scheduler.idle
 
 
 def test_an_empty_buffer_sends_nothing() -> None:
@@ -137,8 +137,8 @@ def test_an_empty_buffer_sends_nothing() -> None:
     driven = Driven()
 
     assert driven.sent(draining=True) == []
-    assert driven.machine.idle
-    assert driven.machine.wake_at == float("inf")
+    assert driven.scheduler.idle
+    assert driven.scheduler.wake_at == float("inf")
 
 
 def test_no_more_requests_than_allowed_are_in_flight() -> None:
@@ -155,11 +155,11 @@ def test_a_write_must_wait_while_the_buffer_is_full() -> None:
     driven = Driven(max_batch_size=2, max_buffered_requests=3)
     driven.add(*letters(2))
     driven.add("c", "d", "e")
-    assert driven.machine.room == 0
+    assert driven.scheduler.room == 0
 
     driven.answer(0)
     assert driven.sent() == [["c", "d"]]
-    assert driven.machine.room == 2
+    assert driven.scheduler.room == 2
 
 
 def test_bytes_fill_the_buffer_too() -> None:
@@ -168,8 +168,8 @@ def test_bytes_fill_the_buffer_too() -> None:
     driven.add("x" * 10)
     driven.add("y" * 10)
 
-    assert driven.machine.buffered == 1
-    assert driven.machine.room == 0
+    assert driven.scheduler.buffered == 1
+    assert driven.scheduler.room == 0
 
 
 # --- the rate limiter ---------------------------------------------------------------------------------
@@ -200,9 +200,9 @@ def test_a_blocking_strategy_is_asked_again() -> None:
     driven = Driven(strategy=strategy, max_batch_size=2)
 
     assert driven.add("a", "b") == []
-    assert driven.now < driven.machine.wake_at <= driven.now + 0.1
+    assert driven.now < driven.scheduler.wake_at <= driven.now + 0.1
     strategy.blocked = False
-    assert driven.at(driven.machine.wake_at).sent() == [["a", "b"]]
+    assert driven.at(driven.scheduler.wake_at).sent() == [["a", "b"]]
 
 
 class Timed(Recording):
@@ -223,7 +223,7 @@ def test_a_strategy_that_knows_how_long_is_asked_then(delay: float, wakes: float
     driven = Driven(strategy=Timed(delay), max_batch_size=2)
     driven.add("a", "b")
 
-    assert driven.machine.wake_at == wakes
+    assert driven.scheduler.wake_at == wakes
 
 
 def test_a_strategy_that_waits_for_an_answer_is_not_asked_before_it_comes() -> None:
@@ -234,10 +234,10 @@ def test_a_strategy_that_waits_for_an_answer_is_not_asked_before_it_comes() -> N
     assert driven.add("a", "b") == [["a", "b"]]
     strategy.blocked = True
     assert driven.add("c", "d") == []
-    assert driven.machine.wake_at == 99.0
+    assert driven.scheduler.wake_at == 99.0
     driven.answer(0)
     assert driven.sent() == []
-    assert driven.machine.wake_at <= driven.now + 0.1
+    assert driven.scheduler.wake_at <= driven.now + 0.1
 
 
 # --- what is refused ----------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_refused_entries_go_first_in_their_order() -> None:
     """Flink: failed entries are retried in the next possible batch with order preserved."""
     driven = Driven(max_batch_size=3)
     driven.add(*letters(3))
-    driven.machine.add(letters(3, 3), [1] * 3, driven.now)
+    driven.scheduler.add(letters(3, 3), [1] * 3, driven.now)
     driven.answer(0, "a", "c")
 
     assert driven.at(1.0).sent() == [["a", "c", "d"]]
@@ -279,8 +279,8 @@ def test_a_failed_request_is_sent_again_as_a_whole() -> None:
     driven.fail(0)
 
     assert driven.at(1.0).sent() == [["a", "b"]]
-    assert driven.machine.figures.retries == 2
-    assert driven.machine.figures.refused == 2
+    assert driven.scheduler.figures.retries == 2
+    assert driven.scheduler.figures.refused == 2
 
 
 def test_equal_entries_are_told_apart() -> None:
@@ -290,18 +290,18 @@ def test_equal_entries_are_told_apart() -> None:
     driven.answer(0, "a")
 
     assert driven.at(1.0).sent(draining=True) == [["a"]]
-    assert driven.machine.figures.records == 2
+    assert driven.scheduler.figures.records == 2
 
 
 def test_a_destination_may_change_the_list_it_is_given() -> None:
     """What it does to its entries' list does not change what is counted, or sent again."""
     driven = Driven(max_batch_size=2)
     driven.add("abc", "def")
-    driven.machine._in_flight[0].entries.clear()
+    driven.scheduler._in_flight[0].entries.clear()
     driven.answer(0, "def")
 
     assert driven.at(1.0).sent(draining=True) == [["def"]]
-    assert driven.machine.figures.records == 1
+    assert driven.scheduler.figures.records == 1
 
 
 def test_a_copy_of_an_entry_is_recognised() -> None:
@@ -309,7 +309,7 @@ def test_a_copy_of_an_entry_is_recognised() -> None:
     driven = Driven(max_batch_size=2)
     driven.add("abc", "def")
     copy = "defg"[:3]
-    assert copy is not driven.machine._in_flight[0].entries[1]
+    assert copy is not driven.scheduler._in_flight[0].entries[1]
     driven.answer(0, copy)
 
     assert driven.at(1.0).sent(draining=True) == [["def"]]
@@ -321,7 +321,7 @@ def test_an_entry_nobody_sent_is_a_mistake() -> None:
     driven.add("a")
     driven.answer(0, "z")
 
-    assert isinstance(driven.machine.failure, SluiceError)
+    assert isinstance(driven.scheduler.failure, SluiceError)
     assert "had not been given" in driven.failure
 
 
@@ -335,7 +335,7 @@ def test_after_a_refusal_nothing_is_sent_for_a_moment() -> None:
     driven.answer(0, "a")
 
     assert driven.at(0.049).sent() == []
-    assert driven.machine.wake_at == pytest.approx(0.05)
+    assert driven.scheduler.wake_at == pytest.approx(0.05)
     assert driven.at(0.05).sent() == [["a"]]
 
 
@@ -348,7 +348,7 @@ def test_pauses_grow_while_nothing_is_accepted() -> None:
         driven.fail(number)
         before = driven.now
         driven.sent()
-        driven.at(driven.machine.wake_at).sent()
+        driven.at(driven.scheduler.wake_at).sent()
         pauses.append(round(driven.now - before, 3))
     driven.answer(8)
     driven.add("b")
@@ -356,7 +356,7 @@ def test_pauses_grow_while_nothing_is_accepted() -> None:
     driven.sent()
 
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    assert driven.machine.wake_at - driven.now == pytest.approx(0.1)
+    assert driven.scheduler.wake_at - driven.now == pytest.approx(0.1)
 
 
 def test_one_wave_of_refusals_makes_one_pause() -> None:
@@ -367,7 +367,7 @@ def test_one_wave_of_refusals_makes_one_pause() -> None:
         driven.fail(number)
     driven.sent()
 
-    assert driven.machine.wake_at == pytest.approx(0.1)
+    assert driven.scheduler.wake_at == pytest.approx(0.1)
 
 
 # --- timeouts -----------------------------------------------------------------------------------------
@@ -377,11 +377,11 @@ def test_a_request_that_takes_too_long_is_sent_again() -> None:
     """After requestTimeout a request counts as failed, and its entries go first."""
     driven = Driven(max_batch_size=2, request_timeout=10.0)
     driven.add("a", "b")
-    assert driven.machine.wake_at == 10.0
+    assert driven.scheduler.wake_at == 10.0
 
     assert driven.at(10.0).sent() == []
     assert driven.at(11.0).sent() == [["a", "b"]]
-    assert driven.machine.figures.timeouts == 1
+    assert driven.scheduler.figures.timeouts == 1
 
 
 def test_a_late_success_changes_nothing() -> None:
@@ -393,11 +393,11 @@ def test_a_late_success_changes_nothing() -> None:
     driven.at(11.0).sent()
     driven.answer(0)
 
-    assert driven.machine.figures.records == 0
-    assert not driven.machine.idle
+    assert driven.scheduler.figures.records == 0
+    assert not driven.scheduler.idle
     driven.answer(1)
-    assert driven.machine.figures.records == 1
-    assert driven.machine.idle
+    assert driven.scheduler.figures.records == 1
+    assert driven.scheduler.idle
     assert strategy.seen == [RequestInfo(1), ResultInfo(1, 1), RequestInfo(1), ResultInfo(0, 1)]
 
 
@@ -408,7 +408,7 @@ def test_a_late_failure_changes_nothing() -> None:
     driven.at(10.0).sent()
     driven.fail(0, fatal=True)
 
-    assert driven.machine.failure is None
+    assert driven.scheduler.failure is None
     assert driven.at(11.0).sent() == [["a"]]
 
 
@@ -444,9 +444,9 @@ def test_a_fatal_error_is_kept_as_it_is() -> None:
     error = OSError("denied")
     driven.fail(0, error, fatal=True)
 
-    assert driven.machine.failure is error
+    assert driven.scheduler.failure is error
     assert driven.at(100.0).sent(draining=True) == []
-    assert driven.machine.wake_at == float("inf")
+    assert driven.scheduler.wake_at == float("inf")
 
 
 def test_the_first_failure_counts() -> None:
@@ -457,7 +457,7 @@ def test_the_first_failure_counts() -> None:
     driven.fail(1, first, fatal=True)
     driven.fail(0, OSError("second"), fatal=True)
 
-    assert driven.machine.failure is first
+    assert driven.scheduler.failure is first
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -481,11 +481,11 @@ def test_a_record_refused_for_too_long_fails_the_task() -> None:
     for number, now in enumerate((20.0, 40.0), start=1):
         driven.at(now).sent(draining=True)
         driven.answer(number, "a", "b", codes={"TooMuch": 2})
-        assert driven.machine.failure is None
+        assert driven.scheduler.failure is None
     driven.at(59.0).sent(draining=True)
     driven.at(61.0).answer(3, "a", "b", codes={"TooMuch": 2})
 
-    error = driven.machine.failure
+    error = driven.scheduler.failure
     assert isinstance(error, ServiceError)
     assert error.code == "TooMuch"
     assert str(error) == (
@@ -512,7 +512,7 @@ def test_patience_ends_even_when_nothing_can_be_sent() -> None:
     driven.add("a")
     for now in (10.0, 11.0, 21.0, 30.0):
         driven.at(now).sent()
-    assert driven.machine.wake_at == 70.0
+    assert driven.scheduler.wake_at == 70.0
     driven.at(70.0).sent()
 
     assert "no answer within 10 s" in driven.failure
@@ -525,7 +525,7 @@ def test_no_failure_loses_the_count() -> None:
     driven.answer(0, "bbb")
     driven.at(1.0).sent(draining=True)
     driven.answer(1)
-    figures = driven.machine.snapshot()
+    figures = driven.scheduler.snapshot()
 
     assert (figures.records, figures.bytes) == (2, 5)
     assert (figures.requests, figures.retries, figures.refused) == (2, 1, 1)

@@ -40,7 +40,7 @@ class KilledError(Exception):
 
 # An entry is its number; sizes are drawn apart.
 class World:
-    """Drives a machine through virtual time against a destination whose answers are drawn.
+    """Drives a scheduler through virtual time against a destination whose answers are drawn.
 
     When the drawn answers are used up, everything is accepted at once.
     """
@@ -55,7 +55,7 @@ class World:
     ) -> None:
         self.config = settings_
         self.strategy = strategy
-        self.machine: SinkScheduler[int] = SinkScheduler(
+        self.scheduler: SinkScheduler[int] = SinkScheduler(
             settings_, strategy, name="w", jitter=lambda: 0.5, keeps_rejected=True
         )
         self.steps_left = steps
@@ -68,18 +68,18 @@ class World:
         self.first_sent: list[int] = []
 
     def add(self, entries: Sequence[int], sizes: Sequence[int]) -> None:
-        self.machine.add(entries, sizes, self.now)
-        assert self.machine.buffered <= self.config.max_buffered_requests
+        self.scheduler.add(entries, sizes, self.now)
+        assert self.scheduler.buffered <= self.config.max_buffered_requests
 
     def step(self, *, draining: bool) -> None:
         self.steps_left -= 1
         if self.steps_left < 0:
             raise KilledError
-        requests = self.machine.advance(self.now, draining=draining)
-        assert self.machine.failure is None
+        requests = self.scheduler.advance(self.now, draining=draining)
+        assert self.scheduler.failure is None
         # Nothing that waits is overtaken: what is sent is the head of the queue, in order.
         sent = [entry for request in requests for entry in request.entries]
-        head = self.machine._buffer.head()
+        head = self.scheduler._buffer.head()
         assert sent == sorted(sent)
         assert not sent or head is None or sent[-1] < head.entry
         for request in requests:
@@ -87,11 +87,11 @@ class World:
             fate = next(self.fates, Fate("accept", 0.01, 0))
             self.running += 1
             heapq.heappush(self.answers, (self.now + fate.latency, request.number, request, fate))
-        assert self.machine.in_flight <= self.config.max_in_flight_requests
+        assert self.scheduler.in_flight <= self.config.max_in_flight_requests
         assert self.running <= 2 * self.config.max_in_flight_requests
         most = self.config.max_buffered_requests
         most += self.config.max_in_flight_requests * self.config.max_batch_size
-        assert self.machine.buffered <= most
+        assert self.scheduler.buffered <= most
 
     def check(self, request: Request[int]) -> None:
         entries = request.entries
@@ -101,8 +101,8 @@ class World:
         self.first_sent += [entry for entry in entries if entry not in self.first_sent]
 
     def pass_time(self) -> None:
-        """To the next answer, or to when the machine wants to be asked."""
-        wake = self.machine.wake_at
+        """To the next answer, or to when the scheduler wants to be asked."""
+        wake = self.scheduler.wake_at
         answer = self.answers[0][0] if self.answers else float("inf")
         assert min(wake, answer) < float("inf"), "nothing will ever happen again"
         assert min(wake, answer) - self.now < 10_000
@@ -114,15 +114,15 @@ class World:
 
     def deliver(self, number: int, request: Request[int], fate: Fate) -> None:
         if fate.kind == "fail":
-            self.machine.fail(number, OSError("gone"), fatal=False, now=self.now)
+            self.scheduler.fail(number, OSError("gone"), fatal=False, now=self.now)
         else:
             hit = [entry for n, entry in enumerate(request.entries) if fate.mask >> n & 1]
             failed = hit if fate.kind == "refuse" else []
             rejected = hit if fate.kind == "reject" else []
             result = SubmitResult(failed, rejected=[Rejection(entry, "no") for entry in rejected])
-            self.machine.complete(number, result, self.now)
-            self.buried += [rejection.entry for rejection in self.machine.rejected]
-            self.machine.rejected.clear()
+            self.scheduler.complete(number, result, self.now)
+            self.buried += [rejection.entry for rejection in self.scheduler.rejected]
+            self.scheduler.rejected.clear()
             for entry in set(request.entries) - set(failed) - set(rejected):
                 self.acknowledged[entry] = self.acknowledged.get(entry, 0) + 1
 
@@ -168,26 +168,26 @@ def setups(draw: st.DrawFn) -> tuple[AsyncSinkConfig, RateLimitingStrategy]:
 def run(world: World, sizes: list[int], gaps: list[float]) -> None:
     done = 0
     while done < len(sizes):
-        while not world.machine.room:
+        while not world.scheduler.room:
             world.pass_time()
             world.step(draining=False)
-        count = min(world.machine.room, world.config.max_batch_size, len(sizes) - done)
+        count = min(world.scheduler.room, world.config.max_batch_size, len(sizes) - done)
         world.add(range(done, done + count), sizes[done : done + count])
         done += count
         world.step(draining=False)
         gap = gaps[done % len(gaps)] if gaps else 0.0
         until = world.now + gap
-        while min(world.machine.wake_at, world.answers[0][0] if world.answers else until) < until:
+        while min(world.scheduler.wake_at, world.answers[0][0] if world.answers else until) < until:
             world.pass_time()
             world.step(draining=False)
         world.now = max(world.now, until)
     world.step(draining=True)
-    while not world.machine.idle:
+    while not world.scheduler.idle:
         world.pass_time()
         world.step(draining=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     setups(),
     st.lists(st.integers(0, 4), max_size=40),
@@ -201,12 +201,12 @@ def test_every_record_is_acknowledged_before_the_flush_ends(
 
     On the way (see `World`): a request holds the head of the queue in order, within the limits in
     records and bytes; requests in flight, running threads and the buffer stay within their bounds; and
-    the machine always knows when it has to be asked again.
+    the scheduler always knows when it has to be asked again.
     """
     settings_, strategy = setup
     world = World(settings_, strategy, drawn)
     run(world, sizes, gaps)
-    figures = world.machine.figures
+    figures = world.scheduler.figures
 
     assert set(world.acknowledged) == set(range(len(sizes)))
     assert figures.records == len(sizes)
@@ -217,7 +217,7 @@ def test_every_record_is_acknowledged_before_the_flush_ends(
     event(f"timeouts: {bool(figures.timeouts)}, refused: {bool(figures.refused)}")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     setups(),
     st.lists(st.integers(0, 4), max_size=30),
@@ -252,7 +252,7 @@ def test_an_epoch_commits_no_earlier_than_all_of_it_is_acknowledged_or_put_aside
     event(f"killed: {steps is None and bool(kills)}, put aside: {bool(world.buried)}")
 
     assert set(world.acknowledged) | set(world.buried) == set(range(len(sizes)))
-    assert world.machine.figures.records + len(world.buried) == len(sizes)
+    assert world.scheduler.figures.records + len(world.buried) == len(sizes)
     assert len(set(world.buried)) == len(world.buried)
 
 

@@ -1,4 +1,4 @@
-"""What waits to be sent, in order: entries that came back at the head, new ones behind them."""
+"""The queue of entries to send: entries that were refused come first, new ones behind them."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from sluice.errors import SluiceError
 
-__all__ = ["Batch", "Buffered", "RequestBuffer", "Run"]
+__all__ = ["Batch", "Buffered", "Chunk", "RequestBuffer"]
 
 EntryT = TypeVar("EntryT")
 
 
 class Buffered(NamedTuple):
-    """An entry with what the writer has to know about it."""
+    """One entry, and what the writer knows of it."""
 
-    number: int  # its place among all entries of the writer, which is its place in any queue
+    number: int  # its position among all entries of the writer; entries are queued by it
     entry: Any  # of the destination's type; a NamedTuple cannot be generic before Python 3.11
     size: int  # bytes
     arrived: float  # by the writer's clock
-    refused_since: float | None = None  # when it was first not accepted
+    refused_since: float | None = None  # when it was refused for the first time
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Generic[EntryT]):
-    """Entries that came together and follow one another. They stay side by side, in lists, while all goes
-    well: an object for each of them would cost more than everything else that is done with it.
+class Chunk(Generic[EntryT]):
+    """Entries that were added together, in order.
+
+    They stay in lists until one is refused: an object for each entry would cost more than everything else
+    that is done with it.
     """
 
-    number: int  # of the first
+    number: int  # of the first entry
     entries: Sequence[EntryT]
     sizes: Sequence[int]
-    size: int  # bytes of all
+    size: int  # bytes of all entries
     arrived: float
 
-    def split(self, count: int) -> tuple[Run[EntryT], Run[EntryT]]:
+    def split(self, count: int) -> tuple[Chunk[EntryT], Chunk[EntryT]]:
         """The first `count` entries, and the others."""
         sizes = self.sizes[:count]
         size = sum(sizes)
         return (
-            Run(self.number, self.entries[:count], sizes, size, self.arrived),
-            Run(
+            Chunk(self.number, self.entries[:count], sizes, size, self.arrived),
+            Chunk(
                 self.number + count,
                 self.entries[count:],
                 self.sizes[count:],
@@ -53,16 +55,16 @@ class Run(Generic[EntryT]):
         )
 
     def __iter__(self) -> Iterator[Buffered]:
-        for place, (entry, size) in enumerate(zip(self.entries, self.sizes, strict=True)):
-            yield Buffered(self.number + place, entry, size, self.arrived)
+        for position, (entry, size) in enumerate(zip(self.entries, self.sizes, strict=True)):
+            yield Buffered(self.number + position, entry, size, self.arrived)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[EntryT]):
-    """The entries that were taken from a buffer at a time, in their order."""
+    """The entries of one request, taken from a buffer in order."""
 
-    returned: Sequence[Buffered]  # had been given back before
-    runs: Sequence[Run[EntryT]]  # behind them
+    returned: Sequence[Buffered]  # were refused before
+    chunks: Sequence[Chunk[EntryT]]  # behind them
     count: int
     size: int  # bytes
 
@@ -70,18 +72,18 @@ class Batch(Generic[EntryT]):
         return self.count
 
     def __iter__(self) -> Iterator[EntryT]:
-        return chain((item.entry for item in self.returned), *(run.entries for run in self.runs))
+        return chain((item.entry for item in self.returned), *(chunk.entries for chunk in self.chunks))
 
     @property
     def items(self) -> list[Buffered]:
-        """The entries with what is known of them. Made anew each time."""
-        return [*self.returned, *chain.from_iterable(self.runs)]
+        """The entries with what is known of them; a new list each time."""
+        return [*self.returned, *chain.from_iterable(self.chunks)]
 
     def find(self, entries: Sequence[EntryT]) -> Sequence[Buffered]:
-        """The items of `entries`: by identity, or by equality where copies came back.
+        """The items of `entries`, found by identity, or by equality where the destination made copies.
 
         Raises:
-            SluiceError: one of them is not in the batch.
+            SluiceError: one of `entries` is not in the batch.
         """
         if not entries:
             return ()
@@ -110,15 +112,15 @@ class Batch(Generic[EntryT]):
 
 
 class RequestBuffer(Generic[EntryT]):
-    """A queue that takes entries back at its head, in the order they first had.
+    """A queue that takes refused entries back at its head, in their original order.
 
-    With several requests in flight, answers come in any order; entries are put back by their number,
-    so that those of an earlier request are before those of a later one whichever answer came first.
+    With several requests in flight, answers come in any order. Entries are put back by their number, so those
+    of an earlier request are ahead of those of a later one, whichever was answered first.
     """
 
     def __init__(self) -> None:
-        self._fresh: deque[Run[EntryT]] = deque()
-        self._returned: deque[Buffered] = deque()  # all numbers are below those of _fresh
+        self._new: deque[Chunk[EntryT]] = deque()
+        self._returned: deque[Buffered] = deque()  # all numbers are below those in _new
         self._unsorted: list[Buffered] = []
         self._count = 0
         self._added = 0
@@ -128,33 +130,35 @@ class RequestBuffer(Generic[EntryT]):
         return self._count
 
     def add(self, entries: Sequence[EntryT], sizes: Sequence[int], now: float) -> None:
+        """Queues new entries, of `sizes` in bytes."""
         if not entries:
             return
-        run = Run(self._added, entries, sizes, sum(sizes), now)
+        chunk = Chunk(self._added, entries, sizes, sum(sizes), now)
         self._added += len(entries)
         self._count += len(entries)
-        self.size_in_bytes += run.size
-        self._queue(run)
+        self.size_in_bytes += chunk.size
+        self._queue(chunk)
 
-    def give_back(self, items: Sequence[Buffered]) -> None:
+    def put_back(self, items: Sequence[Buffered]) -> None:
+        """Queues entries again that were taken before."""
         self._unsorted.extend(items)
         self._count += len(items)
         self.size_in_bytes += sum(item.size for item in items)
 
     def head(self) -> Buffered | None:
-        """The entry that goes next, which is also the oldest."""
+        """The entry that is sent next, which is also the oldest."""
         self._sort()
         if self._returned:
             return self._returned[0]
-        return next(iter(self._fresh[0])) if self._fresh else None
+        return next(iter(self._new[0])) if self._new else None
 
     def returned(self) -> Sequence[Buffered]:
-        """What was given back, in order."""
+        """The entries that were put back, in order."""
         self._sort()
         return self._returned
 
     def measure(self, max_entries: int, max_bytes: int) -> int:
-        """How many entries from the head on fit into one request, at least one."""
+        """How many entries from the head fit into one request; at least one."""
         self._sort()
         count = total = 0
         for item in self._returned:
@@ -162,12 +166,12 @@ class RequestBuffer(Generic[EntryT]):
                 return count
             count += 1
             total += item.size
-        for run in self._fresh:
-            if count + len(run.sizes) <= max_entries and total + run.size <= max_bytes:
-                count += len(run.sizes)
-                total += run.size
+        for chunk in self._new:
+            if count + len(chunk.sizes) <= max_entries and total + chunk.size <= max_bytes:
+                count += len(chunk.sizes)
+                total += chunk.size
                 continue
-            for size in run.sizes:
+            for size in chunk.sizes:
                 if count and (count == max_entries or total + size > max_bytes):
                     return count
                 count += 1
@@ -178,29 +182,29 @@ class RequestBuffer(Generic[EntryT]):
         """Removes `count` entries from the head."""
         self._sort()
         returned = [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
-        runs: list[Run[EntryT]] = []
+        chunks: list[Chunk[EntryT]] = []
         left = count - len(returned)
         while left:
-            run = self._fresh.popleft()
-            if len(run.entries) > left:
-                run, rest = run.split(left)
-                self._fresh.appendleft(rest)
-            runs.append(run)
-            left -= len(run.entries)
-        size = sum(item.size for item in returned) + sum(run.size for run in runs)
+            chunk = self._new.popleft()
+            if len(chunk.entries) > left:
+                chunk, rest = chunk.split(left)
+                self._new.appendleft(rest)
+            chunks.append(chunk)
+            left -= len(chunk.entries)
+        size = sum(item.size for item in returned) + sum(chunk.size for chunk in chunks)
         self._count -= count
         self.size_in_bytes -= size
-        return Batch(returned, runs, count, size)
+        return Batch(returned, chunks, count, size)
 
-    def accepted(self, batch: Batch[EntryT], failed: Sequence[Buffered]) -> None:
-        """Told of a `batch` that was sent and is accepted, but for `failed`. Nothing here waits for it."""
+    def mark_accepted(self, batch: Batch[EntryT], failed: Sequence[Buffered]) -> None:
+        """`batch` was accepted, except for `failed`. In this queue no entry waits for another one."""
 
-    def _queue(self, run: Run[EntryT]) -> None:
-        self._fresh.append(run)
+    def _queue(self, chunk: Chunk[EntryT]) -> None:
+        self._new.append(chunk)
 
     def _sort(self) -> None:
-        # Put off until somebody looks, so that many answers at once cost one sort. Numbers are unique:
-        # nothing else of an item is ever compared.
+        # Called when the queue is read, not when entries are put back: many answers at once cost one sort.
+        # Numbers are unique, so tuples are compared by their first element alone.
         if self._unsorted:
             self._returned = deque(sorted([*self._returned, *self._unsorted]))
             self._unsorted.clear()

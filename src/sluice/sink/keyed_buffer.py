@@ -1,4 +1,4 @@
-"""A queue for destinations where some entries must not overtake others: one lane for each key."""
+"""A queue for destinations with an ordering key: entries with equal keys do not overtake one another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
-from sluice.sink.buffer import Batch, Buffered, RequestBuffer, Run
+from sluice.sink.buffer import Batch, Buffered, Chunk, RequestBuffer
 
 __all__ = ["KeyedBuffer"]
 
@@ -15,54 +15,55 @@ EntryT = TypeVar("EntryT")
 
 
 class KeyedBuffer(RequestBuffer[EntryT]):
-    """Of the entries with one key only the first may be sent; the next waits until it is accepted.
+    """Holds entries with one key back until the entry before them has been accepted.
 
-    That is the only way to keep an order when any entry of a request may be refused, other requests
-    are on their way, and the service does not undo what came after a refused entry. So two entries of
-    a key are never in one request, nor in two requests that are under way.
+    Any entry of a request may be refused while other requests are in flight, and a service does not undo what
+    follows a refused entry. So of the entries with one key no two are in one request, nor in flight at the
+    same time.
 
-    Entries that wait for another one count for `len` and `size_in_bytes`, but are not seen by `head`,
-    `measure` and `take`: there is nothing to send while only such entries are left.
+    Entries held back count for `len` and `size_in_bytes`, but `head`, `measure` and `take` do not see them:
+    while only such entries are left, there is nothing to send.
 
     Args:
-        key: the lane of an entry; None for one that may go at any time.
+        key: the ordering key of an entry; None if it may be sent at any time.
     """
 
     def __init__(self, key: Callable[[EntryT], Hashable | None]) -> None:
         super().__init__()
         self._key = key
-        # A lane is there while its first entry waits to be sent or is under way. Runs here have one entry.
-        self._lanes: dict[Hashable, deque[Run[EntryT]]] = {}
-        self._released: list[Run[EntryT]] = []
+        # By key, the entries held back, as chunks of one entry. A key is here from when its first entry is
+        # queued until its last one is accepted.
+        self._held_back: dict[Hashable, deque[Chunk[EntryT]]] = {}
+        self._released: list[Chunk[EntryT]] = []
 
-    def accepted(self, batch: Batch[EntryT], failed: Sequence[Buffered]) -> None:
-        """Lets those go that waited for what was accepted; those behind `failed` go on waiting."""
+    def mark_accepted(self, batch: Batch[EntryT], failed: Sequence[Buffered]) -> None:
+        """`batch` was accepted, except for `failed`: releases the entries next in order."""
         refused = {item.number for item in failed}
         for item in batch.items:
             key = self._key(item.entry)
             if key is None or item.number in refused:
                 continue
-            lane = self._lanes[key]
-            if lane:
-                self._released.append(lane.popleft())
+            held_back = self._held_back[key]
+            if held_back:
+                self._released.append(held_back.popleft())
             else:
-                del self._lanes[key]
+                del self._held_back[key]
 
-    def _queue(self, run: Run[EntryT]) -> None:
-        for number, entry, size, arrived, _ in run:
-            alone = Run(number, (entry,), (size,), size, arrived)
+    def _queue(self, chunk: Chunk[EntryT]) -> None:
+        for number, entry, size, arrived, _ in chunk:
+            single = Chunk(number, (entry,), (size,), size, arrived)
             key = self._key(entry)
             if key is None:
-                self._fresh.append(alone)
-            elif key in self._lanes:
-                self._lanes[key].append(alone)
+                self._new.append(single)
+            elif key in self._held_back:
+                self._held_back[key].append(single)
             else:
-                self._lanes[key] = deque()
-                self._fresh.append(alone)
+                self._held_back[key] = deque()
+                self._new.append(single)
 
     def _sort(self) -> None:
         super()._sort()
         if self._released:
-            # By number, so that what has waited longest goes first: time in the buffer is bounded.
-            self._fresh = deque(sorted([*self._fresh, *self._released], key=attrgetter("number")))
+            # By number, so that the oldest entry is sent first: time in the buffer is bounded.
+            self._new = deque(sorted([*self._new, *self._released], key=attrgetter("number")))
             self._released.clear()

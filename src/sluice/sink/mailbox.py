@@ -1,9 +1,9 @@
-"""Who may touch the machine, and the mailbox where everybody else leaves word.
+"""Which thread owns the state of a sink's writer, and how the other threads reach the owner.
 
-A sink's state is owned by one thread at a time, so it needs no locks. That is the task's thread while
-it writes or flushes. While it is away, blocked in whatever brings its rows, a background flusher sits in,
-so that what is due (a batch that has waited long enough, a retry, a timeout) happens all the same.
-Request threads never sit at the desk: they only post.
+The state has one owner at a time, so it needs no locks. The owner is the task's thread while it writes or
+flushes. In between, while the task's thread waits for more rows, the background flusher becomes the owner
+whenever something is due: an answer, a batch that has waited long enough, a retry, a timeout. Request threads
+are never the owner: they post their answers.
 """
 
 from __future__ import annotations
@@ -19,92 +19,90 @@ __all__ = ["Mailbox"]
 
 MessageT = TypeVar("MessageT")
 
-# A clock other than the real one moves by its own rules: look at it this often (seconds).
-_FOREIGN_CLOCK_SLICE: Final = 0.01
+# How often a clock other than the real one is read: waiting on a condition does not follow it (seconds).
+_OTHER_CLOCK_INTERVAL: Final = 0.01
 _LONGEST_WAIT: Final = 3600.0
 
 
 class Mailbox(Generic[MessageT]):
-    """A seat for one, and a mailbox for all.
-
-    One thread enters, and may wait in the seat; one other may watch and take it meanwhile.
+    """Hands the ownership of a state from thread to thread, and messages to its owner.
 
     Args:
-        clock: monotonic seconds, by which `wake_at` is meant.
+        clock: monotonic seconds, the clock of every `wake_at`.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         lock = threading.Lock()
-        # Two, so that what concerns the one does not wake the other: a thread that wakes up to find that
-        # there is nothing to do costs as much as one that has.
-        self._visitor = threading.Condition(lock)  # whoever calls `enter`; in `wait` while seated
-        self._watcher = threading.Condition(lock)  # whoever calls `watch`
+        # Two conditions on one lock, so that an event wakes only the thread it concerns: waking up for
+        # nothing costs as much as waking up for work.
+        self._task_thread = threading.Condition(lock)  # in `acquire`, or in `wait` as the owner
+        self._flusher = threading.Condition(lock)  # in `acquire_when_due`
         self._messages: deque[MessageT] = deque()
-        self._taken = False
+        self._owned = False
         self._closed = False
         self._wake_at = math.inf
 
     def post(self, message: MessageT) -> None:
-        """Leaves a message. From any thread; never blocks for long."""
-        with self._visitor:
+        """Leaves a message. Called by any thread; does not wait for the owner."""
+        with self._task_thread:
             self._messages.append(message)
-            (self._visitor if self._taken else self._watcher).notify()
+            (self._task_thread if self._owned else self._flusher).notify()
 
-    def enter(self) -> None:
-        """Takes the seat; waits for whoever has it, which is never long."""
-        with self._visitor:
-            while self._taken:
-                self._visitor.wait()
-            self._taken = True
+    def acquire(self) -> None:
+        """Makes the task's thread the owner, as soon as the background flusher has released the state."""
+        with self._task_thread:
+            while self._owned:
+                self._task_thread.wait()
+            self._owned = True
 
-    def leave(self, wake_at: float) -> None:
-        """Gives the seat up. At `wake_at`, or when a message comes, somebody has to look again."""
-        with self._visitor:
-            self._taken = False
+    def release(self, wake_at: float) -> None:
+        """Called by the owner: gives up ownership until `wake_at`, or until a message comes."""
+        with self._task_thread:
+            self._owned = False
             self._wake_at = wake_at
-            self._visitor.notify()
-            self._watcher.notify()
+            self._task_thread.notify()
+            self._flusher.notify()
 
     def collect(self) -> list[MessageT]:
-        """All messages so far. For whoever has the seat."""
-        with self._visitor:
+        """Called by the owner: takes all messages posted so far."""
+        with self._task_thread:
             messages = list(self._messages)
             self._messages.clear()
             return messages
 
     def wait(self, wake_at: float) -> None:
-        """Waits for a message or until `wake_at`. For the visitor, seated; may return early."""
-        with self._visitor:
+        """Called by the task's thread as the owner: waits for a message or until `wake_at`, or less long."""
+        with self._task_thread:
             if not self._messages:
-                self._sleep(self._visitor, wake_at)
+                self._sleep(self._task_thread, wake_at)
 
-    def watch(self) -> bool:
-        """Waits until nobody is at the desk though there is something to do, and takes the seat.
+    def acquire_when_due(self) -> bool:
+        """Makes the background flusher the owner, when nobody is and there is something to do.
 
         Returns:
-            False, without the seat, when the desk is closed.
+            True as the owner; False, without ownership, when the mailbox is closed.
         """
-        with self._watcher:
+        with self._flusher:
             while not self._closed:
-                if self._taken:
-                    self._watcher.wait()
+                if self._owned:
+                    self._flusher.wait()
                 elif self._messages or self._clock() >= self._wake_at:
-                    self._taken = True
+                    self._owned = True
                     return True
                 else:
-                    self._sleep(self._watcher, self._wake_at)
+                    self._sleep(self._flusher, self._wake_at)
             return False
 
     def close(self) -> None:
-        """Ends `watch`."""
-        with self._watcher:
+        """Ends `acquire_when_due`."""
+        with self._flusher:
             self._closed = True
-            self._watcher.notify()
+            self._flusher.notify()
 
-    def _sleep(self, until: threading.Condition, wake_at: float) -> None:
+    def _sleep(self, condition: threading.Condition, wake_at: float) -> None:
         timeout = min(wake_at - self._clock(), _LONGEST_WAIT)
         if self._clock is not time.monotonic:
-            timeout = min(timeout, _FOREIGN_CLOCK_SLICE)
+            timeout = min(timeout, _OTHER_CLOCK_INTERVAL)
         if timeout > 0:
-            until.wait(timeout)
+            condition.wait(timeout)

@@ -14,14 +14,14 @@ ResultT = TypeVar("ResultT")
 
 
 class RequestThreads(Generic[JobT, ResultT]):
-    """Runs every job at once, on a thread that is free or on a new one.
+    """Runs every job at once, on a free thread or on a new one.
 
-    How many may run is for the caller to bound. The threads are daemons, unlike those of
-    `concurrent.futures`, so that a request which hangs cannot keep a process from ending.
+    The caller bounds the number of jobs. The threads are daemons, unlike those of `concurrent.futures`, so
+    that a request that hangs cannot keep the process from ending.
 
     Args:
         work: does a job; must not raise.
-        report: told what `work` returned, on the same thread, which then counts as free.
+        report: called on the same thread with what `work` returned. The thread counts as free by then.
     """
 
     def __init__(self, work: Callable[[JobT], ResultT], report: Callable[[ResultT], None]) -> None:
@@ -33,10 +33,10 @@ class RequestThreads(Generic[JobT, ResultT]):
         self._threads: list[threading.Thread] = []
 
     def run(self, job: JobT) -> None:
-        """Hands a job over. By one thread at a time.
+        """Starts a job. Called by one thread at a time.
 
         Raises:
-            RuntimeError: no more threads can be started.
+            RuntimeError: no thread can be started.
         """
         with self._lock:
             self._busy += 1
@@ -50,7 +50,7 @@ class RequestThreads(Generic[JobT, ResultT]):
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Ends the threads; waits for those that are free. A busy one ends when its request does."""
+        """Ends the threads: waits for them if all are free; a busy one ends when its job does."""
         for _ in self._threads:
             self._jobs.put(None)
         with self._lock:
@@ -68,4 +68,4 @@ class RequestThreads(Generic[JobT, ResultT]):
             with self._lock:
                 self._busy -= 1
             self._report(result)
-            del job, result  # or a free thread would keep a whole batch alive
+            del job, result  # a free thread must not keep a whole batch alive

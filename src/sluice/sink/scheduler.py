@@ -1,7 +1,7 @@
 """The decisions of the async sink: what to send, when to wait, what to send again, when to give up.
 
-No thread, no clock, no I/O: every method is told what time it is. `sluice.sink.writer` is the shell
-around it. One thread at a time may call it.
+No threads, no clock, no I/O: every method is told the time. `sluice.sink.writer` adds threads and time, and
+calls the scheduler from one thread at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.retry import Backoff
+from sluice.sink.bases import DEFAULT_DELAY, BaseRateLimitingStrategy, with_defaults
 from sluice.sink.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, ResultInfo, SubmitResult
@@ -23,25 +24,23 @@ __all__ = ["Request", "SinkFigures", "SinkScheduler"]
 
 EntryT = TypeVar("EntryT")
 
-# The pause after a refusal; the number of attempts is bounded by maxRetryDuration, not here.
+# The pause after a refusal. The number of attempts is bounded by maxRetryDuration, not by max_retries.
 _PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
-# A strategy that says no and cannot say for how long is asked again this often (seconds).
-_ASK_AGAIN: Final = 0.05
-# Clocks differ by rounding: a wait that is over but for less than this is not waited for again at once.
+# The shortest wait for a strategy (seconds): after a shorter one, rounding might have it block once more.
 _SHORTEST_WAIT: Final = 0.001
 
 
 @dataclass(slots=True)
 class SinkFigures:
-    """What a writer has done so far; plain numbers, fit for a log line or a message.
+    """What a writer has done so far.
 
     Attributes:
-        records, bytes: acknowledged.
-        requests: sent, whatever became of them.
+        records, bytes: acknowledged by the destination.
+        requests: sent, with any outcome.
         retries: records that were sent again.
-        refused: how often a record was not accepted, by a refusal, a failed request or a timeout.
+        refused: how often a record was not accepted: refused, in a request that failed, or that timed out.
         timeouts: requests that were not answered in time.
-        dead_letters: records that can never be delivered and were put aside.
+        dead_letters: records that can never be delivered and were kept as dead letters.
     """
 
     records: int = 0
@@ -55,7 +54,7 @@ class SinkFigures:
 
 @dataclass(frozen=True, slots=True)
 class Request(Generic[EntryT]):
-    """One request on its way."""
+    """One request in flight."""
 
     number: int
     batch: Batch[EntryT]
@@ -63,35 +62,35 @@ class Request(Generic[EntryT]):
 
     @property
     def entries(self) -> list[EntryT]:
-        """A list of its own for whoever asks: a destination may change what it is given."""
+        """The entries, as a new list each time: the destination may change it."""
         return list(self.batch)
 
 
 class _Cause(NamedTuple):
-    """Why something was not accepted: the service's code, and for people."""
+    """Why entries were not accepted: the service's error code, and a text for people."""
 
     code: str
     text: str
 
 
 class SinkScheduler(Generic[EntryT]):
-    """The state of one writer. Instants and durations are seconds by one monotonic clock.
+    """The state of one writer. Instants and durations are seconds of one monotonic clock.
 
-    Drive it so: `add` while there is `room`; pass answers to `complete` or `fail`; then `advance`, which
-    hands out the requests to send now; then wait for an answer or until `wake_at`. Once `failure` is
-    set nothing more is sent.
+    The caller adds entries while there is `room`, passes answers to `complete` or `fail`, then calls
+    `advance`, sends the requests it returns, and waits for an answer or until `wake_at`. Once `failure` is
+    set, nothing more is sent.
 
     Args:
         config: bounds and durations.
-        strategy: the rate limiter; its answers are obeyed, its state is not looked at.
+        strategy: the rate limiting strategy.
         name: the destination, for messages.
-        jitter: a random number in [0, 1).
-        ordering_key: see `Destination`; None where order does not matter.
-        records_in: see `Destination`; None where every entry is one record.
-        keeps_rejected: entries that are refused for good go to `rejected`; otherwise the first is fatal.
+        jitter: returns a random number in [0, 1).
+        ordering_key: see `BaseDestination`; None if the order of entries does not matter.
+        records_in: see `BaseDestination`; None if every entry is one record.
+        keeps_rejected: True: rejected entries are added to `rejected`. False: the first one is fatal.
     """
 
-    def __init__(  # noqa: PLR0913 - what tests and the writer set, all by name
+    def __init__(  # noqa: PLR0913 - the settings of the writer, and three hooks of its destination
         self,
         config: AsyncSinkConfig,
         strategy: RateLimitingStrategy,
@@ -103,51 +102,50 @@ class SinkScheduler(Generic[EntryT]):
         keeps_rejected: bool = False,
     ) -> None:
         self._config = config
-        self._strategy = strategy
+        self._strategy: BaseRateLimitingStrategy = with_defaults(strategy, BaseRateLimitingStrategy)
         self._name = name
         self._jitter = jitter
         self._records_in = records_in
         self._keeps_rejected = keeps_rejected and not config.fail_on_error
-        self._delay: Callable[[RequestInfo], float] | None = getattr(strategy, "delay", None)
         self._buffer: RequestBuffer[EntryT] = KeyedBuffer(ordering_key) if ordering_key else RequestBuffer()
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
-        self._given_up: set[int] = set()  # timed out, but their threads are still at it
+        self._timed_out: set[int] = set()  # their threads are still running
         self._pause_until = -math.inf
         self._paused_at = -math.inf
-        self._fruitless = 0  # rounds in a row in which nothing was accepted
+        self._rounds_without_success = 0
         self._next_try = math.inf
         self._last_cause = _Cause("", "")
         self.failure: BaseException | None = None
-        self.rejected: list[Rejection[EntryT]] = []  # for the shell to take away
+        self.rejected: list[Rejection[EntryT]] = []  # the caller removes what it has taken care of
         self.figures = SinkFigures()
 
-    # --- what the shell asks --------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------
 
     @property
     def room(self) -> int:
-        """How many entries may be added now; 0 means that a write must wait."""
+        """How many entries may be added now; 0 if a write must wait."""
         if self._buffer.size_in_bytes >= self._config.max_buffered_bytes:
             return 0
         return max(0, self._config.max_buffered_requests - len(self._buffer))
 
     @property
     def idle(self) -> bool:
-        """Nothing is buffered, nothing is in flight: all that was added has been acknowledged."""
+        """Nothing is buffered or in flight: all that was added has been acknowledged or rejected."""
         return not self._buffer and not self._in_flight
 
     @property
     def in_flight(self) -> int:
-        """Requests that are waited for."""
+        """Requests that have not been answered and have not timed out."""
         return len(self._in_flight)
 
     @property
     def buffered(self) -> int:
-        """Entries that wait to be sent, those to be sent again included."""
+        """Entries that wait to be sent, or to be sent again."""
         return len(self._buffer)
 
     @property
     def wake_at(self) -> float:
-        """When `advance` is due again if no answer comes before; infinity for never."""
+        """When `advance` is due again if no answer comes before; infinity if only an answer matters."""
         if self.failure is not None:
             return math.inf
         times = [self._next_try]
@@ -159,15 +157,19 @@ class SinkScheduler(Generic[EntryT]):
             times.append(head.refused_since + self._config.max_retry_duration)
         return min(times)
 
-    # --- what the shell tells -------------------------------------------------------------------------
+    def snapshot(self) -> SinkFigures:
+        """The figures as they are now."""
+        return replace(self.figures)
+
+    # --- events ---------------------------------------------------------------------------------------
 
     def add(self, entries: Sequence[EntryT], sizes: Sequence[int], now: float) -> None:
-        """Queues entries, no more than there is `room` for."""
+        """Queues entries, of `sizes` in bytes; no more than there is `room` for."""
         self._buffer.add(entries, sizes, now)
 
     def complete(self, number: int, result: SubmitResult[EntryT], now: float) -> None:
-        """A request was answered, its entries accepted or some of them refused."""
-        request = self._settle(number)
+        """A request was answered: its entries were accepted, or some of them refused or rejected."""
+        request = self._end_request(number)
         if request is None:
             return
         try:
@@ -176,23 +178,23 @@ class SinkScheduler(Generic[EntryT]):
         except SluiceError as error:
             self.stop(error)
             return
-        self._buffer.accepted(request.batch, failed)
+        self._buffer.mark_accepted(request.batch, failed)
         missing = [*failed, *rejected]
         self.figures.records += self._records(request.batch) - self._records(_entries(missing))
         self.figures.bytes += request.batch.size - sum(item.size for item in missing)
-        # What is rejected says nothing about the load: the strategy hears of what may come again.
+        # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
         self._strategy.register_completed_request(ResultInfo(len(failed), len(request.batch)))
         if rejected:
             self._reject(result.rejected, self._records(_entries(rejected)))
         if failed:
             cause = ", ".join(f"{code} ({count})" for code, count in sorted(result.codes.items()))
-            self._take_back(request, failed, _Cause(next(iter(result.codes), ""), cause or "refused"), now)
+            self._requeue(request, failed, _Cause(next(iter(result.codes), ""), cause or "refused"), now)
         else:
-            self._fruitless = 0
+            self._rounds_without_success = 0
 
     def fail(self, number: int, error: BaseException, *, fatal: bool, now: float) -> None:
-        """A request failed as a whole: nothing of it is known to have been accepted."""
-        request = self._settle(number)
+        """A request failed as a whole: none of its entries is known to have been accepted."""
+        request = self._end_request(number)
         if request is None:
             return
         size = len(request.batch)
@@ -202,68 +204,73 @@ class SinkScheduler(Generic[EntryT]):
             self.stop(error)
         else:
             code = str(getattr(error, "code", "") or type(error).__name__)
-            self._take_back(request, request.batch.items, _Cause(code, str(error) or code), now)
+            self._requeue(request, request.batch.items, _Cause(code, str(error) or code), now)
 
     def stop(self, failure: BaseException) -> None:
-        """Nothing more is sent. The first failure is the one that counts."""
+        """Nothing more is sent. Only the first failure is kept: later ones follow from it."""
         if self.failure is None:
             self.failure = failure
 
+    def abandon(self) -> None:
+        """The writer is closed: the strategy will not be told the outcome of requests in flight."""
+        if self._in_flight and self._strategy.forget_in_flight is not None:
+            self._strategy.forget_in_flight()
+
     def advance(self, now: float, *, draining: bool = False) -> list[Request[EntryT]]:
-        """The requests to send now. They are in flight from here on.
+        """Returns the requests to send now. They count as in flight from here on.
 
         Args:
             now: the time.
-            draining: batches need not fill.
+            draining: True at the end of an epoch: batches are sent without waiting for more entries.
         """
         requests: list[Request[EntryT]] = []
-        self._give_up_overdue(now)
+        self._time_out_requests(now)
         while self.failure is None and (count := self._sendable(now, draining=draining)):
             requests.append(self._send(count, now))
         head = self._buffer.head()
-        if self.failure is None and head is not None and self._out_of_patience(head, now):
-            worn_out = [item for item in self._buffer.returned() if self._out_of_patience(item, now)]
-            self.stop(self._exhausted(worn_out, now))
+        if self.failure is None and head is not None and self._is_overdue(head, now):
+            overdue = [item for item in self._buffer.returned() if self._is_overdue(item, now)]
+            self.stop(self._retries_exhausted(overdue, now))
         return requests
 
     # --- sending --------------------------------------------------------------------------------------
 
     def _sendable(self, now: float, *, draining: bool) -> int:
-        """How many entries the next request takes; 0 for none now, with `_next_try` set to when."""
+        """How many entries the next request has; 0 if none may be sent now, with `_next_try` set."""
         self._next_try = math.inf
         head = self._buffer.head()
         if head is None:
             return 0
         config = self._config
         most = max(1, min(config.max_batch_size, self._strategy.max_batch_size))
-        if not draining and not self._due(head, most, now):
+        if not draining and not self._is_batch_due(head, most, now):
             self._next_try = head.arrived + config.max_time_in_buffer
             return 0
         # A request that timed out but still runs holds its thread and its entries. Such requests come on
-        # top of those in flight, but not without bound, or a destination that hangs would take all memory.
-        running = len(self._in_flight) + len(self._given_up)
+        # top of those in flight. They are bounded as well, or a destination that hangs would take all memory.
+        running = len(self._in_flight) + len(self._timed_out)
         most_running = 2 * config.max_in_flight_requests
         if len(self._in_flight) >= config.max_in_flight_requests or running >= most_running:
-            return 0  # an answer will wake us
+            return 0  # until an answer comes
         if now < self._pause_until:
             self._next_try = self._pause_until
             return 0
         count = self._buffer.measure(most, config.max_batch_size_in_bytes)
         request = RequestInfo(count)
         if self._strategy.should_block(request):
-            delay = self._delay(request) if self._delay else _ASK_AGAIN
+            delay = self._strategy.delay(request)
             if delay == math.inf and not self._in_flight:
-                delay = _ASK_AGAIN  # no answer will come: whatever it waits for, nothing may hang
+                delay = DEFAULT_DELAY  # no answer will come, and the writer must not hang
             self._next_try = now + max(delay, _SHORTEST_WAIT)
             return 0
         return count
 
-    def _due(self, head: Buffered, most: int, now: float) -> bool:
+    def _is_batch_due(self, head: Buffered, most: int, now: float) -> bool:
         return (
             len(self._buffer) >= most
             or self._buffer.size_in_bytes >= self._config.max_batch_size_in_bytes
             or now >= head.arrived + self._config.max_time_in_buffer
-            or head.refused_since is not None  # it has waited before; now the pause alone holds it back
+            or head.refused_since is not None  # it waited once already; now only the pause delays it
         )
 
     def _send(self, count: int, now: float) -> Request[EntryT]:
@@ -275,23 +282,24 @@ class SinkScheduler(Generic[EntryT]):
         self.figures.retries += self._records(_entries(batch.returned))
         return request
 
-    # --- what comes back ------------------------------------------------------------------------------
+    # --- answers --------------------------------------------------------------------------------------
 
-    def _settle(self, number: int) -> Request[EntryT] | None:
+    def _end_request(self, number: int) -> Request[EntryT] | None:
+        """Removes a request from those in flight; None if it had timed out."""
         request = self._in_flight.pop(number, None)
         if request is None:
-            # Late: it counted as failed when it timed out, and its entries are on their way again.
-            self._given_up.discard(number)
+            # It counted as failed when it timed out, and its entries were queued again.
+            self._timed_out.discard(number)
         return request
 
-    def _give_up_overdue(self, now: float) -> None:
+    def _time_out_requests(self, now: float) -> None:
         timeout = self._config.request_timeout
         while self._in_flight:
             request = next(iter(self._in_flight.values()))
             if now < request.sent_at + timeout:
                 return
             del self._in_flight[request.number]
-            self._given_up.add(request.number)
+            self._timed_out.add(request.number)
             self.figures.timeouts += 1
             size = len(request.batch)
             self._strategy.register_completed_request(ResultInfo(size, size))
@@ -301,10 +309,10 @@ class SinkScheduler(Generic[EntryT]):
                 text = f"a request of {records} records got {cause.text} (failOnTimeout is true)"
                 self.stop(ServiceError(f"{self._name}: {text}", target=self._name, code=cause.code))
             else:
-                self._take_back(request, request.batch.items, cause, now)
+                self._requeue(request, request.batch.items, cause, now)
 
     def _records(self, entries: Sequence[EntryT] | Batch[EntryT]) -> int:
-        """How many of the user's records these entries are."""
+        """How many of the user's records these entries hold."""
         return len(entries) if self._records_in is None else sum(map(self._records_in, entries))
 
     def _reject(self, rejected: Sequence[Rejection[EntryT]], records: int) -> None:
@@ -316,7 +324,7 @@ class SinkScheduler(Generic[EntryT]):
         hint = "failOnError is true" if self._config.fail_on_error else "no deadLetterPath is given"
         self.stop(InvalidRecordError(f"{self._name}: {many} refused for good ({hint}): {rejected[0].reason}"))
 
-    def _take_back(
+    def _requeue(
         self, request: Request[EntryT], failed: Sequence[Buffered], cause: _Cause, now: float
     ) -> None:
         self.figures.refused += (refused := self._records(_entries(failed)))
@@ -329,34 +337,34 @@ class SinkScheduler(Generic[EntryT]):
         failed = [
             item if item.refused_since is not None else item._replace(refused_since=now) for item in failed
         ]
-        self._buffer.give_back(failed)
-        worn_out = [item for item in failed if self._out_of_patience(item, now)]
-        if worn_out:
-            self.stop(self._exhausted(worn_out, now))
+        self._buffer.put_back(failed)
+        overdue = [item for item in failed if self._is_overdue(item, now)]
+        if overdue:
+            self.stop(self._retries_exhausted(overdue, now))
         self._pause(request, anything_accepted=len(failed) < len(request.batch), now=now)
 
     def _pause(self, request: Request[EntryT], *, anything_accepted: bool, now: float) -> None:
-        """Holds back all sending for a moment, so that refusals do not spin and order is kept.
+        """Sends nothing for a moment, so that refused entries are not retried at once, and order is kept.
 
-        Many answers of one wave make one pause: a request that was sent before the last pause was
-        decided says nothing new. The pause grows only while nothing at all is accepted.
+        Requests that were sent before the last pause began do not cause another one: those refused together
+        cause one pause. The pause grows as long as no entry is accepted.
         """
         if anything_accepted:
-            self._fruitless = 0
+            self._rounds_without_success = 0
         if request.sent_at <= self._paused_at:
             return
         self._paused_at = now
-        self._pause_until = now + self._jitter() * _PAUSES.ceiling(self._fruitless)
+        self._pause_until = now + self._jitter() * _PAUSES.ceiling(self._rounds_without_success)
         if not anything_accepted:
-            self._fruitless += 1
+            self._rounds_without_success += 1
 
     # --- giving up ------------------------------------------------------------------------------------
 
-    def _out_of_patience(self, item: Buffered, now: float) -> bool:
+    def _is_overdue(self, item: Buffered, now: float) -> bool:
         since = item.refused_since
         return since is not None and now >= since + self._config.max_retry_duration
 
-    def _exhausted(self, items: Sequence[Buffered], now: float) -> ServiceError:
+    def _retries_exhausted(self, items: Sequence[Buffered], now: float) -> ServiceError:
         longest = max(now - item.refused_since for item in items if item.refused_since is not None)
         records = self._records(_entries(items))
         many = "1 record is" if records == 1 else f"{records} records are"
@@ -366,10 +374,6 @@ class SinkScheduler(Generic[EntryT]):
             target=self._name,
             code=self._last_cause.code,
         )
-
-    def snapshot(self) -> SinkFigures:
-        """The figures as they are now."""
-        return replace(self.figures)
 
 
 def _entries(items: Sequence[Buffered]) -> list[Any]:

@@ -1,7 +1,7 @@
-"""The async sink's writer (FLIP-171): the thin shell of threads and time around `SinkScheduler`.
+"""The async sink's writer (FLIP-171): threads and time around `SinkScheduler`.
 
-Every request thread leaves its answer in the mailbox; the thread that has the seat at the desk (see
-`sluice.sink.mailbox`) takes it from there. Nothing else crosses a thread.
+Request threads post their answers to the mailbox. The thread that owns the writer's state, see
+`sluice.sink.mailbox`, collects them there. Nothing else crosses a thread.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from sluice.errors import InvalidRecordError, SluiceError
+from sluice.sink.bases import BaseDestination, destination_name, with_defaults
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import Destination, RateLimitingStrategy, StructType, SubmitResult
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
@@ -29,13 +30,13 @@ __all__ = ["AsyncSinkWriter"]
 
 EntryT = TypeVar("EntryT")
 
-# Rows converted at a time when invalid ones are to be told from the others.
+# Rows that are converted at a time when invalid rows become dead letters.
 _SLICE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer(Generic[EntryT]):
-    """What a request thread reports: a result, or what `submit` raised."""
+    """What a request thread posts: what `submit` returned, or what it raised."""
 
     request: int
     result: SubmitResult[EntryT] | None = None
@@ -43,29 +44,31 @@ class _Answer(Generic[EntryT]):
 
 
 class AsyncSinkWriter(Generic[EntryT]):
-    """Batches entries and sends them side by side until every one has been acknowledged.
+    """Batches entries, and sends several requests at a time until every entry has been acknowledged.
 
-    `write` as often as there are rows, `flush` at the end of an epoch, `close` in any case. One thread
-    at a time may call it. What goes wrong in the background is raised by the next `write` or `flush`,
-    as it was raised by the destination; every later call raises it again.
+    Call `write` for every batch of rows, `flush` at the end of an epoch, and `close` in any case; one thread
+    at a time. What fails in the background is raised by the next `write` or `flush`, and by every later call.
 
-    Memory holds at most ``max_buffered_requests`` entries (and no more than
-    ``max_batch_size_in_bytes * max_in_flight_requests`` bytes of them) that wait, and
-    ``max_in_flight_requests`` requests that are on their way. Entries that come back may exceed the
-    first by as much as they left the second. Requests that timed out but still run come on top: with those
-    in flight, at most ``2 * max_in_flight_requests``.
+    Memory holds at most ``max_buffered_requests`` entries that wait to be sent (and at most
+    ``max_batch_size_in_bytes * max_in_flight_requests`` bytes of them), and ``max_in_flight_requests``
+    requests in flight. Refused entries may exceed the first bound by as much as they left the second.
+    Requests that timed out but still run come on top: with those in flight, at most
+    ``2 * max_in_flight_requests``.
 
     Attributes:
-        name: the destination's, as messages have it.
+        name: the destination's, for messages.
 
     Args:
         destination: where to write to. The writer closes it.
         config: bounds and durations.
-        rate_limiting: the strategy to obey; it may have a past, and may outlive the writer.
+        rate_limiting: the strategy; it may have learnt something before, and may outlive the writer.
         clock: monotonic seconds.
-        dead_letters: takes what can never be delivered: rows that the converter refuses, entries that
-            the destination refuses for good, and with ``oversized_records`` of ``deadLetter`` those
-            that are too large. Without it, each of them is fatal. The writer closes it.
+        dead_letters: takes what can never be delivered: rows that the converter refuses, entries that the
+            destination rejects, and with ``oversized_records="deadLetter"`` those that are too large. Without
+            it, each of them is fatal. The writer closes it.
+
+    Raises:
+        ValueError: ``oversized_records`` is ``deadLetter``, and there is no dead letter queue.
     """
 
     def __init__(
@@ -77,24 +80,20 @@ class AsyncSinkWriter(Generic[EntryT]):
         clock: Callable[[], float] = time.monotonic,
         dead_letters: DeadLetterQueue | None = None,
     ) -> None:
-        self._destination = destination
-        self._config = config
-        self._strategy = rate_limiting
-        self._clock = clock
-        self.name = str(getattr(destination, "name", "") or type(destination).__name__)
-        self._unpacked: Callable[[EntryT], Iterable[object]] = getattr(
-            destination, "unpacked", lambda entry: (entry,)
-        )
-        self._converter = destination.create_converter()
-        self._dead_letters = dead_letters
         if dead_letters is None and config.oversized_records != "fail":
             raise ValueError("oversized_records of deadLetter needs a dead letter queue")
-        self._machine: SinkScheduler[EntryT] = SinkScheduler(
+        self.name = destination_name(destination)
+        self._destination: BaseDestination[EntryT] = with_defaults(destination, BaseDestination)
+        self._config = config
+        self._clock = clock
+        self._converter = destination.create_converter()
+        self._dead_letters = dead_letters
+        self._scheduler: SinkScheduler[EntryT] = SinkScheduler(
             config,
             rate_limiting,
             name=self.name,
-            ordering_key=getattr(destination, "ordering_key", None),
-            records_in=getattr(destination, "records_in", None),
+            ordering_key=self._destination.ordering_key,
+            records_in=self._destination.records_in,
             keeps_rejected=dead_letters is not None,
         )
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
@@ -104,11 +103,11 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     @property
     def figures(self) -> SinkFigures:
-        """What was done so far; exact after `flush`."""
-        return self._machine.snapshot()
+        """What the writer has done so far; exact after `flush`."""
+        return self._scheduler.snapshot()
 
     def open(self, schema: StructType) -> None:
-        """Tells the converter the schema of the rows to come, before the first of them.
+        """Passes the schema of the rows to the converter; called before the first `write`.
 
         Raises:
             OptionError: the destination cannot take such rows.
@@ -116,45 +115,45 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._converter.open(schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Queues the rows of a batch and sends what is due. Blocks only for back-pressure.
+        """Queues the rows of a batch, and sends what is due. Waits only while the buffer is full.
 
         Raises:
-            InvalidRecordError: a row that can never be delivered, and is no dead letter; those before
-                it are queued.
-            Exception: what the destination calls fatal, or a `SluiceError` when patience ran out.
+            InvalidRecordError: a row can never be delivered, and nothing takes dead letters.
+            Exception: an error that the destination calls fatal, or a `SluiceError` because a record was
+                refused for longer than ``max_retry_duration``.
         """
-        with self._seated():
+        with self._ownership():
             if self._dead_letters is None:
                 entries = iter(self._converter.convert(batch))
             else:
-                entries = self._convert_or_bury(batch)
+                entries = self._convert_valid_rows(batch)
             while True:
                 self._await_room()
-                chunk = list(islice(entries, min(self._machine.room, self._config.max_batch_size)))
+                chunk = list(islice(entries, min(self._scheduler.room, self._config.max_batch_size)))
                 if not chunk:
                     return
                 chunk, sizes = self._measured(chunk)
-                self._machine.add(chunk, sizes, self._clock())
+                self._scheduler.add(chunk, sizes, self._clock())
                 self._step(draining=False)
 
     def flush(self) -> None:
-        """Sends everything and returns when nothing is buffered or in flight, and dead letters are durable.
+        """Sends everything; returns when all entries are acknowledged and all dead letters durable.
 
         Raises:
             Exception: as `write` does.
         """
-        with self._seated():
+        with self._ownership():
             self._step(draining=True)
-            while not self._machine.idle:
-                self._mailbox.wait(self._machine.wake_at)
+            while not self._scheduler.idle:
+                self._mailbox.wait(self._scheduler.wake_at)
                 self._step(draining=True)
             if self._dead_letters is not None:
                 self._dead_letters.flush()
 
     def close(self) -> None:
-        """Ends the writer, at once: what was not flushed is dropped, what is in flight is not waited for.
+        """Closes the writer at once: drops what was not flushed, and does not wait for requests in flight.
 
-        May be called again, and after any failure.
+        May be called several times, and after any failure.
         """
         if self._closed:
             return
@@ -163,44 +162,43 @@ class AsyncSinkWriter(Generic[EntryT]):
         if self._background_flusher is not None:
             self._background_flusher.join()
         self._threads.close()
-        if self._machine.in_flight:
-            forget = getattr(self._strategy, "forget_in_flight", None)
-            if forget is not None:
-                forget()
+        self._scheduler.abandon()
         if self._dead_letters is not None:
             self._dead_letters.close()
         self._destination.close()
 
-    # --- at the desk ----------------------------------------------------------------------------------
+    # --- by the owner of the state --------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _seated(self) -> Iterator[None]:
+    def _ownership(self) -> Iterator[None]:
+        """Makes the task's thread the owner; leaves what is due later to the background flusher."""
         if self._closed:
             raise SluiceError(f"{self.name}: the writer is closed")
-        self._mailbox.enter()
+        self._mailbox.acquire()
         try:
             yield
         finally:
-            if self._background_flusher is None and not self._machine.idle and self._machine.failure is None:
+            scheduler = self._scheduler
+            if self._background_flusher is None and not scheduler.idle and scheduler.failure is None:
                 self._background_flusher = threading.Thread(
-                    target=self._flush_in_background, name="sluice-sink-background flusher", daemon=True
+                    target=self._flush_in_background, name="sluice-sink-background-flusher", daemon=True
                 )
                 self._background_flusher.start()
-            self._mailbox.leave(self._machine.wake_at)
+            self._mailbox.release(scheduler.wake_at)
 
     def _flush_in_background(self) -> None:
-        while self._mailbox.watch():
+        while self._mailbox.acquire_when_due():
             try:
                 self._advance(draining=False)
             except BaseException as error:  # noqa: BLE001, PERF203 - raised by the next write or flush
-                self._machine.stop(error)
+                self._scheduler.stop(error)
             finally:
-                self._mailbox.leave(self._machine.wake_at)
+                self._mailbox.release(self._scheduler.wake_at)
 
     def _await_room(self) -> None:
         self._check()
-        while not self._machine.room:
-            self._mailbox.wait(self._machine.wake_at)
+        while not self._scheduler.room:
+            self._mailbox.wait(self._scheduler.wake_at)
             self._step(draining=False)
 
     def _step(self, *, draining: bool) -> None:
@@ -211,40 +209,41 @@ class AsyncSinkWriter(Generic[EntryT]):
         now = self._clock()
         for answer in self._mailbox.collect():
             if answer.result is not None:
-                self._machine.complete(answer.request, answer.result, now)
+                self._scheduler.complete(answer.request, answer.result, now)
             else:
                 error = answer.error or TypeError(f"{self.name}: submit returned no SubmitResult")
-                self._machine.fail(answer.request, error, fatal=self._is_fatal(error), now=now)
-        for rejection in self._machine.rejected:
-            for record in self._unpacked(rejection.entry):
+                self._scheduler.fail(answer.request, error, fatal=self._is_fatal(error), now=now)
+        for rejection in self._scheduler.rejected:
+            for record in self._destination.unpacked(rejection.entry):
                 self._add_dead_letter(dead_letter_of_entry(record, rejection.reason))
-        self._machine.rejected.clear()
+        self._scheduler.rejected.clear()
         try:
-            for request in self._machine.advance(now, draining=draining):
+            for request in self._scheduler.advance(now, draining=draining):
                 self._threads.run(request)
-        except RuntimeError as error:  # no more threads: what is in flight would never be answered
-            self._machine.stop(error)
+        except RuntimeError as error:  # no thread could be started: the request would never be answered
+            self._scheduler.stop(error)
 
     def _check(self) -> None:
-        if self._machine.failure is not None:
-            raise self._machine.failure
+        if self._scheduler.failure is not None:
+            raise self._scheduler.failure
 
     def _is_fatal(self, error: BaseException) -> bool:
         return (
             not isinstance(error, Exception)
-            or isinstance(error, TypeError)  # a mistake in a program, and it will be there next time
+            or isinstance(error, TypeError)  # a mistake in a program: a retry would raise it again
             or self._destination.is_fatal(error)
         )
 
     # --- rows that can never be delivered -------------------------------------------------------------
 
-    def _convert_or_bury(self, batch: pa.RecordBatch) -> Iterator[EntryT]:
+    def _convert_valid_rows(self, batch: pa.RecordBatch) -> Iterator[EntryT]:
+        """Converts the valid rows; halves a slice that fails until the invalid rows are found."""
         slices = [batch.slice(start, _SLICE) for start in range(0, batch.num_rows, _SLICE)]
         slices.reverse()  # the next one is the last of the list
         while slices:
             rows = slices.pop()
             try:
-                # All or nothing: entries of a slice that is tried again must not have gone out before.
+                # All of a slice before any of it is sent: a slice that fails is converted again.
                 entries = list(self._converter.convert(rows))
             except InvalidRecordError as error:
                 half = rows.num_rows // 2
@@ -256,7 +255,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                 yield from entries
 
     def _measured(self, entries: list[EntryT]) -> tuple[list[EntryT], list[int]]:
-        """Those of `entries` that are not too large, and their sizes."""
+        """The entries that are not too large, and their sizes."""
         sizes = list(map(self._destination.size_in_bytes, entries))
         limit = self._config.max_record_size_in_bytes
         if max(sizes) <= limit:
@@ -275,15 +274,16 @@ class AsyncSinkWriter(Generic[EntryT]):
             self._add_dead_letter(dead_letter_of_entry(entry, reason))
         return kept, [size for size in sizes if size <= limit]
 
-    def _add_dead_letter(self, letter: DeadLetter) -> None:
-        assert self._dead_letters is not None  # noqa: S101 - else it was fatal; this tells the types
-        self._dead_letters.add(letter)
-        self._machine.figures.dead_letters += 1
+    def _add_dead_letter(self, dead_letter: DeadLetter) -> None:
+        if self._dead_letters is None:
+            raise InvalidRecordError(dead_letter.reason)
+        self._dead_letters.add(dead_letter)
+        self._scheduler.figures.dead_letters += 1
 
     # --- on a request thread --------------------------------------------------------------------------
 
     def _submit(self, request: Request[EntryT]) -> _Answer[EntryT]:
         try:
             return _Answer(request.number, result=self._destination.submit(request.entries))
-        except BaseException as error:  # noqa: BLE001 - travels to the owner, who judges it
+        except BaseException as error:  # noqa: BLE001 - the owner of the state decides if it is fatal
             return _Answer(request.number, error=error)
