@@ -29,10 +29,10 @@ from sluice.sink import (
 from sluice.sink.dead_letters import (
     LocalDeadLetterQueue,
     Origin,
-    as_line,
+    dead_letter_file_name,
+    dead_letter_line,
     dead_letter_of_entry,
     dead_letter_of_row,
-    name_of,
 )
 
 ORIGIN = Origin("fake", query="q-1", run="r-1", batch=7, partition=3, attempt=9)
@@ -109,7 +109,7 @@ def test_rows_that_cannot_be_converted_are_put_aside_and_no_other() -> None:
     assert (queue.durable, queue.closed) == (3, 1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from(["x", "!y"]), max_size=60))
 def test_every_row_is_delivered_or_put_aside(kinds: list[str]) -> None:
     """Wherever the invalid rows are, and however many: each row is in one place, once."""
@@ -286,7 +286,7 @@ def test_a_row_of_any_schema_is_kept() -> None:
 
 def test_a_letter_is_one_line_of_json() -> None:
     """With reason, destination, query, epoch, task and the data in base64; whatever they contain."""
-    line = as_line(DeadLetter("two\nlines \ud800", b"\n\x00", {"k": b"\xff", "d": pa}), ORIGIN)
+    line = dead_letter_line(DeadLetter("two\nlines \ud800", b"\n\x00", {"k": b"\xff", "d": pa}), ORIGIN)
     found = json.loads(line)
 
     assert line.count(b"\n") == 1
@@ -295,7 +295,7 @@ def test_a_letter_is_one_line_of_json() -> None:
     assert (found["queryId"], found["batchId"], found["partition"], found["attempt"]) == ("q-1", 7, 3, 9)
     assert base64.b64decode(found["data"]) == b"\n\x00"
     assert found["attributes"]["k"] == "/w=="
-    assert json.loads(as_line(DeadLetter("r", None), Origin("d")))["data"] is None
+    assert json.loads(dead_letter_line(DeadLetter("r", None), Origin("d")))["data"] is None
 
 
 # --- where they are -----------------------------------------------------------------------------------
@@ -314,9 +314,9 @@ def test_names_tell_queries_epochs_partitions_attempts_and_runs_apart() -> None:
         Origin("fake"),
     ]
 
-    assert name_of(ORIGIN, 0) == "q-1/batch-0000000007/part-00003-attempt-9-r-1-0000.jsonl"
-    assert len({name_of(origin, n) for origin in origins for n in (0, 1)}) == 16
-    assert name_of(Origin("d", run="../a b"), 0).startswith(".._a_b/batch/")
+    assert dead_letter_file_name(ORIGIN, 0) == "q-1/batch-0000000007/part-00003-attempt-9-r-1-0000.jsonl"
+    assert len({dead_letter_file_name(origin, n) for origin in origins for n in (0, 1)}) == 16
+    assert dead_letter_file_name(Origin("d", run="../a b"), 0).startswith(".._a_b/batch/")
 
 
 def test_files_appear_when_they_are_durable(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_files_appear_when_they_are_durable(tmp_path: Path) -> None:
     queue.flush()
 
     assert [line["data"] for line in lines(directory)] == ["MQ=="]
-    file = directory / name_of(ORIGIN, 0)
+    file = directory / dead_letter_file_name(ORIGIN, 0)
     paths = [file, file.parent, directory / "q-1", directory, tmp_path / "new"]
     assert synced == [path.stat().st_ino for path in paths]
     queue.add(DeadLetter("r", b"2"))

@@ -9,7 +9,7 @@ from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.errors import translate
 from sluice.retry import Backoff, Retrier
-from sluice.sink.dead_letters import DeadLetter, Origin, as_line, name_of
+from sluice.sink.dead_letters import DeadLetter, Origin, dead_letter_file_name, dead_letter_line
 
 __all__ = ["S3DeadLetterQueue"]
 
@@ -56,7 +56,7 @@ class S3DeadLetterQueue:
 
     def add(self, letter: DeadLetter) -> None:
         """Raises as `flush` does, when it puts an object."""
-        self._lines += as_line(letter, self._origin)
+        self._lines += dead_letter_line(letter, self._origin)
         if len(self._lines) >= self._object_size:
             self.flush()
 
@@ -69,7 +69,7 @@ class S3DeadLetterQueue:
         """
         if not self._lines:
             return
-        name = name_of(self._origin, self._objects)
+        name = dead_letter_file_name(self._origin, self._objects)
         key = f"{self._prefix}/{name}" if self._prefix else name
         self._retrier.call(_BACKOFF, lambda: self._put(key, bytes(self._lines)))
         self._objects += 1

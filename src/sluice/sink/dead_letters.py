@@ -1,8 +1,8 @@
-"""Records that can never be delivered, kept with the reason instead of failing the task (dead letters).
+"""Dead letters: records that can never be delivered, kept with the reason instead of failing the task.
 
-A queue takes letters while a task writes; `DeadLetterQueue.flush` makes them durable before the task
-says that it is done. Like delivery itself this is at least once: an attempt that is repeated leaves its
-letters again, under a name of its own.
+A task adds dead letters to a queue while it writes, and makes them durable with `DeadLetterQueue.flush`
+before it succeeds. They are kept at least once: a task that is repeated writes its dead letters again, to a
+file of another name.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
     "DeadLetterQueue",
     "LocalDeadLetterQueue",
     "Origin",
-    "as_line",
     "camel_case",
+    "dead_letter_file_name",
+    "dead_letter_line",
     "dead_letter_of_entry",
     "dead_letter_of_row",
-    "name_of",
 ]
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]")
@@ -43,8 +43,8 @@ class DeadLetter:
 
     Attributes:
         reason: why, for people; holds none of the data.
-        data: what would have been sent; None where there is none.
-        attributes: what else belongs to the record, a partition key say; JSON values, or bytes.
+        data: what would have been sent; None if the record has no data.
+        attributes: the other fields of the record, such as a partition key: JSON values, or bytes.
     """
 
     reason: str
@@ -54,14 +54,14 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class Origin:
-    """Which task's letters these are.
+    """One attempt of a task.
 
     Attributes:
-        destination: by name.
-        query: Spark's id of the streaming query; None in a batch query.
-        run: the id of one run of the query: of a streaming query's restart, or of one batch write.
-        batch: the epoch; None in a batch query.
-        partition, attempt: the task's.
+        destination: its name.
+        query: Spark's id of the streaming query; None in a batch write.
+        run: the id of this run of the query (a restart begins another run), or of the batch write.
+        batch: the id of the micro-batch; None in a batch write.
+        partition, attempt: Spark's numbers of the task and of its attempt.
     """
 
     destination: str
@@ -73,29 +73,29 @@ class Origin:
 
 
 class DeadLetterQueue(Protocol):
-    """Where dead letters go. One task's, used by one thread at a time."""
+    """Takes the dead letters of one task. Used by one thread at a time."""
 
-    def add(self, letter: DeadLetter) -> None:
-        """Takes a letter; may keep it in memory, within bounds of its own."""
+    def add(self, dead_letter: DeadLetter) -> None:
+        """Takes a dead letter; may keep it in memory, within bounds of its own."""
 
     def flush(self) -> None:
-        """Returns when every letter so far would survive the end of this machine (of the service's side)."""
+        """Returns when all dead letters so far are on durable storage."""
 
     def close(self) -> None:
-        """Lets go. What was not flushed may be lost: its epoch was not committed."""
+        """Releases files and memory. What was not flushed is dropped: its epoch was not committed."""
 
 
-def as_line(letter: DeadLetter, origin: Origin) -> bytes:
-    """The letter as one line of JSON, line feed included."""
+def dead_letter_line(dead_letter: DeadLetter, origin: Origin) -> bytes:
+    """A dead letter as one line of JSON, with its line feed."""
     values = {
-        "reason": letter.reason,
+        "reason": dead_letter.reason,
         "destination": origin.destination,
         "queryId": origin.query,
         "batchId": origin.batch,
         "partition": origin.partition,
         "attempt": origin.attempt,
-        "data": None if letter.data is None else base64.b64encode(letter.data).decode(),
-        "attributes": dict(letter.attributes),
+        "data": None if dead_letter.data is None else base64.b64encode(dead_letter.data).decode(),
+        "attributes": dict(dead_letter.attributes),
     }
     return (
         json.dumps(values, default=_as_json, ensure_ascii=False, separators=(",", ":")).encode(
@@ -105,11 +105,11 @@ def as_line(letter: DeadLetter, origin: Origin) -> bytes:
     )
 
 
-def name_of(origin: Origin, number: int) -> str:
-    """The name of a task's file number `number`, below the path that the user gave.
+def dead_letter_file_name(origin: Origin, number: int) -> str:
+    """The name of file `number` of a task, relative to `deadLetterPath`.
 
-    Query, epoch and partition come first, so that the letters of one epoch are found together. Spark
-    counts attempts anew when an application starts again: the run tells those apart.
+    Query, micro-batch and partition come first, so that the dead letters of one epoch are together. The run
+    is part of the name, because Spark counts attempts from 0 again when an application restarts.
     """
     batch = "batch" if origin.batch is None else f"batch-{origin.batch:010}"
     owner = origin.query or origin.run or "batch"
@@ -118,15 +118,14 @@ def name_of(origin: Origin, number: int) -> str:
 
 
 class LocalDeadLetterQueue:
-    """Dead letters in a directory that all tasks can write to.
+    """Writes dead letters to a directory that all tasks share.
 
-    A file is written under a hidden name and gets its own when it is flushed: whoever reads ``*.jsonl``
-    sees whole files of attempts that came to their end.
+    A file has a hidden name until it is flushed: ``*.jsonl`` matches complete files only.
 
     Args:
-        directory: made if it is not there.
-        origin: whose letters these are.
-        sync: makes a file or a directory durable, by descriptor; replaced in tests.
+        directory: created when the first file is written.
+        origin: the task.
+        sync: makes a file or a directory durable, given its descriptor; replaced in tests.
     """
 
     def __init__(self, directory: Path, origin: Origin, *, sync: Callable[[int], None] = os.fsync) -> None:
@@ -137,14 +136,14 @@ class LocalDeadLetterQueue:
         self._file: IO[bytes] | None = None
         self._final = directory
 
-    def add(self, letter: DeadLetter) -> None:
-        """Raises OSError when the directory cannot be written to."""
+    def add(self, dead_letter: DeadLetter) -> None:
+        """Raises OSError if the directory cannot be written to."""
         if self._file is None:
             self._file = self._open()
-        self._file.write(as_line(letter, self._origin))
+        self._file.write(dead_letter_line(dead_letter, self._origin))
 
     def flush(self) -> None:
-        """Raises OSError: then nothing of the file counts as written."""
+        """Raises OSError if the file cannot be made durable: then none of it counts as written."""
         file = self._file
         if file is None:
             return
@@ -153,7 +152,7 @@ class LocalDeadLetterQueue:
         file.close()
         Path(file.name).rename(self._final)
         self._file = None
-        # A name is durable when its directory is, and a new directory when the one above is.
+        # The name of a file or directory is durable once the directory above it is synced.
         for directory in (self._final.parent, *self._final.parent.parents):
             self._sync_directory(directory)
             if directory == self._directory.parent:
@@ -169,7 +168,7 @@ class LocalDeadLetterQueue:
 
     def _open(self) -> IO[bytes]:
         while True:
-            self._final = self._directory / name_of(self._origin, self._files)
+            self._final = self._directory / dead_letter_file_name(self._origin, self._files)
             self._files += 1
             self._final.parent.mkdir(parents=True, exist_ok=True)
             hidden = self._final.with_name(f".{self._final.name}.writing")
@@ -185,14 +184,14 @@ class LocalDeadLetterQueue:
             os.close(descriptor)
 
 
-# --- what a letter holds ------------------------------------------------------------------------------
+# --- what a dead letter holds ----------------------------------------------------------------------------
 
 
 def dead_letter_of_entry(entry: object, reason: str) -> DeadLetter:
-    """A letter about an entry of any destination.
+    """A dead letter about an entry of any destination.
 
-    Bytes and text are the data themselves. Of a mapping, a dataclass or a named tuple the field ``data``
-    is, where there is one, and the other fields are attributes; without it, all of it is, as JSON.
+    Of bytes and text, all is data. Of a mapping, a dataclass or a named tuple with a field ``data``, that
+    field is the data and the other fields are attributes; any other entry is the data as JSON.
     """
     if isinstance(entry, bytes | bytearray | memoryview):
         return DeadLetter(reason, bytes(entry))
@@ -201,15 +200,20 @@ def dead_letter_of_entry(entry: object, reason: str) -> DeadLetter:
     fields = _fields(entry)
     if fields is None:
         return DeadLetter(reason, json.dumps(entry, default=_as_json).encode())
-    return _letter(fields, reason)
+    return _dead_letter_of_fields(fields, reason)
 
 
 def dead_letter_of_row(row: pa.RecordBatch, reason: str) -> DeadLetter:
-    """A letter about a row that is no entry: its column ``data`` is the data, else all of it as JSON."""
-    return _letter(row.to_pylist()[0], reason)
+    """A dead letter about a row that cannot be converted: its column ``data``, else all of it as JSON.
+
+    Args:
+        row: a batch of one row.
+        reason: why, for people.
+    """
+    return _dead_letter_of_fields(row.to_pylist()[0], reason)
 
 
-def _letter(fields: Mapping[str, Any], reason: str) -> DeadLetter:
+def _dead_letter_of_fields(fields: Mapping[str, Any], reason: str) -> DeadLetter:
     key = next((name for name in fields if name.lower() == _DATA), None)
     data = fields[key] if key is not None else None
     if key is None or not isinstance(data, bytes | str | None):
@@ -230,13 +234,13 @@ def _fields(entry: Any) -> Mapping[str, Any] | None:
 
 
 def camel_case(name: str) -> str:
-    """Options and columns are in camel case; the fields of entries need not be."""
+    """``partition_key`` as ``partitionKey``, the way options and columns are written."""
     first, *others = name.split("_")
     return first + "".join(part[:1].upper() + part[1:] for part in others)
 
 
 def _as_json(value: object) -> object:
-    """What JSON has no form for: bytes as base64, anything else as its text."""
+    """Converts what JSON has no form for: bytes to base64, anything else to its text."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
     return str(value)
