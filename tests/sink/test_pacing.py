@@ -174,12 +174,12 @@ def test_asking_changes_nothing() -> None:
     for _ in range(2):
         strategy.register_in_flight_request(RequestInfo(50))
         strategy.register_completed_request(ResultInfo(0, 50))
-    before = dict(vars(strategy._pace))
+    before = dict(vars(strategy._pacing))
     delays = {strategy.delay(RequestInfo(10)) for _ in range(5)}
 
     assert all(strategy.should_block(RequestInfo(10)) for _ in range(5))
     assert len(delays) == 1
-    assert vars(strategy._pace) == before
+    assert vars(strategy._pacing) == before
     now[0] += delays.pop()
     assert not strategy.should_block(RequestInfo(10))
 

@@ -260,7 +260,7 @@ def test_a_strategy_that_can_forget_survives_a_failure() -> None:
     """A failed epoch does not undo what was learnt, unless requests would stay in flight in the books."""
 
     class Forgetless(NoRateLimitingStrategy):
-        forget_in_flight: Any = property()
+        forget_in_flight: Any = None
 
     def failing(kind: type[NoRateLimitingStrategy]) -> bool:
         memory = StrategyCache()
@@ -280,4 +280,4 @@ def test_memory_is_bounded() -> None:
         with memory.lend(key, NoRateLimitingStrategy):
             pass
 
-    assert len(memory._resting) <= 100
+    assert len(memory._strategies) <= 100

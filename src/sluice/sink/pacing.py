@@ -1,23 +1,24 @@
 """How fast to send: entries a second, learnt from what a destination accepts.
 
-A limit on what is in flight paces a destination that answers slowly. It cannot pace one that answers in
-milliseconds: with 500 entries in flight and answers after 10 ms, 50,000 a second are sent, 1,000 are
-taken, and no limit of more than 10 would change that. So the rate itself is learnt, by these rules:
+A limit on what is in flight slows sending down to the pace of a destination that answers slowly. It cannot do
+so for one that answers in milliseconds: with 500 entries in flight and answers after 10 ms, 50,000 a second
+are sent. If 1,000 of them are accepted, only a limit of 10 would change that. So the rate itself is learnt:
 
-- *Slow start.* The pace doubles with every fifth of a second's worth of entries that are accepted, as long as
-  it is what holds the sender back, until the first refusal.
-- *Measuring between refusals.* A service that meters allows a burst: what it takes before it first refuses
-  says little about its rate. But when it refuses, its allowance is used up; so what it accepts between
-  two refusals, divided by the time, is its rate, without the burst.
-- *Hold and probe.* After such a measurement the pace is a little below the rate, and grows by a few per cent
-  a second until the next one. When nothing was refused for long, capacity has grown: slow start again.
-- *Small requests.* A request holds what is due in a tenth of a second, not a full batch: fewer entries
-  meet an empty allowance.
-- *One wave, one piece of news.* Refusals of requests that were on their way already when the pace was
-  lowered say nothing new, and a refusal in a hundred is noise.
+- *Slow start.* The rate doubles with every fifth of a second's worth of entries that are accepted, as long as
+  the rate is what delays requests, until the first refusal.
+- *Measuring between refusals.* A service that meters allows a burst, so what it accepts before it first
+  refuses says little about its rate. When it refuses, its allowance is used up: what it then accepts until
+  the next refusal, divided by the time, is its rate without the burst.
+- *Hold and probe.* After such a measurement the rate is set a little below the measured one, and grows by a
+  few per cent a second until the next refusal. After several seconds without a refusal, capacity must have
+  grown: slow start again.
+- *Small requests.* A request holds what is due in a tenth of a second, not a full batch, so that fewer
+  entries find the allowance used up.
+- *Stale refusals.* Refusals of requests that were in flight when the rate was lowered say nothing new, and
+  one refusal in a hundred is noise.
 
-With a destination that refuses more than that whatever the pace, this slows down needlessly, as Flink's
-strategy does; `rateLimiting=none` is for such.
+A destination that refuses more than that at any rate is slowed down needlessly, as by Flink's strategy; use
+`rateLimiting=none` for it.
 
 Sources: TCP's slow start and congestion avoidance (RFC 5681); BBR, which measures the rate of delivery
 instead of counting losses (Cardwell and others, ACM Queue 14(5), 2016); the rate measured by clients in
@@ -31,34 +32,34 @@ from typing import Final
 
 __all__ = ["PacingRate"]
 
-# Seconds in which the pace doubles, in slow start.
-_DOUBLING: Final = 0.2
-# By what the first refusal of a slow start divides the pace: the burst had let it run far ahead of the rate.
+# Slow start: the rate doubles in this time (seconds).
+_DOUBLING_TIME: Final = 0.2
+# The first refusal of a slow start divides the rate by this: the burst let it grow far beyond the service's.
 _FIRST_CUT: Final = 8.0
-# The part of a measured rate that is the next pace, and by which part of itself it then grows a second.
+# The new rate as a part of a measured one, and the part of itself by which it then grows a second.
 _MARGIN: Final = 0.95
-_PROBE: Final = 0.05
-# Seconds without a refusal, while the pace was all that held back, after which capacity must have grown.
+_GROWTH: Final = 0.05
+# After this long (seconds) without a refusal slow start begins again, if only the rate delays requests.
 _CALM: Final = 6.0
-# A measurement takes at least this long (seconds), the longer one while few entries are refused.
+# The shortest measurement (seconds): if many entries are refused, and otherwise.
 _SHORT_WINDOW: Final = 0.4
 _WINDOW: Final = 1.5
-# The older half of a measurement that has taken this long is forgotten (seconds).
+# A measurement that takes longer drops its older half (seconds).
 _LONG_WINDOW: Final = 10.0
-# Refused of what was sent in a window: from which part on it is news, and bad news.
+# The part of the entries in a window that were refused: up to the first it is noise, from the second on many.
 _NOISE: Final = 0.01
 _MANY: Final = 0.2
-# Seconds by which a request may be late and the time be made up for.
+# A request that is sent late may make up for this much time (seconds).
 _SLACK: Final = 0.1
-# One that is so late, with nothing in flight, found the sender idle; unless the last answer was a refusal:
-# then there was something to send again, and the writer paused.
+# A request that is later than this (seconds), with nothing in flight, ends a time without anything to send.
+# Not if the last answer was a refusal: then the writer had entries to send again, and paused.
 _IDLE: Final = 0.25
-# What a request may hold: so many seconds' worth.
+# A request holds at most the entries of this time (seconds).
 _REQUEST: Final = 0.1
 
 
 class PacingRate:
-    """A rate that is learnt. Told the time with every call; instants and durations are seconds.
+    """A rate that is learnt. Every call is told the time; instants and durations are seconds.
 
     Args:
         start: entries a second to begin with.
@@ -68,16 +69,16 @@ class PacingRate:
         self.rate = max(1.0, start)
         self._floor = max(1.0, start / 100)
         self._next = -math.inf  # when the next request is due
-        self._doubling = True
-        self._cut = False  # in this slow start
+        self._in_slow_start = True
+        self._has_cut = False  # the rate, once, in this slow start
         self._calm_since = math.inf
         self._window_start = math.inf
         self._accepted = 0.0
         self._refused = 0.0
         self._in_flight = 0
-        self._retrier = False
-        self._held_back = 0  # of those, entries that nothing but the pace had held back
-        self._echoes = 0  # of those, entries that were on their way when the pace was last lowered
+        self._refused_last = False
+        self._delayed = 0  # entries in flight that only this rate had delayed
+        self._stale = 0  # entries in flight that were sent before the rate was last lowered
 
     @property
     def max_request(self) -> int:
@@ -92,61 +93,61 @@ class PacingRate:
         """`count` entries were sent."""
         late = now - self._next
         if late <= _SLACK:
-            self._held_back += count
-        elif late > _IDLE and not self._in_flight and not self._retrier:
-            # Idle: the destination's allowance has filled up meanwhile, and the time does not count.
+            self._delayed += count
+        elif late > _IDLE and not self._in_flight and not self._refused_last:
+            # There was nothing to send: the destination's allowance has filled up; the time is not counted.
             self._window_start = min(self._window_start + late, now)
             self._calm_since = now
         self._next = max(self._next, now - _SLACK) + count / self.rate
         self._in_flight += count
 
     def answered(self, accepted: int, refused: int, now: float) -> None:
-        """A request came back, with so many entries accepted and refused."""
+        """A request ended, with so many of its entries accepted and refused."""
         count = accepted + refused
         self._in_flight = max(0, self._in_flight - count)
-        held_back, self._held_back = min(count, self._held_back), max(0, self._held_back - count)
-        echo, self._echoes = self._echoes > 0, max(0, self._echoes - count)
+        delayed, self._delayed = min(count, self._delayed), max(0, self._delayed - count)
+        is_stale, self._stale = self._stale > 0, max(0, self._stale - count)
         self._accepted += accepted
-        self._retrier = refused > 0
+        self._refused_last = refused > 0
         if now - self._window_start > _LONG_WINDOW:
             self._window_start = now - (now - self._window_start) / 2
             self._accepted /= 2
             self._refused /= 2
         if refused:
-            if not echo:
+            if not is_stale:
                 self._refused += refused
                 self._lower(now)
-        elif held_back:
-            self._grow(held_back / self.rate, now)
+        elif delayed:
+            self._grow(delayed / self.rate, now)
 
     def forget_in_flight(self) -> None:
-        """What is on its way will never be answered."""
-        self._in_flight = self._held_back = self._echoes = 0
-        self._retrier = False
+        """The requests in flight will never be answered."""
+        self._in_flight = self._delayed = self._stale = 0
+        self._refused_last = False
 
     def _grow(self, seconds: float, now: float) -> None:
-        """By what was accepted: where answers are slow in coming, growth waits for them."""
-        if not self._doubling and now - self._calm_since > _CALM:
-            self._doubling, self._cut = True, False
-        self.rate *= 2 ** (seconds / _DOUBLING) if self._doubling else 1 + _PROBE * seconds
+        """Grows by `seconds` worth of accepted entries; so growth waits for answers that are slow."""
+        if not self._in_slow_start and now - self._calm_since > _CALM:
+            self._in_slow_start, self._has_cut = True, False
+        self.rate *= 2 ** (seconds / _DOUBLING_TIME) if self._in_slow_start else 1 + _GROWTH * seconds
 
     def _lower(self, now: float) -> None:
         elapsed = now - self._window_start
         share = self._refused / (self._accepted + self._refused)
-        if self._doubling and not self._cut:
-            self._cut = True
+        if self._in_slow_start and not self._has_cut:
+            self._has_cut = True
             self.rate /= _FIRST_CUT
         elif share <= _NOISE or elapsed < (_SHORT_WINDOW if share > _MANY else _WINDOW):
             return
         elif self._accepted:
-            # After idleness a saved-up burst may be in it: never a reason to go faster.
+            # After a time without requests the measurement may hold a burst, so it never raises the rate.
             self.rate = min(self.rate, _MARGIN * self._accepted / elapsed)
-            self._doubling = False
+            self._in_slow_start = False
         else:
-            # Too much for it at any pace of this order, or out of order: start again from below.
+            # Nothing was accepted: the rate is far too high, or the service is down. Start again from below.
             self.rate /= 2
-            self._doubling = self._cut = True
+            self._in_slow_start = self._has_cut = True
         self.rate = max(self._floor, self.rate)
-        self._echoes = self._in_flight
+        self._stale = self._in_flight
         self._calm_since = self._window_start = now
         self._accepted = self._refused = 0.0

@@ -1,7 +1,7 @@
-"""Rate limiting (FLIP-242): how much may be in flight, learnt from what comes back.
+"""Rate limiting strategies (FLIP-242): how much may be in flight, learnt from what is accepted.
 
-Strategies are pure: they are told what was sent and what came back, and answer whether the next
-request must wait. They know no thread; one that goes by time is given a clock.
+Strategies are told what was sent and what was answered, and decide whether the next request must wait. They
+start no threads; one that depends on time is given a clock.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.contracts import RequestInfo, ResultInfo
 from sluice.sink.pacing import PacingRate
 
@@ -23,20 +24,20 @@ __all__ = [
     "TokenBucketRateLimitingStrategy",
 ]
 
-# The pace to start with: so many batches a second, and at least so many entries.
+# The rate to start with: this many batches a second, and at least this many entries.
 _FIRST_BATCHES: Final = 2.0
 _FIRST_ENTRIES: Final = 500.0
 _ROUNDING: Final = 1e-6
 
 
 class ScalingStrategy(Protocol):
-    """How far a limit goes up after a success and down after a refusal."""
+    """How a limit grows after a success and shrinks after a refusal."""
 
     def scale_up(self, current: int) -> int:
         """The limit after a request that was accepted as a whole."""
 
     def scale_down(self, current: int) -> int:
-        """The limit after a request of which something was refused."""
+        """The limit after a request with refused entries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,26 +79,27 @@ class AIMDScalingStrategy:
         return max(1, math.floor(current * self.decrease_factor + 0.5))
 
 
-class CongestionControlRateLimitingStrategy:
-    """Limits the entries in flight to what the destination has shown it takes.
+class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
+    """Limits the entries in flight to what the destination accepts.
 
-    Every request that is accepted as a whole raises the limit, every other one lowers it, as the
-    scaling strategy says.
+    A request that is accepted as a whole raises the limit, any other one lowers it, as the scaling strategy
+    says. With a factor of 0.99, rounding to nearest would never lower a limit of 50 or less
+    (``floor(50 * 0.99 + 0.5)`` is 50), and a destination that accepts less would be flooded for good.
+    `AIMDScalingStrategy` keeps Flink's published arithmetic. So where scaling down does not lower the limit,
+    this class lowers it by one, down to 1.
 
-    Rounding to nearest has a trap: with a factor of 0.99 no limit of 50 or below ever falls
-    (``floor(50 * 0.99 + 0.5)`` is 50 again), so that a destination which takes less is flooded for
-    good. `AIMDScalingStrategy` keeps Flink's published arithmetic; here, a scaling down that would
-    leave the limit where it was lowers it by one instead, down to 1.
-
-    That is Flink's strategy, and all of it without a clock. Given one, it also learns how many entries a
-    second the destination takes, and spreads requests accordingly: see `sluice.sink.pacing` for why and
-    how. `rateLimiting=aimd` gives it one.
+    Without a clock that is all, as in Flink. With a clock, the strategy also learns how many entries a second
+    the destination accepts, and delays requests accordingly: see `sluice.sink.pacing`. `rateLimiting=aimd`
+    gives it a clock.
 
     Args:
         max_in_flight_requests: requests in flight, at most.
         initial_max_in_flight_messages: the limit to start with.
-        scaling_strategy: how the limit moves.
-        clock: monotonic seconds; None to limit what is in flight and nothing else.
+        scaling_strategy: how the limit changes.
+        clock: monotonic seconds; None to limit only what is in flight.
+
+    Raises:
+        ValueError: a limit that is not positive.
     """
 
     def __init__(
@@ -122,13 +124,13 @@ class CongestionControlRateLimitingStrategy:
         self._clock = clock or time.monotonic
         batch = initial_max_in_flight_messages / max_in_flight_requests
         start = max(_FIRST_BATCHES * batch, _FIRST_ENTRIES)
-        self._pace = PacingRate(start) if clock is not None else None
+        self._pacing = PacingRate(start) if clock is not None else None
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         self._requests += 1
         self._messages += request.batch_size
-        if self._pace is not None:
-            self._pace.sent(request.batch_size, self._clock())
+        if self._pacing is not None:
+            self._pacing.sent(request.batch_size, self._clock())
 
     def register_completed_request(self, result: ResultInfo) -> None:
         self._requests = max(0, self._requests - 1)
@@ -139,27 +141,27 @@ class CongestionControlRateLimitingStrategy:
             self._max_in_flight_messages = max(1, lowered if lowered < limit else limit - 1)
         else:
             self._max_in_flight_messages = max(1, self._scaling.scale_up(limit))
-        if self._pace is not None:
+        if self._pacing is not None:
             accepted = result.batch_size - result.failed_messages
-            self._pace.answered(accepted, result.failed_messages, self._clock())
+            self._pacing.answered(accepted, result.failed_messages, self._clock())
 
     def should_block(self, request: RequestInfo) -> bool:
         return self.delay(request) > 0
 
     def delay(self, request: RequestInfo) -> float:
-        """Seconds until this request may go: infinity where only an answer can make room."""
+        """Seconds until this request may be sent; infinity if it must wait for an answer."""
         if (
             self._requests >= self._max_in_flight_requests
             or self._messages + request.batch_size > self._max_in_flight_messages
         ):
             return math.inf
-        return self._pace.wait(self._clock()) if self._pace is not None else 0.0
+        return self._pacing.wait(self._clock()) if self._pacing is not None else 0.0
 
     @property
     def max_batch_size(self) -> int:
-        """The limit, as a larger batch could never be sent; less where a pace was learnt."""
+        """The limit, as a larger batch could never be sent; less if the learnt rate asks for less."""
         limit = self._max_in_flight_messages
-        return limit if self._pace is None else min(limit, self._pace.max_request)
+        return limit if self._pacing is None else min(limit, self._pacing.max_request)
 
     @property
     def limit(self) -> int:
@@ -168,29 +170,29 @@ class CongestionControlRateLimitingStrategy:
 
     @property
     def rate(self) -> float | None:
-        """Entries a second as learnt so far; None without a clock."""
-        return self._pace.rate if self._pace is not None else None
+        """Entries a second, as learnt so far; None without a clock."""
+        return self._pacing.rate if self._pacing is not None else None
 
     def forget_in_flight(self) -> None:
-        """Requests were given up with their writer; what was learnt so far stays."""
+        """The requests in flight were given up with their writer. Limit and rate stay."""
         self._requests = 0
         self._messages = 0
-        if self._pace is not None:
-            self._pace.forget_in_flight()
+        if self._pacing is not None:
+            self._pacing.forget_in_flight()
 
 
-class TokenBucketRateLimitingStrategy:
-    """At most `rate` entries a second on average, and `burst` at once, whatever the destination says.
+class TokenBucketRateLimitingStrategy(BaseRateLimitingStrategy):
+    """Sends at most `rate` entries a second on average, and `burst` at once, whatever is accepted.
 
-    Every entry that is sent takes a token, also one that is sent again.
+    Every entry takes a token each time it is sent.
 
     Args:
-        rate: tokens that come back in a second.
-        burst: tokens that the bucket holds, and starts with; also the most that a request may have.
+        rate: tokens added a second.
+        burst: tokens that the bucket holds at most and starts with; also the most entries of a request.
         clock: monotonic seconds.
 
     Raises:
-        ValueError: a value that is not positive.
+        ValueError: `rate` or `burst` is not positive.
     """
 
     def __init__(self, *, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -198,7 +200,7 @@ class TokenBucketRateLimitingStrategy:
             raise ValueError(f"rate must be positive: {rate}")
         if burst <= 0:
             raise ValueError(f"burst must be positive: {burst}")
-        self.rate = rate
+        self._rate = rate
         self._burst = burst
         self._clock = clock
         self._tokens = float(burst)
@@ -206,12 +208,12 @@ class TokenBucketRateLimitingStrategy:
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         now = self._clock()
-        # Never below zero: whoever sends more than was there, unasked, does not block the rest for good.
+        # Not below zero: a request that was sent without asking must not delay later ones for long.
         self._tokens = max(0.0, self._available(now) - request.batch_size)
         self._counted_at = now
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        """Changes nothing: the rate is given."""
+        """Changes nothing: the rate is fixed."""
 
     def should_block(self, request: RequestInfo) -> bool:
         return self.delay(request) > 0
@@ -219,23 +221,28 @@ class TokenBucketRateLimitingStrategy:
     def delay(self, request: RequestInfo) -> float:
         """Seconds until there are tokens for this request."""
         missing = min(request.batch_size, self._burst) - self._available(self._clock())
-        # Tokens are sums of fractions: one that is missing by rounding is there.
-        return missing / self.rate if missing > _ROUNDING else 0.0
+        # Tokens are sums of fractions: a difference by rounding is not waited for.
+        return missing / self._rate if missing > _ROUNDING else 0.0
 
     @property
     def max_batch_size(self) -> int:
-        """All that the bucket holds: more would never be there at once."""
+        """The burst: the bucket never holds more tokens."""
         return self._burst
 
+    @property
+    def rate(self) -> float:
+        """Entries a second."""
+        return self._rate
+
     def forget_in_flight(self) -> None:
-        """Tokens that were taken stay taken."""
+        """Changes nothing: tokens that were taken are not given back."""
 
     def _available(self, now: float) -> float:
-        return min(float(self._burst), self._tokens + (now - self._counted_at) * self.rate)
+        return min(float(self._burst), self._tokens + (now - self._counted_at) * self._rate)
 
 
-class NoRateLimitingStrategy:
-    """No limit beyond those of the writer itself."""
+class NoRateLimitingStrategy(BaseRateLimitingStrategy):
+    """No limits other than those of the writer."""
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         pass

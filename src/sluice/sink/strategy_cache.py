@@ -1,7 +1,6 @@
-"""What is learnt about a destination survives an epoch, for as long as the Python worker lives.
+"""Keeps what a rate limiting strategy has learnt from one epoch to the next, in the same Python worker.
 
-Spark reuses Python workers: the next epoch's task finds the congestion state where the last one left
-it. A strategy belongs to one writer at a time; a second writer for the same key gets its own.
+Spark reuses Python workers, so the next epoch's task continues with the strategy of the last one.
 """
 
 from __future__ import annotations
@@ -11,47 +10,49 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
+from sluice.sink.bases import BaseRateLimitingStrategy, with_defaults
 from sluice.sink.contracts import RateLimitingStrategy
 
 __all__ = ["StrategyCache", "strategy_cache"]
 
-# Queries come and go in a long-lived worker; the least recently used strategies are forgotten.
-_KEPT: Final = 64
+# A long-lived worker sees many queries: only the strategies used last are kept.
+_MAX_CACHED: Final = 64
 
 
 class StrategyCache:
-    """Strategies at rest, by destination and configuration."""
+    """Rate limiting strategies that no writer is using, by destination and configuration."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._resting: dict[Hashable, RateLimitingStrategy] = {}
+        self._strategies: dict[Hashable, BaseRateLimitingStrategy] = {}  # least recently used first
 
     @contextlib.contextmanager
     def lend(
         self, key: Hashable, create: Callable[[], RateLimitingStrategy]
-    ) -> Iterator[RateLimitingStrategy]:
-        """The strategy that last rested under `key`, or a new one; kept again afterwards.
+    ) -> Iterator[BaseRateLimitingStrategy]:
+        """Lends a strategy to one writer: the cached one for `key`, else a new one.
 
-        After an exception requests may have been given up in flight: a strategy that cannot forget
-        them is not kept.
+        Two writers with the same key at the same time have a strategy each. After an exception, requests may
+        have been given up in flight: then a strategy that cannot forget them is not kept.
         """
         with self._lock:
-            strategy = self._resting.pop(key, None)
+            strategy = self._strategies.pop(key, None)
         if strategy is None:
-            strategy = create()
+            strategy = with_defaults(create(), BaseRateLimitingStrategy)
         try:
             yield strategy
         except BaseException:
-            if hasattr(strategy, "forget_in_flight"):
+            if strategy.forget_in_flight is not None:
                 self._keep(key, strategy)
             raise
         self._keep(key, strategy)
 
-    def _keep(self, key: Hashable, strategy: RateLimitingStrategy) -> None:
+    def _keep(self, key: Hashable, strategy: BaseRateLimitingStrategy) -> None:
         with self._lock:
-            self._resting[key] = strategy
-            while len(self._resting) > _KEPT:
-                del self._resting[next(iter(self._resting))]
+            self._strategies[key] = strategy
+            while len(self._strategies) > _MAX_CACHED:
+                del self._strategies[next(iter(self._strategies))]
 
 
+# Global to the process, because nothing else outlives a task: Spark makes the writer anew for each.
 strategy_cache: Final = StrategyCache()
