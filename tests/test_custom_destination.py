@@ -112,7 +112,8 @@ def endpoint() -> Iterator[Endpoint]:
 def write(options: dict[str, str], documents: list[str | None]) -> Any:
     schema = StructType([StructField("document", StringType())])
     writer: Any = AsyncSinkDataSource(options).writer(schema, overwrite=False)
-    return writer.write(iter([pa.record_batch([pa.array(documents, pa.string())], names=["document"])]))
+    rows = pa.record_batch([pa.array(documents, pa.string())], names=["document"])
+    return writer.write(iter([rows])).result.figures
 
 
 def test_documents_arrive_and_bad_ones_are_dead_letters(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -228,7 +229,8 @@ def test_a_writer_obeys_it(endpoint: Endpoint) -> None:
     def fast() -> float:
         return time.monotonic() * 100
 
-    setup: Any = read_sink({"destination": NAME, "httpEndpoint": endpoint.url})
+    patient = dict.fromkeys(("maxTimeInBuffer", "requestTimeout", "maxRetryDuration"), "24h")
+    setup: Any = read_sink({"destination": NAME, "httpEndpoint": endpoint.url, **patient})
     writer = AsyncSinkWriter(setup.destination, setup.config, strategy(setup.config, fast), clock=fast)
     documents = [json.dumps({"id": number}) for number in range(6)]
     writer.open(StructType([StructField("document", StringType())]))

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.errors import CommitError, OptionError, ServiceError, SluiceError
 from sluice.retry import Backoff, Retrier
-from sluice.sink import Epoch
+from sluice.sink import BaseCommittingDestination, Epoch
 from sluice.sink.committing import EpochCommit, is_committing
 
 EPOCH = Epoch("q", "r", 7)
@@ -285,6 +285,19 @@ def test_committables_of_nobody_are_refused() -> None:
         commit(Recording(), None).commit(["a"])
 
     assert commit(Recording(), None).commit([])
+
+
+def test_a_destination_without_committers_is_refused() -> None:
+    """Rows that nothing can make visible must not count as written."""
+
+    class Neither(BaseCommittingDestination[str]):
+        def create_writer(self, schema: Any, origin: Any) -> Any:
+            raise NotImplementedError
+
+    with pytest.raises(CommitError, match="Neither: batch 7 cannot be committed: it has no committer"):
+        commit(Neither()).commit(["a"])
+
+    assert commit(Neither()).commit([])
 
 
 def test_what_makes_a_destination_two_phase() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from sluice.errors import CommitError, OptionError, ServiceError
+from sluice.errors import OptionError
 from sluice.sink import Epoch, Origin, SinkProgress
 from sluice.spark import sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
@@ -24,7 +23,7 @@ TOLD: list[SinkProgress] = []
 
 
 class Writer:
-    """Fails at the row ``bad``, and where it is told to."""
+    """Notes its calls."""
 
     bytes = 42
 
@@ -34,8 +33,6 @@ class Writer:
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.column(0).to_pylist()
-        if "bad" in self.rows:
-            raise ServiceError("a bad row")
 
     def prepare_commit(self) -> Sequence[Any]:
         CALLS.append(("prepare", self.rows))
@@ -43,8 +40,6 @@ class Writer:
 
     def abort(self) -> None:
         CALLS.append(("abort task", self.rows))
-        if "worse" in self.rows:
-            raise ServiceError("no abort either")
 
     def close(self) -> None:
         CALLS.append(("close", self.rows))
@@ -53,7 +48,6 @@ class Writer:
 class TwoPhase:
     OPTIONS: ClassVar[Any] = ()
     name = "two-phase"
-    refusal: ClassVar[Exception | None] = None
 
     @classmethod
     def from_options(cls, values: Any, connection: Any) -> TwoPhase:  # noqa: ARG003
@@ -66,8 +60,6 @@ class TwoPhase:
 
     def create_committer(self, epoch: Epoch) -> Any:
         def commit(committables: Sequence[Any]) -> Sequence[Any]:
-            if self.refusal:
-                raise self.refusal
             CALLS.append(("commit", (epoch, list(committables))))
             return ()
 
@@ -78,11 +70,9 @@ class TwoPhase:
 
 
 @pytest.fixture(autouse=True)
-def _empty() -> Iterator[None]:
+def _empty() -> None:
     CALLS.clear()
     TOLD.clear()
-    yield
-    TwoPhase.refusal = None
 
 
 @pytest.fixture
@@ -113,34 +103,24 @@ def travelled(message: Any) -> Any:
 
 @pytest.mark.usefixtures("streaming")
 def test_what_a_task_leaves_reaches_the_driver() -> None:
-    """Committables, and whose they are, since commit itself is told no more than the batch id."""
+    """Committables with query and run: Spark's call of commit has the batch id only."""
     writer = travelled(source().streamWriter(SCHEMA, False))
     message = travelled(writer.write(batches("a", "b")))
 
-    assert (message.query, message.run, message.partition) == ("q", "r", 3)
-    assert (message.records, message.bytes) == (2, 42)
-    assert message.committables == ({"rows": ["a", "b"], "attempt": 12},)
+    result = message.result
+    assert result.origin == Origin("two-phase", query="q", run="r", batch=7, partition=3, attempt=12)
+    assert (result.figures.records, result.figures.bytes) == (2, 42)
+    assert result.committables == ({"rows": ["a", "b"], "attempt": 12},)
     assert [call for call, _ in CALLS] == ["close", "prepare", "close"]
 
     travelled(writer).commit([message, message], batchId=7)
-    assert CALLS[-1] == ("commit", (Epoch("q", "r", 7), list(message.committables) * 2))
+    assert CALLS[-1] == ("commit", (Epoch("q", "r", 7), list(result.committables) * 2))
     (told,) = TOLD
     assert (told.outcome, told.batch_id, told.records, told.limit) == ("committed", 7, 4, None)
 
 
-@pytest.mark.parametrize("rows", [("a", "bad"), ("worse", "bad")])
-def test_a_task_that_fails_aborts(rows: tuple[str, ...]) -> None:
-    """And what it failed with is what Spark hears, also when the abort fails."""
-    writer: Any = source().writer(SCHEMA, False)
-    CALLS.clear()
-    with pytest.raises(ServiceError, match="a bad row"):
-        writer.write(batches(*rows))
-
-    assert [call for call, _ in CALLS] == ["abort task", "close"]
-
-
-def test_rows_that_cannot_be_read_abort_the_task() -> None:
-    """Whatever Spark's own side raises."""
+def test_a_task_that_fails_aborts() -> None:
+    """What Spark's own side raises is raised."""
     writer: Any = source().writer(SCHEMA, False)
     CALLS.clear()
 
@@ -156,43 +136,27 @@ def test_rows_that_cannot_be_read_abort_the_task() -> None:
 
 @pytest.mark.usefixtures("streaming")
 def test_an_abort_gets_what_there_is() -> None:
-    """Spark passes None for tasks that failed; where all have, nobody can say whose epoch it was."""
+    """Spark passes None for tasks that failed; if all have, the driver does not know the epoch."""
     writer: Any = source().streamWriter(SCHEMA, False)
     message = writer.write(batches("a"))
     writer.abort([None, message, None], batchId=7)
     aborted = CALLS[-1]
     writer.abort([None, None], batchId=8)
 
-    assert aborted == ("abort", (Epoch("q", "r", 7), list(message.committables)))
+    assert aborted == ("abort", (Epoch("q", "r", 7), list(message.result.committables)))
     assert CALLS[-1] is aborted
     assert [(told.outcome, told.failed_tasks) for told in TOLD] == [("aborted", 2), ("aborted", 2)]
 
 
-@pytest.mark.usefixtures("streaming")
-def test_a_commit_that_fails_is_not_told_as_a_commit(caplog: pytest.LogCaptureFixture) -> None:
-    """The query fails with the reason."""
-    writer: Any = source().streamWriter(SCHEMA, False)
-    message = writer.write(batches("a"))
-    TwoPhase.refusal = ServiceError("no access")
-    with (
-        caplog.at_level(logging.INFO),
-        pytest.raises(CommitError, match="batch 7 could not be committed: no"),
-    ):
-        writer.commit([message], batchId=7)
-
-    assert TOLD == []
-    assert "committed destination" not in caplog.text
-
-
 def test_a_batch_write_has_an_id_of_its_own() -> None:
-    """The same in all its tasks and on the driver, another one for another write."""
+    """The same in all its tasks and on the driver; another write has another one."""
     epochs = []
     for _ in range(2):
         writer: Any = travelled(source().writer(SCHEMA, False))
         messages = [travelled(writer).write(batches("a")) for _ in range(2)]
         travelled(writer).commit(messages)
         epochs.append(CALLS[-1][1][0])
-        assert {message.run for message in messages} == {epochs[-1].run}
+        assert {message.result.origin.run for message in messages} == {epochs[-1].run}
 
     assert [(epoch.query, epoch.batch) for epoch in epochs] == [(None, None)] * 2
     assert epochs[0].run != epochs[1].run
@@ -200,7 +164,7 @@ def test_a_batch_write_has_an_id_of_its_own() -> None:
 
 @pytest.mark.usefixtures("streaming")
 def test_a_batch_write_in_foreach_batch_is_one_of_its_own() -> None:
-    """Its tasks are told the query and batch around it, in which there may be another write."""
+    """Spark tells its tasks the query and micro-batch around it, which may have several writes."""
     writers: list[Any] = [source().writer(SCHEMA, False) for _ in range(2)]
     messages = [writer.write(batches("a")) for writer in writers]
     for writer, message in zip(writers, messages, strict=True):
@@ -208,20 +172,14 @@ def test_a_batch_write_in_foreach_batch_is_one_of_its_own() -> None:
     epochs = [what[0] for call, what in CALLS if call == "commit"]
 
     assert [(epoch.query, epoch.batch) for epoch in epochs] == [(None, None)] * 2
-    assert [message.run for message in messages] == [epoch.run for epoch in epochs]
-    assert [message.query for message in messages] == [None, None]
-    assert messages[0].run != messages[1].run
-
-
-def test_a_stream_without_a_query_id_is_refused() -> None:
-    """After a restart nobody could tell whether the batch is there."""
-    writer: Any = source().streamWriter(SCHEMA, False)
-    with pytest.raises(CommitError, match="has not told its tasks which query"):
-        writer.commit([writer.write(batches("a"))], batchId=7)
+    origins = [message.result.origin for message in messages]
+    assert [origin.run for origin in origins] == [epoch.run for epoch in epochs]
+    assert [origin.query for origin in origins] == [None, None]
+    assert origins[0].run != origins[1].run
 
 
 def test_columns_and_options_are_checked_before_anything_runs() -> None:
-    """Where the query starts, and options of the async writer are refused."""
+    """Where the query starts; options of the async writer are refused."""
     with pytest.raises(OptionError, match="no string"):
         source().streamWriter(StructType([StructField("data", IntegerType())]), False)
     with pytest.raises(OptionError, match="'maxBatchSize' is not for destination"):

@@ -1,4 +1,4 @@
-"""Spark's writer interfaces, without a Spark session: what a task does, what a commit says."""
+"""Spark's writer interfaces in front of an asynchronous destination, without a Spark session."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter, D
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from sluice.errors import OptionError
-from sluice.sink import SinkLimits, SinkProgress, SubmitResult
+from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
 from sluice.sink.strategy_cache import strategy_cache
 from sluice.spark.sink import AsyncSinkDataSource
-from sluice.spark.sink_writer import CommitMessage
 
 SCHEMA = StructType([StructField("data", StringType())])
 
@@ -36,7 +35,7 @@ class Converter:
 
 
 class Collecting:
-    """A destination that keeps what it gets, and refuses its first request once when told so."""
+    """A destination that keeps what it gets, and refuses the first entries of a request on demand."""
 
     OPTIONS: ClassVar[Any] = ()
     LIMITS: ClassVar[SinkLimits] = SinkLimits(
@@ -78,7 +77,7 @@ OPTIONS = {"destination": f"{__name__}:Collecting", "rateLimiting": "aimd"}
 def _empty() -> None:
     Collecting.stored.clear()
     Collecting.refusals.clear()
-    strategy_cache._resting.clear()
+    strategy_cache._strategies.clear()
 
 
 def source(**options: str) -> AsyncSinkDataSource:
@@ -90,22 +89,9 @@ def batches(*counts: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([pa.array([str(n) for n in range(count)])], names=["data"])
 
 
-def message(**changes: Any) -> CommitMessage:
-    values: dict[str, Any] = {
-        "destination": "kinesis stream 'x'",
-        "query": "q",
-        "partition": 0,
-        "records": 10,
-        "bytes": 100,
-        "requests": 2,
-        "retries": 1,
-        "refused": 1,
-        "timeouts": 0,
-        "dead_letters": 0,
-        "duration": 0.5,
-        "limit": 40,
-    }
-    return CommitMessage(**(values | changes))
+def figures(message: Any) -> SinkFigures:
+    made: SinkFigures = message.result.figures
+    return made
 
 
 def test_the_format_is_known_by_its_name() -> None:
@@ -115,21 +101,21 @@ def test_the_format_is_known_by_its_name() -> None:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_task_writes_all_of_its_rows(*, streaming: bool) -> None:
-    """What write returns speaks for every row, and travels as plain numbers."""
+    """What write returns says what became of every row, and is pickled as plain data."""
     made = source().streamWriter(SCHEMA, False) if streaming else source().writer(SCHEMA, False)
     writer = pickle.loads(pickle.dumps(made))
     Collecting.refusals.append(3)
     written = pickle.loads(pickle.dumps(writer.write(batches(25, 0, 5))))
 
     assert len(Collecting.stored) == 30
-    assert (written.records, written.bytes, written.refused, written.retries) == (30, 45, 3, 3)
-    assert written.requests >= 4
-    assert written.destination == "collecting"
-    assert written.query is None
+    done = figures(written)
+    assert (done.records, done.bytes, done.refused, done.retries) == (30, 45, 3, 3)
+    assert done.requests >= 4
+    assert (written.result.origin.destination, written.result.origin.query) == ("collecting", None)
 
 
 def test_spark_gives_arrow_to_both_writers() -> None:
-    """The classes are those by which the installed PySpark tells who takes Arrow."""
+    """They inherit from the classes by which the installed PySpark recognises writers that take Arrow."""
     import pyspark.sql.datasource as spark  # noqa: PLC0415
 
     arrow = getattr(spark, "DataSourceStreamArrowWriter", DataSourceArrowWriter)
@@ -141,7 +127,7 @@ def test_spark_gives_arrow_to_both_writers() -> None:
 
 def test_a_task_without_rows_is_done_at_once() -> None:
     """Empty partitions are common."""
-    assert source().writer(SCHEMA, False).write(batches()).records == 0  # type: ignore[attr-defined]
+    assert figures(source().writer(SCHEMA, False).write(batches())).records == 0
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -159,7 +145,7 @@ def test_columns_are_checked_before_anything_runs() -> None:
 
 
 def test_options_are_checked_before_anything_runs() -> None:
-    """Likewise."""
+    """Where the query starts, not in a task."""
     with pytest.raises(OptionError, match="'maxBatchSize' is '11'"):
         source(maxBatchSize="11").writer(SCHEMA, False)
 
@@ -168,7 +154,7 @@ def test_dead_letters_are_on_disk_when_a_task_is_done(tmp_path: Path) -> None:
     """oversizedRecords=deadLetter: they count in what write returns, and lie below the path."""
     options = {"deadLetterPath": str(tmp_path), "oversizedRecords": "deadLetter", "maxRecordSizeInBytes": "1"}
     writer: Any = source(**options).streamWriter(SCHEMA, False)
-    written = writer.write(batches(12))
+    written = figures(writer.write(batches(12)))
     (file,) = tmp_path.rglob("*.jsonl")
     letters = [json.loads(line) for line in file.read_text().splitlines()]
 
@@ -178,7 +164,7 @@ def test_dead_letters_are_on_disk_when_a_task_is_done(tmp_path: Path) -> None:
 
 
 def test_an_error_of_a_task_reaches_spark() -> None:
-    """And leaves no writer behind."""
+    """As it was raised."""
     with pytest.raises(AttributeError):
         source().writer(SCHEMA, False).write(iter([None]))  # type: ignore[list-item]
 
@@ -192,52 +178,40 @@ def test_what_is_learnt_survives_an_epoch() -> None:
     other: Any = source(maxInFlightRequests="2").streamWriter(SCHEMA, False).write(batches())
 
     # 10 to start with, halved by the refusal, one more after the retry.
-    assert (first.limit, second.limit) == (6, 6)
-    assert other.limit == 20
-
-
-def test_a_commit_logs_one_line_of_sums(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Batch id and figures of all tasks, as name=value."""
-    writer = source().streamWriter(SCHEMA, False)
-    with caplog.at_level(logging.INFO, logger="sluice.sink"):
-        writer.commit([message(), message(records=5, duration=2.0, limit=30), None], batchId=7)
-
-    (record,) = caplog.records
-    text = record.getMessage()
-    assert text == (
-        "committed destination=\"kinesis stream 'x'\" query_id=q batch_id=7 tasks=2 failed_tasks=1 "
-        "records=15 bytes=200 requests=4 retries=2 refused=2 timeouts=0 dead_letters=0 duration=2.0 limit=30"
-    )
+    assert (first.result.limit, second.result.limit) == (6, 6)
+    assert other.result.limit == 20
 
 
 TOLD: list[SinkProgress] = []
 
 
-def broken(_: SinkProgress) -> None:
-    raise OSError("no room for figures")
-
-
-def test_a_listener_is_told_of_every_commit_and_abort() -> None:
-    """progressListener: the same figures as the line, as an object and as JSON."""
+def test_commits_and_aborts_are_reported() -> None:
+    """The figures of all tasks, and Spark's batch id; Spark passes None for a task that failed."""
     TOLD.clear()
-    writer = source(progressListener=f"{__name__}:TOLD.append").streamWriter(SCHEMA, False)
-    writer.commit([message(rate=100.5), message(records=5, rate=50.0)], batchId=7)
-    writer.abort([None], batchId=8)
-    first, second = TOLD
+    options = {"progressListener": f"{__name__}:TOLD.append"}
+    stream: Any = source(**options).streamWriter(SCHEMA, False)
+    batch: Any = source(**options).writer(SCHEMA, False)
+    messages = [stream.write(batches(10)), stream.write(batches(5)), None]
+    stream.commit(messages, batchId=7)
+    stream.abort([None], batchId=8)
+    batch.commit(messages)
+    batch.abort([None])
 
-    assert (first.outcome, first.batch_id, first.query_id, first.records) == ("committed", 7, "q", 15)
-    assert json.loads(first.json)["rate"] == 150.5
-    assert (second.outcome, second.batch_id, second.tasks, second.failed_tasks) == ("aborted", 8, 0, 1)
+    assert [(told.outcome, told.batch_id, told.records, told.failed_tasks) for told in TOLD] == [
+        ("committed", 7, 15, 1),
+        ("aborted", 8, 0, 1),
+        ("committed", None, 15, 1),
+        ("aborted", None, 0, 1),
+    ]
 
 
-def test_a_listener_that_fails_does_not_fail_the_commit(caplog: pytest.LogCaptureFixture) -> None:
-    """What was written is written; the mistake is logged with its traceback."""
-    source(progressListener=f"{__name__}:broken").streamWriter(SCHEMA, False).commit([message()], batchId=7)
+def test_a_commit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Also without a listener."""
+    writer: Any = source().streamWriter(SCHEMA, False)
+    with caplog.at_level(logging.INFO, logger="sluice.sink"):
+        writer.commit([writer.write(batches(3))], batchId=7)
 
-    assert "'progressListener' names has failed" in caplog.text
-    assert "no room for figures" in caplog.text
+    assert "committed destination='collecting' batch_id=7 tasks=1 failed_tasks=0 records=3" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -247,25 +221,6 @@ def test_a_listener_that_is_none_is_refused(name: str, message: str) -> None:
     """Before anything runs."""
     with pytest.raises(OptionError, match=f"'progressListener' is '{name}': it {message}"):
         source(progressListener=name).streamWriter(SCHEMA, False)
-
-
-def test_an_abort_is_logged_even_without_messages(caplog: pytest.LogCaptureFixture) -> None:
-    """Spark passes None for tasks that failed."""
-    with caplog.at_level(logging.INFO, logger="sluice.sink"):
-        source().streamWriter(SCHEMA, False).abort([None], batchId=3)
-        source().writer(SCHEMA, False).abort([None])
-
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
-    assert "aborted batch_id=3 tasks=0 failed_tasks=1" in caplog.text
-
-
-def test_a_batch_commit_has_no_batch_id(caplog: pytest.LogCaptureFixture) -> None:
-    """There are no epochs in a batch query."""
-    with caplog.at_level(logging.INFO, logger="sluice.sink"):
-        source().writer(SCHEMA, False).commit([message(query=None)])
-
-    assert "batch_id" not in caplog.text
-    assert "query_id" not in caplog.text
 
 
 def test_the_shim_is_light_and_has_nothing_but_the_source() -> None:

@@ -1,7 +1,7 @@
-"""Committing an epoch on the driver: what is called, in which order and how often, and how it fails.
+"""Commits or aborts an epoch of a two-phase destination, on the driver (FLIP-143).
 
-The order makes a commit exact: an epoch that an earlier run sealed is recognised before anything is made
-visible, so what a restart has written again is undone instead.
+The order of the calls makes a commit exact: whether an earlier run committed the epoch is found out before
+anything is made visible, and the rows that the new run wrote are then aborted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from sluice.errors import CommitError, SluiceError
 from sluice.retry import Backoff, Retrier
+from sluice.sink.bases import BaseCommittingDestination, destination_name, with_defaults
 from sluice.sink.contracts import Committer, CommittingDestination, Epoch, GlobalCommitter
 
 __all__ = ["EpochCommit", "is_committing"]
@@ -20,25 +21,25 @@ CommT = TypeVar("CommT")
 
 _log = logging.getLogger(__name__)
 
-_BACKOFF: Final = Backoff(max_retries=7, base=0.5, max=10.0, exponent=2.0)
-# Spark waits for it to say why the query failed, and what is left over is removed after the next restart.
-_ABORTING: Final = Backoff(max_retries=1, base=0.5, max=0.5, exponent=1.0)
-_FACTORIES: Final = ("create_committer", "create_global_committer")
+_COMMIT_RETRIES: Final = Backoff(max_retries=7, base=0.5, max=10.0, exponent=2.0)
+# One retry only: Spark reports why the query failed after the abort, and `clean_up` of the next run removes
+# what is left.
+_ABORT_RETRIES: Final = Backoff(max_retries=1, base=0.5, max=0.5, exponent=1.0)
 
 
 def is_committing(destination: object) -> bool:
-    """Whether a destination, or its class, is two-phase: `CommittingDestination` says what makes it so."""
-    return any(hasattr(destination, factory) for factory in _FACTORIES)
+    """Whether a destination, or its class, is a `CommittingDestination`: it can create a committer."""
+    return any(hasattr(destination, name) for name in ("create_committer", "create_global_committer"))
 
 
 class EpochCommit:
     """Commits or aborts one epoch of a two-phase destination.
 
     Args:
-        destination: makes the committers.
-        epoch: which it is; None where no task has told, because none came to its end.
+        destination: creates the committers.
+        epoch: None if no task has succeeded: then the driver does not know which epoch it is.
         retrier: how pauses are waited out; replaced in tests.
-        backoff: how often a commit is tried, and the pauses.
+        backoff: how often a commit is tried, and the pauses; 8 times by default, with up to 10 s in between.
     """
 
     def __init__(
@@ -47,113 +48,124 @@ class EpochCommit:
         epoch: Epoch | None,
         *,
         retrier: Retrier | None = None,
-        backoff: Backoff | None = None,
+        backoff: Backoff = _COMMIT_RETRIES,
     ) -> None:
-        self._destination = destination
+        self._name = destination_name(destination)
+        self._destination: BaseCommittingDestination[Any] = with_defaults(
+            destination, BaseCommittingDestination
+        )
         self._epoch = epoch
         self._retrier = retrier or Retrier()
-        self._backoff = backoff or _BACKOFF
-        self._name = str(getattr(destination, "name", "") or type(destination).__name__)
+        self._backoff = backoff
 
     def commit(self, committables: Sequence[Any]) -> bool:
-        """Commits what the tasks of the epoch have left.
+        """Commits what the tasks of the epoch have written.
 
-        An epoch without committables is over without a commit. In a batch write the global committer is
-        then told that there will be no more.
+        Without committables nothing is committed. In a batch write, `GlobalCommitter.end_of_input` is called
+        at the end.
 
         Returns:
-            False if an earlier run had committed this epoch: then `committables`, which hold the same rows,
-            were aborted.
+            False if an earlier run committed this epoch: then `committables`, which hold the same rows, were
+            aborted.
 
         Raises:
-            CommitError: the epoch is not committed, and why. It has to be tried again by a restart.
+            CommitError: the epoch is not committed; with the reason. A restart of the query commits it again.
         """
         if self._epoch is None:
             if committables:
                 raise CommitError(f"{self._name}: committables of an unknown epoch")
             return True
-        committer, sealing = self._committers(self._epoch)
-        is_new = self._seal(committer, sealing, committables) if committables else True
-        if self._epoch.batch is None and sealing is not None:
-            self._call(sealing.end_of_input)
-        self._clean_up(committed=True)
+        committer = self._destination.create_committer(self._epoch)
+        global_committer = self._destination.create_global_committer(self._epoch)
+        if committables and committer is None and global_committer is None:
+            raise CommitError(f"{self._name}: {self._described} cannot be committed: it has no committer")
+        is_new = True
+        if committables:
+            is_new = self._commit_committables(committer, global_committer, committables)
+        if self._epoch.batch is None and global_committer is not None:
+            self._call(global_committer.end_of_input)
+        self._clean_up(self._epoch, committed=True)
         return is_new
 
     def abort(self, committables: Sequence[Any]) -> None:
-        """Undoes what is left of an epoch that is not to be committed; safe to be called again.
+        """Removes what the tasks of the epoch have written. May be called several times.
 
         Raises:
-            CommitError: something of it is left, and why.
+            CommitError: not everything is removed; with the reason.
         """
         if self._epoch is None:
             return
-        committer, _ = self._committers(self._epoch)
+        committer = self._destination.create_committer(self._epoch)
         try:
             if committer is not None and committables:
-                self._call(lambda: committer.abort(committables), _ABORTING)
+                self._call(lambda: committer.abort(committables), abort=True)
         finally:
-            self._clean_up(committed=False)
+            self._clean_up(self._epoch, committed=False)
 
-    def _committers(self, epoch: Epoch) -> tuple[Committer[Any] | None, GlobalCommitter[Any, Any] | None]:
-        made = [getattr(self._destination, factory, None) for factory in _FACTORIES]
-        committer, sealing = (factory(epoch) if factory is not None else None for factory in made)
-        return committer, sealing
-
-    def _seal(
+    def _commit_committables(
         self,
         committer: Committer[Any] | None,
-        sealing: GlobalCommitter[Any, Any] | None,
+        global_committer: GlobalCommitter[Any, Any] | None,
         committables: Sequence[Any],
     ) -> bool:
-        if sealing is not None:
-            whole = [sealing.combine(committables)]
-            if not self._call(lambda: sealing.filter_recovered_committables(whole)):
-                _log.warning("%s: %s had been committed before; its rows are not written again", *self._about)
+        combined: Sequence[Any] = ()
+        if global_committer is not None:
+            combined = [global_committer.combine(committables)]
+            if not self._call(lambda: global_committer.filter_recovered_committables(combined)):
+                _log.warning(
+                    "%s: %s had been committed before the restart; removing the rows that were written again",
+                    self._name,
+                    self._described,
+                )
                 if committer is not None:
                     self._call(lambda: committer.abort(committables))
                 return False
         if committer is not None:
             self._commit_all(committer.commit, committables)
-        if sealing is not None:
-            self._commit_all(sealing.commit, whole)
+        if global_committer is not None:
+            self._commit_all(global_committer.commit, combined)
         return True
 
     def _commit_all(
-        self, commit: Callable[[Sequence[CommT]], Sequence[CommT]], all_: Sequence[CommT]
+        self, commit: Callable[[Sequence[CommT]], Sequence[CommT]], committables: Sequence[CommT]
     ) -> None:
-        """Calls `commit` until it gives nothing back."""
-        left = all_
+        """Calls `commit` until it returns nothing to try again."""
+        left = committables
 
         def attempt() -> None:
             nonlocal left
             left = commit(left)
             if left:
                 raise SluiceError(
-                    f"{len(left)} of {len(all_)} committables are not committed", retryable=True
+                    f"{len(left)} of {len(committables)} committables are not committed", retryable=True
                 )
 
         self._call(attempt)
 
-    def _call(self, function: Callable[[], CommT], backoff: Backoff | None = None) -> CommT:
-        backoff = backoff or self._backoff
+    def _call(self, function: Callable[[], CommT], *, abort: bool = False) -> CommT:
+        backoff = _ABORT_RETRIES if abort else self._backoff
         try:
             return self._retrier.call(backoff, function)
         except SluiceError as error:
-            tries = f" after {backoff.max_retries + 1} attempts" if error.retryable else ""
-            destination, epoch = self._about
-            doing = "aborted" if backoff is _ABORTING else "committed"
-            raise CommitError(f"{destination}: {epoch} could not be {doing}{tries}: {error}") from None
+            attempts = f" after {backoff.max_retries + 1} attempts" if error.retryable else ""
+            outcome = "aborted" if abort else "committed"
+            raise CommitError(
+                f"{self._name}: {self._described} could not be {outcome}{attempts}: {error}"
+            ) from None
 
-    def _clean_up(self, *, committed: bool) -> None:
-        clean_up = getattr(self._destination, "clean_up", None)
-        if clean_up is None:
-            return
+    def _clean_up(self, epoch: Epoch, *, committed: bool) -> None:
         try:
-            clean_up(self._epoch, committed=committed)
-        except Exception as error:  # noqa: BLE001 - what is left over is invisible; the next run tries again
-            _log.warning("%s: remains of failed attempts around %s stay: %s", *self._about, error)
+            self._destination.clean_up(epoch, committed=committed)
+        except Exception as error:  # noqa: BLE001 - what is left is invisible, and removed by a later epoch
+            _log.warning(
+                "%s: %s: what failed attempts have left behind could not be removed; "
+                "the next commit or abort tries again: %s",
+                self._name,
+                self._described,
+                error,
+            )
 
     @property
-    def _about(self) -> tuple[str, str]:
+    def _described(self) -> str:
         batch = self._epoch.batch if self._epoch else None
-        return self._name, "the batch write" if batch is None else f"batch {batch}"
+        return "the batch write" if batch is None else f"batch {batch}"

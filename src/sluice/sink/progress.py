@@ -1,4 +1,4 @@
-"""What became of an epoch, in numbers: for a log line, or for whoever wants to be told."""
+"""The outcome of an epoch in numbers, for the log and for a progress listener."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ __all__ = ["SinkProgress"]
 
 @dataclass(frozen=True, kw_only=True)
 class SinkProgress:
-    """The figures of all tasks of one epoch, summed where the epoch was committed or aborted.
+    """The figures of all tasks of one epoch, summed where it was committed or aborted.
 
     Attributes:
         outcome: ``committed`` or ``aborted``.
-        destination: by name; None where no task came to its end.
-        query_id: Spark's id of the streaming query; None in a batch query.
-        batch_id: the epoch; None in a batch query.
-        tasks, failed_tasks: that came to their end, and that did not.
+        destination: its name; None if no task has succeeded.
+        query_id: Spark's id of the streaming query; None in a batch write.
+        batch_id: the id of the micro-batch; None in a batch write.
+        tasks, failed_tasks: that succeeded, and that failed.
         records, bytes: acknowledged by the destination.
         requests, retries, refused, timeouts, dead_letters: see `sluice.sink.SinkFigures`.
         duration: of the slowest task, in seconds.
-        limit: records that the most careful task lets be in flight.
-        rate: records a second that the tasks have learnt, summed; None where they know none.
+        limit: the lowest number of records that the rate limiting strategy of a task lets be in flight.
+        rate: records a second that the strategies have learnt, summed over the tasks; None if they have no
+            rate.
     """
 
     outcome: str
@@ -44,12 +45,12 @@ class SinkProgress:
 
     @property
     def json(self) -> str:
-        """All of it as one line of JSON."""
+        """The figures as one line of JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @property
     def line(self) -> str:
-        """What is known of it, as ``name=value``."""
+        """The outcome, then every figure that is known as ``name=value``."""
         known = {name: value for name, value in asdict(self).items() if value is not None}
         outcome = known.pop("outcome")
         if self.destination is not None:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["BatchSinkWriter", "CommitMessage", "StreamSinkWriter"]
 
 # PySpark 4.1 has a stream writer that takes Arrow. In 4.0 only the batch writer does, but Spark goes by the
-# class and does not ask for the kind of query: a stream writer that is a batch writer as well gets Arrow there
-# too, and no row has to be taken apart.
+# class and does not look at the kind of query: there, a stream writer that is a batch writer as well gets
+# Arrow, and no row has to be taken apart.
 _ARROW_WRITER: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceArrowWriter)
 
 

@@ -54,7 +54,7 @@ class BatchReader(DataSourceReader):
         self._config = config
 
     def partitions(self) -> Sequence[InputPartition]:
-        configure_driver_log("sluice")
+        configure_driver_log()
         access = bounded_assignment(self._config)
         ranges = plan_bounded_read(self._config)
         # Of no partition at all Spark would make one that holds nothing, not even ranges.
@@ -119,7 +119,7 @@ class StreamReader(DataSourceStreamReader):
 
     def _beside_driver(self) -> StreamPlanning:
         if self._planning is None:
-            configure_driver_log("sluice")
+            configure_driver_log()
             self._planning = StreamPlanning(self._config)
         return self._planning
 

@@ -1,4 +1,4 @@
-"""Thrift in the Python workers that Spark keeps from one task to the next."""
+"""Keeps garbage collections short in the Python workers that Spark reuses from task to task."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["freeze_loaded_objects"]
 
 
 def freeze_loaded_objects() -> None:
-    """To be called at the end of a task, when all that tasks need has been loaded.
+    """Exempts what is loaded now from garbage collection. Called at the end of a task; works once a process.
 
-    Spark collects garbage after each task. With the SDK loaded that takes 30 ms or more, most of a small
-    batch; without what is there for good (https://docs.python.org/3/library/gc.html#gc.freeze) next to
-    nothing. Does nothing outside a task.
+    Spark collects garbage after each task. With the SDK loaded that takes 30 ms or more, most of the time of
+    a small batch; without the objects that stay for good it takes almost none. See
+    https://docs.python.org/3/library/gc.html#gc.freeze. Outside a task nothing is frozen.
     """
     if TaskContext.get() is not None:
         _freeze()
@@ -23,6 +23,6 @@ def freeze_loaded_objects() -> None:
 
 @functools.cache
 def _freeze() -> None:
-    """Once a process: else what is garbage between two tasks would be kept, too."""
+    """Freezes once in a process: another freeze would keep the garbage of the tasks in between."""
     gc.collect()
     gc.freeze()

@@ -1,0 +1,139 @@
+"""What a task does with its rows: delivers them in batches, or prepares them for a commit on the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sluice.sink.bases import BaseSinkWriter, with_defaults
+from sluice.sink.contracts import StructType
+from sluice.sink.dead_letters import Origin
+from sluice.sink.scheduler import SinkFigures
+from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
+from sluice.sink.strategy_cache import strategy_cache
+from sluice.sink.writer import AsyncSinkWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TaskResult", "check_columns", "write_rows"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What one task wrote; plain data, which Spark brings to the driver.
+
+    Attributes:
+        origin: the task.
+        figures: of its writer. A two-phase destination has records and bytes only.
+        duration: seconds from the first row to the last acknowledgement.
+        limit: records that the rate limiting strategy lets be in flight now; None without a strategy.
+        rate: records a second that the strategy has learnt, or is set to; None if it has no rate.
+        committables: of a two-phase destination: what makes the task's rows visible.
+    """
+
+    origin: Origin
+    figures: SinkFigures
+    duration: float = 0.0
+    limit: int | None = None
+    rate: float | None = None
+    committables: tuple[Any, ...] = ()
+
+
+def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
+    """Checks, where the query starts, that the destination can take such rows. Calls no service.
+
+    Raises:
+        OptionError: it cannot, or the rate limiting strategy cannot be made.
+    """
+    if isinstance(setup, CommittingSinkSetup):
+        setup.destination.create_writer(schema, origin).close()
+        return
+    setup.create_strategy()
+    setup.destination.create_converter().open(schema)
+    setup.destination.close()
+
+
+def write_rows(
+    setup: SinkSetup,
+    schema: StructType,
+    origin: Origin,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    write_id: str | None,
+) -> TaskResult:
+    """Writes the rows of one task. Returns when all of them are acknowledged, or durable and to be committed.
+
+    Args:
+        setup: made for this task.
+        schema: of the rows.
+        origin: the task.
+        batches: the rows.
+        write_id: the id of a batch write; None in a streaming query.
+    """
+    started = time.monotonic()
+    if isinstance(setup, AsyncSinkSetup):
+        result = _deliver(setup, schema, origin, batches)
+    else:
+        if write_id is not None:
+            # In `foreachBatch`, Spark tells the task the query and the micro-batch around the write. That
+            # micro-batch may have several writes, and each of them is committed by itself.
+            origin = replace(origin, query=None, run=write_id, batch=None)
+        result = _prepare(setup, schema, origin, batches)
+    return replace(result, duration=round(time.monotonic() - started, 3))
+
+
+def _deliver(
+    setup: AsyncSinkSetup, schema: StructType, origin: Origin, batches: Iterable[pa.RecordBatch]
+) -> TaskResult:
+    dead_letters = setup.dead_letters(origin) if setup.dead_letters else None
+    with strategy_cache.lend(setup.key, setup.create_strategy) as strategy:
+        writer = AsyncSinkWriter(setup.destination, setup.config, strategy, dead_letters=dead_letters)
+        with contextlib.closing(writer):
+            writer.open(schema)
+            for batch in batches:
+                writer.write(batch)
+            writer.flush()
+        most = setup.config.max_batch_size * setup.config.max_in_flight_requests
+        rate = strategy.rate
+        return TaskResult(
+            origin=origin,
+            figures=writer.figures,
+            limit=min(strategy.limit, most),
+            rate=None if rate is None else round(rate, 1),
+        )
+
+
+def _prepare(
+    setup: CommittingSinkSetup, schema: StructType, origin: Origin, batches: Iterable[pa.RecordBatch]
+) -> TaskResult:
+    records = 0
+    writer: BaseSinkWriter[Any] = with_defaults(
+        setup.destination.create_writer(schema, origin), BaseSinkWriter
+    )
+    with contextlib.closing(writer):
+        try:
+            for batch in batches:
+                writer.write(batch)
+                records += batch.num_rows
+            committables = tuple(writer.prepare_commit())
+        except BaseException:
+            try:
+                writer.abort()
+            except Exception:  # noqa: BLE001 - the task fails with what was raised first
+                _log.warning(
+                    "%s: batch %s, partition %d: what this failed task has written could not be removed",
+                    origin.destination,
+                    origin.batch,
+                    origin.partition,
+                    exc_info=True,
+                )
+            raise
+        figures = SinkFigures(records=records, bytes=writer.bytes)
+        return TaskResult(origin=origin, figures=figures, committables=committables)

@@ -1,0 +1,161 @@
+"""The end of an epoch: what is summed, logged and told to the progress listener."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sink_fakes import async_setup
+
+from sluice.errors import CommitError, ServiceError
+from sluice.sink import BaseCommittingDestination, Epoch, Origin, SinkFigures, SinkProgress
+from sluice.sink.epoch_end import end_epoch, needs_setup
+from sluice.sink.setup import CommittingSinkSetup, ProgressListener
+from sluice.sink.task import TaskResult
+
+
+def result(
+    records: int = 10, *, query: str | None = "q", committables: Sequence[str] = (), **changes: Any
+) -> TaskResult:
+    figures = SinkFigures(records=records, bytes=100, requests=2, retries=1, refused=1)
+    values: dict[str, Any] = {"duration": 0.5, "limit": 40} | changes
+    return TaskResult(
+        origin=Origin("kinesis stream 'x'", query=query, run="r"),
+        figures=figures,
+        committables=tuple(committables),
+        **values,
+    )
+
+
+class Recording(BaseCommittingDestination[str]):
+    """Notes what is committed and aborted, and for which epoch."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.calls: list[tuple[str, Epoch, list[str]]] = []
+        self.error = error
+
+    def create_writer(self, schema: Any, origin: Any) -> Any:
+        raise NotImplementedError
+
+    def create_committer(self, epoch: Epoch) -> Any:
+        outer = self
+
+        class Committer:
+            def commit(self, committables: Sequence[str]) -> Sequence[str]:
+                if outer.error:
+                    raise outer.error
+                outer.calls.append(("commit", epoch, list(committables)))
+                return ()
+
+            def abort(self, committables: Sequence[str]) -> None:
+                outer.calls.append(("abort", epoch, list(committables)))
+
+        return Committer()
+
+
+def setup(
+    destination: Recording | None = None, listener: ProgressListener | None = None
+) -> CommittingSinkSetup:
+    return CommittingSinkSetup(destination=destination or Recording(), progress_listener=listener)
+
+
+def test_a_commit_logs_one_line_of_sums(caplog: pytest.LogCaptureFixture) -> None:
+    """Batch id and figures of all tasks, as name=value, by the logger that the documentation names."""
+    results = [result(), result(5, duration=2.0, limit=30), None]
+    with caplog.at_level(logging.INFO, logger="sluice.sink"):
+        end_epoch(None, "committed", results, write_id="w", batch_id=7)
+
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("sluice.sink", "INFO")
+    assert record.getMessage() == (
+        "committed destination=\"kinesis stream 'x'\" query_id=q batch_id=7 tasks=2 failed_tasks=1 "
+        "records=15 bytes=200 requests=4 retries=2 refused=2 timeouts=0 dead_letters=0 duration=2.0 limit=30"
+    )
+
+
+def test_an_abort_is_logged_even_if_no_task_has_succeeded(caplog: pytest.LogCaptureFixture) -> None:
+    """As a warning; Spark passes None for tasks that failed."""
+    end_epoch(None, "aborted", [None], write_id="w", batch_id=3)
+    end_epoch(None, "aborted", [None], write_id="w", batch_id=None)
+
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "aborted batch_id=3 tasks=0 failed_tasks=1" in caplog.text
+
+
+def test_a_batch_write_has_no_batch_id(caplog: pytest.LogCaptureFixture) -> None:
+    """It has no micro-batches."""
+    with caplog.at_level(logging.INFO, logger="sluice.sink"):
+        end_epoch(None, "committed", [result(query=None)], write_id="w", batch_id=None)
+
+    assert "batch_id" not in caplog.text
+    assert "query_id" not in caplog.text
+
+
+def test_a_listener_is_told_of_every_commit_and_abort() -> None:
+    """The same figures as the line, as an object and as JSON."""
+    told: list[SinkProgress] = []
+    made = setup(listener=told.append)
+    end_epoch(made, "committed", [result(rate=100.5), result(5, rate=50.0)], write_id="w", batch_id=7)
+    end_epoch(made, "aborted", [None], write_id="w", batch_id=8)
+    first, second = told
+
+    assert (first.outcome, first.batch_id, first.query_id, first.records) == ("committed", 7, "q", 15)
+    assert json.loads(first.json)["rate"] == 150.5
+    assert (second.outcome, second.batch_id, second.tasks, second.failed_tasks) == ("aborted", 8, 0, 1)
+
+
+def test_a_listener_that_fails_does_not_fail_the_commit(caplog: pytest.LogCaptureFixture) -> None:
+    """What was written is written; the mistake is logged with its traceback."""
+
+    def broken(_: SinkProgress) -> None:
+        raise OSError("no room for figures")
+
+    end_epoch(setup(listener=broken), "committed", [result()], write_id="w", batch_id=7)
+
+    assert "batch 7: what option 'progressListener' names has failed" in caplog.text
+    assert "no room for figures" in caplog.text
+
+
+def test_committables_of_all_tasks_are_committed_or_aborted() -> None:
+    """With the epoch of the tasks, or of the batch write."""
+    destination = Recording()
+    results = [result(committables=["a", "b"]), None, result(committables=["c"])]
+    end_epoch(setup(destination), "committed", results, write_id="w", batch_id=7)
+    end_epoch(setup(destination), "aborted", results, write_id="w", batch_id=7)
+    end_epoch(setup(destination), "committed", results, write_id="w", batch_id=None)
+
+    assert destination.calls == [
+        ("commit", Epoch("q", "r", 7), ["a", "b", "c"]),
+        ("abort", Epoch("q", "r", 7), ["a", "b", "c"]),
+        ("commit", Epoch(None, "w", None), ["a", "b", "c"]),
+    ]
+
+
+def test_a_commit_that_fails_is_not_reported_as_a_commit(caplog: pytest.LogCaptureFixture) -> None:
+    """The query fails with the reason."""
+    told: list[SinkProgress] = []
+    made = setup(Recording(ServiceError("no access")), told.append)
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(CommitError, match="batch 7 could not be committed: no access"),
+    ):
+        end_epoch(made, "committed", [result(committables=["a"])], write_id="w", batch_id=7)
+
+    assert told == []
+    assert "committed destination" not in caplog.text
+
+
+def test_a_stream_without_a_query_id_is_refused() -> None:
+    """After a restart nobody could tell whether the batch is committed."""
+    with pytest.raises(CommitError, match="has not told its tasks which query"):
+        end_epoch(setup(), "committed", [result(query=None)], write_id="w", batch_id=7)
+
+
+def test_the_setup_is_needed_by_committers_and_listeners() -> None:
+    """Else the driver need not import the destination."""
+    assert needs_setup(setup())
+    assert needs_setup(async_setup(progress_listener=print))
+    assert not needs_setup(async_setup())

@@ -1,0 +1,170 @@
+"""What a task does with its rows, and what it tells the driver."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sink_fakes import FakeDestination, Outcome, RefusedError, async_setup, config, rows
+
+from sluice.errors import ServiceError
+from sluice.sink import (
+    AIMDScalingStrategy,
+    BaseCommittingDestination,
+    CongestionControlRateLimitingStrategy,
+    Origin,
+    SubmitResult,
+)
+from sluice.sink.setup import CommittingSinkSetup
+from sluice.sink.task import TaskResult, check_columns, write_rows
+
+ORIGIN = Origin("fake", query="q", run="r", batch=7, partition=3, attempt=12)
+SCHEMA: Any = object()
+
+
+class Spool:
+    """A sink writer that notes its calls; it fails at the row ``bad``, and cannot abort ``worse``."""
+
+    def __init__(self, calls: list[tuple[str, list[str]]], origin: Origin) -> None:
+        self.calls = calls
+        self.origin = origin
+        self.rows: list[str] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.column(0).to_pylist()
+        if "bad" in self.rows:
+            raise ServiceError("a bad row")
+
+    def prepare_commit(self) -> Sequence[Any]:
+        self.calls.append(("prepare", self.rows))
+        return [(self.rows, self.origin)]
+
+    def abort(self) -> None:
+        self.calls.append(("abort", self.rows))
+        if "worse" in self.rows:
+            raise ServiceError("no abort either")
+
+    def close(self) -> None:
+        self.calls.append(("close", self.rows))
+
+
+class TwoPhase(BaseCommittingDestination[Any]):
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[str]]] = []
+
+    def create_writer(self, schema: Any, origin: Origin) -> Any:  # noqa: ARG002 - the contract's
+        return Spool(self.calls, origin)
+
+
+def prepare(
+    destination: TwoPhase, batches: Iterable[pa.RecordBatch], *, write_id: str | None = None
+) -> TaskResult:
+    setup = CommittingSinkSetup(destination=destination)
+    return write_rows(setup, SCHEMA, ORIGIN, batches, write_id=write_id)
+
+
+def each_in_a_batch(*values: str) -> Iterator[pa.RecordBatch]:
+    for value in values:
+        yield rows([value])
+
+
+def test_rows_are_acknowledged_when_the_task_is_done() -> None:
+    """The result has the task and its figures, and travels to the driver as plain data."""
+    destination = FakeDestination(lambda n, entries: SubmitResult(entries[:1] if n == 0 else []))
+    result = write_rows(async_setup(destination), SCHEMA, ORIGIN, [rows("abc"), rows("d")], write_id=None)
+
+    assert sorted(destination.stored) == list("abcd")
+    assert destination.converter.schema is SCHEMA
+    assert destination.closed == 1
+    assert (result.figures.records, result.figures.refused, result.origin) == (4, 1, ORIGIN)
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_an_error_ends_the_task_and_closes_the_writer() -> None:
+    """The error is the destination's own."""
+    destination = FakeDestination(lambda _, __: RefusedError("denied", fatal=True))
+    with pytest.raises(RefusedError, match="denied"):
+        write_rows(async_setup(destination), SCHEMA, ORIGIN, [rows("a")], write_id=None)
+
+    assert destination.closed == 1
+
+
+def test_what_is_learnt_holds_in_the_next_task_of_the_same_sink() -> None:
+    """The limit that a refusal lowered, for the same key; no limit is higher than what may be in flight."""
+
+    def strategy() -> CongestionControlRateLimitingStrategy:
+        return CongestionControlRateLimitingStrategy(
+            max_in_flight_requests=1,
+            initial_max_in_flight_messages=10,
+            scaling_strategy=AIMDScalingStrategy(increase_rate=1, rate_threshold=10),
+        )
+
+    def refuse_first(number: int, entries: Sequence[str]) -> Outcome:
+        return SubmitResult(entries[:1] if number == 0 else [])
+
+    changes: dict[str, Any] = {"create_strategy": strategy, "key": object()}
+    first = async_setup(FakeDestination(refuse_first), **changes)
+    results = [
+        write_rows(first, SCHEMA, ORIGIN, [rows("a" * 10)], write_id=None),
+        write_rows(async_setup(**changes), SCHEMA, ORIGIN, [], write_id=None),
+        write_rows(async_setup(config=config(max_batch_size=5)), SCHEMA, ORIGIN, [], write_id=None),
+    ]
+
+    # 10 to start with, halved by the refusal, one more after the retry.
+    assert [result.limit for result in results] == [6, 6, 5]
+    assert [result.rate for result in results] == [None] * 3
+
+
+def test_committables_reach_the_driver() -> None:
+    """With records and bytes; a writer without bytes has written none that are known."""
+    destination = TwoPhase()
+    result = prepare(destination, each_in_a_batch("a", "b"))
+
+    assert result.committables == ((["a", "b"], ORIGIN),)
+    assert (result.figures.records, result.figures.bytes, result.limit) == (2, 0, None)
+    assert [call for call, _ in destination.calls] == ["prepare", "close"]
+
+
+def test_a_batch_write_is_an_epoch_of_its_own() -> None:
+    """In foreachBatch Spark tells the task the micro-batch around it, which may have several writes."""
+    result = prepare(TwoPhase(), [], write_id="w")
+
+    assert result.origin == Origin("fake", run="w", partition=3, attempt=12)
+
+
+@pytest.mark.parametrize("values", [("a", "bad"), ("worse", "bad")])
+def test_a_task_that_fails_aborts(values: tuple[str, ...]) -> None:
+    """Its own error is what Spark hears, also if the abort fails."""
+    destination = TwoPhase()
+    with pytest.raises(ServiceError, match="a bad row"):
+        prepare(destination, each_in_a_batch(*values))
+
+    assert [call for call, _ in destination.calls] == ["abort", "close"]
+
+
+def test_rows_that_cannot_be_read_abort_the_task() -> None:
+    """Whatever Spark's own side raises."""
+
+    def interrupted() -> Iterator[pa.RecordBatch]:
+        yield rows("a")
+        raise KeyboardInterrupt
+
+    destination = TwoPhase()
+    with pytest.raises(KeyboardInterrupt):
+        prepare(destination, interrupted())
+
+    assert [call for call, _ in destination.calls] == ["abort", "close"]
+
+
+def test_columns_are_checked_without_writing() -> None:
+    """By the converter, or by a writer that is closed at once."""
+    fake, two_phase = FakeDestination(), TwoPhase()
+    check_columns(async_setup(fake), SCHEMA, ORIGIN)
+    check_columns(CommittingSinkSetup(destination=two_phase), SCHEMA, ORIGIN)
+
+    assert fake.converter.schema is SCHEMA
+    assert (fake.requests, fake.closed) == ([], 1)
+    assert two_phase.calls == [("close", [])]
