@@ -1,4 +1,4 @@
-"""How the writer is set, and what a destination allows."""
+"""The settings of the async sink's writer, and the limits of a destination."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class AsyncSinkConfig:
         max_batch_size: entries in one request.
         max_batch_size_in_bytes: bytes in one request, as the destination counts them.
         max_record_size_in_bytes: bytes of one entry; a larger one is refused.
-        max_in_flight_requests: requests that may be waited for at a time.
-        max_buffered_requests: entries that may wait to be sent; a write blocks beyond it.
+        max_in_flight_requests: requests in flight at a time.
+        max_buffered_requests: entries that may wait to be sent; a write waits while there are more.
         max_time_in_buffer: how long an entry waits for its batch to fill.
-        request_timeout: after which a request counts as failed; a later answer changes nothing.
-        max_retry_duration: how long one entry may be refused again and again.
-        fail_on_timeout: a timeout is fatal.
-        fail_on_error: the first entry that is not accepted is fatal.
-        oversized_records: ``fail`` or ``deadLetter``: what becomes of an entry that is too large.
+        request_timeout: when a request counts as failed; a later answer is ignored.
+        max_retry_duration: how long one entry may be refused before the task fails.
+        fail_on_timeout: whether a timeout is fatal.
+        fail_on_error: whether the first entry that is not accepted is fatal.
+        oversized_records: ``fail`` or ``deadLetter``, for an entry that is too large.
 
     Raises:
-        ValueError: the values do not go together. Names the field.
+        ValueError: a value is out of its range, or does not fit another one. Names the field.
     """
 
     max_batch_size: int
@@ -69,21 +69,21 @@ class AsyncSinkConfig:
 
     @property
     def max_buffered_bytes(self) -> int:
-        """Bytes that may wait to be sent; a write blocks beyond it, however few entries they are."""
+        """Bytes that may wait to be sent; a write waits while there are more, however few the entries."""
         return self.max_batch_size_in_bytes * self.max_in_flight_requests
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkLimits:
-    """What a destination takes: the defaults of its options.
+    """The limits of a destination's service, and the defaults of its options.
 
     Attributes:
-        max_batch_size: entries in one request; also the most a user may ask for.
-        max_batch_size_in_bytes: also the most a user may ask for.
-        max_record_size_in_bytes: also the most a user may ask for.
-        max_in_flight_requests: a default.
-        max_buffered_requests: a default.
-        aimd_decrease_factor: a default.
+        max_batch_size: default and maximum of `maxBatchSize`.
+        max_batch_size_in_bytes: default and maximum of `maxBatchSizeInBytes`.
+        max_record_size_in_bytes: default and maximum of `maxRecordSizeInBytes`.
+        max_in_flight_requests: default of `maxInFlightRequests`.
+        max_buffered_requests: default of `maxBufferedRequests`.
+        aimd_decrease_factor: default of `aimdDecreaseFactor`.
     """
 
     max_batch_size: int

@@ -1,4 +1,4 @@
-"""The options every destination has, and what is made of them."""
+"""The options that every destination has, and the settings, strategies and listeners made from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _parse_path(text: str) -> str:
     if _S3_PATH.match(path):
         return path
     path = path.removeprefix("file://")
-    # Driver and executors have working directories of their own: a relative path is several places.
+    # Driver and executors have different working directories: a relative path would name several places.
     if "://" in path or not Path(path).is_absolute():
         raise ValueError(text)
     return path
@@ -75,21 +75,21 @@ MAX_RECORD_SIZE_IN_BYTES = Option(
     "maxRecordSizeInBytes",
     size(),
     None,
-    "Bytes of one record; what is done with a larger one, `oversizedRecords` says.",
+    "Bytes of one record; `oversizedRecords` says what happens to a larger one.",
     shown_default=_PER_DESTINATION,
 )
 MAX_IN_FLIGHT_REQUESTS = Option(
     "maxInFlightRequests",
     integer(1, 1000),
     None,
-    "Requests that one task waits for at a time.",
+    "Requests that one task has in flight at a time.",
     shown_default=_PER_DESTINATION,
 )
 MAX_BUFFERED_REQUESTS = Option(
     "maxBufferedRequests",
     integer(1),
     None,
-    "Records that may wait in one task; then reading waits.",
+    "Records that may wait to be sent in one task; while there are more, the task takes no rows.",
     shown_default=_PER_DESTINATION,
 )
 MAX_TIME_IN_BUFFER = Option(
@@ -127,8 +127,8 @@ OVERSIZED_RECORDS = Option(
     "oversizedRecords",
     choice("fail", "deadLetter"),
     "fail",
-    "What is done with a record that is too large: `fail` the task, also where `deadLetterPath` is given, "
-    "or put it aside there.",
+    "What happens to a record that is too large: `fail` fails the task, also where `deadLetterPath` is "
+    "given; `deadLetter` makes it a dead letter.",
     shown_default="`fail`",
 )
 DEAD_LETTER_PATH = Option(
@@ -143,18 +143,22 @@ RATE_LIMITING = Option(
     "rateLimiting",
     TEXT,
     "aimd",
-    "How much is sent: `aimd` (in flight and a second, learnt from what is accepted), `token-bucket`, "
-    "`none`, or `package.module:Name`.",
+    "What limits sending: `aimd` (learns from what is accepted how many records may be in flight, and how "
+    "many a second are sent), `token-bucket`, `none`, or `package.module:Name`.",
     shown_default="`aimd`",
 )
 AIMD_INCREASE = Option(
-    "aimdIncrease", integer(1), 10, "Records in flight that a success adds.", shown_default="10"
+    "aimdIncrease",
+    integer(1),
+    10,
+    "How many more records may be in flight after a request that was accepted.",
+    shown_default="10",
 )
 AIMD_DECREASE_FACTOR = Option(
     "aimdDecreaseFactor",
     number(0.0, 0.999999, above=True),
     None,
-    "By which a refusal multiplies the records in flight.",
+    "What a refusal multiplies the number of records that may be in flight by.",
     shown_default="0.5 (kinesis: 0.99)",
 )
 TOKEN_BUCKET_RATE = Option(
@@ -167,7 +171,7 @@ TOKEN_BUCKET_BURST = Option(
     "tokenBucketBurst",
     integer(1),
     None,
-    "Records at once for one task; required for `token-bucket`.",
+    "Records that one task may send at once; required for `token-bucket`.",
 )
 
 PROGRESS_LISTENER = Option(
@@ -199,17 +203,17 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     TOKEN_BUCKET_BURST,
     PROGRESS_LISTENER,
 )
-# Those of the async writer: a two-phase destination has a writer of its own, and takes none of them.
+# The options of the async writer. A two-phase destination has a writer of its own, and takes none of them.
 ASYNC_OPTIONS: tuple[Option[Any], ...] = tuple(
     option for option in SINK_OPTIONS if option not in (DESTINATION, PROGRESS_LISTENER)
 )
 
 
 def config_from_options(values: OptionValues, limits: SinkLimits) -> AsyncSinkConfig | None:
-    """The writer's settings. What cannot be is noted for `values.check()`, and None is given back."""
+    """The settings of the async writer; None if they do not fit together, noted for `values.check()`."""
     batch = _within(values, MAX_BATCH_SIZE, limits.max_batch_size)
     batch_bytes = _within(values, MAX_BATCH_SIZE_IN_BYTES, limits.max_batch_size_in_bytes)
-    # Of two settings that belong together a user may give one: the default of the other follows.
+    # If a user gives one of two settings that must fit together, the default of the other is made to fit.
     record_bytes = _within(values, MAX_RECORD_SIZE_IN_BYTES, limits.max_record_size_in_bytes)
     if not values.given(MAX_RECORD_SIZE_IN_BYTES):
         record_bytes = min(record_bytes, batch_bytes)
@@ -244,7 +248,7 @@ def config_from_options(values: OptionValues, limits: SinkLimits) -> AsyncSinkCo
 def strategy_from_options(
     values: OptionValues, limits: SinkLimits
 ) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
-    """What makes the rate limiter. What cannot be is noted for `values.check()`."""
+    """A function that makes the rate limiting strategy. Problems are noted for `values.check()`."""
     name = values.require(RATE_LIMITING)
     if name.lower() == "token-bucket":
         return _token_bucket(values)
@@ -254,7 +258,7 @@ def strategy_from_options(
     if name.lower() == "none":
         return lambda _: NoRateLimitingStrategy()
     if ":" in name:
-        return _own(values, name)
+        return _user_strategy(values, name)
     if name.lower() != "aimd":
         values.reject_value(RATE_LIMITING, "allowed are aimd, token-bucket, none, or package.module:Name")
     increase = values.require(AIMD_INCREASE)
@@ -282,8 +286,8 @@ def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimit
     return lambda _: TokenBucketRateLimitingStrategy(rate=rate or 1.0, burst=burst or 1)
 
 
-def _own(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
-    """A strategy from elsewhere: whatever `name` is, it is called with the settings, if it takes them."""
+def _user_strategy(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
+    """Calls the class or function called `name`: with the settings if it takes an argument, else without."""
     try:
         make = load_object(name)
         takes_config = bool(inspect.signature(make).parameters)
@@ -291,7 +295,7 @@ def _own(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLim
         values.reject_value(RATE_LIMITING, f"it cannot be loaded: {error}")
         return lambda _: NoRateLimitingStrategy()
 
-    def own(config: AsyncSinkConfig) -> RateLimitingStrategy:
+    def user_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
         strategy = make(config) if takes_config else make()
         missing = [part for part in _STRATEGY_PARTS if not hasattr(strategy, part)]
         if missing:
@@ -300,7 +304,22 @@ def _own(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLim
             )
         return cast("RateLimitingStrategy", strategy)
 
-    return own
+    return user_strategy
+
+
+def progress_listener_from_options(values: OptionValues) -> ProgressListener | None:
+    """The function to call after commits and aborts. Problems are noted for `values.check()`."""
+    name = values.get(PROGRESS_LISTENER)
+    if name is None:
+        return None
+    try:
+        listener: ProgressListener = load_object(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        values.reject_value(PROGRESS_LISTENER, f"it cannot be loaded: {error}")
+        return None
+    if not callable(listener):
+        values.reject_value(PROGRESS_LISTENER, "it cannot be called")
+    return listener
 
 
 def load_object(name: str) -> Any:
@@ -315,23 +334,8 @@ def load_object(name: str) -> Any:
     return functools.reduce(getattr, attributes.split("."), importlib.import_module(module))
 
 
-def progress_listener_from_options(values: OptionValues) -> ProgressListener | None:
-    """Who is told of commits. What cannot be is noted for `values.check()`."""
-    name = values.get(PROGRESS_LISTENER)
-    if name is None:
-        return None
-    try:
-        listener: ProgressListener = load_object(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        values.reject_value(PROGRESS_LISTENER, f"it cannot be loaded: {error}")
-        return None
-    if not callable(listener):
-        values.reject_value(PROGRESS_LISTENER, "it cannot be called")
-    return listener
-
-
 def _within(values: OptionValues, option: Option[int], most: int) -> int:
-    """The value of an option whose default is also the most that the destination takes."""
+    """The value of an option whose default, `most`, is also its maximum."""
     value = values.get(option)
     if value is None:
         return most
