@@ -1,6 +1,6 @@
-"""One root for everything Sluice raises; what an error means travels as attributes, not as classes.
+"""The errors that Sluice raises. Attributes, not classes, say what a service's error means.
 
-A message must be fit for a log that many people read: callers never put a secret into it.
+Messages appear in logs that many people read, so they never hold a secret.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class SluiceError(Exception):
     """Root of every error of this library.
 
     Attributes:
-        retryable: whether the same action may succeed when it is simply tried again.
+        retryable: whether the same call may succeed when it is repeated.
     """
 
     retryable: bool
@@ -23,11 +23,11 @@ class SluiceError(Exception):
 
 
 class OptionError(SluiceError, ValueError):
-    """What the user configured cannot work. Names the option, what was given and what is allowed."""
+    """An option cannot work. Names the option, the given value and what is allowed."""
 
 
 class InvalidRecordError(SluiceError, ValueError):
-    """A row that can never be delivered as it is: no data, too large, a key that is not allowed."""
+    """A row can never be delivered as it is: no data, too large, or a key that is not allowed."""
 
 
 class DataLossError(SluiceError):
@@ -35,20 +35,20 @@ class DataLossError(SluiceError):
 
 
 class CommitError(SluiceError):
-    """An epoch could not be committed. Nothing of it counts as written; a restart commits it again."""
+    """An epoch could not be committed. None of it counts as written; a restart commits it again."""
 
 
 class ServiceError(SluiceError):
-    """A call to a service failed, and retries (where they made sense) did not help.
+    """A call to a service failed, and could not or should not be retried any more.
 
     Attributes:
         operation: the API operation, as the service spells it (``GetRecords``).
-        target: what it was about: a stream, ``stream/shard``, a table, or ``""``.
+        target: the stream, ``stream/shard``, table or other resource; ``""`` if there is none.
         code: the service's error code (``ProvisionedThroughputExceededException``), an HTTP status
-            or the transport error's name.
+            or the name of the transport error.
         throttling: the service asked to slow down.
         missing: the stream, shard or other resource does not exist.
-        expired_iterator: a shard iterator outlived its five minutes: a fresh one will do.
+        expired_iterator: the shard iterator is older than five minutes: get a new one.
         invalid_argument: the service refused the request as malformed.
     """
 

@@ -1,7 +1,7 @@
-"""The one retry mechanism: bounded attempts with full jitter.
+"""Retries with full jitter. Whatever Sluice retries, it retries with `Retrier`.
 
-The wait before attempt n+1 is ``random() * min(max, base * exponent**n)``, as FLIP-128 has it and
-https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/ explains.
+The wait after failed attempt n, counted from 0, is ``random() * min(max, base * exponent**n)``, as in
+FLIP-128; https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/ explains why.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How often an operation is retried and how long the waits are (seconds)."""
+    """How often an operation is retried, and how long the waits are (`base` and `max` in seconds)."""
 
     max_retries: int
     base: float
@@ -45,8 +45,9 @@ class Backoff:
 class Retrier:
     """Calls a function until it succeeds, its error is not retryable, or the retries are used up.
 
-    ``sleep`` and ``jitter`` (a number in [0, 1)) are injected, so that tests are tables. A sleep
-    that raises ends the retrying with what it raised: that is how a stopping task gets out.
+    Args:
+        sleep: waits so many seconds. When it raises, `call` raises the same: a task that stops ends that way.
+        jitter: returns a random number in [0, 1).
     """
 
     sleep: Callable[[float], None] = time.sleep
@@ -56,7 +57,7 @@ class Retrier:
         """Returns what `function` returns.
 
         Raises:
-            SluiceError: the last one, unchanged, when it is not retryable or no retry is left.
+            SluiceError: that `function` raised last: it is not retryable, or no retry is left.
         """
 
         def wait(state: tenacity.RetryCallState) -> float:
