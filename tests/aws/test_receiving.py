@@ -1,4 +1,4 @@
-"""Pages received in one piece: through the session of the SDK, once it is known, and only then."""
+"""Pages received in one piece: through the SDK's session, as soon as an answer has shown it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from urllib3.response import HTTPResponse
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.errors import translate
-from sluice.aws.receiving import Receiver
+from sluice.aws.receiving import PageReceiver
 
 BODY = b"x" * 1_000_000
 
 
 class Connection:
-    """Takes the place of a socket."""
+    """In place of a socket."""
 
     def __init__(self, sent: bytes) -> None:
         self._sent = sent
@@ -32,7 +32,7 @@ class Connection:
 
 
 def from_the_network(body: bytes = BODY, length: int | None = None) -> AWSResponse:
-    """An answer as the SDK's session gives it, its body unread."""
+    """An answer as the SDK's session returns it, with its body unread."""
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (len(body) if length is None else length)
     connection: Any = Connection(head + body)
     answered = http.client.HTTPResponse(connection)
@@ -45,7 +45,7 @@ def from_the_network(body: bytes = BODY, length: int | None = None) -> AWSRespon
 
 
 class Session:
-    """Takes the place of the SDK's HTTP session."""
+    """In place of the SDK's HTTP session."""
 
     def __init__(self, given: Any) -> None:
         self.given = given
@@ -68,16 +68,16 @@ class Request:
     stream_output = False
 
 
-def met(given: Any) -> tuple[Receiver, Session]:
+def receiver_and_session(given: Any) -> tuple[PageReceiver, Session]:
     """A receiver after the first answer, and the session that answers with `given`."""
-    receiver, session = Receiver(), Session(given)
-    receiver.meet(response=(from_the_network(), {}), endpoint=Endpoint(session))
+    receiver, session = PageReceiver(), Session(given)
+    receiver.remember_session(response=(from_the_network(), {}), endpoint=Endpoint(session))
     return receiver, session
 
 
 def test_a_body_is_read_at_once() -> None:
-    """The session leaves it unread, and the SDK gets it in one piece."""
-    receiver, session = met(from_the_network())
+    """The session leaves the body unread, and the SDK gets it in one piece."""
+    receiver, session = receiver_and_session(from_the_network())
     request = Request()
     received = receiver.send(request=request)
 
@@ -90,24 +90,24 @@ def test_a_body_is_read_at_once() -> None:
 
 
 def test_before_the_first_answer_the_sdk_sends() -> None:
-    """A failed attempt has no answer; it tells nothing either."""
-    receiver = Receiver()
-    receiver.meet(response=None, endpoint=Endpoint(Session(from_the_network())))
+    """A failed attempt has no answer, and shows no session."""
+    receiver = PageReceiver()
+    receiver.remember_session(response=None, endpoint=Endpoint(Session(from_the_network())))
 
     assert receiver.send(request=Request()) is None
 
 
-def test_an_endpoint_without_a_session_is_the_sdks() -> None:
-    """What an SDK to come may have in its place is left alone."""
-    receiver = Receiver()
-    receiver.meet(response=(from_the_network(), {}), endpoint=object())
+def test_the_sdk_sends_where_the_endpoint_has_no_session() -> None:
+    """A later SDK may have something else in its place."""
+    receiver = PageReceiver()
+    receiver.remember_session(response=(from_the_network(), {}), endpoint=object())
 
     assert receiver.send(request=Request()) is None
 
 
-def test_a_body_that_is_cut_short_is_worth_another_try() -> None:
-    """As where the SDK reads it."""
-    receiver, _ = met(from_the_network(length=len(BODY) + 1))
+def test_a_body_that_is_cut_short_is_retryable() -> None:
+    """As when the SDK reads it."""
+    receiver, _ = receiver_and_session(from_the_network(length=len(BODY) + 1))
     with pytest.raises(ProtocolError) as caught:
         receiver.send(request=Request())
 
@@ -115,15 +115,15 @@ def test_a_body_that_is_cut_short_is_worth_another_try() -> None:
 
 
 def test_what_the_session_raises_reaches_the_sdk() -> None:
-    """Which hands it to the caller."""
-    receiver, session = met(ConnectionRefusedError("nobody there"))
+    """The SDK hands the error to the caller."""
+    receiver, session = receiver_and_session(ConnectionRefusedError("nobody there"))
     with pytest.raises(ConnectionRefusedError):
         receiver.send(request=Request())
     assert len(session.requests) == 1
 
 
-def test_a_client_receives_so_from_its_second_answer_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hooks are where the SDK asks them; other operations are left as they are."""
+def test_a_client_receives_in_one_piece_from_its_second_page_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK calls the hooks; other operations stay as they are."""
     left_unread: list[bool] = []
 
     def send(_session: Any, request: Any) -> AWSResponse:
@@ -140,8 +140,8 @@ def test_a_client_receives_so_from_its_second_answer_on(monkeypatch: pytest.Monk
     assert [each["MillisBehindLatest"] for each in answers] == [7, 7, 7]
 
 
-def test_what_stands_for_the_network_is_asked_on() -> None:
-    """Mocks of the SDK answer in the same event: a client that has met one sends nothing by itself."""
+def test_a_mock_of_the_network_goes_on_answering() -> None:
+    """Mocks of the SDK handle the same event. After an answer of a mock the client still sends nothing."""
     client = client_for(
         ConnectionConfig(region="eu-west-1", access_key_id="a", secret_access_key="b"), "kinesis"
     )

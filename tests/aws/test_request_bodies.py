@@ -1,4 +1,4 @@
-"""Bodies that the library writes: they say what the SDK's would, and all else of the request is the SDK's."""
+"""Bodies that the library writes: the same as the SDK's, in requests that are otherwise the SDK's."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSPreparedRequest, AWSRequest
 from botocore.credentials import Credentials
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kinesis_transport import Transport, answer, header
 
 from sluice.aws import clients, request_bodies
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.request_bodies import Ready
+from sluice.aws.request_bodies import PreparedParameter
 from sluice.destinations.kinesis import KinesisEntry
 
 CONFIG = ConnectionConfig(region="eu-west-1", access_key_id="AKIDEXAMPLE", secret_access_key="hush")
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 ENTRY = {"Data": b"", "PartitionKey": "-"}
-# Those that change with every request.
+# Headers that change with every request.
 VOLATILE = {"authorization", "x-amz-date", "amz-sdk-invocation-id", "content-length"}
 
 
@@ -39,7 +39,7 @@ def _fresh_clients() -> Iterator[None]:
 
 
 def sent(service: str, method: str, **parameters: Any) -> AWSPreparedRequest:
-    """What goes out for a call of the SDK's client."""
+    """The request that a call of the SDK's client sends."""
     client = client_for(CONFIG, service)
     transport = Transport(lambda _, __: answer({}))
     transport.install(client)
@@ -100,10 +100,9 @@ WRITES = st.lists(
     min_size=1,
     max_size=4,
 )
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 
 
-def as_the_sdk_takes_them(entries: list[KinesisEntry]) -> Any:
+def as_sdk_parameter(entries: list[KinesisEntry]) -> Any:
     return [
         {"Data": entry.data, "PartitionKey": entry.partition_key}
         | ({} if entry.explicit_hash_key is None else {"ExplicitHashKey": entry.explicit_hash_key})
@@ -111,10 +110,12 @@ def as_the_sdk_takes_them(entries: list[KinesisEntry]) -> Any:
     ]
 
 
-def check_the_same(service: str, method: str, name: str, value: Any, *, stand_in: Any, **more: Any) -> None:
-    """A call with what is ready and one without differ in nothing that means anything."""
-    plain = as_the_sdk_takes_them(value) if name == "Records" and service == "kinesis" else value
-    ours = sent(service, method, **{name: Ready(value, stand_in)}, **more)
+def check_the_same(
+    service: str, method: str, name: str, value: Any, *, placeholder: Any, **more: Any
+) -> None:
+    """A call with a prepared parameter sends what a plain call sends, but for volatile headers."""
+    plain = as_sdk_parameter(value) if name == "Records" and service == "kinesis" else value
+    ours = sent(service, method, **{name: PreparedParameter(value, placeholder)}, **more)
     theirs = sent(service, method, **{name: plain}, **more)
 
     assert body_of(ours) == body_of(theirs)
@@ -127,53 +128,52 @@ def check_the_same(service: str, method: str, name: str, value: Any, *, stand_in
 
 
 @given(ENTRIES, STREAM)
-@SLOW
-def test_put_records_says_what_the_sdk_would(entries: list[KinesisEntry], stream: dict[str, str]) -> None:
-    """Data, keys and the stream; to the endpoint that the stream's ARN asks for."""
-    check_the_same("kinesis", "put_records", "Records", entries, stand_in=(ENTRY,), **stream)
+def test_put_records_has_the_body_of_the_sdk(entries: list[KinesisEntry], stream: dict[str, str]) -> None:
+    """Data, keys and the stream; at the endpoint that belongs to the stream's ARN."""
+    check_the_same("kinesis", "put_records", "Records", entries, placeholder=(ENTRY,), **stream)
 
 
 @given(st.lists(st.fixed_dictionaries({"Data": BYTES}), min_size=1, max_size=5))
-@SLOW
-def test_put_record_batch_says_what_the_sdk_would(records: Any) -> None:
+def test_put_record_batch_has_the_body_of_the_sdk(records: Any) -> None:
     """The same for Firehose."""
     check_the_same(
         "firehose",
         "put_record_batch",
         "Records",
         records,
-        stand_in=({"Data": b""},),
+        placeholder=({"Data": b""},),
         DeliveryStreamName="orders",
     )
 
 
 @given(MESSAGES)
-@SLOW
-def test_send_message_batch_says_what_the_sdk_would(messages: Any) -> None:
+def test_send_message_batch_has_the_body_of_the_sdk(messages: Any) -> None:
     """The same for SQS, nested attributes included."""
     check_the_same(
         "sqs",
         "send_message_batch",
         "Entries",
         messages,
-        stand_in=({"Id": "0", "MessageBody": "-"},),
+        placeholder=({"Id": "0", "MessageBody": "-"},),
         QueueUrl="https://sqs.eu-west-1.amazonaws.com/123456789012/orders",
     )
 
 
 @given(WRITES, st.sampled_from(["orders", "arn:aws:dynamodb:eu-west-1:123456789012:table/orders"]))
-@SLOW
-def test_batch_write_item_says_what_the_sdk_would(writes: Any, table: str) -> None:
-    """The same for DynamoDB, whatever is nested in an item, bytes in lists included."""
-    stand_in: Any = {table: ({"DeleteRequest": {"Key": {}}},)}
-    check_the_same("dynamodb", "batch_write_item", "RequestItems", {table: writes}, stand_in=stand_in)
+def test_batch_write_item_has_the_body_of_the_sdk(writes: Any, table: str) -> None:
+    """The same for DynamoDB, with any nesting of an item, bytes in lists included."""
+    placeholder: Any = {table: ({"DeleteRequest": {"Key": {}}},)}
+    check_the_same("dynamodb", "batch_write_item", "RequestItems", {table: writes}, placeholder=placeholder)
 
 
 @pytest.mark.parametrize("stream", [{"StreamName": "orders"}, {"StreamARN": ARN}])
-def test_what_is_sent_is_what_is_signed_and_measured(stream: dict[str, str]) -> None:
-    """Length and signature are those of the body that goes out, not of the stand-in."""
+def test_length_and_signature_are_those_of_the_body(stream: dict[str, str]) -> None:
+    """Of the body that is sent, not of the placeholder."""
     request = sent(
-        "kinesis", "put_records", Records=Ready([KinesisEntry(b"x" * 5000, "k")], (ENTRY,)), **stream
+        "kinesis",
+        "put_records",
+        Records=PreparedParameter([KinesisEntry(b"x" * 5000, "k")], (ENTRY,)),
+        **stream,
     )
     assert isinstance(request.body, bytes)
     assert int(header(request, "Content-Length")) == len(request.body) > 5000
@@ -192,9 +192,14 @@ def test_what_is_sent_is_what_is_signed_and_measured(stream: dict[str, str]) -> 
     assert authorization.endswith(f"Signature={auth.signature(text, unsigned)}")
 
 
-def test_a_call_without_anything_ready_is_the_sdks_own() -> None:
-    """It is checked and written by the SDK, byte for byte, also right after one that was ready."""
-    sent("kinesis", "put_records", Records=Ready([KinesisEntry(b"a", "k")], (ENTRY,)), StreamName="orders")
+def test_the_sdk_writes_a_call_without_prepared_parameters() -> None:
+    """It checks and writes the body, byte for byte, also right after a prepared one."""
+    sent(
+        "kinesis",
+        "put_records",
+        Records=PreparedParameter([KinesisEntry(b"a", "k")], (ENTRY,)),
+        StreamName="orders",
+    )
     request = sent(
         "kinesis", "put_records", Records=[{"Data": b"a", "PartitionKey": "k"}], StreamName="orders"
     )
@@ -206,19 +211,19 @@ def test_a_call_without_anything_ready_is_the_sdks_own() -> None:
 
 
 def test_other_parameters_are_still_checked() -> None:
-    """What is not ready is the SDK's to refuse."""
+    """The SDK refuses bad values of parameters that are not prepared."""
     with pytest.raises(Exception, match="StreamName"):
-        sent("kinesis", "put_records", Records=Ready([], (ENTRY,)), StreamName=5)
+        sent("kinesis", "put_records", Records=PreparedParameter([], (ENTRY,)), StreamName=5)
 
 
 @pytest.mark.parametrize("resolved", [True, False])
 def test_another_protocol_is_written_by_the_sdk(resolved: bool) -> None:
-    """An SDK to come may speak CBOR with the service: it gets the entries as it takes them."""
+    """A later SDK may speak CBOR with the service: it gets the entries as plain parameters."""
     service = SimpleNamespace(metadata={"protocol": "json" if resolved else "smithy-rpc-v2-cbor"})
     if resolved:
         service.resolved_protocol = "smithy-rpc-v2-cbor"
     params: dict[str, Any] = {
-        "Records": Ready([KinesisEntry(b"\xff", "k", "7")], (ENTRY,)),
+        "Records": PreparedParameter([KinesisEntry(b"\xff", "k", "7")], (ENTRY,)),
         "StreamName": "s",
     }
     context: dict[str, Any] = {}
@@ -229,8 +234,8 @@ def test_another_protocol_is_written_by_the_sdk(resolved: bool) -> None:
     assert context == {}
 
 
-def test_an_entry_has_its_fields_as_on_the_wire() -> None:
-    """A hash key that is not there is left out, as null would be refused."""
+def test_an_entry_has_the_fields_of_the_api() -> None:
+    """A missing hash key is left out, as the service would refuse null."""
     assert msgspec.to_builtins(KinesisEntry(b"a", "k"), builtin_types=(bytes,)) == {
         "Data": b"a",
         "PartitionKey": "k",

@@ -1,4 +1,4 @@
-"""Answers that the library reads by type: the same as by the SDK, whatever is in them, damage included."""
+"""Answers that the library decodes: the same as the SDK's, with any content, damage included."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from botocore.parsers import ResponseParserFactory
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_answers import parsed_by_the_sdk, parsed_by_us, response_of, shape_of, written
 
@@ -42,7 +42,7 @@ ARRIVALS = st.one_of(
     st.integers(0, 4 * 10**9).map(lambda half: half + 0.000_000_5),
 )
 DATA = st.one_of(st.binary(max_size=100), st.just(b""), st.just(b"\x00\xff" * 2_000))
-LONG = st.sampled_from([long_records._LONG, 0])  # with 0, records of all lengths are read as long ones are
+LONG = st.sampled_from([long_records._LONG, 0])  # with 0, short records are cut as well
 
 
 @st.composite
@@ -81,20 +81,20 @@ def bodies(draw: st.DrawFn) -> bytes:
 
 
 def page_of(body: bytes, parse: Any) -> Page:
-    """As the client gets it. Raises whatever makes the call be tried again."""
+    """The page that the client returns. Raises the error for which the client would retry."""
     response = response_of(body)
     parsed = parse(response, GET_RECORDS)
     model: Any = type("Model", (), {"has_streaming_output": False, "has_event_stream_output": False})
     model.http, model.metadata, model.output_shape = {}, {"protocol": "json"}, GET_RECORDS
     answered: Any = type("Answer", (), {"status_code": 200, "content": body, "headers": {}})
-    hooks.refuse_damage(http_response=answered, parsed=parsed, model=model)
+    hooks.refuse_damaged_answer(http_response=answered, parsed=parsed, model=model)
     return client._page(parsed)
 
 
 @given(bodies(), LONG)
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=200)
-def test_a_page_is_what_the_sdk_would_have_made_of_it(body: bytes, long: int) -> None:
-    """Every field, to the microsecond, whatever else the answer holds and however it is written."""
+@settings(max_examples=200)
+def test_a_page_is_that_of_the_sdk(body: bytes, long: int) -> None:
+    """Every field, to the microsecond, with any other fields and in any form of JSON."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(long_records, "_LONG", long)
         ours = page_of(body, parsed_by_us)
@@ -106,9 +106,9 @@ def test_a_page_is_what_the_sdk_would_have_made_of_it(body: bytes, long: int) ->
 
 
 @given(bodies(), st.data(), LONG)
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=500)
+@settings(max_examples=500)
 def test_damage_is_found_wherever_the_sdk_finds_it(body: bytes, data: st.DataObject, long: int) -> None:
-    """Cut, a byte changed, a field of another type: the same page or the same refusal, never less."""
+    """The page is cut, or a byte is changed, added or left out: the same page or the same error."""
     place = data.draw(st.integers(0, len(body) - 1))
     change = data.draw(st.sampled_from(["cut", "change", "add", "leave out"]))
     byte = data.draw(st.integers(0, 255).map(lambda value: bytes([value])))
@@ -142,8 +142,8 @@ WHOLE = {"SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.5, "Data": "YQ=
         WHOLE | {"SequenceNumber": 5},
     ],
 )
-def test_what_is_not_as_expected_is_left_to_the_sdk(record: dict[str, Any]) -> None:
-    """Some emulators write fields their own way, and the SDK understands them."""
+def test_the_sdk_reads_fields_of_unexpected_types(record: dict[str, Any]) -> None:
+    """Some emulators write fields in other ways, which the SDK understands."""
     body = json.dumps({"Records": [WHOLE, record], "MillisBehindLatest": 0}).encode()
     ours = page_of(body, parsed_by_us)
 
@@ -153,8 +153,8 @@ def test_what_is_not_as_expected_is_left_to_the_sdk(record: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("missing", list(WHOLE))
 @pytest.mark.parametrize("by", [dict.pop, lambda record, name: record.update({name: None})])
-def test_a_record_without_a_field_is_no_record(missing: str, by: Any) -> None:
-    """Left out or null: the answer is damaged, the page is not shorter."""
+def test_a_record_without_a_field_is_damage(missing: str, by: Any) -> None:
+    """Left out or null: the record is not dropped from the page."""
     record = dict(WHOLE)
     by(record, missing)
     body = json.dumps({"Records": [WHOLE, record], "MillisBehindLatest": 0}).encode()
@@ -164,8 +164,8 @@ def test_a_record_without_a_field_is_no_record(missing: str, by: Any) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-62_135_596_801.0, 253_402_300_800.0, 1e300])
-def test_a_time_that_is_no_date_is_damage(seconds: float) -> None:
-    """It must be found where the call can be tried again, not where rows are made."""
+def test_an_arrival_beyond_all_dates_is_damage(seconds: float) -> None:
+    """It is found where the call can be retried, not where rows are built."""
     body = json.dumps(
         {"Records": [WHOLE | {"ApproximateArrivalTimestamp": seconds}], "MillisBehindLatest": 0}
     ).encode()
@@ -175,29 +175,29 @@ def test_a_time_that_is_no_date_is_damage(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("status", [300, 400, 500])
-def test_errors_are_the_sdks(status: int) -> None:
-    """Whatever is not a good answer is read by the SDK, even if it looks like a page."""
+def test_the_sdk_reads_errors(status: int) -> None:
+    """Also one that looks like a page."""
     response = response_of(b'{"Records": [], "MillisBehindLatest": 0, "__type": "Oops"}', status)
 
     assert parsed_by_us(response, GET_RECORDS) == parsed_by_the_sdk(response, GET_RECORDS)
 
 
-def test_another_protocol_is_the_sdks() -> None:
+def test_the_sdk_reads_other_protocols() -> None:
     """The readers know JSON only."""
     ours: Any = hooks.ParserFactory().create_parser("rest-xml")
 
     assert type(ours) is type(ResponseParserFactory().create_parser("rest-xml"))
 
 
-def test_what_the_sdk_says_of_every_answer_is_there() -> None:
-    """Status, request id and headers in lower case: the clock of the service is among them."""
+def test_an_answer_has_the_sdks_metadata() -> None:
+    """Status, request id, and headers in lower case; one of them is the service's time."""
     response = response_of(b'{"Records": [], "MillisBehindLatest": 0}')
     ours = parsed_by_us(response, GET_RECORDS)["ResponseMetadata"]
 
     assert ours == parsed_by_the_sdk(response, GET_RECORDS)["ResponseMetadata"]
 
 
-# --- what became of entries ---------------------------------------------------------------------------
+# --- outcomes of entries ------------------------------------------------------------------------------
 
 TEXTS = st.one_of(st.none(), st.text(max_size=30), st.just("ProvisionedThroughputExceededException"))
 FIELDS = ("ErrorCode", "ErrorMessage", "SequenceNumber", "ShardId", "RecordId")
@@ -208,9 +208,8 @@ OUTCOMES = st.lists(
 
 @pytest.mark.parametrize(("shape", "name"), PUTS)
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.too_slow])
-def test_outcomes_are_what_the_sdk_would_have_made(shape: Any, name: str, data: st.DataObject) -> None:
-    """One for each entry, in order, with code and message."""
+def test_outcomes_are_those_of_the_sdk(shape: Any, name: str, data: st.DataObject) -> None:
+    """One per entry, in order, with code and message."""
     whole = {name: data.draw(OUTCOMES), "FailedRecordCount": 1, "FailedPutCount": 1} | data.draw(MORE)
     response = response_of(written(Random(data.draw(SEEDS)), whole).encode())
     ours, theirs = parsed_by_us(response, shape), parsed_by_the_sdk(response, shape)
@@ -225,8 +224,8 @@ def test_outcomes_are_what_the_sdk_would_have_made(shape: Any, name: str, data: 
 
 
 @pytest.mark.parametrize(("shape", "name"), PUTS)
-def test_outcomes_that_are_not_as_expected_are_left_to_the_sdk(shape: Any, name: str) -> None:
-    """A cut answer, one without outcomes, a code that is no text."""
+def test_the_sdk_reads_outcomes_of_unexpected_types(shape: Any, name: str) -> None:
+    """A cut answer, one without outcomes, a code that is not text."""
     bodies = ("", "{", "[]", "{}", f'{{"{name}": null}}', f'{{"{name}": [{{"ErrorCode": 5}}]}}')
     for body in bodies:
         response = response_of(body.encode())

@@ -1,19 +1,10 @@
-"""What Sluice adds to the SDK's clients through the SDK's own hooks.
+"""The hooks that the library registers with SDK clients: what changes requests and answers on their way.
 
-This is the one place that touches requests and answers on their way.
-
-- `keep_fractions`: older SDKs cut timestamps to whole seconds; an ``AT_TIMESTAMP`` iterator or
-  subscription would start up to a second early.
-- `refuse_damage`: the SDK reads an answer that is cut short as one without any fields, and a
-  ``GetRecords`` without ``NextShardIterator`` means "the shard has ended". Records would be lost.
-- `sluice.aws.request_bodies`: bodies of large requests, which the library writes itself.
-- `sluice.aws.receiving`: pages of records, received in one piece.
-- `ParserFactory`: answers that the library reads itself, faster than the SDK does.
+https://botocore.amazonaws.com/v1/documentation/api/latest/topics/events.html
 """
 
 from __future__ import annotations
 
-import calendar
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -22,9 +13,10 @@ from typing import Any, Final
 from botocore.parsers import ResponseParserFactory
 
 from sluice.aws.errors import DamagedAnswerError
-from sluice.aws.receiving import Receiver
+from sluice.aws.receiving import PageReceiver
 from sluice.aws.request_bodies import insert_body, substitute
 from sluice.aws.responses import metadata_of, read_put_record_batch, read_put_records, read_records
+from sluice.instants import MICROS_PER_SECOND, micros_from_datetime
 
 __all__ = ["ParserFactory", "install"]
 
@@ -32,54 +24,60 @@ _CONTEXT_KEY: Final = "sluice_timestamp"
 
 
 def install(client: Any) -> None:
-    """Registers the hooks with an SDK client."""
-    events = client.meta.events
+    """Registers the hooks with an SDK client. Events of other services than the client's never come."""
     service = client.meta.service_model.service_id.hyphenize()
-    events.register(f"after-call.{service}", refuse_damage, unique_id="sluice-damage")
-    events.register(f"before-parameter-build.{service}", substitute, unique_id="sluice-set-aside")
-    events.register(f"before-call.{service}", insert_body, unique_id="sluice-put-in")
-    if service == "kinesis":
-        Receiver().install(events, "kinesis.GetRecords")
-        events.register(
-            "before-parameter-build.kinesis.GetShardIterator",
-            remember_timestamp,
-            unique_id="sluice-timestamp",
-        )
-        events.register("before-call.kinesis.GetShardIterator", keep_fractions, unique_id="sluice-fractions")
-        events.register(
-            "before-parameter-build.kinesis.SubscribeToShard",
-            remember_position,
-            unique_id="sluice-timestamp",
-        )
-        events.register("before-call.kinesis.SubscribeToShard", keep_fractions, unique_id="sluice-fractions")
+    receiver = PageReceiver()
+    hooks = (
+        # Large requests: the library writes their bodies.
+        (f"before-parameter-build.{service}", substitute),
+        (f"before-call.{service}", insert_body),
+        # Large answers: received in one piece.
+        ("needs-retry.kinesis", receiver.remember_session),
+        ("before-send.kinesis.GetRecords", receiver.send),
+        # Answers that are cut short.
+        (f"after-call.{service}", refuse_damaged_answer),
+        # Timestamps with microseconds.
+        ("before-parameter-build.kinesis.GetShardIterator", remember_timestamp),
+        ("before-call.kinesis.GetShardIterator", keep_fraction),
+        ("before-parameter-build.kinesis.SubscribeToShard", remember_position_timestamp),
+        ("before-call.kinesis.SubscribeToShard", keep_fraction),
+    )
+    for event, hook in hooks:
+        client.meta.events.register(event, hook)
 
 
 def remember_timestamp(*, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """Keeps the exact instant for `keep_fractions`, which sees only the finished body."""
+    """Keeps the exact timestamp for `keep_fraction`, which sees only the body that the SDK has written."""
     if isinstance(params.get("Timestamp"), datetime):
         context[_CONTEXT_KEY] = params["Timestamp"]
 
 
-def remember_position(*, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """As `remember_timestamp`, of a subscription's starting position."""
+def remember_position_timestamp(*, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
+    """As `remember_timestamp`, for the starting position of a subscription."""
     position = params.get("StartingPosition")
     if isinstance(position, Mapping):
         remember_timestamp(params=position, context=context)
 
 
-def keep_fractions(*, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """Puts the timestamp into the body as epoch seconds with microseconds."""
-    instant: datetime | None = context.get(_CONTEXT_KEY)
-    if instant is None:
+def keep_fraction(*, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    """Writes the timestamp into the body as seconds since the epoch, with microseconds.
+
+    Older SDKs cut it to whole seconds: reading would start up to a second early.
+    """
+    timestamp: datetime | None = context.get(_CONTEXT_KEY)
+    if timestamp is None:
         return
-    micros = calendar.timegm(instant.utctimetuple()) * 1_000_000 + instant.microsecond
     body = json.loads(params["body"])
-    body.get("StartingPosition", body)["Timestamp"] = micros / 1_000_000
+    body.get("StartingPosition", body)["Timestamp"] = micros_from_datetime(timestamp) / MICROS_PER_SECOND
     params["body"] = json.dumps(body).encode()
 
 
-def refuse_damage(*, http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
-    """Raises DamagedAnswerError for a good status whose body is not whole."""
+def refuse_damaged_answer(*, http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+    """Raises DamagedAnswerError for an answer with a good status whose body is not whole.
+
+    The SDK reads such a body as an answer without fields. A ``GetRecords`` answer without
+    ``NextShardIterator`` means that the shard has ended, so its later records would be lost.
+    """
     if http_response.status_code >= 300 or model.has_streaming_output or model.has_event_stream_output:
         return
     if model.http.get("method") == "HEAD":
@@ -92,7 +90,7 @@ def refuse_damage(*, http_response: Any, parsed: dict[str, Any], model: Any, **_
         and "content-encoding" not in http_response.headers
     ):
         raise DamagedAnswerError(f"the answer has {len(body)} of {announced} bytes")
-    # A chunked answer announces no length. One that parsed to nothing is rare enough to look at twice.
+    # A chunked answer announces no length. One without fields is rare, so it is worth decoding twice.
     if len(parsed) <= 1 and model.metadata.get("protocol") == "json" and model.output_shape is not None:
         try:
             whole = isinstance(json.loads(body), dict) if body else not model.output_shape.members
@@ -105,28 +103,28 @@ def refuse_damage(*, http_response: Any, parsed: dict[str, Any], model: Any, **_
 # --- answers -----------------------------------------------------------------------------------------
 
 
-def _raw_stream(response: Mapping[str, Any]) -> dict[str, Any]:
-    # The SDK would insist on an "initial-response" first and make an object of every field.
+def _unread_stream(response: Mapping[str, Any]) -> dict[str, Any]:
+    """The body as urllib3 has it. The SDK would wait for an "initial-response" and parse every event."""
     return {"EventStream": response["body"], "ResponseMetadata": metadata_of(response)}
 
 
-# By the name that the API's model gives the answer's shape: what reads it in the SDK's place, unless it
-# gives None.
+# Shape of the answer, as the API's model names it, to its reader. A reader returns None where the SDK has to
+# read the answer.
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]]] = {
     "GetRecordsOutput": read_records,
     "PutRecordsOutput": read_put_records,
     "PutRecordBatchOutput": read_put_record_batch,
-    "SubscribeToShardOutput": _raw_stream,  # EventStream: the body as urllib3 has it, unread
+    "SubscribeToShardOutput": _unread_stream,
 }
 
 
 class ParserFactory(ResponseParserFactory):
-    """A session's ``response_parser_factory``: the SDK's own, but for good answers in `_READERS`."""
+    """A session's ``response_parser_factory``: the SDK's own, with `_READERS` before its JSON parser."""
 
     def create_parser(self, protocol_name: str) -> Any:
         """The parser of a protocol."""
         parser = super().create_parser(protocol_name)
-        # An SDK to come may speak another protocol with the same service: that it must read by itself.
+        # A later SDK may speak another protocol with the same service: the readers know JSON only.
         return _Parser(parser) if protocol_name == "json" else parser
 
 
