@@ -1,4 +1,4 @@
-"""A transport in place of the network: answers what a test hands it, keeps what was sent."""
+"""A transport in place of the network: returns the answers of a test, and keeps the requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def header(request: AWSPreparedRequest, name: str) -> str:
 
 
 class RawBody:
-    """What botocore reads an answer's body from."""
+    """The raw body of an answer, as botocore reads it."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -40,7 +40,7 @@ class Transport:
 
     def install(self, client: Any) -> None:
         service = client.meta.service_model.service_id.hyphenize()
-        # Clients are shared: the last transport that was installed answers.
+        # Tests share clients: the last transport that was installed answers.
         client.meta.events.unregister(f"before-send.{service}", unique_id="transport")
         client.meta.events.register(f"before-send.{service}", self.send, unique_id="transport")
 

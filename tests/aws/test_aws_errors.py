@@ -1,4 +1,4 @@
-"""What an SDK error becomes: its meaning as attributes, its message fit for a log."""
+"""SDK errors become ServiceErrors: attributes say what they mean, and messages hold no secrets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def flags(error: ServiceError) -> set[str]:
     ],
 )
 def test_what_a_service_error_means(code: str, status: int, expected: set[str]) -> None:
-    """Each error code of the service has exactly the attributes that its callers act on."""
+    """Each error code of the service sets exactly the attributes that callers act on."""
     assert flags(meaning(client_error(code, status=status))) == expected
 
 
@@ -104,7 +104,7 @@ TRANSPORT_ERRORS: list[tuple[Exception, bool, bool]] = [
     ("error", "retryable", "unanswered"), TRANSPORT_ERRORS, ids=lambda value: repr(value)[:40]
 )
 def test_what_a_transport_error_means(error: Exception, retryable: bool, unanswered: bool) -> None:
-    """What may pass is retried; what failed before any answer came can be told from the rest."""
+    """Transient errors are retryable; `is_unanswered` tells those that came before any answer."""
     found = meaning(error)
     assert found.retryable is retryable
     assert is_unanswered(found) is unanswered
@@ -112,12 +112,12 @@ def test_what_a_transport_error_means(error: Exception, retryable: bool, unanswe
 
 
 def test_a_request_the_sdk_refuses_is_an_invalid_argument() -> None:
-    """The SDK's own validation counts as the service's."""
+    """The SDK's validation counts as the service's."""
     assert flags(meaning(sdk.ParamValidationError(report="bad"))) == {"invalid_argument"}
 
 
 def test_the_message_names_operation_target_endpoint_and_cause() -> None:
-    """A line of a log is enough to know what failed, on what, where and why."""
+    """One line of a log says what failed, on what, where and why."""
     error = meaning(client_error("AccessDeniedException", "User x may not"))
     assert str(error) == (
         f"GetRecords of orders/shardId-1 at {ENDPOINT} failed: AccessDeniedException: User x may not"
@@ -129,14 +129,14 @@ def test_the_message_names_operation_target_endpoint_and_cause() -> None:
     )
 
 
-def test_the_message_does_without_what_is_not_known() -> None:
-    """No target, no endpoint, no message of the service: the sentence still reads."""
+def test_the_message_leaves_out_what_is_not_known() -> None:
+    """No target, no endpoint, no message of the service."""
     error = translate(client_error("", "", 503), operation="ListStreams", target="", endpoint=None)
     assert str(error) == "ListStreams failed: 503: HTTP status 503"
 
 
 def test_a_connection_error_says_why() -> None:
-    """The reason of the operating system is kept, the object's address in memory is not."""
+    """The message has the operating system's reason, and no address in memory."""
     connection = HTTPConnection("h", 1)
     inner = http.NewConnectionError(connection, "Failed to establish a new connection: refused")
     error = meaning(sdk.EndpointConnectionError(endpoint_url=ENDPOINT, error=inner))
@@ -144,13 +144,13 @@ def test_a_connection_error_says_why() -> None:
 
 
 def test_refused_credentials_name_the_options() -> None:
-    """Who reads that a token is invalid also reads which options to look at."""
+    """The message says which options to check."""
     for error in (client_error("UnrecognizedClientException"), sdk.NoCredentialsError()):
         assert "'awsAccessKeyId', 'profile', 'roleArn'" in str(meaning(error))
 
 
 def test_a_role_that_cannot_be_assumed_is_named() -> None:
-    """Credentials of a role are fetched inside another call: its error says so."""
+    """The SDK assumes the role inside another call: the error says so."""
     error = meaning(client_error("AccessDenied", "not authorized", 403, operation="AssumeRole"))
     assert "AssumeRole (options 'roleArn', 'stsEndpointUrl'): not authorized" in str(error)
 
@@ -177,8 +177,8 @@ HASH = "a1" * 32
         "key AKIAABCDEFGHIJKLMNOP does not exist",
     ],
 )
-def test_what_services_echo_is_redacted(text: str) -> None:
-    """Keys, tokens and signatures that come back in a message go no further."""
+def test_secrets_that_services_echo_are_redacted(text: str) -> None:
+    """No key, token or signature of a service's message gets into ours."""
     shown = str(meaning(client_error("InvalidSignatureException", text)))
     for secret in (TOKEN[:20], HASH, "AKIAABCDEFGHIJKLMNOP"):
         assert secret not in shown
@@ -186,7 +186,7 @@ def test_what_services_echo_is_redacted(text: str) -> None:
 
 
 def test_credentials_in_a_url_are_redacted() -> None:
-    """A proxy's user and password do not reach a log."""
+    """A proxy's user and password do not get into a log."""
     assert (
         redact("Failed to connect to http://user:pass@proxy:3128/")
         == "Failed to connect to http://***@proxy:3128/"
@@ -194,7 +194,7 @@ def test_credentials_in_a_url_are_redacted() -> None:
 
 
 def test_plain_words_survive_redaction() -> None:
-    """What helps a reader stays: names of streams, shards, accounts and times."""
+    """Names of streams and shards, accounts and times stay."""
     text = (
         "Stream orders under account 123456789012 not found. Signature expired: 20260101T000000Z is"
         " earlier than 20260101T001000Z, shardId-000000000001, 49590338271490256608559692538361571095921575"
@@ -208,7 +208,7 @@ def test_a_long_message_is_cut() -> None:
 
 
 def test_the_error_travels_between_processes() -> None:
-    """Spark pickles what a task raises: message and attributes survive."""
+    """Spark pickles the error of a task: its message and attributes stay."""
     error = meaning(client_error("ExpiredIteratorException"))
     again: Any = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)

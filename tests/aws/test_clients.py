@@ -53,7 +53,7 @@ def read(**given: str) -> ConnectionConfig:
 
 
 def test_every_option_reaches_the_config() -> None:
-    """What is given is found in the plain data, durations in seconds."""
+    """The config holds every value, durations in seconds."""
     config = read(
         region="eu-west-1",
         endpointUrl="http://127.0.0.1:4566",
@@ -82,8 +82,8 @@ def test_every_option_reaches_the_config() -> None:
     assert read(profile="p").profile == "p"
 
 
-def test_nothing_given_leaves_all_to_the_sdk() -> None:
-    """The defaults are those of the interface: the SDK's own chain, 5 s and 60 s."""
+def test_without_options_the_sdk_decides() -> None:
+    """The defaults: the SDK's own chain, 5 s to connect and 60 s to read."""
     assert read() == ConnectionConfig(connect_timeout=5.0, read_timeout=60.0)
 
 
@@ -110,14 +110,14 @@ def test_nothing_given_leaves_all_to_the_sdk() -> None:
         ({"awsAccessKeyId": "a\nb", "awsSecretAccessKey": "x"}, "awsAccessKeyId"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(given: dict[str, str], named: str) -> None:
-    """A bad value, or one that lacks its companion, is refused in an error that names the option."""
+def test_a_bad_option_is_refused_by_name(given: dict[str, str], named: str) -> None:
+    """A bad value, or one that needs another option, is refused in an error that names the option."""
     with pytest.raises(OptionError, match=f"option '{named}'"):
         read(**given)
 
 
 def test_secrets_are_never_shown() -> None:
-    """Neither the printed config nor a refusal holds a secret."""
+    """Neither the printed config nor an error holds a secret."""
     secrets = {"awsAccessKeyId": "KEYID", "awsSecretAccessKey": "s3cr3t", "awsSessionToken": "t0k3n"}
     config = read(**secrets, roleArn=ROLE, roleExternalId="ext-id")
     for secret in (*secrets.values(), "ext-id"):
@@ -129,14 +129,14 @@ def test_secrets_are_never_shown() -> None:
 
 
 def test_the_config_is_plain_data() -> None:
-    """It survives pickling and keys a dict, as Spark's tasks and the client cache need it."""
+    """Spark's tasks pickle it, and the cache of clients has it as a key."""
     again = pickle.loads(pickle.dumps(LOCAL))
     assert again == LOCAL
     assert {again: 1}[LOCAL] == 1
 
 
 def test_a_client_is_made_once_per_process_and_service() -> None:
-    """Equal configs share a client, however many threads ask; services and configs do not mix."""
+    """Equal configs share a client in all threads; another service or config has its own."""
     found: list[Any] = []
     threads = [
         threading.Thread(
@@ -157,7 +157,7 @@ def test_a_client_is_made_once_per_process_and_service() -> None:
 
 
 def test_a_forked_child_makes_its_own_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections are not shared between processes, and a lock held at the fork does not block."""
+    """Processes share no connections, and a lock that was held at the fork does not block."""
     parent = client_for(LOCAL, "kinesis")
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert client_for(LOCAL, "kinesis") is not parent
@@ -168,8 +168,8 @@ def test_a_forked_child_makes_its_own_client(monkeypatch: pytest.MonkeyPatch) ->
     assert not clients._lock.locked()
 
 
-def test_the_sdk_neither_retries_nor_hurries() -> None:
-    """One attempt, our timeouts, and as many connections as a task reads side by side."""
+def test_the_sdk_makes_one_attempt_with_our_timeouts() -> None:
+    """And with a connection for every shard that a task reads at a time."""
     config = client_for(ConnectionConfig(**{**LOCAL.__dict__, "read_timeout": 7.5}), "kinesis").meta.config
     assert config.retries["total_max_attempts"] == 1
     assert (config.connect_timeout, config.read_timeout) == (5.0, 7.5)
@@ -186,21 +186,21 @@ def test_the_sdk_neither_retries_nor_hurries() -> None:
         (ConnectionConfig(region="eu-west-1", role_arn=ROLE), "'awsAccessKeyId'"),
     ],
 )
-def test_what_the_chain_lacks_is_an_option_error(config: ConnectionConfig, message: str) -> None:
-    """No region, no credentials and no such profile name the options that would help."""
+def test_a_gap_in_the_sdks_chain_is_an_option_error(config: ConnectionConfig, message: str) -> None:
+    """No region, no credentials, no such profile: the error names the options that help."""
     with pytest.raises(OptionError, match=message):
         client_for(config, "kinesis")
 
 
 def test_half_a_pair_of_keys_in_the_environment_is_an_option_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partial credentials of the SDK's chain do not reach the user as an SDK error."""
+    """The SDK's error does not reach the user."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half")
     with pytest.raises(OptionError, match="AWS_SECRET_ACCESS_KEY"):
         client_for(ConnectionConfig(region="eu-west-1"), "kinesis")
 
 
 def test_a_failed_attempt_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the environment has what was missing, the same config works."""
+    """The same config works as soon as the environment has what was missing."""
     config = ConnectionConfig(region="eu-west-1")
     with pytest.raises(OptionError):
         client_for(config, "kinesis")
@@ -230,7 +230,7 @@ def test_a_failed_attempt_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None
 def test_which_endpoint_a_service_is_called_at(
     endpoint: str | None, sts_endpoint: str | None, service: str, expected: str | None
 ) -> None:
-    """endpointUrl is for every call, but AWS' own hosts serve one service; stsEndpointUrl wins for STS."""
+    """endpointUrl is for all services, unless it is a host of AWS; STS has stsEndpointUrl first."""
     config = ConnectionConfig(endpoint_url=endpoint, sts_endpoint_url=sts_endpoint)
     assert endpoint_for(config, service) == expected
 
@@ -245,18 +245,18 @@ STS_ANSWER = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06
 
 
 class Sts:
-    """Hands out credentials that expire after a given time, and counts."""
+    """Returns credentials that expire after a given time, and counts requests."""
 
     def __init__(self, lifetime: timedelta) -> None:
         self.lifetime = lifetime
-        self.asked = 0
+        self.requests = 0
 
     def answer(self, operation: str, _params: dict[str, Any]) -> Any:
         if operation:
             return answer({"Shards": []})
-        self.asked += 1
+        self.requests += 1
         expires = datetime.now(timezone.utc) + self.lifetime
-        body = STS_ANSWER.format(n=self.asked, expires=expires.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        body = STS_ANSWER.format(n=self.requests, expires=expires.strftime("%Y-%m-%dT%H:%M:%SZ"))
         return answer(body.encode())
 
 
@@ -283,10 +283,10 @@ def signed_with(transport: Transport) -> list[str]:
 
 
 def test_a_role_is_assumed_with_the_given_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """STS is asked once with the source's keys; calls are signed with what it hands out."""
+    """STS is called once with the source's keys; other calls are signed with the role's."""
     sts = Sts(timedelta(hours=1))
     client, transport = assumed(monkeypatch, sts, role(role_session_name="me", role_external_id="ext"))
-    assert sts.asked == 0, "no call is made before one is needed"
+    assert sts.requests == 0, "no call is made before one is needed"
     client.list_shards(StreamName="s")
     client.list_shards(StreamName="s")
     assert signed_with(transport) == ["AKIDEXAMPLE", "ROLEKEY1", "ROLEKEY1"]
@@ -297,7 +297,7 @@ def test_a_role_is_assumed_with_the_given_credentials(monkeypatch: pytest.Monkey
 
 
 def test_role_credentials_are_refreshed_before_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials with five minutes to live are renewed by the next call, not when they have died."""
+    """The next call renews credentials that expire in five minutes."""
     sts = Sts(timedelta(minutes=5))
     client, transport = assumed(monkeypatch, sts, role())
     client.list_shards(StreamName="s")
@@ -318,8 +318,8 @@ def test_static_keys_with_a_session_token_are_sent() -> None:
     assert header(transport.requests[0], "X-Amz-Security-Token") == "tok"
 
 
-def test_requests_say_who_sends_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK, this library, and the application that the SDK's own configuration names."""
+def test_requests_have_a_user_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the SDK, this library, and the application of the SDK's configuration."""
     monkeypatch.setenv("AWS_SDK_UA_APP_ID", "billing")
     client = client_for(LOCAL, "kinesis")
     transport = Transport(lambda _operation, _params: answer(json.dumps({"Shards": []}).encode()))

@@ -1,4 +1,4 @@
-"""When the data of records is cut out of their page. That the page is the same: see test_answers."""
+"""When the data of records is cut out of their page. `test_responses` checks that the page is the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Page(msgspec.Struct, rename="pascal"):
 
 
 class Reader:
-    """The typed decoder; knows the lengths of what it was given."""
+    """The typed decoder; keeps the lengths of what it has decoded."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
@@ -46,8 +46,8 @@ def a_page(*records: dict[str, Any], **more: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [bytes, memoryview])
-def test_long_data_never_meets_the_decoder(kind: Any) -> None:
-    """What is decoded is the page without data; records come out whole and in order."""
+def test_long_data_does_not_go_through_the_decoder(kind: Any) -> None:
+    """The decoder gets the page without data; the records are complete and in order."""
     data = [bytes([n]) + LONG for n in range(20)]
     reader = Reader()
     page = read_page(reader, kind(a_page(*map(a_record, data))))
@@ -66,7 +66,7 @@ def test_long_data_never_meets_the_decoder(kind: Any) -> None:
     ],
 )
 def test_short_records_are_not_cut(body: bytes) -> None:
-    """There it would take longer: nothing, a short one first, short ones by the mean."""
+    """It would take longer. No record; a short one first; short ones by the mean."""
     reader = Reader()
 
     assert read_page(reader, body) == msgspec.json.decode(body, type=Page)
@@ -83,8 +83,8 @@ def test_short_records_are_not_cut(body: bytes) -> None:
         a_page(a_record(LONG, Data=json.loads(f'"{"AAAA" * 2_000}"'))).replace(b"AAAA", b"AA\\u0041A", 1),
     ],
 )
-def test_what_is_written_otherwise_is_read_whole(body: bytes) -> None:
-    """Another field of that name, a name or white space written in another way, escapes within the data."""
+def test_a_page_in_an_unusual_form_is_decoded_whole(body: bytes) -> None:
+    """Another field named Data; the name or white space written in another way; escapes in the data."""
     reader = Reader()
 
     assert read_page(reader, body) == msgspec.json.decode(body, type=Page)
@@ -92,7 +92,7 @@ def test_what_is_written_otherwise_is_read_whole(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", ["A" * 8_001, "A" * 8_000 + "=", "*" * 8_000, "=" * 8_000])
-def test_data_that_is_not_base64_is_for_the_decoder_to_refuse(data: str) -> None:
-    """Its error is the one that callers know."""
+def test_the_decoder_refuses_data_that_is_not_base64(data: str) -> None:
+    """Its error is the one that callers handle."""
     with pytest.raises(msgspec.ValidationError):
         read_page(Reader(), a_page(a_record(LONG, Data=data)))

@@ -1,4 +1,4 @@
-"""Answers of the service as bytes, written in all the ways that JSON has, and what the SDK makes of them."""
+"""Answers of the service as bytes, in all the ways to write JSON, and how they are parsed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shape_of(service: str, operation: str) -> Any:
 
 
 def response_of(body: bytes, status: int = 200) -> dict[str, Any]:
-    """What the SDK hands a parser."""
+    """The argument that the SDK calls a parser with."""
     headers: Any = HTTPHeaderDict({"x-amzn-RequestId": "r-1", "Content-Type": "application/x-amz-json-1.1"})
     return {"headers": headers, "status_code": status, "context": {}, "body": body}
 
@@ -65,7 +65,7 @@ def _number(style: Random, value: float) -> str:
 
 
 def written(style: Random, value: Any) -> str:
-    """`value` as JSON, with white space, escapes, exponents and an order of fields as they happen to be."""
+    """`value` as JSON, with random white space, escapes, exponents and order of fields."""
     space = style.choice(["", "", " ", "\n\t ", "\r\n"])
     if isinstance(value, str):
         return space + _string(style, value)

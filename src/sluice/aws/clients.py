@@ -1,7 +1,7 @@
-"""Clients of the SDK, made once per process from a `ConnectionConfig`.
+"""SDK clients, made once per process from a `ConnectionConfig`.
 
-Credentials come from static keys, a profile or the SDK's own chain, and may be traded for those of a
-role, which the SDK then refreshes before they expire.
+Credentials come from static keys, a profile or the SDK's own chain. With ``roleArn`` they are used to assume
+that role, and the SDK refreshes the role's credentials before they expire.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sluice.errors import OptionError
 
 __all__ = ["client_for", "endpoint_for"]
 
-# A task reads its shards side by side through one client, and an agent holds a subscription for each. No
-# call ever waits for a connection: the SDK opens more than these, but warns of each that it can't keep.
+# A task reads several shards at a time through one client, and an agent holds one subscription per shard. The
+# SDK opens as many connections as there are calls, but logs a warning for each beyond the size of the pool.
 _POOL_CONNECTIONS: Final = 1024
 _AWS_HOST = re.compile(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws)\Z")
 
@@ -51,15 +51,15 @@ os.register_at_fork(after_in_child=_renew_lock)
 def client_for(config: ConnectionConfig, service: str) -> Any:
     """The SDK's client of `service` (``kinesis``, ``sts``, ...), made once per process.
 
-    Safe to call from several threads, and after a fork: a child makes its own. The client never
-    retries by itself (`sluice.retry` does), so every failure reaches the caller at once.
+    May be called from several threads, and after a fork: a child makes its own clients. The client does not
+    retry (`sluice.retry` does), so every failure reaches the caller at once.
 
     Raises:
-        OptionError: there is no region, no credentials, no such profile, or the SDK's own
-            configuration cannot be read. Names the option; never holds a secret.
+        OptionError: there is no region, no credentials, no such profile, or the SDK's own configuration
+            cannot be read. The message names the option, and holds no secret.
     """
-    # Clients of a parent process stay in the map under its id: a child that dropped them would close
-    # connections that are not its own.
+    # Clients of the parent process stay in the map under its id: dropping them would close connections that
+    # the parent uses.
     process = os.getpid()
     with _lock:
         client = _clients.get((process, config, service))
@@ -76,10 +76,10 @@ def client_for(config: ConnectionConfig, service: str) -> Any:
 
 
 def endpoint_for(config: ConnectionConfig, service: str) -> str | None:
-    """The URL that calls to `service` go to; None for the SDK's own.
+    """The URL that calls of `service` go to; None for the SDK's default.
 
-    `endpointUrl` is used for every service, as an emulator or a gateway needs it. Only where it is a
-    host of AWS itself, which serves one service each, the other services stay at their own.
+    ``endpointUrl`` is used for every service, as emulators and gateways need it. A host of AWS serves one
+    service, so with such a URL other services keep the SDK's default.
     """
     if service == "sts" and config.sts_endpoint_url:
         return config.sts_endpoint_url
@@ -112,7 +112,7 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
 
 
 def _user_agent(session: Session) -> str:
-    # Left to itself the SDK puts this together anew for every request, for a tenth of the CPU of a call.
+    # The SDK would build it again for every request, which takes a tenth of the CPU of a call.
     application = session.get_config_variable("user_agent_appid")
     return f"{session.user_agent()} app/{application}" if application else str(session.user_agent())
 
@@ -133,7 +133,7 @@ def _new_session(config: ConnectionConfig) -> Session:
 
 
 class _RoleProvider(CredentialProvider):
-    """Gives the SDK credentials of the role: fetched at first use, and again before they expire."""
+    """Provides the role's credentials: fetched at first use, and again before they expire."""
 
     METHOD = "assume-role"
     CANONICAL_NAME = None

@@ -1,4 +1,4 @@
-"""The connection options, and what they make: a `ConnectionConfig`, plain data that Spark may pickle."""
+"""The connection options, and the `ConnectionConfig` that they make."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _parse_url(text: str) -> str:
 
 
 _URL: Kind[str] = Kind("url", "a URL such as https://host or http://127.0.0.1:4566", _parse_url)
-# What goes into HTTP headers. A line break in it would end up, quoted, in the transport's own error.
+# Credentials go into HTTP headers. The HTTP library would quote one with a line break in its error.
 _CREDENTIAL = matching("secret", "printable characters without spaces", r"[!-~]+")
 _ROLE = matching("arn", "arn:aws:iam::<account>:role/<name>", r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 _SESSION_NAME = matching("string", "2 to 64 letters, digits or any of _+=,.@-", r"[\w+=,.@-]{2,64}")
@@ -108,9 +108,9 @@ CONNECTION_OPTIONS: tuple[Option[Any], ...] = (
 
 @dataclass(frozen=True)
 class ConnectionConfig:
-    """The connection options as plain data: hashable, and free of secrets when printed.
+    """The connection options as plain data, which Spark may pickle. Hashable; printed without secrets.
 
-    Timeouts are seconds. None stands for whatever the SDK's own chain finds.
+    Timeouts are seconds. None stands for what the SDK's own chain finds.
     """
 
     region: str | None = None
@@ -128,7 +128,7 @@ class ConnectionConfig:
 
 
 def connection_from_options(values: OptionValues) -> ConnectionConfig:
-    """Reads the connection options. What does not fit together is noted for `values.check()`."""
+    """Reads the connection options. Notes what does not fit together for `OptionValues.check`."""
     _check_together(values)
     return ConnectionConfig(
         region=values.get(REGION),

@@ -1,9 +1,8 @@
-"""What went wrong in a call to AWS, said in the library's own terms.
+"""Translates errors of the SDK and of the HTTP library below it into ServiceErrors.
 
-No secret gets into a message: services echo what they were sent (a refused signature comes back with
-the canonical request, session token included), and so do the HTTP libraries underneath.
-
-Raise what `translate` returns ``from None``: tracebacks reach users, and the original says more.
+Messages hold no secrets. Services echo what they were sent (a refused signature comes back with the canonical
+request, session token included), and so do the HTTP libraries. So raise what `translate` returns ``from
+None``: the original's message would reach users in the traceback.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ _CREDENTIALS: Final = frozenset(
     }
 )
 
-# Transport errors that leave open whether anything listens at the endpoint.
+# Transport errors after which it is open whether anything listens at the endpoint.
 _UNANSWERED: Final = frozenset(
     {
         "ConnectTimeoutError",
@@ -103,7 +102,7 @@ _UNANSWERED: Final = frozenset(
 
 _MAX_CAUSE: Final = 600
 _REDACTIONS: Final = (
-    # A refused signature: all that follows is the request as the service saw it.
+    # A refused signature: the request as the service received it follows.
     (
         re.compile(
             r"\s*(The )?(Canonical String|String-to-Sign|StringToSign|CanonicalRequest)\b.*",
@@ -122,36 +121,35 @@ _REDACTIONS: Final = (
     (re.compile(r"\b[0-9a-f]{64}\b"), "***"),
     (re.compile(r"[A-Za-z0-9+/=_%-]{100,}"), "***"),
 )
-# How urllib3 opens its messages: the connection it was, by address in memory or by host and port.
+# urllib3 opens its messages with the connection: its address in memory, or host and port.
 _CONNECTION_PREFIX = re.compile(r"^(?:<[^>]* object at 0x[0-9a-f]+>|\w+\(host=[^)]*\)): ")
-# Of TLS failures, those that another attempt will not change: a certificate, or a port that speaks
-# something else.
+# TLS failures that another attempt will not change: a certificate, or a port that does not speak TLS.
 _LASTING_TLS = re.compile(
     r"CERTIFICATE|WRONG_VERSION|UNKNOWN_CA|UNSUPPORTED|HANDSHAKE_FAILURE|hostname", re.IGNORECASE
 )
 
 
 class DamagedAnswerError(Exception):
-    """An answer that came back whole for HTTP, but is cut short or is not what the service sends."""
+    """An answer that is complete for HTTP, but cut short or not what the service sends."""
 
 
 def is_unanswered(error: ServiceError) -> bool:
-    """Whether the call failed before any answer came: nothing may be listening at the endpoint.
+    """Whether the call failed before any answer came.
 
-    What fails so again and again at first contact is a wrong or unreachable endpoint.
+    An endpoint that has never answered and fails in this way again is wrong or unreachable.
     """
     return error.code in _UNANSWERED
 
 
 def endpoint_of(error: Exception, called: str) -> str:
-    """The endpoint that a call to `called` failed at: another one where a role was being assumed."""
+    """The endpoint at which a call of `called` failed. It is that of STS where a role was being assumed."""
     url = getattr(error, "kwargs", {}).get("endpoint_url") if isinstance(error, sdk.BotoCoreError) else None
     parts = urlsplit(str(url or called))
     return called if parts.netloc == urlsplit(called).netloc else f"{parts.scheme}://{parts.netloc}"
 
 
 def redact(text: str) -> str:
-    """`text` in one line of bounded length, without what looks like a credential or a signature."""
+    """`text` in one line, without what looks like a credential or a signature, cut where it is very long."""
     for pattern, replacement in _REDACTIONS:
         text = pattern.sub(replacement, text)
     text = " ".join(text.split())
@@ -159,13 +157,13 @@ def redact(text: str) -> str:
 
 
 def translate(error: Exception, *, operation: str, target: str, endpoint: str | None) -> ServiceError:
-    """The ServiceError that says what `error` of the SDK (or of the HTTP library below it) means.
+    """The ServiceError for what a call has raised.
 
     Args:
-        error: what the call raised.
+        error: of the SDK, or of the HTTP library below it.
         operation: the API operation that was called (``GetRecords``).
-        target: what it was about: ``stream``, ``stream/shard``, a table; ``""`` when nothing in particular.
-        endpoint: the URL it went to; None where it is not known.
+        target: what the call was about: ``stream``, ``stream/shard``, a table; ``""`` for none of these.
+        endpoint: the URL that was called; None where it is not known.
     """
     if isinstance(error, sdk.ClientError):
         return _from_answer(error, operation, target, endpoint)
@@ -188,7 +186,7 @@ def _from_answer(error: sdk.ClientError, operation: str, target: str, endpoint: 
     # Query-compatible services put a namespace before the code, JSON services before a '#'.
     name = re.split(r"[.#]", code)[-1]
     cause = str(details.get("Message") or "") or f"HTTP status {status}"
-    # Credentials of a role are fetched while another operation is being signed: say whose failure it is.
+    # The SDK assumes the role while it signs another operation, which is not the one that failed.
     if error.operation_name != operation and error.operation_name == "AssumeRole":
         cause = f"AssumeRole (options 'roleArn', 'stsEndpointUrl'): {cause}"
     throttling = name in _THROTTLING or status == 429

@@ -1,9 +1,9 @@
-"""Reads pages of long records: their data is cut out of the JSON first, and decoded by itself.
+"""Decodes pages of long records: cuts their data out of the JSON and decodes its base64 separately.
 
-A JSON decoder looks at every character of a string before it undoes base64 in another pass, for a byte at
-a time. A vectorised decoder of base64 is several times as fast where records are long; where they are
-short the cutting costs more than it saves. What is left of the page, with a mark in place of all data, is
-read by the typed decoder as any page is, so that only it says what a page is.
+The JSON decoder scans every character of a string and then decodes base64 byte by byte. A vectorised base64
+decoder is several times as fast for long records; for short ones cutting costs more than it saves. The rest
+of the page, with a marker in place of each record's data, goes through the typed decoder as any page does:
+it alone decides what a page is.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["read_page"]
 
 _DATA: Final = re.compile(rb'"Data"\s*:\s*"')
 _LONG: Final = 3 * 2**10
-"""Characters of base64 in a record from which on cutting is faster: with 2,700 it is not, with 5,500 it takes
-0.6 of the time, with 13,700 a third."""
+"""Base64 characters of a record from which on cutting is faster. Measured: no gain at 2,700; 0.6 of the time
+at 5,500; a third at 13,700."""
 
-# Nobody can have put it into a record.
-_MARKED: Final = os.urandom(15)
-_MARK: Final = b64encode(_MARKED)
+# Random, so that no record holds it.
+_MARKER: Final = os.urandom(15)
+_MARKER_BASE64: Final = b64encode(_MARKER)
 
 
 class _Page(Protocol):
@@ -39,10 +39,11 @@ PageT = TypeVar("PageT", bound=_Page)
 
 
 def read_page(read: Callable[[Any], PageT], body: bytes | memoryview) -> PageT:
-    """What ``read(body)`` gives, or raises.
+    """Returns or raises what ``read(body)`` does, faster where records are long.
 
     Args:
-        read: takes bytes as well as what `body` is.
+        read: the typed decoder; takes bytes and memoryviews.
+        body: a page of records as JSON.
     """
     first = _DATA.search(body)
     if first is None or b'"' in bytes(body[first.end() : first.end() + _LONG]):
@@ -53,8 +54,8 @@ def read_page(read: Callable[[Any], PageT], body: bytes | memoryview) -> PageT:
     rest, data = cut
     page = read(rest)
     records = page.records or ()
-    # As many marks as records, one in each: so no other field of that name has been cut.
-    if len(records) != len(data) or any(record.data != _MARKED for record in records):
+    # As many markers as records, and one in each: so no other field named Data has been cut.
+    if len(records) != len(data) or any(record.data != _MARKER for record in records):
         return read(body)
     for record, content in zip(records, data, strict=True):
         record.data = content
@@ -62,13 +63,17 @@ def read_page(read: Callable[[Any], PageT], body: bytes | memoryview) -> PageT:
 
 
 def _cut(body: bytes, key: bytes, start: int) -> tuple[bytes, list[bytes]] | None:
-    """The page with marks, and the data of its records, in order; None where they are short or not base64.
+    """Cuts the data out of a page.
 
-    An unescaped quote is never inside a JSON string, so `key` is always a field.
+    JSON strings hold no unescaped quote, so `key` always is a field.
 
     Args:
-        key: the field's name and the start of its value, as this page writes it.
+        key: the field's name and the start of its value, as this page writes them.
         start: where the first value starts.
+
+    Returns:
+        The page with markers, and the decoded data of its records in order. None where records are short by
+        the mean, or data is not base64.
     """
     view = memoryview(body)
     pieces: list[memoryview] = []
@@ -86,4 +91,4 @@ def _cut(body: bytes, key: bytes, start: int) -> tuple[bytes, list[bytes]] | Non
         done = end
         start = body.find(key, end) + len(key)
     pieces.append(view[done:])
-    return _MARK.join(pieces), data
+    return _MARKER_BASE64.join(pieces), data

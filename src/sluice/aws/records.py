@@ -1,7 +1,7 @@
-"""Records as they come off the wire: decoded once, and good for all that follows up to Arrow.
+"""Records as the service sends them: decoded once, and used as they are until they become Arrow.
 
-A page may hold 10,000 of them, so a record is one object with the fields that the decoder made, and what
-is derived from them is made for the page as a whole, or when somebody asks.
+A page holds up to 10,000 records. So a record is one object with the decoder's fields; values derived from
+them are computed for a page as a whole, or on request.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sluice.instants import micros_from_seconds
 __all__ = ["Seconds", "WireRecord"]
 
 Seconds = Annotated[float, msgspec.Meta(ge=-62_135_596_800.0, lt=253_402_300_799.0)]
-"""Seconds since the epoch, of the years 1 to 9999: what Python, Arrow and Spark all have a date for."""
+"""Seconds since the epoch in the years 1 to 9999, which are dates for Python, Arrow and Spark alike."""
 
 
 class WireRecord(msgspec.Struct, rename="pascal", gc=False, eq=False):
-    """One record, under the names that the service gives its fields.
+    """One record, with the service's names of its fields.
 
     Attributes:
-        approximate_arrival_timestamp: seconds since the epoch, as the service has written them.
+        approximate_arrival_timestamp: seconds since the epoch.
     """
 
     sequence_number: str
@@ -32,11 +32,11 @@ class WireRecord(msgspec.Struct, rename="pascal", gc=False, eq=False):
 
     @property
     def arrival(self) -> int:
-        """Microseconds since the epoch."""
+        """When the record arrived, in microseconds since the epoch."""
         return micros_from_seconds(self.approximate_arrival_timestamp)
 
     def __eq__(self, other: object) -> bool:
-        """Equal is any record that says the same, whatever holds it."""
+        """Whether another record of any class has the same fields."""
         try:
             return self._fields() == tuple(getattr(other, name) for name in _FIELDS)
         except AttributeError:

@@ -1,10 +1,8 @@
-"""Answers that the library reads itself, by type, because the SDK's own reading is what takes the time.
+"""Decodes large answers with a typed decoder, because the SDK's own parser takes most of the time of a call.
 
-A reader here either reads an answer as the SDK would have read it, or not at all: whatever is not as
-expected (a field that is null or of another type, a damaged body) is left to the SDK. So nothing is
-accepted, refused or understood otherwise than by the SDK; only the objects in it are other ones.
-
-Fields of the answers that the library does not use are not read.
+A reader here either decodes an answer to what the SDK would have made of it, or returns None, and the SDK
+reads it: where a field is null or of an unexpected type, or the body is damaged. So answers are accepted,
+refused and understood as by the SDK. Fields that the library does not use are left out.
 """
 
 from __future__ import annotations
@@ -31,22 +29,22 @@ T = TypeVar("T")
 
 
 class Outcome(msgspec.Struct, rename="pascal", gc=False):
-    """What became of one entry of a batch; without a code it was accepted."""
+    """What became of one entry of a batch: accepted, unless it has an error code."""
 
     error_code: str | None = None
     error_message: str | None = None
     shard_id: str | None = None
 
     @classmethod
-    def of(cls, outcome: Mapping[str, Any]) -> Outcome:
-        """The same of the SDK's reading."""
-        return cls(outcome.get("ErrorCode"), outcome.get("ErrorMessage"), outcome.get("ShardId"))
+    def of(cls, fields: Mapping[str, Any]) -> Outcome:
+        """From an entry that the SDK has read."""
+        return cls(fields.get("ErrorCode"), fields.get("ErrorMessage"), fields.get("ShardId"))
 
 
 def outcomes_of(answer: Mapping[str, Any], name: str) -> list[Outcome]:
-    """The outcomes that an answer has under `name`, whether the library or the SDK has read it."""
+    """The outcomes in the field `name` of an answer, whether the library or the SDK has read it."""
     outcomes: list[Any] = answer.get(name) or []
-    if outcomes and not isinstance(outcomes[0], Outcome):  # one reader has read all of them
+    if outcomes and not isinstance(outcomes[0], Outcome):  # the SDK has read all of them
         return list(map(Outcome.of, outcomes))
     return outcomes
 
@@ -70,7 +68,7 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T]:
 
     def decode(body: bytes) -> T:
         if not body.isascii():
-            body.decode()  # text in fields that are left out must be text as well
+            body.decode()  # msgspec does not look into fields that it leaves out; the SDK does
         return decoder.decode(body)
 
     return decode
@@ -82,7 +80,7 @@ _decode_put_record_batch: Final = _decoder(_PutRecordBatch)
 
 
 def read_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A ``GetRecords`` answer, its ``Records`` being `WireRecord`; None for the SDK to read it."""
+    """Reads a ``GetRecords`` answer, with ``Records`` as `WireRecord`; None for the SDK to read it."""
     page = _decoded(_decode_page, response)
     if page is None:
         return None
@@ -97,7 +95,7 @@ def read_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def read_put_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A ``PutRecords`` answer, its ``Records`` being `Outcome`; None for the SDK to read it."""
+    """Reads a ``PutRecords`` answer, with ``Records`` as `Outcome`; None for the SDK to read it."""
     answer = _decoded(_decode_put_records, response)
     if answer is None:
         return None
@@ -105,7 +103,7 @@ def read_put_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def read_put_record_batch(response: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A ``PutRecordBatch`` answer, its ``RequestResponses`` being `Outcome`; None for the SDK to read it."""
+    """Reads a ``PutRecordBatch`` answer, ``RequestResponses`` as `Outcome`; None for the SDK to read it."""
     answer = _decoded(_decode_put_record_batch, response)
     if answer is None:
         return None
@@ -113,7 +111,7 @@ def read_put_record_batch(response: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def metadata_of(response: Mapping[str, Any]) -> dict[str, Any]:
-    """What the SDK says of every answer."""
+    """The ``ResponseMetadata`` that the SDK adds to every answer."""
     headers = {name.lower(): value for name, value in response["headers"].items()}
     metadata = {"HTTPStatusCode": response["status_code"], "HTTPHeaders": headers}
     if "x-amzn-requestid" in headers:

@@ -1,4 +1,4 @@
-"""``ListShards`` in pages, for the source and for the destination that packs records shard by shard.
+"""Lists the shards of a stream, for the source and for the destination that aggregates records by shard.
 
 https://docs.aws.amazon.com/kinesis/latest/APIReference/API_ListShards.html
 """
@@ -21,12 +21,13 @@ _RESTARTS: Final = 2
 def list_shards(
     calls: Calls, stream: str, address: Mapping[str, str], read: Callable[[Mapping[str, Any]], T]
 ) -> list[T]:
-    """All shards that the service lists, closed ones included.
+    """Lists all shards, closed ones included.
 
     Args:
+        calls: of ``ListShards``.
         stream: the stream's name, for messages.
-        address: ``StreamName`` or ``StreamARN``.
-        read: makes of a shard, as the API describes it, what the caller wants.
+        address: ``StreamName`` or ``StreamARN``, as the request's parameter.
+        read: takes a shard as the API describes it, and returns an element of the result.
 
     Raises:
         ServiceError: the shards cannot be listed.
@@ -36,7 +37,7 @@ def list_shards(
         try:
             return _list_pages(calls, stream, address, read)
         except ServiceError as error:
-            # A token is good for five minutes; a listing that took longer starts again.
+            # A token is valid for five minutes. A listing that takes longer starts again.
             if error.code != "ExpiredNextTokenException" or restarts == _RESTARTS:
                 raise
         restarts += 1
@@ -57,5 +58,5 @@ def _list_pages(
         shards += page
         if not token:
             return shards
-        # The token says which stream it is for; the service refuses both together.
+        # The token names the stream; the service refuses a request that has both.
         request = {"NextToken": token}
