@@ -1,4 +1,4 @@
-"""Starting positions as users give them, pinned to the shards there are."""
+"""Starting positions as users write them, as positions of shards."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ NOW = 1_700_000_000_750_000
 SPLITS = [Split(SplitId("s", f"shardId-{n}")) for n in range(3)]
 
 
-def pinned(position: str | None = None, timestamp: str | None = None) -> list[Position]:
+def positions(position: str | None = None, timestamp: str | None = None) -> list[Position]:
     options = {"streamName": "s", "region": "eu-west-1"}
     options |= {} if position is None else {"startingPosition": position}
     options |= {} if timestamp is None else {"startingTimestamp": timestamp}
-    positions = initial_positions(source_config_from_options(options).start)(SPLITS, NOW)
-    return [positions[split.id] for split in SPLITS]
+    by_split = initial_positions(source_config_from_options(options).start)(SPLITS, NOW)
+    return [by_split[split.id] for split in SPLITS]
 
 
-def test_latest_is_the_default_and_a_whole_second() -> None:
-    """LATEST never misses a record that a service stamps with the second it came in."""
-    assert pinned() == [AtTime(1_700_000_000_000_000)] * 3
+def test_latest_is_the_default_and_starts_at_a_whole_second() -> None:
+    """LATEST does not miss a record whose arrival time a service has cut to seconds."""
+    assert positions() == [AtTime(1_700_000_000_000_000)] * 3
 
 
 def test_horizon_and_time() -> None:
-    """One position for all shards; a time still to come is now."""
-    assert pinned("trim_horizon") == [HORIZON] * 3
-    assert pinned("AT_TIMESTAMP", "1600000000.25") == [AtTime(1_600_000_000_250_000)] * 3
-    assert pinned("AT_TIMESTAMP", "2100-01-01T00:00:00Z") == [AtTime(NOW)] * 3
+    """One position for all shards; a time in the future becomes now."""
+    assert positions("trim_horizon") == [HORIZON] * 3
+    assert positions("AT_TIMESTAMP", "1600000000.25") == [AtTime(1_600_000_000_250_000)] * 3
+    assert positions("AT_TIMESTAMP", "2100-01-01T00:00:00Z") == [AtTime(NOW)] * 3
 
 
 def test_numbers_by_shard() -> None:
-    """At a number includes its record, after a number does not, and 0 is before all there are."""
+    """AT includes the record, AFTER does not, and every record is after 0."""
     text = '{"shardId-0": {"AT_SEQUENCE_NUMBER": "500"}, "shardId-1": {"AFTER_SEQUENCE_NUMBER": "500"}}'
-    at, after, unlisted = pinned(text)
+    at, after, unlisted = positions(text)
     assert (at, after, unlisted) == (After("499"), After("500"), HORIZON)
     assert isinstance(at, After)
     assert at.next == "500"
-    assert pinned('{"shardId-2": {"AFTER_SEQUENCE_NUMBER": "0"}}')[2] == HORIZON
+    assert positions('{"shardId-2": {"AFTER_SEQUENCE_NUMBER": "0"}}')[2] == HORIZON
 
 
 def test_shard_that_does_not_exist() -> None:
-    """Named, with those that do."""
+    """The error names the shard, and those that exist."""
     with pytest.raises(OptionError, match=r"'shardId-9'.*its shards are shardId-0, shardId-1, shardId-2"):
-        pinned('{"shardId-9": {"AT_SEQUENCE_NUMBER": "5"}}')
+        positions('{"shardId-9": {"AT_SEQUENCE_NUMBER": "5"}}')

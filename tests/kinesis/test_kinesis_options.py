@@ -34,7 +34,7 @@ def refusal(**given: str) -> str:
 
 
 def test_the_defaults_are_those_of_the_interface() -> None:
-    """A stream's name is all that has to be given."""
+    """Only the stream's name is required."""
     config = read()
     assert config == SourceConfig(
         connection=ConnectionConfig(),
@@ -62,7 +62,7 @@ def test_the_defaults_are_those_of_the_interface() -> None:
 
 
 def test_every_option_reaches_the_config() -> None:
-    """Nothing that is given is dropped on the way, whatever the case of its key."""
+    """With its key in any case."""
     config = read(
         region="eu-west-1",
         recordPublisher="POLLING",
@@ -137,15 +137,15 @@ def test_streams_by_name_or_by_arn() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(given: dict[str, str], message: str) -> None:
-    """Each bad value, missing or contradictory option is named together with what is allowed."""
+def test_a_bad_option_is_refused_by_name(given: dict[str, str], message: str) -> None:
+    """The error names each bad value, missing or contradictory option, and what is allowed."""
     named = any(key in given for key in ("streamName", "streamArn")) or not given
     with pytest.raises(OptionError, match=message):
         source_config_from_options(given if named else {"streamName": "orders", **given})
 
 
 def test_all_problems_come_in_one_error() -> None:
-    """Who gets three things wrong learns of three things, and of none twice."""
+    """Each problem once."""
     message = refusal(
         streamname="a b", shardsPerTask="none", awsSessionToken="t", startingPosition="AT_TIMESTAMP"
     )
@@ -221,14 +221,14 @@ STREAMS_AB = {"streamName": "a,b"}
     ],
 )
 def test_fan_out_is_chosen_by_naming_a_consumer(given: dict[str, str], fan_out: FanOutConfig | None) -> None:
-    """By name, or by ARN; what is not given has its default, and all of it is plain data."""
+    """By name or by ARN; other options have their defaults, and the config can be pickled."""
     config = source_config_from_options(given if "streamArn" in given else {"streamName": "orders", **given})
     assert config.fan_out == fan_out
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_an_arn_of_a_consumer_says_where_its_stream_is() -> None:
-    """As that of a stream does: the SDK's chain must not send the calls elsewhere."""
+def test_a_consumers_arn_sets_the_region() -> None:
+    """As a stream's ARN does: the SDK's chain could choose another one."""
     assert read(streamName="a", consumerArn=A).connection.region == "eu-west-1"
     assert read(streamName="a", consumerArn=A, region="eu-west-1").connection.region == "eu-west-1"
 
@@ -248,8 +248,8 @@ FAN_OUT_ONLY = {
 
 
 @pytest.mark.parametrize("key", FAN_OUT_ONLY)
-def test_polling_refuses_what_only_fan_out_has(key: str) -> None:
-    """An option that did nothing would be worse than one that is refused."""
+def test_polling_refuses_options_of_fan_out(key: str) -> None:
+    """The user would take an option that does nothing for one that works."""
     value = FAN_OUT_ONLY[key]
     message = refusal(streamName="orders", recordPublisher="polling", **{key: value})
     assert f"option '{key}' is {value!r}: 'recordPublisher' is polling: it is for efo only" in message
@@ -375,8 +375,8 @@ def test_polling_refuses_what_only_fan_out_has(key: str) -> None:
         ),
     ],
 )
-def test_consumers_that_cannot_work_are_refused_by_name(given: dict[str, str], message: str) -> None:
-    """Before anything runs: the option, what was given, and what is allowed; one problem is told once."""
+def test_bad_options_of_consumers_are_refused_by_name(given: dict[str, str], message: str) -> None:
+    """The error names the option, its value and what is allowed, each problem once."""
     named = any(key in given for key in ("streamName", "streamArn"))
     found = refusal(**(given if named else {"streamName": "orders", **given}))
     assert message in found
@@ -385,14 +385,14 @@ def test_consumers_that_cannot_work_are_refused_by_name(given: dict[str, str], m
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "driver", "driver-1.svc.cluster.local", "fe80::1", "10.1.2.3"])
 def test_an_agent_listens_on_a_host(host: str) -> None:
-    """Names and addresses alike, without a port."""
+    """A name or an address, without a port."""
     fan_out = read(consumerName="me", fanOutAgentAddress=host).fan_out
     assert fan_out is not None
     assert fan_out.agent_address == host
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:
-    """32 backoff options, the rest of the source's and the connection's; each with a description."""
+    """32 backoff options, 25 others of the source and 12 of the connection; each with a description."""
     keys = [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)]
     assert len(keys) == len({key.lower() for key in keys}) == 25 + 32 + 12
     assert all(option.description.endswith(".") for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
@@ -402,7 +402,7 @@ def test_every_option_of_the_interface_is_declared_once() -> None:
 
 
 def test_declared_defaults_are_shown_as_they_are() -> None:
-    """The default a README shows is one that reads back as the default there is."""
+    """The default in the README parses to the declared default."""
     for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS):
         if option.default is not None:
             shown = option.shown_default if option.shown_default is not None else str(option.default)

@@ -70,15 +70,15 @@ def test_sequence_numbers_by_shard() -> None:
     assert hash(pickle.loads(pickle.dumps(expected))) == hash(expected)
 
 
-def test_sequence_numbers_are_taken_as_they_are_shown() -> None:
-    """Emulators write them with leading zeros; digits are kept as given."""
+def test_sequence_numbers_keep_leading_zeros() -> None:
+    """Emulators write them, and users copy the numbers from rows."""
     assert start(json.dumps({"shardId-0": {"AT_SEQUENCE_NUMBER": "00012"}})) == PerShard(
         {SplitId("orders", "shardId-0"): IteratorStart("AT_SEQUENCE_NUMBER", "00012")}
     )
 
 
 def test_sequence_numbers_by_stream_and_shard() -> None:
-    """With several streams the shards stand below their stream; one stream may be written so too."""
+    """With several streams the shards are listed by stream; a single stream may be named, too."""
     text = json.dumps({"b": {"shardId-0": {"AT_SEQUENCE_NUMBER": "7"}}})
     expected = PerShard({SplitId("b", "shardId-0"): IteratorStart("AT_SEQUENCE_NUMBER", "7")})
     assert start(text, streams="a,b") == expected
@@ -121,7 +121,7 @@ def test_sequence_numbers_by_stream_and_shard() -> None:
     ],
 )
 def test_a_bad_position_is_explained(position: str, streams: str, message: str) -> None:
-    """Each way to get it wrong names the option, the place and what belongs there."""
+    """Each error names the option, the place and what belongs there."""
     with pytest.raises(OptionError, match="option 'startingPosition' .*" + message):
         start(position, streams=streams)
 

@@ -52,7 +52,7 @@ CONSUMER_NAME = Option(
     "consumerName",
     Kind("string", NAME_FORM, parse_name),
     None,
-    "Fan-out consumer, registered with Kinesis Data Streams; several streams get one of this name each.",
+    "Name of the fan-out consumer, which is registered with every stream that is read.",
     shown_default="required for `efo` unless ARNs are given",
 )
 CONSUMER_REGISTRATION = Option(
@@ -73,7 +73,7 @@ CONSUMER_ARN = Option(
     "consumerArn",
     Kind("arn", CONSUMER_ARN_FORM, ConsumerArn.parse),
     None,
-    "A consumer registered by the user, with the one stream that is read.",
+    "ARN of a consumer that the user has registered, where one stream is read.",
 )
 CONSUMER_ARNS = Option(
     "consumerArn.*",
@@ -86,8 +86,8 @@ AGENT = Option(
     choice("driver", "workers", "none"),
     "driver",
     "Where subscriptions stay open between batches: in one process beside the driver, in one on each worker "
-    "host, or nowhere: each range is a subscription of its own, at most one in 5 s for a shard. A batch read "
-    "has no agent.",
+    "host, or nowhere. Without an agent every task subscribes anew, at most once in 5 s per shard. A batch "
+    "read has no agent.",
 )
 AGENT_ADDRESS = Option(
     "fanOutAgentAddress",
@@ -100,15 +100,15 @@ BUFFER_SIZE = Option(
     "fanOutBufferSize",
     size(_MIB),
     256 * _MIB,
-    "What one agent buffers before it lets the service wait.",
+    "Bytes that one agent buffers before it stops reading from the service.",
     shown_default="256MiB",
 )
 FALLBACK = Option(
     "subscribeToShardFallback",
     choice("polling", "fail"),
     "polling",
-    "What becomes of a range that fan-out does not deliver: it is read by `polling`, or the query is to "
-    "`fail`.",
+    "What happens where fan-out does not deliver records: they are read by `polling`, or the query fails "
+    "(`fail`).",
 )
 
 FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (

@@ -1,4 +1,4 @@
-"""The options of the source, each declared once, and what they make: a `SourceConfig`."""
+"""The options of the source, each declared once, and the `SourceConfig` that they make."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ MAX_RECORDS = Option(
     "maxRecordsPerTrigger",
     integer(1),
     None,
-    "Records a batch aims at, counted before deaggregation; passed by at most one page a shard.",
+    "Records that a batch aims at, counted before deaggregation; exceeded by at most one page per shard.",
 )
 MAX_BYTES = Option(
-    "maxBytesPerTrigger", size(1), None, "Bytes a batch aims at; passed by at most one page a shard."
+    "maxBytesPerTrigger", size(1), None, "Bytes that a batch aims at; exceeded by at most one page per shard."
 )
 MAX_TIME_SPAN = Option(
     "maxTimeSpanPerTrigger",
@@ -76,23 +76,23 @@ DISCOVERY_INTERVAL = Option(
     "How often shards are listed again.",
     shown_default="10s",
 )
-SHARDS_PER_TASK = Option("shardsPerTask", integer(1), 16, "Shards that one Spark task reads side by side.")
+SHARDS_PER_TASK = Option("shardsPerTask", integer(1), 16, "Shards that one Spark task reads at a time.")
 DEAGGREGATE = Option(
     "deaggregate",
     BOOLEAN,
     True,
-    "Unpack aggregated records of the Kinesis Producer Library; `subSequenceNumber` counts inside one.",
+    "Unpack aggregated records of the Kinesis Producer Library; `subSequenceNumber` counts inside each.",
     shown_default="true",
 )
 FAIL_ON_DATA_LOSS = Option(
     "failOnDataLoss",
     BOOLEAN,
     True,
-    "Fail when records between two batches have expired or a shard has vanished; `false`: log it, go on.",
+    "Fail when records between two batches have expired or a shard has vanished; `false`: log it and go on.",
     shown_default="true",
 )
 RECORDS_LIMIT = Option(
-    "getRecordsLimit", integer(1, 10_000), 10_000, "Polling: records of one page, at most."
+    "getRecordsLimit", integer(1, 10_000), 10_000, "Polling: the most records of one page."
 )
 RECORDS_INTERVAL = Option(
     "getRecordsInterval",
@@ -102,7 +102,7 @@ RECORDS_INTERVAL = Option(
     shown_default="200ms",
 )
 
-# Operation, as in FLIP-128, to its defaults: retries, base, max (seconds), exponent.
+# Operation to its defaults, those of FLIP-128: retries, base and max (seconds), exponent.
 BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
     "SubscribeToShard": Backoff(10, 1.0, 2.0, 1.5),
     "RegisterStreamConsumer": Backoff(10, 0.5, 2.0, 1.5),
@@ -121,7 +121,7 @@ def _shown_duration(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _BackoffOptions:
-    """The four options of one operation."""
+    """The four backoff options of one operation."""
 
     retries: Option[int]
     base: Option[float]
@@ -191,7 +191,7 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """Page size (records) and the pause between two reads of a shard (seconds)."""
+    """Page size (records), and the pause between two reads of a shard (seconds)."""
 
     records_limit: int = 10_000
     interval: float = 0.2
@@ -199,12 +199,12 @@ class Polling:
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """The options of the source as plain data, which Spark may pickle. Spans are seconds.
+    """The options of the source as plain data, which Spark may pickle. Durations are seconds.
 
     Attributes:
-        streams: in the order given, no name twice.
-        backoffs: by the operation's name in the API (``GetRecords``).
-        fan_out: None when records are polled.
+        streams: in the order that the user gave, no name twice.
+        backoffs: operation (``GetRecords``) to how it is retried.
+        fan_out: None for polling.
     """
 
     connection: ConnectionConfig
@@ -226,15 +226,15 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool = 
 
     Args:
         options: as Spark passes them: keys in any case, values as text.
-        streaming: refuse what only a batch read has.
+        streaming: refuse the options that only a batch read has.
 
     Raises:
-        OptionError: all that is wrong, in one message.
+        OptionError: all problems in one message.
     """
     values = read_options(FORMAT, (*SOURCE_OPTIONS, *CONNECTION_OPTIONS), options)
     streams = streams_from_options(values)
     fan_out = fan_out_from_options(values, streams)
-    connection = _in_region(values, connection_from_options(values), streams, fan_out)
+    connection = _with_region(values, connection_from_options(values), streams, fan_out)
     start = _read_start(values, streams)
     end = _read_end(values, start, streaming=streaming)
     values.check()
@@ -260,20 +260,20 @@ def _read_limits(values: OptionValues) -> Limits:
     return Limits(values.get(MAX_RECORDS), values.get(MAX_BYTES), micros)
 
 
-def _in_region(
+def _with_region(
     values: OptionValues,
     connection: ConnectionConfig,
     streams: tuple[StreamRef, ...],
     fan_out: FanOutConfig | None,
 ) -> ConnectionConfig:
-    # An ARN says where its stream is; the SDK's chain must not send the calls elsewhere.
-    region, whose = streams[0].region if streams else None, f"the streams of '{STREAM_ARN.key}'"
+    # An ARN names the region of its stream; the SDK's chain could choose another one.
+    region, owners = streams[0].region if streams else None, f"the streams of '{STREAM_ARN.key}'"
     if region is None:
-        region, whose = fan_out.region if fan_out else None, f"the consumers of '{CONSUMER_ARN.key}'"
+        region, owners = fan_out.region if fan_out else None, f"the consumers of '{CONSUMER_ARN.key}'"
     if region is None:
         return connection
     if connection.region not in (None, region):
-        values.reject_value(REGION, f"{whose} are in {region}")
+        values.reject_value(REGION, f"{owners} are in {region}")
     return replace(connection, region=region)
 
 

@@ -1,4 +1,4 @@
-"""Where reading starts and ends, as users say it: a word, a time, or sequence numbers by shard."""
+"""Where reading starts and ends, as users write it: a word, a time, or sequence numbers by shard."""
 
 from __future__ import annotations
 
@@ -37,24 +37,28 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """What comes after now; as an end: what is there now."""
+    """As a start: records that arrive from now on. As an end: records that are there now."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrimHorizon:
-    """The oldest record there is."""
+    """The oldest record that the stream still has."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """The first record that arrived at or after `instant` (microseconds since the epoch)."""
+    """As a start: the first record that arrived at or after `instant`. As an end: the last one before it.
+
+    Attributes:
+        instant: microseconds since the epoch.
+    """
 
     instant: int
 
 
 @dataclass(frozen=True)
 class PerShard:
-    """Sequence numbers for some shards; all others start at the horizon."""
+    """Sequence numbers for some shards; all other shards start at TRIM_HORIZON."""
 
     positions: Mapping[SplitId, IteratorStart] = field(default_factory=dict)
 
@@ -74,25 +78,32 @@ TRIM_HORIZON: Final = TrimHorizon()
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """``LATEST``, ``TRIM_HORIZON`` or ``AT_TIMESTAMP``, before the time is known."""
+    """``LATEST``, ``TRIM_HORIZON`` or ``AT_TIMESTAMP``; the time is in an option of its own."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ShardTable:
-    """The JSON form as parsed, before it is known which streams there are.
+    """The JSON form as parsed, before the names of the streams are known.
 
     Attributes:
-        shards: of the only stream, when the JSON names none.
-        streams: stream to its shards, when it does.
+        shards: shard to its start, when the JSON names no streams.
+        streams: stream to the same, when it does.
     """
 
     shards: Mapping[str, IteratorStart] | None = None
     streams: Mapping[str, Mapping[str, IteratorStart]] | None = None
 
     def resolve(self, names: Collection[str]) -> PerShard:
-        """The positions for the streams that are read. Raises OptionError, to follow the option's name."""
+        """The positions for the streams that are read.
+
+        Args:
+            names: of the streams.
+
+        Raises:
+            OptionError: its message goes behind the option's name.
+        """
         if self.shards is not None:
             if len(names) != 1:
                 raise OptionError(
@@ -116,7 +127,7 @@ class ShardTable:
         )
 
 
-# The service writes no leading zeros, but emulators do, and what a row shows must be good here.
+# The service writes no leading zeros, but emulators do; users copy the numbers from rows.
 _SEQUENCE_NUMBER = re.compile(r"[0-9]{1,129}")
 _KINDS: Final = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER")
 _FORM: Final = '{"<shardId>": {"AT_SEQUENCE_NUMBER": "<digits>"}}, or AFTER_SEQUENCE_NUMBER'
@@ -168,7 +179,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _is_position(value: Any) -> bool:
-    # A kind that is misspelt must not be taken for a shard: shards have a position each, not a number.
+    # A misspelt AT_SEQUENCE_NUMBER must not pass for a shard. A shard's value is an object, not a number.
     return isinstance(value, dict) and any(
         key.upper() in _KINDS or not isinstance(inner, dict) for key, inner in value.items()
     )
@@ -181,7 +192,7 @@ def _start(shard: str, value: Any) -> IteratorStart:
     kind = name.upper()
     if kind not in _KINDS:
         raise OptionError(f"has '{name}' for shard '{shard}': expected {' or '.join(_KINDS)}")
-    # A number that is no string has been through a double somewhere: 56 digits do not survive that.
+    # A JSON number may have been a double on its way, which loses most of the 56 digits.
     if not isinstance(number, str) or _SEQUENCE_NUMBER.fullmatch(number) is None:
         raise OptionError(
             f"has {_shown(number)} as sequence number of shard '{shard}': expected a string of digits"
@@ -232,32 +243,41 @@ ENDING = Option(
     shown_default="LATEST",
 )
 ENDING_TIMESTAMP = Option(
-    "endingTimestamp", TIMESTAMP, None, "With `endingPosition` `AT_TIMESTAMP`: as `startingTimestamp`."
+    "endingTimestamp",
+    TIMESTAMP,
+    None,
+    "With `endingPosition` `AT_TIMESTAMP`: records that arrived before it are read. Written as "
+    "`startingTimestamp`.",
 )
 
 
-# --- pinning ------------------------------------------------------------------------------------------
+# --- positions of shards ------------------------------------------------------------------------------
 
 
 def initial_positions(start: StartingPosition) -> InitialPositions:
-    """Pins starting positions to the splits there are."""
+    """The positions of the splits at which a query starts.
 
-    def pin(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
+    Returns:
+        A function of the splits and the service's time (microseconds since the epoch). It raises OptionError
+        where a position names a shard that does not exist.
+    """
+
+    def positions_of(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
         if isinstance(start, PerShard):
-            return _pin_shards(start, splits)
+            return _positions_by_shard(start, splits)
         position: Position = HORIZON
         if isinstance(start, Latest):
-            # Some services stamp arrivals with whole seconds: what comes next must not seem older.
+            # Some services cut arrival times to seconds: the next record must not seem to be older.
             position = AtTime(now // MICROS_PER_SECOND * MICROS_PER_SECOND, pinned=now)
         elif isinstance(start, AtTimestamp):
-            # The service refuses to look into the future, and nothing is there yet.
+            # The service refuses times in its future, where there are no records yet.
             position = AtTime(min(start.instant, now), pinned=now)
         return {split.id: position for split in splits}
 
-    return pin
+    return positions_of
 
 
-def _pin_shards(start: PerShard, splits: Iterable[Split]) -> Mapping[SplitId, Position]:
+def _positions_by_shard(start: PerShard, splits: Iterable[Split]) -> Mapping[SplitId, Position]:
     ids = [split.id for split in splits]
     unknown = sorted(set(start.positions) - set(ids))
     if unknown:
@@ -271,7 +291,7 @@ def _pin_shards(start: PerShard, splits: Iterable[Split]) -> Mapping[SplitId, Po
         given = start.positions.get(split)
         number = "0" if given is None else given.sequence_number or "0"
         if given is None or int(number) == 0:
-            positions[split] = HORIZON  # "0" is before all numbers there are
+            positions[split] = HORIZON  # every sequence number is greater than "0"
         elif given.kind == "AFTER_SEQUENCE_NUMBER":
             positions[split] = After(number)
         else:
