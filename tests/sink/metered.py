@@ -16,12 +16,12 @@ from sluice.sink.scheduler import Request, SinkScheduler
 
 
 class Shards:
-    """As Kinesis meters: every shard has a bucket of its own, and a record without a token is refused.
+    """Meters like Kinesis: every shard has a token bucket, and a record without a token is refused.
 
     Args:
         count: of shards; records are spread at random.
         rate: tokens a second and shard.
-        burst: seconds' worth of tokens that a bucket holds, and starts with.
+        burst: seconds' worth of tokens that a bucket holds at most and starts with.
     """
 
     def __init__(self, count: int, rate: float = 1000.0, burst: float = 1.0, *, seed: int = 1) -> None:
@@ -36,7 +36,7 @@ class Shards:
         return self.rate * len(self._tokens)
 
     def refused(self, records: int, now: float) -> list[int]:
-        """Which records of a request are refused, by their position."""
+        """The positions of the records of a request that are refused."""
         return [n for n in range(records) if not self._take(self._random.randrange(len(self._tokens)), now)]
 
     def _take(self, shard: int, now: float) -> bool:
@@ -50,12 +50,12 @@ class Shards:
 
 
 class Metered:
-    """A sink with more to write than `shards` take.
+    """A sink with more to write than `shards` accept.
 
     Args:
-        make: makes the strategy, of the settings and a clock.
-        latency: seconds that an answer takes, from and to.
-        all_or_nothing: a request of which something would be refused is refused as a whole.
+        make: makes the strategy from the settings and a clock.
+        latency: the shortest and the longest time until an answer (seconds).
+        all_or_nothing: a request is refused as a whole if any of its records would be refused.
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class Metered:
         self._scheduler.complete(request.number, SubmitResult([entries[n] for n in outcome]), self.now)
 
     def throughput(self, start: int, end: int) -> float:
-        """Accepted in these seconds, as a part of what the shards admit."""
+        """The records accepted in these seconds, as a part of what the shards admit."""
         return sum(self.accepted[n] for n in range(start, end)) / (end - start) / self.shards.total
 
     def refusals(self, start: int, end: int) -> float:
-        """Refused in these seconds, as a part of what was sent."""
+        """The records refused in these seconds, as a part of those sent."""
         refused = sum(self.refused[n] for n in range(start, end))
         return refused / (refused + sum(self.accepted[n] for n in range(start, end)))

@@ -1,8 +1,9 @@
-"""A destination in memory that does what a test tells it, and a clock that does as well."""
+"""A destination in memory, and a clock, that a test controls."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ def rows(values: Iterable[str]) -> pa.RecordBatch:
 
 
 def config(**changes: Any) -> AsyncSinkConfig:
-    """Flink's own test settings, roughly: small batches, nothing that is due by time."""
+    """Roughly the settings of Flink's tests: small batches, and nothing is due by time."""
     settings: dict[str, Any] = {
         "max_batch_size": 10,
         "max_batch_size_in_bytes": 1000,
@@ -64,8 +65,8 @@ class FakeDestination:
     """Entries are strings; their size is their length.
 
     Args:
-        behave: told the number of the request (from 0) and its entries, says what becomes of them.
-            May block: it runs on the request's thread.
+        behave: returns the outcome of a request, given its number (from 0) and its entries. May block: it
+            runs on the request's thread.
     """
 
     def __init__(self, behave: Behaviour = accept) -> None:
@@ -113,6 +114,11 @@ def async_setup(destination: FakeDestination | None = None, **changes: Any) -> A
     """What the options would give for a fake destination."""
     values: dict[str, Any] = {"config": config(), "create_strategy": NoRateLimitingStrategy, "key": object()}
     return AsyncSinkSetup(destination=destination or FakeDestination(), **(values | changes))
+
+
+def fast_clock(times: int) -> Callable[[], float]:
+    """A clock that is `times` as fast, so that pauses after refusals take no time."""
+    return lambda: time.monotonic() * times
 
 
 class ManualClock:

@@ -1,4 +1,4 @@
-"""The buffer: entries leave in their order, whatever came back in between."""
+"""The buffer: entries leave it in their order, whatever was put back in between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def filled(*sizes: int) -> RequestBuffer[int]:
 
 
 def test_a_batch_ends_before_the_entry_that_does_not_fit() -> None:
-    """Records and bytes bound a batch together; what would pass either is left for the next one."""
+    """Records and bytes both bound a batch; an entry beyond either bound is left for the next one."""
     buffer = filled(4, 4, 4, 4)
 
     assert buffer.measure(10, 9) == 2
@@ -28,8 +28,8 @@ def test_a_single_entry_always_fits() -> None:
     assert filled(50, 1).measure(5, 10) == 1
 
 
-def test_what_comes_back_is_ahead_of_the_rest_in_its_old_order() -> None:
-    """Answers come in any order; entries are put back by the place they had."""
+def test_entries_put_back_are_ahead_of_the_rest_in_their_old_order() -> None:
+    """Answers come in any order; entries are put back by their number."""
     buffer = filled(*[1] * 9)
     first, second = buffer.take(3).items, buffer.take(3).items
     buffer.put_back([second[0], second[2]])
@@ -40,8 +40,8 @@ def test_what_comes_back_is_ahead_of_the_rest_in_its_old_order() -> None:
     assert buffer.size_in_bytes == 0
 
 
-def test_a_batch_may_cut_through_what_came_together() -> None:
-    """Entries are kept as they came, many at a time; batches end where they have to all the same."""
+def test_a_batch_may_end_inside_a_chunk() -> None:
+    """Entries are kept in the chunks in which they were added; batches end where their bounds are."""
     buffer = filled(1, 2, 3, 4)
     buffer.add([4, 5], [5, 6], 1.0)
     first, second, third = buffer.take(1), buffer.take(4), buffer.take(1)
@@ -57,7 +57,7 @@ def test_a_batch_may_cut_through_what_came_together() -> None:
     assert len(buffer) == buffer.size_in_bytes == 0
 
 
-def test_an_entry_that_came_back_keeps_its_age() -> None:
+def test_an_entry_that_is_put_back_keeps_its_age() -> None:
     """The head is the oldest entry, so the time in the buffer counts from its first arrival."""
     buffer: RequestBuffer[str] = RequestBuffer()
     buffer.add(["a"], [1], 5.0)
@@ -75,8 +75,8 @@ def test_an_entry_that_came_back_keeps_its_age() -> None:
         st.tuples(st.integers(0, 5), st.integers(0, 6), st.lists(st.booleans(), max_size=12)), max_size=20
     )
 )
-def test_order_and_size_hold_through_any_exchange(steps: list[tuple[int, int, list[bool]]]) -> None:
-    """Whatever is added, taken and given back: nothing is lost, the head is the lowest, bytes add up."""
+def test_order_and_size_hold_whatever_is_taken_and_put_back(steps: list[tuple[int, int, list[bool]]]) -> None:
+    """Nothing is lost, the head has the lowest number, and bytes add up."""
     buffer: RequestBuffer[int] = RequestBuffer()
     out: dict[int, int] = {}
     added = 0

@@ -1,4 +1,4 @@
-"""Committing an epoch: the order of the calls, what is tried again, and what is said when nothing helps."""
+"""Committing an epoch: the order of the calls, what is tried again, and what the error says in the end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ WRITE = Epoch(None, "w", None)
 
 
 class Recording:
-    """A destination that notes what is called, and does as a test says.
+    """A destination with both committers that notes every call.
 
     Args:
-        both: has a committer as well as a global committer.
-        sealed: epochs that are committed already.
-        behave: is told the name of a call and what it was called with; what it raises, is raised.
+        committed_before: epochs that are committed already.
+        behave: called with the name of a call and its argument; the call returns or raises what it does.
     """
 
     name = "recording"
@@ -31,11 +30,11 @@ class Recording:
     def __init__(
         self,
         *,
-        sealed: Sequence[Epoch] = (),
+        committed_before: Sequence[Epoch] = (),
         behave: Callable[[str, Any], Any] = lambda _call, _with: (),
     ) -> None:
         self.calls: list[tuple[str, Any]] = []
-        self.sealed = list(sealed)
+        self.committed_before = list(committed_before)
         self.behave = behave
 
     def note(self, call: str, what: Any) -> Any:
@@ -46,16 +45,16 @@ class Recording:
         raise NotImplementedError
 
     def create_committer(self, epoch: Epoch) -> Any:
-        return Part(self, epoch)
+        return TaskCommitter(self, epoch)
 
     def create_global_committer(self, epoch: Epoch) -> Any:
-        return Whole(self, epoch)
+        return EpochCommitter(self, epoch)
 
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
         self.note("clean up", (epoch.batch, committed))
 
 
-class Part:
+class TaskCommitter:
     def __init__(self, outer: Recording, epoch: Epoch) -> None:
         self.outer = outer
         self.epoch = epoch
@@ -68,23 +67,23 @@ class Part:
         self.outer.note("abort", list(committables))
 
 
-class Whole(Part):
+class EpochCommitter(TaskCommitter):
     def combine(self, committables: Sequence[str]) -> str:
         return "+".join(committables)
 
     def filter_recovered_committables(self, committables: Sequence[str]) -> Sequence[str]:
         self.outer.note("filter", list(committables))
-        return [] if self.epoch in self.outer.sealed else committables
+        return [] if self.epoch in self.outer.committed_before else committables
 
     def commit(self, committables: Sequence[str]) -> Sequence[str]:
-        left: Sequence[str] = self.outer.note("seal", list(committables))
+        left: Sequence[str] = self.outer.note("commit globally", list(committables))
         return left
 
     def end_of_input(self) -> None:
         self.outer.note("end", None)
 
 
-class PartsAlone:
+class CommitterAlone:
     """Has no global committer, and no name."""
 
     def __init__(self, outer: Recording) -> None:
@@ -94,7 +93,7 @@ class PartsAlone:
         raise NotImplementedError
 
 
-class WholeAlone(PartsAlone):
+class GlobalCommitterAlone(CommitterAlone):
     def __init__(self, outer: Recording) -> None:
         self.create_global_committer = outer.create_global_committer
 
@@ -109,15 +108,15 @@ def commit(destination: Any, epoch: Epoch | None = EPOCH, *, retries: int = 2) -
     )
 
 
-def test_parts_first_then_the_whole() -> None:
-    """And whether it was sealed before is asked before anything is made visible."""
+def test_the_committer_comes_before_the_global_committer() -> None:
+    """Whether the epoch was committed before is asked before anything is made visible."""
     made = Recording()
 
     assert commit(made).commit(["a", "b"])
     assert made.calls == [
         ("filter", ["a+b"]),
         ("commit", ["a", "b"]),
-        ("seal", ["a+b"]),
+        ("commit globally", ["a+b"]),
         ("clean up", (7, True)),
     ]
 
@@ -126,7 +125,7 @@ def test_an_epoch_that_was_committed_before_a_crash_is_not_committed_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What the new run wrote is aborted, and the commit is a success."""
-    made = Recording(sealed=[EPOCH])
+    made = Recording(committed_before=[EPOCH])
 
     assert not commit(made).commit(["a"])
     assert made.calls == [("filter", ["a"]), ("abort", ["a"]), ("clean up", (7, True))]
@@ -134,19 +133,24 @@ def test_an_epoch_that_was_committed_before_a_crash_is_not_committed_again(
 
 
 def test_either_committer_alone_will_do() -> None:
-    """Without a global committer nothing is recognised; without a committer nothing is there to abort."""
+    """Without a global committer no earlier commit is recognised; without a committer nothing is aborted."""
     made = Recording()
-    commit(PartsAlone(made)).commit(["a"])
-    commit(PartsAlone(made)).abort(["a"])
-    commit(WholeAlone(made)).commit(["b", "c"])
-    commit(WholeAlone(made)).abort(["b"])
-    commit(WholeAlone(Recording(sealed=[EPOCH]))).commit(["d"])
+    commit(CommitterAlone(made)).commit(["a"])
+    commit(CommitterAlone(made)).abort(["a"])
+    commit(GlobalCommitterAlone(made)).commit(["b", "c"])
+    commit(GlobalCommitterAlone(made)).abort(["b"])
+    commit(GlobalCommitterAlone(Recording(committed_before=[EPOCH]))).commit(["d"])
 
-    assert made.calls == [("commit", ["a"]), ("abort", ["a"]), ("filter", ["b+c"]), ("seal", ["b+c"])]
+    assert made.calls == [
+        ("commit", ["a"]),
+        ("abort", ["a"]),
+        ("filter", ["b+c"]),
+        ("commit globally", ["b+c"]),
+    ]
 
 
-def test_only_what_is_given_back_is_tried_again() -> None:
-    """With a pause, until nothing is."""
+def test_only_what_commit_returns_is_tried_again() -> None:
+    """Until it returns nothing."""
     answers = iter([["b", "c"], ["c"], []])
     made = Recording(behave=lambda call, _: next(answers) if call == "commit" else ())
     commit(made).commit(["a", "b", "c"])
@@ -155,18 +159,18 @@ def test_only_what_is_given_back_is_tried_again() -> None:
     assert tried == [["a", "b", "c"], ["b", "c"], ["c"]]
 
 
-def test_the_whole_is_tried_again_too() -> None:
-    """A seal that was given back."""
+def test_the_global_commit_is_tried_again_too() -> None:
+    """Its committable was returned."""
     answers = iter([["a"], []])
-    made = Recording(behave=lambda call, _: next(answers) if call == "seal" else ())
+    made = Recording(behave=lambda call, _: next(answers) if call == "commit globally" else ())
     commit(made).commit(["a"])
 
-    assert [call for call, _ in made.calls].count("seal") == 2
+    assert [call for call, _ in made.calls].count("commit globally") == 2
     assert [call for call, _ in made.calls].count("commit") == 1
 
 
 def test_attempts_are_bounded_and_the_reason_is_given() -> None:
-    """The query fails, with how many are left; nothing is sealed."""
+    """The query fails, with the number of committables left; the global committer does not commit."""
     made = Recording(behave=lambda call, _: ["b"] if call == "commit" else ())
     with pytest.raises(
         CommitError,
@@ -179,8 +183,8 @@ def test_attempts_are_bounded_and_the_reason_is_given() -> None:
 
 
 @pytest.mark.parametrize(("retryable", "tries"), [(True, 3), (False, 1)])
-def test_an_error_is_tried_again_if_that_may_help(*, retryable: bool, tries: int) -> None:
-    """With all that was not committed; its message is the reason that is given."""
+def test_a_retryable_error_is_tried_again(*, retryable: bool, tries: int) -> None:
+    """With all committables; its message is the reason of the final error."""
 
     def refuse(call: str, _: Any) -> Any:
         if call == "commit":
@@ -194,9 +198,9 @@ def test_an_error_is_tried_again_if_that_may_help(*, retryable: bool, tries: int
     assert [what for call, what in made.calls if call == "commit"] == [["a", "b"]] * tries
 
 
-@pytest.mark.parametrize("call", ["filter", "seal"])
+@pytest.mark.parametrize("call", ["filter", "commit globally"])
 def test_every_step_is_tried_again(call: str) -> None:
-    """Asking as well as sealing."""
+    """The question for earlier commits as well as the global commit."""
     failures = iter([SluiceError("later", retryable=True)])
 
     def refuse(called: str, _: Any) -> Any:
@@ -207,7 +211,7 @@ def test_every_step_is_tried_again(call: str) -> None:
     assert commit(Recording(behave=refuse)).commit(["a"])
 
 
-def test_a_mistake_in_the_committer_is_not_dressed_up() -> None:
+def test_a_mistake_in_the_committer_is_raised_as_it_is() -> None:
     """Its traceback is what helps."""
 
     def refuse(call: str, _: Any) -> Any:
@@ -218,7 +222,7 @@ def test_a_mistake_in_the_committer_is_not_dressed_up() -> None:
 
 
 def test_an_epoch_without_committables_is_not_committed() -> None:
-    """Only what is left over from before is removed."""
+    """What failed attempts have left behind is removed."""
     made = Recording()
     commit(made).commit([])
 
@@ -226,20 +230,20 @@ def test_an_epoch_without_committables_is_not_committed() -> None:
 
 
 def test_a_batch_write_is_the_end_of_the_input() -> None:
-    """Also one without rows; a streaming query has no end."""
+    """Also without rows; a streaming query has no end."""
     made = Recording()
     commit(made, WRITE).commit(["a"])
     commit(made, WRITE).commit([])
-    commit(PartsAlone(made), WRITE).commit([])
+    commit(CommitterAlone(made), WRITE).commit([])
 
     assert [call for call, _ in made.calls] == [
-        *("filter", "commit", "seal", "end", "clean up"),
+        *("filter", "commit", "commit globally", "end", "clean up"),
         *("end", "clean up"),
     ]
 
 
-def test_abort_may_come_twice_and_with_nothing() -> None:
-    """Tasks that failed have no message, and an epoch of which no task came to its end has no name."""
+def test_abort_may_be_called_twice_and_with_nothing() -> None:
+    """Tasks that failed have no message; if no task has succeeded, the epoch is not known."""
     made = Recording()
     commit(made).abort(["a"])
     commit(made).abort(["a"])
@@ -250,8 +254,8 @@ def test_abort_may_come_twice_and_with_nothing() -> None:
     assert made.calls[1] == ("clean up", (7, False))
 
 
-def test_an_abort_that_fails_cleans_up_all_the_same() -> None:
-    """It is not tried for long: the query has an error to tell of."""
+def test_an_abort_that_fails_still_cleans_up() -> None:
+    """It is tried twice at most: the query waits to report its error."""
 
     def refuse(call: str, _: Any) -> Any:
         if call == "abort":
@@ -266,7 +270,7 @@ def test_an_abort_that_fails_cleans_up_all_the_same() -> None:
 
 
 def test_cleaning_up_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The epoch is committed, whatever is left of others."""
+    """The epoch is committed, whatever other attempts have left behind."""
 
     def refuse(call: str, _: Any) -> Any:
         if call == "clean up":
@@ -279,8 +283,8 @@ def test_cleaning_up_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert "no access to listings" in caplog.text
 
 
-def test_committables_of_nobody_are_refused() -> None:
-    """An epoch that no task has named."""
+def test_committables_of_an_unknown_epoch_are_refused() -> None:
+    """No task has said which epoch they belong to."""
     with pytest.raises(CommitError, match="unknown epoch"):
         commit(Recording(), None).commit(["a"])
 
@@ -301,7 +305,7 @@ def test_a_destination_without_committers_is_refused() -> None:
 
 
 def test_what_makes_a_destination_two_phase() -> None:
-    """Its class says so, too."""
+    """An object or a class that creates a committer."""
     assert is_committing(Recording)
-    assert is_committing(WholeAlone(Recording()))
+    assert is_committing(GlobalCommitterAlone(Recording()))
     assert not is_committing(object())

@@ -1,4 +1,4 @@
-"""Dead letters: what they hold, where they are, when they are durable, and who becomes one."""
+"""Dead letters: which records become one, what they hold, where they are, and when they are durable."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ from sluice.sink.dead_letters import (
 ORIGIN = Origin("fake", query="q-1", run="r-1", batch=7, partition=3, attempt=9)
 
 
-class Keeping:
+class MemoryQueue:
     """A queue in memory that knows what was flushed."""
 
     def __init__(self) -> None:
-        self.letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetter] = []
         self.durable = 0
         self.closed = 0
 
-    def add(self, letter: DeadLetter) -> None:
-        self.letters.append(letter)
+    def add(self, dead_letter: DeadLetter) -> None:
+        self.dead_letters.append(dead_letter)
 
     def flush(self) -> None:
-        self.durable = len(self.letters)
+        self.durable = len(self.dead_letters)
 
     def close(self) -> None:
         self.closed += 1
 
     @property
     def data(self) -> list[str]:
-        return [(letter.data or b"").decode() for letter in self.letters]
+        return [(each.data or b"").decode() for each in self.dead_letters]
 
 
 class Picky(FakeConverter):
-    """Refuses rows that start with '!'; a slice as a whole, after some of it was made, as real ones do."""
+    """Refuses rows that start with '!', after it has made entries of the rows before."""
 
     def convert(self, batch: pa.RecordBatch) -> Iterator[str]:
         for value in batch.column(0).to_pylist():
@@ -94,26 +94,26 @@ def lines(directory: Path) -> list[dict[str, Any]]:
     ]
 
 
-# --- who becomes one ----------------------------------------------------------------------------------
+# --- which records become one ----------------------------------------------------------------------------
 
 
-def test_rows_that_cannot_be_converted_are_put_aside_and_no_other() -> None:
-    """Every valid row is delivered, in order; an invalid one becomes a letter with the converter's reason."""
-    destination, queue = picky(), Keeping()
+def test_invalid_rows_become_dead_letters_and_no_others() -> None:
+    """Every valid row is delivered, in order; the reason is the converter's."""
+    destination, queue = picky(), MemoryQueue()
     writer = write(destination, ["a", "!b", "c", "!d", "!e", "f"], queue)
 
     assert destination.stored == ["a", "c", "f"]
     assert queue.data == ["!b", "!d", "!e"]
-    assert {letter.reason for letter in queue.letters} == {"starts with an exclamation mark"}
+    assert {each.reason for each in queue.dead_letters} == {"starts with an exclamation mark"}
     assert (writer.figures.records, writer.figures.dead_letters) == (3, 3)
     assert (queue.durable, queue.closed) == (3, 1)
 
 
 @settings(max_examples=50)
 @given(st.lists(st.sampled_from(["x", "!y"]), max_size=60))
-def test_every_row_is_delivered_or_put_aside(kinds: list[str]) -> None:
-    """Wherever the invalid rows are, and however many: each row is in one place, once."""
-    destination, queue = picky(), Keeping()
+def test_every_row_is_delivered_or_a_dead_letter(kinds: list[str]) -> None:
+    """Each row once, wherever the invalid rows are, and however many."""
+    destination, queue = picky(), MemoryQueue()
     values = [f"{kind}{n}" for n, kind in enumerate(kinds)]
     write(destination, values, queue)
 
@@ -121,15 +121,15 @@ def test_every_row_is_delivered_or_put_aside(kinds: list[str]) -> None:
     assert queue.data == [value for value in values if value[0] == "!"]
 
 
-def test_an_invalid_row_fails_the_task_where_there_is_no_path() -> None:
+def test_an_invalid_row_fails_the_task_without_a_path() -> None:
     """Without deadLetterPath nothing is dropped."""
     with pytest.raises(InvalidRecordError, match="exclamation"):
         write(picky(), ["a", "!b"], None)
 
 
-def test_records_that_are_too_large_are_put_aside() -> None:
-    """oversizedRecords=deadLetter: with sizes in the reason; the others are delivered."""
-    destination, queue = FakeDestination(), Keeping()
+def test_records_that_are_too_large_become_dead_letters() -> None:
+    """oversizedRecords=deadLetter: the reason has both sizes; the other records are delivered."""
+    destination, queue = FakeDestination(), MemoryQueue()
     writer = write(
         destination,
         ["ok", "x" * 9, "fine"],
@@ -140,25 +140,25 @@ def test_records_that_are_too_large_are_put_aside() -> None:
 
     assert destination.stored == ["ok", "fine"]
     assert queue.data == ["x" * 9]
-    assert queue.letters[0].reason == (
+    assert queue.dead_letters[0].reason == (
         "FakeDestination: a record of 9 bytes is larger than the limit of 5 bytes (maxRecordSizeInBytes)"
     )
     assert writer.figures.dead_letters == 1
 
 
-def test_a_chunk_of_nothing_but_large_records_ends_nothing() -> None:
-    """More of them in a row than a batch holds: what comes behind them is delivered all the same."""
-    destination, queue = FakeDestination(), Keeping()
+def test_a_chunk_of_large_records_only_does_not_end_the_write() -> None:
+    """More of them in a row than a batch holds: the record behind them is delivered."""
+    destination, queue = FakeDestination(), MemoryQueue()
     values = ["x" * 9] * 25 + ["ok"]
     write(destination, values, queue, max_record_size_in_bytes=5, oversized_records="deadLetter")
 
     assert destination.stored == ["ok"]
-    assert len(queue.letters) == 25
+    assert len(queue.dead_letters) == 25
 
 
-def test_with_fail_a_large_record_fails_the_task_although_there_is_a_path() -> None:
-    """oversizedRecords says what happens to large records; a path alone is for invalid and rejected ones."""
-    destination, queue = picky(), Keeping()
+def test_with_fail_a_large_record_fails_the_task_also_with_a_path() -> None:
+    """oversizedRecords decides about large records; a path alone is for invalid and rejected ones."""
+    destination, queue = picky(), MemoryQueue()
     with pytest.raises(InvalidRecordError, match="larger than the limit"):
         write(destination, ["!b", "x" * 9], queue, max_record_size_in_bytes=5)
 
@@ -166,8 +166,8 @@ def test_with_fail_a_large_record_fails_the_task_although_there_is_a_path() -> N
     assert (queue.durable, queue.closed) == (0, 1)
 
 
-def test_large_records_need_somewhere_to_go() -> None:
-    """A writer that would have nowhere to put them is not made."""
+def test_large_records_need_a_dead_letter_queue() -> None:
+    """A writer without one is refused."""
     with pytest.raises(ValueError, match="needs a dead letter queue"):
         write(FakeDestination(), [], None, oversized_records="deadLetter")
 
@@ -179,38 +179,41 @@ def reject_b(_: int, entries: Sequence[str]) -> Outcome:
     )
 
 
-def test_entries_that_are_refused_for_good_are_put_aside() -> None:
-    """Those that may be tried again are, those that may not become letters, the rest is acknowledged."""
-    destination, queue = FakeDestination(reject_b), Keeping()
+def test_rejected_entries_become_dead_letters() -> None:
+    """Refused entries are sent again, and the others are acknowledged."""
+    destination, queue = FakeDestination(reject_b), MemoryQueue()
     writer = write(destination, ["a", "b", "c"], queue)
 
     assert destination.requests == [["a", "b", "c"], ["c"]]
-    assert [(letter.reason, letter.data) for letter in queue.letters] == [("no b here", b"b")]
+    assert [(each.reason, each.data) for each in queue.dead_letters] == [("no b here", b"b")]
     figures = writer.figures
     assert (figures.records, figures.bytes, figures.refused, figures.dead_letters) == (2, 2, 1, 1)
 
 
 @pytest.mark.parametrize(
     ("queue", "changes", "hint"),
-    [(None, {}, "no deadLetterPath is given"), (Keeping(), {"fail_on_error": True}, "failOnError is true")],
+    [
+        (None, {}, "no deadLetterPath is given"),
+        (MemoryQueue(), {"fail_on_error": True}, "failOnError is true"),
+    ],
 )
-def test_a_refusal_for_good_is_fatal_where_nothing_takes_it(queue: Any, changes: Any, hint: str) -> None:
-    """Without a path, and with failOnError, which wants to hear of the first refusal."""
+def test_a_rejection_is_fatal_if_there_is_no_queue(queue: Any, changes: Any, hint: str) -> None:
+    """Also with failOnError, which fails at the first refusal."""
     with pytest.raises(InvalidRecordError) as caught:
         write(FakeDestination(reject_b), ["a", "b"], queue, **changes)
 
     assert str(caught.value) == f"FakeDestination: 1 record was refused for good ({hint}): no b here"
 
 
-def test_a_refusal_for_good_is_no_sign_of_load() -> None:
-    """The rate limiter hears of what may come again, not of what a slower pace would not have saved."""
+def test_a_rejection_is_no_sign_of_load() -> None:
+    """The strategy is told only of entries that are sent again: a slower rate would not help the others."""
     told: list[ResultInfo] = []
 
     class Listening(NoRateLimitingStrategy):
         def register_completed_request(self, result: ResultInfo) -> None:
             told.append(result)
 
-    writer = AsyncSinkWriter(FakeDestination(reject_b), config(), Listening(), dead_letters=Keeping())
+    writer = AsyncSinkWriter(FakeDestination(reject_b), config(), Listening(), dead_letters=MemoryQueue())
     with closing(writer):
         writer.write(rows("abb"))
         writer.flush()
@@ -218,10 +221,10 @@ def test_a_refusal_for_good_is_no_sign_of_load() -> None:
     assert told == [ResultInfo(0, 3)]
 
 
-def test_a_queue_that_cannot_take_a_letter_fails_the_task() -> None:
-    """A record that is neither delivered nor kept must not be acknowledged to Spark."""
+def test_a_queue_that_cannot_keep_a_dead_letter_fails_the_task() -> None:
+    """A record that is neither delivered nor kept must not count as written."""
 
-    class Full(Keeping):
+    class Full(MemoryQueue):
         def flush(self) -> None:
             raise OSError("disk full")
 
@@ -229,18 +232,18 @@ def test_a_queue_that_cannot_take_a_letter_fails_the_task() -> None:
         write(picky(), ["!a"], Full())
 
 
-def test_a_refusal_while_the_task_is_away_is_not_lost() -> None:
-    """An add that fails on the background flusher's thread is raised by the next call."""
+def test_a_queue_that_fails_in_the_background_is_not_ignored() -> None:
+    """What `add` raises on the background flusher's thread is raised by the next call."""
 
-    class Broken(Keeping):
-        def add(self, letter: DeadLetter) -> None:
-            raise OSError(f"cannot keep it: {letter.reason}")
+    class Broken(MemoryQueue):
+        def add(self, dead_letter: DeadLetter) -> None:
+            raise OSError(f"cannot keep it: {dead_letter.reason}")
 
     with pytest.raises(OSError, match="cannot keep it: no b here"):
         write(FakeDestination(reject_b), ["b"], Broken())
 
 
-# --- what a letter holds ------------------------------------------------------------------------------
+# --- what a dead letter holds -------------------------------------------------------------------------
 
 
 class Named(NamedTuple):
@@ -267,14 +270,14 @@ class Plain:
     ],
 )
 def test_an_entry_of_any_kind_is_kept(entry: object, data: bytes, attributes: dict[str, Any]) -> None:
-    """The data are what would have been sent; a key and the like are attributes in camel case."""
-    letter = dead_letter_of_entry(entry, "why")
+    """The data are what would have been sent; other fields are attributes in camel case."""
+    dead_letter = dead_letter_of_entry(entry, "why")
 
-    assert (letter.reason, letter.data, letter.attributes) == ("why", data, attributes)
+    assert (dead_letter.reason, dead_letter.data, dead_letter.attributes) == ("why", data, attributes)
 
 
 def test_a_row_of_any_schema_is_kept() -> None:
-    """The column data is the data, whatever its case; without one the row is, as JSON."""
+    """The column data is the data, in any case; without one the whole row is, as JSON."""
     with_data = pa.record_batch({"DATA": [b"x"], "partitionKey": [""], "n": [None]})
     nothing = pa.record_batch({"data": pa.array([None], pa.binary())})
     other = pa.record_batch({"id": [1], "name": ["n"]})
@@ -284,8 +287,8 @@ def test_a_row_of_any_schema_is_kept() -> None:
     assert dead_letter_of_row(other, "r").data == b'{"id": 1, "name": "n"}'
 
 
-def test_a_letter_is_one_line_of_json() -> None:
-    """With reason, destination, query, epoch, task and the data in base64; whatever they contain."""
+def test_a_dead_letter_is_one_line_of_json() -> None:
+    """With reason, destination, query, epoch, task and the data in base64, whatever they contain."""
     line = dead_letter_line(DeadLetter("two\nlines \ud800", b"\n\x00", {"k": b"\xff", "d": pa}), ORIGIN)
     found = json.loads(line)
 
@@ -301,8 +304,8 @@ def test_a_letter_is_one_line_of_json() -> None:
 # --- where they are -----------------------------------------------------------------------------------
 
 
-def test_names_tell_queries_epochs_partitions_attempts_and_runs_apart() -> None:
-    """No two tasks write to one name, also after a restart, which counts attempts from zero again."""
+def test_file_names_differ_by_query_epoch_partition_attempt_and_run() -> None:
+    """No two tasks write to one file, also after a restart, which counts attempts from 0 again."""
     origins = [
         ORIGIN,
         Origin("fake", query="q-2", run="r-1", batch=7, partition=3, attempt=9),
@@ -320,7 +323,7 @@ def test_names_tell_queries_epochs_partitions_attempts_and_runs_apart() -> None:
 
 
 def test_files_appear_when_they_are_durable(tmp_path: Path) -> None:
-    """Before the flush no *.jsonl is there; after it file and directories were synced, the file first."""
+    """Before the flush there is no *.jsonl; at the flush the file is synced first, then its directories."""
     synced: list[int] = []
 
     def sync(descriptor: int) -> None:
@@ -343,7 +346,7 @@ def test_files_appear_when_they_are_durable(tmp_path: Path) -> None:
 
 
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    """What was not flushed goes with its attempt: the next one writes it again."""
+    """What was not flushed is removed: the next attempt writes it again."""
     queue = LocalDeadLetterQueue(tmp_path, ORIGIN)
     queue.add(DeadLetter("r", b"1"))
     queue.close()
@@ -353,7 +356,7 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_a_task_without_dead_letters_writes_nothing(tmp_path: Path) -> None:
-    """Epochs in which all goes well leave no trace, not even a directory."""
+    """Not even a directory."""
     queue = LocalDeadLetterQueue(tmp_path, ORIGIN)
     queue.flush()
     queue.close()
@@ -361,8 +364,8 @@ def test_a_task_without_dead_letters_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
-    """Should a name be taken after all, finished or by a writer that was killed, another one is found."""
+def test_files_are_not_overwritten(tmp_path: Path) -> None:
+    """A file of the same name, complete or left by a killed writer, makes the queue take another name."""
     for data in (b"1", b"2"):
         queue = LocalDeadLetterQueue(tmp_path, ORIGIN)
         queue.add(DeadLetter("r", data))
@@ -378,7 +381,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """Not a silent loss."""
+    """Dead letters are not lost silently."""
     (tmp_path / "file").write_text("")
     queue = LocalDeadLetterQueue(tmp_path / "file", ORIGIN)
     with pytest.raises(OSError, match="file"):

@@ -1,4 +1,4 @@
-"""Entries that hold several of the user's records: figures and messages count those, all else entries."""
+"""Entries that hold several of the user's records: figures and messages count records, not entries."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def made(**settings: bool | float) -> Scheduler:
     ],
 )
 def test_figures(what: Callable[[Scheduler], None], expected: SinkFigures) -> None:
-    """Whatever becomes of a request."""
+    """For every outcome of a request."""
     scheduler = made(max_retry_duration=1e9)
     what(scheduler)
     assert scheduler.snapshot() == expected
 
 
 def test_messages() -> None:
-    """A user knows rows."""
+    """They count records, which a user knows as rows."""
     scheduler = made()
     scheduler.complete(0, SubmitResult(rejected=[Rejection("aaa", "never")]), 1.0)
     assert isinstance(scheduler.failure, InvalidRecordError)

@@ -1,34 +1,29 @@
-"""Entries with an ordering key: none overtakes another one of its key, whatever goes wrong."""
+"""Entries with an ordering key: none overtakes another one of its key, whatever is refused."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sink_fakes import FakeDestination, Outcome, RefusedError, config, rows
+from sink_fakes import FakeDestination, Outcome, RefusedError, config, fast_clock, rows
 
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
 from sluice.sink.keyed_buffer import KeyedBuffer
 from sluice.sink.scheduler import SinkScheduler
 
 
-def fast() -> float:
-    """A clock a thousand times as fast, so that pauses after refusals take no time."""
-    return time.monotonic() * 1000
-
-
-def letter(entry: str) -> Hashable | None:
-    """Entries are like a12: the letter is the lane; those that begin with a dot have none."""
+def key_of(entry: str) -> Hashable | None:
+    """Entries are like a12, with the letter as their key; those that begin with a dot have none."""
     return None if entry.startswith(".") else entry[0]
 
 
 def filled(*entries: str) -> KeyedBuffer[str]:
-    buffer = KeyedBuffer(letter)
+    buffer = KeyedBuffer(key_of)
     buffer.add(entries, [1] * len(entries), 0.0)
     return buffer
 
@@ -37,8 +32,22 @@ def sent(buffer: KeyedBuffer[str]) -> list[str]:
     return list(buffer.take(buffer.measure(100, 100)))
 
 
+class Keyed(FakeDestination):
+    def ordering_key(self, entry: str) -> Hashable | None:
+        return key_of(entry)
+
+
+def write(destination: Keyed, entries: list[str], **changes: Any) -> None:
+    """Writes and flushes, with pauses that take no time and without timeouts."""
+    settings_ = config(**({"request_timeout": 1e9, "max_retry_duration": 1e9} | changes))
+    writer = AsyncSinkWriter(destination, settings_, NoRateLimitingStrategy(), clock=fast_clock(1000))
+    writer.write(rows(entries))
+    writer.flush()
+    writer.close()
+
+
 def test_only_the_first_of_a_key_may_be_sent() -> None:
-    """The others wait, whatever room there is; entries without a key do not."""
+    """The others are held back, however much room there is; entries without a key are not."""
     buffer = filled("a1", "a2", ".1", "b1", "a3", ".2")
 
     assert sent(buffer) == ["a1", ".1", "b1", ".2"]
@@ -46,8 +55,8 @@ def test_only_the_first_of_a_key_may_be_sent() -> None:
     assert (len(buffer), buffer.size_in_bytes) == (2, 2)
 
 
-def test_the_next_of_a_key_goes_when_the_one_before_is_accepted() -> None:
-    """And not before; it keeps its age and its place among the others."""
+def test_the_next_of_a_key_is_sent_when_the_one_before_is_accepted() -> None:
+    """Not earlier; it keeps its age and its position."""
     buffer = filled("a1", "a2", "b1")
     taken = buffer.take(2)
     buffer.add(["c1"], [1], 7.0)
@@ -62,8 +71,8 @@ def test_the_next_of_a_key_goes_when_the_one_before_is_accepted() -> None:
     assert (head.entry, head.arrived) == ("a2", 0.0)
 
 
-def test_what_waited_longest_goes_first() -> None:
-    """An entry that is let go is older than those that came meanwhile: it goes before them."""
+def test_the_oldest_entry_is_sent_first() -> None:
+    """An entry that was held back is ahead of those that were added later."""
     buffer = filled("a1", "a2")
     taken = buffer.take(1)
     buffer.add(["b1", "c1"], [1, 1], 5.0)
@@ -73,7 +82,7 @@ def test_what_waited_longest_goes_first() -> None:
 
 
 def test_a_key_is_forgotten_when_nothing_of_it_is_left() -> None:
-    """Memory follows what is buffered, not every key there ever was."""
+    """Memory grows with what is buffered, not with the number of keys."""
     buffer = filled("a1", "b1")
     buffer.mark_accepted(buffer.take(2), [])
 
@@ -81,14 +90,14 @@ def test_a_key_is_forgotten_when_nothing_of_it_is_left() -> None:
     assert len(buffer) == 0
 
 
-def test_a_timeout_keeps_the_place_of_its_key() -> None:
-    """An entry whose request was given up is sent again before the next one of its key is."""
+def test_a_timeout_keeps_the_order_of_its_key() -> None:
+    """An entry whose request timed out is sent again before the next one of its key."""
     scheduler: SinkScheduler[str] = SinkScheduler(
         config(request_timeout=10.0, max_in_flight_requests=2),
         NoRateLimitingStrategy(),
         name="w",
         jitter=lambda: 0.0,
-        ordering_key=letter,
+        ordering_key=key_of,
     )
     scheduler.add(["a1", "a2"], [1, 1], 0.0)
     (first,) = scheduler.advance(0.0, draining=True)
@@ -102,13 +111,9 @@ def test_a_timeout_keeps_the_place_of_its_key() -> None:
     assert [request.entries for request in scheduler.advance(12.0, draining=True)] == [["a2"]]
 
 
-def test_a_key_that_waits_does_not_hold_up_others() -> None:
-    """While one group's request is on its way, other groups go on."""
+def test_a_key_that_is_held_back_does_not_delay_others() -> None:
+    """While one key's request is in flight, entries with other keys are sent."""
     release = threading.Event()
-
-    class Keyed(FakeDestination):
-        def ordering_key(self, entry: str) -> Hashable | None:
-            return letter(entry)
 
     def hold_a1(_: int, entries: Sequence[str]) -> Outcome:
         if "a1" in entries:
@@ -118,15 +123,8 @@ def test_a_key_that_waits_does_not_hold_up_others() -> None:
         return SubmitResult()
 
     destination = Keyed(hold_a1)
-    writer = AsyncSinkWriter(
-        destination,
-        config(max_in_flight_requests=2, max_batch_size=1, request_timeout=1e9),
-        NoRateLimitingStrategy(),
-        clock=fast,
-    )
-    writer.write(rows(["a1", "a2", *(f"b{n}" for n in range(10))]))
-    writer.flush()
-    writer.close()
+    entries = ["a1", "a2", *(f"b{n}" for n in range(10))]
+    write(destination, entries, max_in_flight_requests=2, max_batch_size=1)
 
     assert destination.stored.index("a1") > destination.stored.index("b8")
     assert [entry for entry in destination.stored if entry[0] == "a"] == ["a1", "a2"]
@@ -140,18 +138,14 @@ def test_a_key_that_waits_does_not_hold_up_others() -> None:
     st.integers(1, 10),
 )
 def test_order_by_key_holds_under_any_refusals(
-    in_flight: int, lanes: list[str], fates: list[int | None], batch: int
+    in_flight: int, keys: list[str], fates: list[int | None], batch: int
 ) -> None:
-    """Each entry is accepted once, in its key's order, and no request has two of one key.
+    """Each entry is accepted once, in the order of its key, and no request has two of one key.
 
-    Any entries of any request are refused (by the bits of a drawn number) or the request fails (None),
-    with one and with several requests under way.
+    In every request some entries are refused (by the bits of a drawn number), or the request fails (None),
+    with one and with several requests in flight.
     """
-    entries = [f"{lane}{n}" for n, lane in enumerate(lanes)]
-
-    class Keyed(FakeDestination):
-        def ordering_key(self, entry: str) -> Hashable | None:
-            return letter(entry)
+    entries = [f"{key}{n}" for n, key in enumerate(keys)]
 
     def drawn(number: int, given: Sequence[str]) -> Outcome:
         fate = fates[number] if number < len(fates) else 0
@@ -160,21 +154,13 @@ def test_order_by_key_holds_under_any_refusals(
         return SubmitResult([entry for n, entry in enumerate(given) if fate >> n & 1])
 
     destination = Keyed(drawn)
-    writer = AsyncSinkWriter(
-        destination,
-        config(max_batch_size=batch, max_in_flight_requests=in_flight, max_retry_duration=1e9),
-        NoRateLimitingStrategy(),
-        clock=fast,
-    )
-    writer.write(rows(entries))
-    writer.flush()
-    writer.close()
+    write(destination, entries, max_batch_size=batch, max_in_flight_requests=in_flight)
 
     assert sorted(destination.stored) == sorted(entries)
-    by_lane: dict[Hashable, list[int]] = defaultdict(list)
+    by_key: dict[Hashable, list[int]] = defaultdict(list)
     for entry in destination.stored:
-        by_lane[letter(entry)].append(int(entry[1:]))
-    assert all(numbers == sorted(numbers) for lane, numbers in by_lane.items() if lane is not None)
+        by_key[key_of(entry)].append(int(entry[1:]))
+    assert all(numbers == sorted(numbers) for key, numbers in by_key.items() if key is not None)
     for request in destination.requests:
-        keys = [letter(entry) for entry in request if letter(entry) is not None]
-        assert len(keys) == len(set(keys))
+        sent_keys = [key_of(entry) for entry in request if key_of(entry) is not None]
+        assert len(sent_keys) == len(set(sent_keys))

@@ -40,7 +40,7 @@ def aimd(factor: float, *, paced: bool = True) -> Make:
 @pytest.mark.parametrize(
     ("shards", "seconds"), [(Shards(1), 30), (Shards(4), 20), (Shards(1, burst=0.3), 20), (Shards(16), 12)]
 )
-def test_it_settles_at_the_rate_of_the_destination(shards: Shards, seconds: int, factor: float) -> None:
+def test_the_rate_becomes_that_of_the_destination(shards: Shards, seconds: int, factor: float) -> None:
     """Within three seconds within 15 % of 1,000 records/s a shard; less than 5 % refused, start included."""
     fresh = Shards(len(shards._tokens), burst=shards._burst)
     metered = Metered(aimd(factor), fresh).run(seconds)
@@ -51,8 +51,8 @@ def test_it_settles_at_the_rate_of_the_destination(shards: Shards, seconds: int,
     assert metered.refusals(5, seconds) < 0.02
 
 
-def test_without_a_pace_it_would_not() -> None:
-    """In-flight control alone, as Flink has it: a third of what is sent is refused, for good."""
+def test_a_limit_in_flight_alone_is_not_enough() -> None:
+    """Flink's strategy: a third of what is sent is refused, for good."""
     metered = Metered(aimd(0.99, paced=False), Shards(1)).run(20)
 
     assert metered.refusals(5, 20) > 0.3
@@ -60,7 +60,7 @@ def test_without_a_pace_it_would_not() -> None:
 
 @pytest.mark.parametrize("latency", [(0.001, 0.002), (0.3, 0.5)])
 def test_latency_matters_little(latency: tuple[float, float]) -> None:
-    """Quick answers or slow ones: the pace is that of the destination."""
+    """With quick or slow answers the rate is that of the destination."""
     metered = Metered(aimd(0.99), Shards(1), latency=latency).run(30)
 
     assert metered.throughput(10, 30) == pytest.approx(1.0, abs=0.1)
@@ -69,7 +69,7 @@ def test_latency_matters_little(latency: tuple[float, float]) -> None:
 
 @pytest.mark.parametrize(("batch", "rate"), [(25, 1000.0), (10, 100.0)])
 def test_small_batches_are_paced_too(batch: int, rate: float) -> None:
-    """DynamoDB takes 25 records at a time, SQS 10."""
+    """DynamoDB accepts 25 records in a request, SQS 10."""
     metered = Metered(aimd(0.5), Shards(1, rate), batch=batch).run(20)
 
     assert metered.throughput(5, 20) == pytest.approx(1.0, abs=0.1)
@@ -77,14 +77,14 @@ def test_small_batches_are_paced_too(batch: int, rate: float) -> None:
 
 
 def test_a_destination_that_refuses_whole_requests_is_paced() -> None:
-    """All or nothing, as an HTTP endpoint answers 429."""
+    """As an HTTP endpoint does that answers 429."""
     metered = Metered(aimd(0.5), Shards(1), batch=25, all_or_nothing=True).run(20)
 
     assert metered.throughput(5, 20) > 0.85
     assert metered.refusals(0, 20) < 0.06
 
 
-def test_capacity_that_grows_is_found() -> None:
+def test_more_capacity_is_used() -> None:
     """A stream that was resharded from one shard to eight is used within ten seconds."""
     metered = Metered(aimd(0.99), Shards(1)).run(10)
     metered.shards = Shards(8)
@@ -93,8 +93,8 @@ def test_capacity_that_grows_is_found() -> None:
     assert metered.throughput(20, 30) == pytest.approx(1.0, abs=0.1)
 
 
-def test_capacity_that_shrinks_is_heeded() -> None:
-    """And back: within seconds little is refused again."""
+def test_less_capacity_lowers_the_rate() -> None:
+    """Within seconds little is refused again."""
     metered = Metered(aimd(0.99), Shards(8)).run(10)
     metered.shards = Shards(1, burst=0.5)
     metered.run(30)
@@ -104,7 +104,7 @@ def test_capacity_that_shrinks_is_heeded() -> None:
 
 
 def test_an_outage_is_survived() -> None:
-    """While the destination takes nothing it is not flooded; afterwards the sink is back within seconds."""
+    """During it few requests are sent; afterwards the rate is back within seconds."""
     metered = Metered(aimd(0.5), Shards(4)).run(10)
     dead = Shards(4, burst=0.0)
     metered.shards = dead
@@ -118,8 +118,8 @@ def test_an_outage_is_survived() -> None:
     assert metered.throughput(42, 50) == pytest.approx(1.0, abs=0.15)
 
 
-def test_what_is_learnt_outlasts_idleness() -> None:
-    """After a pause the pace is what it was: neither collapsed nor run away."""
+def test_the_rate_is_kept_while_there_is_nothing_to_send() -> None:
+    """It neither falls nor grows much."""
     metered = Metered(aimd(0.99), Shards(2)).run(10)
     learnt = metered.strategy.rate
     metered.idle_until = 40.0
@@ -131,8 +131,8 @@ def test_what_is_learnt_outlasts_idleness() -> None:
     assert metered.refusals(40, 60) < 0.05
 
 
-def test_a_destination_without_limits_is_not_held_back_for_long() -> None:
-    """Slow start: in the second second it sends more than 50,000 records."""
+def test_a_destination_without_limits_is_not_slowed_down_for_long() -> None:
+    """Slow start: more than 50,000 records are sent in the second second."""
     metered = Metered(aimd(0.99), Shards(1, rate=10**9), latency=(0.01, 0.02)).run(2)
 
     assert metered.accepted[1] > 50_000
@@ -140,15 +140,15 @@ def test_a_destination_without_limits_is_not_held_back_for_long() -> None:
 
 
 def test_time_is_waited_for_and_not_polled() -> None:
-    """The strategy says for how long: there are few more steps than requests and answers."""
+    """The strategy says how long to wait: there are few more steps than requests and answers."""
     metered = Metered(aimd(0.99), Shards(1)).run(20)
 
     # A request, its arrival and its answer are a step each, and so is each pause after a refusal.
     assert metered.steps < 4.5 * metered.requests
 
 
-def test_a_token_bucket_is_kept_to() -> None:
-    """tokenBucketRate is what is sent, retries included, after one burst; and nothing spins."""
+def test_a_token_bucket_limits_the_rate() -> None:
+    """To tokenBucketRate, retries included, after one burst; and the writer does not poll."""
     bucket: Make = lambda _, clock: TokenBucketRateLimitingStrategy(rate=800.0, burst=100, clock=clock)  # noqa: E731
     metered = Metered(bucket, Shards(1)).run(20)
 
@@ -158,7 +158,7 @@ def test_a_token_bucket_is_kept_to() -> None:
 
 
 def test_none_floods() -> None:
-    """rateLimiting=none leaves it to pauses after refusals."""
+    """rateLimiting=none: only the pauses after refusals slow it down."""
     metered = Metered(lambda _, __: NoRateLimitingStrategy(), Shards(1)).run(2)
 
     assert metered.refusals(0, 2) > 0.5
@@ -197,8 +197,8 @@ class AsyncSinkConfigs:
     )
 
 
-def test_room_in_flight_is_waited_for_by_answers() -> None:
-    """Where time alone changes nothing, the delay is infinite: the writer waits for an answer."""
+def test_room_in_flight_comes_with_answers() -> None:
+    """The delay is infinite when time alone changes nothing: the writer waits for an answer."""
     strategy: Any = aimd(0.5)(AsyncSinkConfigs.small, lambda: 0.0)
     strategy.register_in_flight_request(RequestInfo(50))
 
@@ -207,103 +207,103 @@ def test_room_in_flight_is_waited_for_by_answers() -> None:
     assert strategy.delay(RequestInfo(1)) < 1.0
 
 
-def test_requests_given_up_leave_no_trace_in_the_pace() -> None:
-    """Refusals after a failed epoch count from the first: nothing is taken for an echo of the old one."""
-    pace = PacingRate(100.0)
-    pace.sent(50, 0.0)
-    pace.answered(0, 10, 0.1)  # lowered, with 40 on their way
-    pace.forget_in_flight()
-    lowered = pace.rate
-    pace.sent(10, 1.0)
-    pace.answered(0, 10, 1.1)
+def test_requests_given_up_do_not_hide_later_refusals() -> None:
+    """After a failed epoch no refusal counts as stale."""
+    pacing = PacingRate(100.0)
+    pacing.sent(50, 0.0)
+    pacing.answered(0, 10, 0.1)  # lowered, with 40 on their way
+    pacing.forget_in_flight()
+    lowered = pacing.rate
+    pacing.sent(10, 1.0)
+    pacing.answered(0, 10, 1.1)
 
-    assert pace.rate < lowered
-
-
-def exchange(pace: PacingRate, count: int, refused: int, now: float) -> None:
-    pace.sent(count, now)
-    pace.answered(count - refused, refused, now)
+    assert pacing.rate < lowered
 
 
-def settled(rate: float = 1000.0) -> PacingRate:
-    """A pace past its slow start: refused at 10 s, and again at 12 s, with `rate` accepted in between."""
-    pace = PacingRate(4 * rate)
-    exchange(pace, 100, 50, 10.0)
+def exchange(pacing: PacingRate, count: int, refused: int, now: float) -> None:
+    pacing.sent(count, now)
+    pacing.answered(count - refused, refused, now)
+
+
+def measured(rate: float = 1000.0) -> PacingRate:
+    """A rate after slow start: refusals at 10 s and at 12 s, with `rate` accepted in between."""
+    pacing = PacingRate(4 * rate)
+    exchange(pacing, 100, 50, 10.0)
     for n in range(20):
-        exchange(pace, round(rate / 10), 0, 10.0 + n / 10)
-    exchange(pace, 1000, 1000, 12.0)
-    return pace
+        exchange(pacing, round(rate / 10), 0, 10.0 + n / 10)
+    exchange(pacing, 1000, 1000, 12.0)
+    return pacing
 
 
 def test_a_rate_is_measured_between_two_refusals() -> None:
-    """What was accepted from one to the other, by the time, less a margin."""
-    pace = PacingRate(50_000.0)
-    exchange(pace, 5000, 50, 10.0)
-    exchange(pace, 3000, 1000, 12.0)
+    """What was accepted from one to the other, divided by the time, less a margin."""
+    pacing = PacingRate(50_000.0)
+    exchange(pacing, 5000, 50, 10.0)
+    exchange(pacing, 3000, 1000, 12.0)
 
-    assert pace.rate == pytest.approx(0.95 * 2000 / 2)
+    assert pacing.rate == pytest.approx(0.95 * 2000 / 2)
 
 
-def test_echoes_say_nothing_new() -> None:
-    """Refusals of what was on its way when the pace was lowered do not lower it again."""
-    pace = settled()
-    pace.sent(500, 13.0)
-    pace.sent(500, 13.5)
-    pace.answered(0, 500, 14.0)
-    lowered = pace.rate
-    pace.answered(0, 500, 16.0)
-    assert pace.rate == lowered
-    exchange(pace, 500, 500, 16.0)
-    assert pace.rate < lowered
+def test_stale_refusals_say_nothing_new() -> None:
+    """Refusals of requests in flight when the rate was lowered do not lower it again."""
+    pacing = measured()
+    pacing.sent(500, 13.0)
+    pacing.sent(500, 13.5)
+    pacing.answered(0, 500, 14.0)
+    lowered = pacing.rate
+    pacing.answered(0, 500, 16.0)
+    assert pacing.rate == lowered
+    exchange(pacing, 500, 500, 16.0)
+    assert pacing.rate < lowered
 
 
 def test_a_refusal_in_a_hundred_is_noise() -> None:
-    """It does not slow the sink down; more of them do."""
-    pace = settled()
-    before = pace.rate
+    """It does not lower the rate; more of them do."""
+    pacing = measured()
+    before = pacing.rate
     for n in range(30):
-        exchange(pace, 90, n % 2, 12.0 + n / 10)
-    assert pace.rate >= before
+        exchange(pacing, 90, n % 2, 12.0 + n / 10)
+    assert pacing.rate >= before
     for n in range(30):
-        exchange(pace, 90, 9, 15.0 + n / 10)
-    assert pace.rate < before
+        exchange(pacing, 90, 9, 15.0 + n / 10)
+    assert pacing.rate < before
 
 
 def test_idleness_is_not_taken_for_slowness() -> None:
-    """A minute without anything to send does not make the measured rate a tenth of what it is."""
-    pace = settled()
-    before = pace.rate
+    """A minute without anything to send does not lower the measured rate."""
+    pacing = measured()
+    before = pacing.rate
     for n in range(10):
-        exchange(pace, 100, 0, 12.0 + n / 10)
+        exchange(pacing, 100, 0, 12.0 + n / 10)
     for n in range(10):
-        exchange(pace, 100, 50 if n == 9 else 0, 72.0 + n / 10)
+        exchange(pacing, 100, 50 if n == 9 else 0, 72.0 + n / 10)
 
-    assert pace.rate > 0.8 * before
+    assert pacing.rate > 0.8 * before
 
 
 def test_long_calm_does_not_hide_a_change() -> None:
-    """After ten minutes in which all was accepted, refusals of a tenth are noticed within seconds."""
-    pace = PacingRate(50_000.0)
-    exchange(pace, 10, 5, 0.0)
+    """After ten minutes without refusals, refusals of a tenth are noticed within seconds."""
+    pacing = PacingRate(50_000.0)
+    exchange(pacing, 10, 5, 0.0)
     for n in range(1, 6000):
-        exchange(pace, 100, 0, n / 10)
+        exchange(pacing, 100, 0, n / 10)
     for n in range(6000, 6030):
-        exchange(pace, 100, 10, n / 10)
+        exchange(pacing, 100, 10, n / 10)
 
-    assert pace.rate < 1000.0
+    assert pacing.rate < 1000.0
 
 
 def test_a_pause_after_refusals_is_not_idleness() -> None:
-    """However long the writer pauses between attempts that are all refused, requests get smaller."""
-    pace = settled()
+    """However long the writer pauses between attempts that are refused as a whole, requests get smaller."""
+    pacing = measured()
     for n in range(8):
-        exchange(pace, 100, 100, 12.0 + 5.0 * n)
+        exchange(pacing, 100, 100, 12.0 + 5.0 * n)
 
-    assert pace.max_request < 10
+    assert pacing.max_request < 10
 
 
 def test_the_bucket_fills_no_higher_than_its_burst() -> None:
-    """However long nothing is sent; and it is worth as much as was asked for, not more."""
+    """However long nothing is sent."""
     now = [0.0]
     bucket = TokenBucketRateLimitingStrategy(rate=10.0, burst=5, clock=lambda: now[0])
     assert not bucket.should_block(RequestInfo(5))

@@ -67,13 +67,13 @@ def test_scale_down_rounds_half_up_and_stays_above_zero(factor: float, current: 
     ],
 )
 def test_scaling_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
-    """A step of nothing, a factor outside (0, 1) or a threshold below one step is a mistake."""
+    """A step of 0, a factor outside (0, 1) or a threshold below one step is a mistake."""
     with pytest.raises(ValueError, match="must be"):
         AIMDScalingStrategy(**wrong)
 
 
 def test_a_refusal_always_lowers_the_limit() -> None:
-    """With 0.99, rounding keeps any limit of 50 or less where it is; the limit falls to 1 all the same."""
+    """With 0.99, rounding keeps any limit of 50 or less where it is; the limit still falls to 1."""
     strategy = congestion(60, factor=0.99)
     limits = []
     for _ in range(80):
@@ -98,7 +98,7 @@ def test_a_partial_refusal_lowers_and_a_success_raises() -> None:
 
 
 def test_what_is_in_flight_counts_by_its_real_size() -> None:
-    """A request that was cut short by its bytes takes the room of the entries it has, no more."""
+    """A request that is small because of its bytes counts with the entries it has."""
     strategy = congestion(100)
     strategy.register_in_flight_request(RequestInfo(7))
 
@@ -119,7 +119,7 @@ def test_requests_in_flight_are_limited_too() -> None:
 
 
 def test_asking_changes_nothing() -> None:
-    """should_block may be asked any number of times."""
+    """should_block may be called any number of times."""
     strategy = congestion(10)
     answers = {strategy.should_block(RequestInfo(10)) for _ in range(50)}
 
@@ -128,7 +128,7 @@ def test_asking_changes_nothing() -> None:
 
 
 def test_forgetting_what_is_in_flight_keeps_what_was_learnt() -> None:
-    """After a writer gave up its requests the limit holds, and nothing blocks for good."""
+    """After a writer gave up its requests, the limit stays, and nothing blocks for good."""
     strategy = congestion(100)
     for _ in range(2):
         strategy.register_in_flight_request(RequestInfo(40))
@@ -141,7 +141,7 @@ def test_forgetting_what_is_in_flight_keeps_what_was_learnt() -> None:
 
 @pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": 10, "requests": 0}])
 def test_limits_must_be_positive(wrong: dict[str, int]) -> None:
-    """A limit of nothing would block for good."""
+    """A limit of 0 would block for good."""
     with pytest.raises(ValueError, match="must be positive"):
         congestion(**wrong)
 

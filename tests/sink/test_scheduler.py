@@ -1,4 +1,4 @@
-"""The decisions of the writer, without threads and without time."""
+"""The decisions of the writer, without threads and without a clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.sink.scheduler import Request, SinkScheduler
 
 
 class Driven:
-    """A scheduler whose time and answers a test states."""
+    """A scheduler; the test sets the time and gives the answers."""
 
     def __init__(self, *, strategy: Any = None, jitter: float = 1.0, **settings: Any) -> None:
         self.scheduler: SinkScheduler[str] = SinkScheduler(
@@ -78,7 +78,7 @@ def letters(count: int, start: int = 0) -> list[str]:
 
 
 def test_a_batch_waits_until_it_is_full_in_records() -> None:
-    """A request goes when maxBatchSize records are there, and holds exactly as many."""
+    """A request is sent when maxBatchSize records are buffered, and holds exactly as many."""
     driven = Driven(max_batch_size=3)
 
     assert driven.add("a", "b") == []
@@ -87,7 +87,7 @@ def test_a_batch_waits_until_it_is_full_in_records() -> None:
 
 
 def test_a_batch_waits_until_it_is_full_in_bytes() -> None:
-    """A request goes when maxBatchSizeInBytes are there, and never holds more."""
+    """A request is sent when maxBatchSizeInBytes are buffered, and never holds more."""
     driven = Driven(max_batch_size_in_bytes=10, max_record_size_in_bytes=10)
 
     assert driven.add("aaaa", "bbbb") == []
@@ -95,7 +95,7 @@ def test_a_batch_waits_until_it_is_full_in_bytes() -> None:
 
 
 def test_records_and_bytes_bound_a_batch_together() -> None:
-    """Flink: byte and record limits met together; whichever is reached first cuts the batch."""
+    """Flink: byte and record limits met together; the one that is reached first ends the batch."""
     driven = Driven(
         max_batch_size=3, max_batch_size_in_bytes=10, max_record_size_in_bytes=10, max_in_flight_requests=9
     )
@@ -104,14 +104,14 @@ def test_records_and_bytes_bound_a_batch_together() -> None:
 
 
 def test_a_batch_of_exactly_the_bytes_is_full() -> None:
-    """Bytes that fit to the last one need not wait for another record."""
+    """It does not wait for another record."""
     driven = Driven(max_batch_size_in_bytes=10, max_record_size_in_bytes=10)
 
     assert driven.add("aaaaa", "bbbbb") == [["aaaaa", "bbbbb"]]
 
 
 def test_time_sends_all_that_is_buffered() -> None:
-    """Flink: a time-based flush picks up all buffered, once the oldest has waited long enough."""
+    """Flink: a time-based flush sends all that is buffered, once the oldest has waited long enough."""
     driven = Driven(max_time_in_buffer=5.0)
     driven.add("a")
     driven.at(4.0).add("b")
@@ -122,7 +122,7 @@ def test_time_sends_all_that_is_buffered() -> None:
 
 
 def test_draining_does_not_wait() -> None:
-    """The end of an epoch sends what there is."""
+    """At the end of an epoch, batches need not be full."""
     driven = Driven()
     driven.add("a", "b")
 
@@ -133,7 +133,7 @@ def test_draining_does_not_wait() -> None:
 
 
 def test_an_empty_buffer_sends_nothing() -> None:
-    """Flink: flushing an empty buffer is no request, and there is nothing to wake up for."""
+    """Flink: flushing an empty buffer is no request; there is nothing to wake up for."""
     driven = Driven()
 
     assert driven.sent(draining=True) == []
@@ -142,7 +142,7 @@ def test_an_empty_buffer_sends_nothing() -> None:
 
 
 def test_no_more_requests_than_allowed_are_in_flight() -> None:
-    """maxInFlightRequests bounds what is sent side by side; an answer makes room for the next."""
+    """maxInFlightRequests bounds the requests in flight; an answer makes room for the next."""
     driven = Driven(max_batch_size=1, max_in_flight_requests=2)
 
     assert driven.add(*letters(4)) == [["a"], ["b"]]
@@ -151,7 +151,7 @@ def test_no_more_requests_than_allowed_are_in_flight() -> None:
 
 
 def test_a_write_must_wait_while_the_buffer_is_full() -> None:
-    """maxBufferedRequests records may wait; there is room again once some were sent."""
+    """maxBufferedRequests records may wait; there is room again when some were sent."""
     driven = Driven(max_batch_size=2, max_buffered_requests=3)
     driven.add(*letters(2))
     driven.add("c", "d", "e")
@@ -163,7 +163,7 @@ def test_a_write_must_wait_while_the_buffer_is_full() -> None:
 
 
 def test_bytes_fill_the_buffer_too() -> None:
-    """Few but large records stop a write as well: memory is bounded whatever the input."""
+    """Few large records fill it as well: memory is bounded whatever the input."""
     driven = Driven(max_batch_size_in_bytes=10, max_record_size_in_bytes=10, max_in_flight_requests=1)
     driven.add("x" * 10)
     driven.add("y" * 10)
@@ -175,8 +175,8 @@ def test_bytes_fill_the_buffer_too() -> None:
 # --- the rate limiter ---------------------------------------------------------------------------------
 
 
-def test_the_strategy_cuts_batches_and_is_told_their_real_size() -> None:
-    """A batch is no larger than the strategy says, and what was sent and came back is what it hears."""
+def test_the_strategy_limits_batches_and_is_told_their_real_size() -> None:
+    """A batch is no larger than the strategy allows, and the strategy is told what was sent and refused."""
     strategy = Recording(most=4)
     driven = Driven(
         strategy=strategy,
@@ -194,7 +194,7 @@ def test_the_strategy_cuts_batches_and_is_told_their_real_size() -> None:
 
 
 def test_a_blocking_strategy_is_asked_again() -> None:
-    """A strategy that says no while nothing is in flight is asked again a moment later, not at once."""
+    """A strategy that blocks while nothing is in flight is asked again a moment later, not at once."""
     strategy = Recording()
     strategy.blocked = True
     driven = Driven(strategy=strategy, max_batch_size=2)
@@ -206,7 +206,7 @@ def test_a_blocking_strategy_is_asked_again() -> None:
 
 
 class Timed(Recording):
-    """A strategy that knows how long."""
+    """A strategy that says how long a request must wait."""
 
     def __init__(self, delay: float) -> None:
         super().__init__()
@@ -218,16 +218,16 @@ class Timed(Recording):
 
 
 @pytest.mark.parametrize(("delay", "wakes"), [(7.0, 7.0), (0.0, 0.001)])
-def test_a_strategy_that_knows_how_long_is_asked_then(delay: float, wakes: float) -> None:
-    """No earlier; but never at once, whatever rounding makes of its answer."""
+def test_a_strategy_that_says_how_long_is_asked_then(delay: float, wakes: float) -> None:
+    """Not earlier; but never at once, however its answer is rounded."""
     driven = Driven(strategy=Timed(delay), max_batch_size=2)
     driven.add("a", "b")
 
     assert driven.scheduler.wake_at == wakes
 
 
-def test_a_strategy_that_waits_for_an_answer_is_not_asked_before_it_comes() -> None:
-    """A delay of infinity: with something in flight nothing is due; with nothing in flight nothing hangs."""
+def test_a_strategy_that_waits_for_an_answer_is_not_asked_before() -> None:
+    """An infinite delay: nothing is due while a request is in flight; with none it is asked again."""
     strategy = Timed(float("inf"))
     strategy.blocked = False
     driven = Driven(strategy=strategy, max_batch_size=2, max_in_flight_requests=5, request_timeout=99.0)
@@ -243,7 +243,7 @@ def test_a_strategy_that_waits_for_an_answer_is_not_asked_before_it_comes() -> N
 # --- what is refused ----------------------------------------------------------------------------------
 
 
-def test_refused_entries_go_first_in_their_order() -> None:
+def test_refused_entries_are_sent_first_in_their_order() -> None:
     """Flink: failed entries are retried in the next possible batch with order preserved."""
     driven = Driven(max_batch_size=3)
     driven.add(*letters(3))
@@ -254,7 +254,7 @@ def test_refused_entries_go_first_in_their_order() -> None:
 
 
 def test_a_refused_entry_does_not_wait_for_its_batch_to_fill() -> None:
-    """It has waited before: once the pause is over it goes, with whatever else is there."""
+    """It has waited before: after the pause it is sent, with whatever else is buffered."""
     driven = Driven(max_batch_size=3)
     driven.add(*letters(3))
     driven.answer(0, "b")
@@ -263,7 +263,7 @@ def test_a_refused_entry_does_not_wait_for_its_batch_to_fill() -> None:
 
 
 def test_order_holds_when_answers_come_out_of_order() -> None:
-    """Entries of an earlier request are ahead of those of a later one, whichever came back first."""
+    """Entries of an earlier request are ahead of those of a later one, whichever was answered first."""
     driven = Driven(max_batch_size=2, max_in_flight_requests=2)
     driven.add(*letters(4))
     driven.answer(1, "c", "d")
@@ -273,7 +273,7 @@ def test_order_holds_when_answers_come_out_of_order() -> None:
 
 
 def test_a_failed_request_is_sent_again_as_a_whole() -> None:
-    """An error that is not fatal says nothing about any entry: all of them go again."""
+    """An error that is not fatal says nothing about any entry: all of them are sent again."""
     driven = Driven(max_batch_size=2)
     driven.add("a", "b")
     driven.fail(0)
@@ -284,7 +284,7 @@ def test_a_failed_request_is_sent_again_as_a_whole() -> None:
 
 
 def test_equal_entries_are_told_apart() -> None:
-    """Of two entries that are the same object one may be refused, and one is sent again."""
+    """If the same object is sent twice and refused once, it is sent again once."""
     driven = Driven(max_batch_size=3)
     driven.add("a", "a", "b")
     driven.answer(0, "a")
@@ -294,7 +294,7 @@ def test_equal_entries_are_told_apart() -> None:
 
 
 def test_a_destination_may_change_the_list_it_is_given() -> None:
-    """What it does to its entries' list does not change what is counted, or sent again."""
+    """That changes neither the figures nor what is sent again."""
     driven = Driven(max_batch_size=2)
     driven.add("abc", "def")
     driven.scheduler._in_flight[0].entries.clear()
@@ -305,7 +305,7 @@ def test_a_destination_may_change_the_list_it_is_given() -> None:
 
 
 def test_a_copy_of_an_entry_is_recognised() -> None:
-    """A destination that builds its answer from copies gets the originals sent again."""
+    """If a destination returns copies, the original entries are sent again."""
     driven = Driven(max_batch_size=2)
     driven.add("abc", "def")
     copy = "defg"[:3]
@@ -315,8 +315,8 @@ def test_a_copy_of_an_entry_is_recognised() -> None:
     assert driven.at(1.0).sent(draining=True) == [["def"]]
 
 
-def test_an_entry_nobody_sent_is_a_mistake() -> None:
-    """A destination that refuses what it was not given cannot be trusted with the rest."""
+def test_a_refused_entry_that_was_not_sent_is_a_mistake() -> None:
+    """The destination cannot be relied on: the writer fails."""
     driven = Driven(max_batch_size=1)
     driven.add("a")
     driven.answer(0, "z")
@@ -329,7 +329,7 @@ def test_an_entry_nobody_sent_is_a_mistake() -> None:
 
 
 def test_after_a_refusal_nothing_is_sent_for_a_moment() -> None:
-    """A pause with full jitter keeps refusals from spinning: jitter * 0.1 s at first."""
+    """A pause with full jitter, jitter * 0.1 s at first, so that refused entries are not retried at once."""
     driven = Driven(max_batch_size=1, jitter=0.5)
     driven.add("a", "b")
     driven.answer(0, "a")
@@ -340,7 +340,7 @@ def test_after_a_refusal_nothing_is_sent_for_a_moment() -> None:
 
 
 def test_pauses_grow_while_nothing_is_accepted() -> None:
-    """0.1 s, doubled each fruitless round, at most 5 s; the first success starts them over."""
+    """0.1 s, doubled with each round without success, at most 5 s; a success starts again from 0.1 s."""
     driven = Driven(max_batch_size=1)
     driven.add("a")
     pauses = []
@@ -359,8 +359,8 @@ def test_pauses_grow_while_nothing_is_accepted() -> None:
     assert driven.scheduler.wake_at - driven.now == pytest.approx(0.1)
 
 
-def test_one_wave_of_refusals_makes_one_pause() -> None:
-    """Requests that were sent side by side fail side by side: that is one round, not many."""
+def test_requests_refused_together_make_one_pause() -> None:
+    """Requests that were in flight together count as one round."""
     driven = Driven(max_batch_size=1, max_in_flight_requests=3)
     driven.add(*letters(3))
     for number in range(3):
@@ -374,7 +374,7 @@ def test_one_wave_of_refusals_makes_one_pause() -> None:
 
 
 def test_a_request_that_takes_too_long_is_sent_again() -> None:
-    """After requestTimeout a request counts as failed, and its entries go first."""
+    """After requestTimeout a request counts as failed, and its entries are sent first."""
     driven = Driven(max_batch_size=2, request_timeout=10.0)
     driven.add("a", "b")
     assert driven.scheduler.wake_at == 10.0
@@ -385,7 +385,7 @@ def test_a_request_that_takes_too_long_is_sent_again() -> None:
 
 
 def test_a_late_success_changes_nothing() -> None:
-    """Flink: a late success after a timeout; the entries are on their way again, and that counts."""
+    """Flink: a late success after a timeout; the entries were sent again, and that request counts."""
     strategy = Recording()
     driven = Driven(strategy=strategy, max_batch_size=1, request_timeout=10.0)
     driven.add("a")
@@ -402,7 +402,7 @@ def test_a_late_success_changes_nothing() -> None:
 
 
 def test_a_late_failure_changes_nothing() -> None:
-    """What a request that timed out fails with is of no interest, even if it were fatal."""
+    """The error of a request that timed out is ignored, even if it is fatal."""
     driven = Driven(max_batch_size=1, request_timeout=10.0)
     driven.add("a")
     driven.at(10.0).sent()
@@ -413,7 +413,7 @@ def test_a_late_failure_changes_nothing() -> None:
 
 
 def test_requests_that_hang_are_bounded() -> None:
-    """Timed-out requests still hold threads and memory: with those in flight, twice maxInFlightRequests."""
+    """Requests that timed out hold threads and memory: with those in flight, twice maxInFlightRequests."""
     driven = Driven(max_batch_size=1, request_timeout=10.0, max_in_flight_requests=1)
     driven.add("a")
     driven.at(10.0).sent()
@@ -426,7 +426,7 @@ def test_requests_that_hang_are_bounded() -> None:
 
 
 def test_a_timeout_can_be_fatal() -> None:
-    """failOnTimeout: the first request that takes too long ends it, naming destination and time."""
+    """failOnTimeout: the error names destination and time."""
     driven = Driven(max_batch_size=1, request_timeout=10.0, fail_on_timeout=True)
     driven.add("a")
     driven.at(10.0).sent()
@@ -438,7 +438,7 @@ def test_a_timeout_can_be_fatal() -> None:
 
 
 def test_a_fatal_error_is_kept_as_it_is() -> None:
-    """What the destination calls fatal is what the user sees; nothing more is sent."""
+    """The user sees the destination's own error; nothing more is sent."""
     driven = Driven(max_batch_size=1)
     driven.add("a", "b")
     error = OSError("denied")
@@ -462,7 +462,7 @@ def test_the_first_failure_counts() -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_with_fail_on_error_the_first_refusal_is_fatal(*, whole: bool) -> None:
-    """failOnError: one refused record, or a failed request that would be retried, ends it."""
+    """failOnError: one refused record, or a failed request that would be retried, is fatal."""
     driven = Driven(max_batch_size=2, fail_on_error=True)
     driven.add("a", "b")
     if whole:
@@ -474,7 +474,7 @@ def test_with_fail_on_error_the_first_refusal_is_fatal(*, whole: bool) -> None:
 
 
 def test_a_record_refused_for_too_long_fails_the_task() -> None:
-    """maxRetryDuration counts from a record's first refusal; the error names who, why, how many, how long."""
+    """maxRetryDuration counts from a record's first refusal; the error has number, time and cause."""
     driven = Driven(max_batch_size=3, max_retry_duration=60.0)
     driven.add(*letters(3))
     driven.answer(0, "a", "b", codes={"TooMuch": 2})
@@ -493,8 +493,8 @@ def test_a_record_refused_for_too_long_fails_the_task() -> None:
     )
 
 
-def test_a_success_in_between_does_not_reset_the_patience_of_others() -> None:
-    """Each record has its own time: that others go through does not help one that never does."""
+def test_each_record_has_its_own_retry_duration() -> None:
+    """Records that are accepted in between do not extend the time of one that is not."""
     driven = Driven(max_batch_size=2, max_retry_duration=60.0)
     driven.add("a", "b")
     driven.answer(0, "a")
@@ -506,8 +506,8 @@ def test_a_success_in_between_does_not_reset_the_patience_of_others() -> None:
     assert "1 record is still not accepted after 61.0 s" in driven.failure
 
 
-def test_patience_ends_even_when_nothing_can_be_sent() -> None:
-    """A destination that hangs for good cannot keep the task for good."""
+def test_the_retry_duration_ends_also_when_nothing_can_be_sent() -> None:
+    """A destination that hangs for good does not keep the task for good."""
     driven = Driven(max_batch_size=1, request_timeout=10.0, max_retry_duration=60.0)
     driven.add("a")
     for now in (10.0, 11.0, 21.0, 30.0):
@@ -518,8 +518,8 @@ def test_patience_ends_even_when_nothing_can_be_sent() -> None:
     assert "no answer within 10 s" in driven.failure
 
 
-def test_no_failure_loses_the_count() -> None:
-    """The figures say what happened: acknowledged records and bytes, requests, retries, refusals."""
+def test_the_figures_are_exact_after_refusals() -> None:
+    """Acknowledged records and bytes, requests, retries, refusals."""
     driven = Driven(max_batch_size=2)
     driven.add("aa", "bbb")
     driven.answer(0, "bbb")

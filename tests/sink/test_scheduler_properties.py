@@ -1,4 +1,4 @@
-"""Whatever goes wrong: every record is acknowledged, in the order promised, within the bounds."""
+"""Whatever is refused, fails or times out: every record is acknowledged, in order, within the bounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Kind = Literal["accept", "refuse", "fail", "reject"]
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of a request: after how long, and which of its entries (by bit) it is about."""
+    """The outcome of a request, how long it takes, and which entries (by bit) it is about."""
 
     kind: Kind
     latency: float
@@ -40,7 +40,7 @@ class KilledError(Exception):
 
 # An entry is its number; sizes are drawn apart.
 class World:
-    """Drives a scheduler through virtual time against a destination whose answers are drawn.
+    """Drives a scheduler through virtual time, with a destination whose answers are drawn.
 
     When the drawn answers are used up, everything is accepted at once.
     """
@@ -59,7 +59,7 @@ class World:
             settings_, strategy, name="w", jitter=lambda: 0.5, keeps_rejected=True
         )
         self.steps_left = steps
-        self.buried: list[int] = []
+        self.rejected: list[int] = []
         self.fates = iter(fates)
         self.now = 0.0
         self.answers: list[tuple[float, int, Request[int], Fate]] = []
@@ -101,7 +101,7 @@ class World:
         self.first_sent += [entry for entry in entries if entry not in self.first_sent]
 
     def pass_time(self) -> None:
-        """To the next answer, or to when the scheduler wants to be asked."""
+        """Moves time on to the next answer, or to when the scheduler has to be called again."""
         wake = self.scheduler.wake_at
         answer = self.answers[0][0] if self.answers else float("inf")
         assert min(wake, answer) < float("inf"), "nothing will ever happen again"
@@ -121,7 +121,7 @@ class World:
             rejected = hit if fate.kind == "reject" else []
             result = SubmitResult(failed, rejected=[Rejection(entry, "no") for entry in rejected])
             self.scheduler.complete(number, result, self.now)
-            self.buried += [rejection.entry for rejection in self.scheduler.rejected]
+            self.rejected += [rejection.entry for rejection in self.scheduler.rejected]
             self.scheduler.rejected.clear()
             for entry in set(request.entries) - set(failed) - set(rejected):
                 self.acknowledged[entry] = self.acknowledged.get(entry, 0) + 1
@@ -197,11 +197,11 @@ def run(world: World, sizes: list[int], gaps: list[float]) -> None:
 def test_every_record_is_acknowledged_before_the_flush_ends(
     setup: tuple[Any, Any], sizes: list[int], gaps: list[float], drawn: list[Fate]
 ) -> None:
-    """At least once, whatever is refused, fails or times out; exactly once where nothing timed out.
+    """At least once, whatever is refused, fails or times out; exactly once if nothing timed out.
 
-    On the way (see `World`): a request holds the head of the queue in order, within the limits in
-    records and bytes; requests in flight, running threads and the buffer stay within their bounds; and
-    the scheduler always knows when it has to be asked again.
+    `World` checks that a request holds the head of the queue in order, within the limits in records and
+    bytes; that requests in flight, running threads and the buffer stay within their bounds; and that the
+    scheduler always knows when it has to be called again.
     """
     settings_, strategy = setup
     world = World(settings_, strategy, drawn)
@@ -232,13 +232,13 @@ def test_every_record_is_acknowledged_before_the_flush_ends(
     ),
     st.lists(st.integers(0, 25), max_size=3),
 )
-def test_an_epoch_commits_no_earlier_than_all_of_it_is_acknowledged_or_put_aside(
+def test_an_epoch_ends_when_every_record_is_acknowledged_or_rejected(
     setup: tuple[Any, Any], sizes: list[int], drawn: list[Fate], kills: list[int]
 ) -> None:
-    """Through refusals, refusals for good, failures, timeouts and kills, with one strategy through it all.
+    """Through refusals, rejections, failures, timeouts and kills, with the same strategy all the time.
 
-    An attempt that is killed commits nothing, and the next one writes all of the epoch again. The one that
-    comes to its end has every record acknowledged, or put aside, by its own requests.
+    An attempt that is killed commits nothing, and the next one writes all of the epoch again. In the attempt
+    that ends, every record is acknowledged or rejected in its own requests.
     """
     settings_, strategy = setup
     remaining = iter(drawn)
@@ -249,15 +249,15 @@ def test_an_epoch_commits_no_earlier_than_all_of_it_is_acknowledged_or_put_aside
             break
         except KilledError:
             strategy.forget_in_flight()
-    event(f"killed: {steps is None and bool(kills)}, put aside: {bool(world.buried)}")
+    event(f"killed: {steps is None and bool(kills)}, rejected: {bool(world.rejected)}")
 
-    assert set(world.acknowledged) | set(world.buried) == set(range(len(sizes)))
-    assert world.scheduler.figures.records + len(world.buried) == len(sizes)
-    assert len(set(world.buried)) == len(world.buried)
+    assert set(world.acknowledged) | set(world.rejected) == set(range(len(sizes)))
+    assert world.scheduler.figures.records + len(world.rejected) == len(sizes)
+    assert len(set(world.rejected)) == len(world.rejected)
 
 
 def test_time_in_the_buffer_is_bounded_when_nothing_is_in_the_way() -> None:
-    """A record that finds a willing destination is sent no later than maxTimeInBuffer after it came."""
+    """With nothing refused, a record is sent no later than maxTimeInBuffer after it was added."""
     world = World(config(max_time_in_buffer=5.0, max_in_flight_requests=3), NoRateLimitingStrategy(), [])
     run(world, [1] * 7, [])
     sent = [request.sent_at for _, _, request, _ in world.answers]

@@ -1,4 +1,4 @@
-"""The sink's options: what they become, what is refused, and what is learnt between epochs."""
+"""The sink's options: what they become, what is refused, and what is kept between epochs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refusal(**given: str) -> str:
 
 
 def test_defaults_are_those_of_the_interface() -> None:
-    """Batching comes from the destination; durations are seconds; nothing is fatal but what must be."""
+    """Batching has the destination's defaults; durations are seconds; timeouts and refusals are not fatal."""
     made = settings()
 
     assert (made.max_batch_size, made.max_batch_size_in_bytes, made.max_record_size_in_bytes) == (
@@ -91,7 +91,7 @@ def test_what_is_given_is_taken() -> None:
 
 
 def test_a_default_follows_the_setting_it_belongs_to() -> None:
-    """Smaller batches in bytes make for smaller records, a smaller buffer for smaller batches."""
+    """Smaller batches in bytes lower the record size, a smaller buffer lowers the batch size."""
     assert settings(maxBatchSizeInBytes="100").max_record_size_in_bytes == 100
     assert settings(maxBufferedRequests="100").max_batch_size == 100
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, str], message: str) 
 
 
 def test_all_mistakes_are_in_one_error() -> None:
-    """Whoever starts a query learns everything at once."""
+    """A user need not start the query once for each of them."""
     text = refusal(maxBatchSize="501", rateLimiting="fast", deadLetterPath="x", nonsense="1")
 
     assert all(key in text for key in ("maxBatchSize", "rateLimiting", "deadLetterPath", "nonsense"))
@@ -160,7 +160,7 @@ def test_all_mistakes_are_in_one_error() -> None:
     [({}, (99, 109)), ({"aimdDecreaseFactor": "0.5"}, (50, 60)), ({"aimdIncrease": "3"}, (99, 102))],
 )
 def test_aimd_is_the_default_and_its_options_reach_it(given: dict[str, str], limits: tuple[int, int]) -> None:
-    """It starts with all that may be in flight, and a pace; the factor is the destination's unless given."""
+    """It starts with the highest limit, and a rate; the factor is the destination's unless given."""
     strategy = strategy_from_options(read(**given), LIMITS)(config(max_in_flight_requests=10))
     assert isinstance(strategy, CongestionControlRateLimitingStrategy)
     assert strategy.limit == 100
@@ -172,7 +172,7 @@ def test_aimd_is_the_default_and_its_options_reach_it(given: dict[str, str], lim
     assert (down, strategy.limit) == (limits[0], min(limits[1], 100))
 
 
-def test_a_token_bucket_is_made_of_its_options() -> None:
+def test_a_token_bucket_is_made_from_its_options() -> None:
     """Records a second, and at once; a batch is never larger than the bucket."""
     given = {"rateLimiting": "Token-Bucket", "tokenBucketRate": "2.5", "tokenBucketBurst": "7"}
     strategy = strategy_from_options(read(**given), LIMITS)(config())
@@ -181,26 +181,26 @@ def test_a_token_bucket_is_made_of_its_options() -> None:
     assert (strategy.rate, strategy.max_batch_size) == (2.5, 7)
 
 
-class Own(NoRateLimitingStrategy):
-    """A strategy from elsewhere that looks at the settings."""
+class UserStrategy(NoRateLimitingStrategy):
+    """A user's strategy that takes the settings."""
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
 
-def test_a_strategy_of_ones_own_is_made_with_the_settings_or_with_nothing() -> None:
-    """rateLimiting=package.module:Name: called with the AsyncSinkConfig where it takes an argument."""
+def test_a_user_s_strategy_is_made_with_the_settings_or_without() -> None:
+    """rateLimiting=package.module:Name: called with the AsyncSinkConfig if it takes an argument."""
     made = config()
-    own = strategy_from_options(read(rateLimiting=f"{__name__}:Own"), LIMITS)(made)
+    own = strategy_from_options(read(rateLimiting=f"{__name__}:UserStrategy"), LIMITS)(made)
     plain = strategy_from_options(read(rateLimiting="sluice.sink:NoRateLimitingStrategy"), LIMITS)(made)
 
-    assert isinstance(own, Own)
+    assert isinstance(own, UserStrategy)
     assert own.settings is made
     assert isinstance(plain, NoRateLimitingStrategy)
 
 
 def test_what_is_no_strategy_is_refused() -> None:
-    """By what it lacks, before anything runs."""
+    """The error names the methods that it lacks."""
     make = strategy_from_options(read(rateLimiting="builtins:object"), LIMITS)
     with pytest.raises(OptionError, match="has no register_in_flight_request, register_completed_request"):
         make(config())
@@ -226,7 +226,7 @@ def test_rate_limiting_can_be_switched_off() -> None:
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
-    """A writer that could not send, or would never be done, is not made."""
+    """A writer that could not send, or would never end, is not made."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         config(**wrong)
 
@@ -234,50 +234,50 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
 # --- what survives an epoch ---------------------------------------------------------------------------
 
 
-def test_what_was_learnt_is_found_again() -> None:
-    """The next epoch of the same destination and configuration gets the same strategy."""
-    memory = StrategyCache()
-    with memory.lend("a", NoRateLimitingStrategy) as first:
+def test_a_strategy_is_used_again_in_the_next_epoch() -> None:
+    """For the same destination and configuration."""
+    cache = StrategyCache()
+    with cache.lend("a", NoRateLimitingStrategy) as first:
         pass
     with (
-        memory.lend("a", NoRateLimitingStrategy) as second,
-        memory.lend("b", NoRateLimitingStrategy) as other,
+        cache.lend("a", NoRateLimitingStrategy) as second,
+        cache.lend("b", NoRateLimitingStrategy) as other,
     ):
         assert second is first
         assert other is not first
 
 
 def test_a_strategy_serves_one_writer_at_a_time() -> None:
-    """Two writers side by side do not share books."""
-    memory = StrategyCache()
-    with memory.lend("a", NoRateLimitingStrategy):
+    """Two writers at the same time have a strategy each."""
+    cache = StrategyCache()
+    with cache.lend("a", NoRateLimitingStrategy):
         pass
-    with memory.lend("a", NoRateLimitingStrategy) as one, memory.lend("a", NoRateLimitingStrategy) as two:
+    with cache.lend("a", NoRateLimitingStrategy) as one, cache.lend("a", NoRateLimitingStrategy) as two:
         assert one is not two
 
 
-def test_a_strategy_that_can_forget_survives_a_failure() -> None:
-    """A failed epoch does not undo what was learnt, unless requests would stay in flight in the books."""
+def test_a_strategy_that_can_forget_is_kept_after_a_failure() -> None:
+    """One that cannot would count requests as in flight for good."""
 
     class Forgetless(NoRateLimitingStrategy):
         forget_in_flight: Any = None
 
     def failing(kind: type[NoRateLimitingStrategy]) -> bool:
-        memory = StrategyCache()
-        with pytest.raises(OSError, match="x"), memory.lend("a", kind) as first:
+        cache = StrategyCache()
+        with pytest.raises(OSError, match="x"), cache.lend("a", kind) as first:
             raise OSError("x")
-        with memory.lend("a", kind) as second:
+        with cache.lend("a", kind) as second:
             return second is first
 
     assert failing(NoRateLimitingStrategy)
     assert not failing(Forgetless)
 
 
-def test_memory_is_bounded() -> None:
-    """Queries come and go; the strategies of those long gone are forgotten."""
-    memory = StrategyCache()
+def test_the_cache_is_bounded() -> None:
+    """The strategies of queries that ended long ago are dropped."""
+    cache = StrategyCache()
     for key in range(1000):
-        with memory.lend(key, NoRateLimitingStrategy):
+        with cache.lend(key, NoRateLimitingStrategy):
             pass
 
-    assert len(memory._strategies) <= 100
+    assert len(cache._strategies) <= 100

@@ -1,4 +1,4 @@
-"""The writer as a whole, with its threads. Flink's own scenarios are named in the docstrings."""
+"""The writer as a whole, with its threads. Docstrings name the scenarios that are Flink's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sink_fakes import FakeDestination, ManualClock, Outcome, RefusedError, config, rows
+from sink_fakes import FakeDestination, ManualClock, Outcome, RefusedError, config, fast_clock, rows
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.sink import (
@@ -26,11 +26,7 @@ from sluice.sink import (
 
 # Long enough for any machine; nothing here waits for it unless it is broken.
 PATIENCE = 120.0
-
-
-def fast() -> float:
-    """A clock a hundred times as fast, so that pauses after refusals take no time."""
-    return time.monotonic() * 100
+FAST = fast_clock(100)
 
 
 @contextmanager
@@ -38,7 +34,7 @@ def writing(
     destination: FakeDestination,
     *,
     strategy: RateLimitingStrategy | None = None,
-    clock: Callable[[], float] = fast,
+    clock: Callable[[], float] = FAST,
     **changes: Any,
 ) -> Iterator[AsyncSinkWriter[str]]:
     before = set(threading.enumerate())
@@ -68,7 +64,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_80_records_are_80_written() -> None:
-    """Flink: 80 records are 80 written, in their order where one request goes after the other."""
+    """Flink: 80 records are 80 written, in their order when one request is sent after the other."""
     destination = FakeDestination()
     with writing(destination) as writer:
         for start in range(0, 80, 8):
@@ -81,7 +77,7 @@ def test_80_records_are_80_written() -> None:
 
 
 def test_order_after_intermittent_failure() -> None:
-    """Flink: records refused now and then end up written once each, each request in order."""
+    """Flink: records that are refused now and then are written once each, in order within each request."""
 
     def every_third_once(number: int, entries: Sequence[str]) -> Outcome:
         return SubmitResult([entry for entry in entries if int(entry) % 3 == 0] if number % 2 == 0 else [])
@@ -111,7 +107,7 @@ def test_failed_entries_are_retried_in_the_next_batch_in_order() -> None:
 
 
 def test_a_flush_of_nothing_is_no_request() -> None:
-    """Flink: flushing an empty buffer; no thread is started for it either."""
+    """Flink: flushing an empty buffer; no thread is started either."""
     destination = FakeDestination()
     with writing(destination) as writer:
         writer.write(rows([]))
@@ -122,7 +118,7 @@ def test_a_flush_of_nothing_is_no_request() -> None:
 
 
 def test_a_batch_that_waited_is_sent_without_a_new_row() -> None:
-    """maxTimeInBuffer holds while the task's thread is away: the background flusher sends what is due."""
+    """maxTimeInBuffer holds while the task waits for rows: the background flusher sends what is due."""
     clock = ManualClock()
     destination = FakeDestination()
     with writing(destination, clock=clock, max_time_in_buffer=5.0) as writer:
@@ -135,7 +131,7 @@ def test_a_batch_that_waited_is_sent_without_a_new_row() -> None:
 
 
 def test_there_is_one_timer() -> None:
-    """Flink: one and only one timer, however many writes there are."""
+    """Flink: only one timer, however many writes there are."""
     destination = FakeDestination()
     with writing(destination, clock=ManualClock()) as writer:
         for _ in range(20):
@@ -143,8 +139,8 @@ def test_there_is_one_timer() -> None:
         assert len(background_flushers()) == 1
 
 
-def test_a_refused_record_is_retried_while_the_task_is_away() -> None:
-    """Retries need no new row either."""
+def test_a_refused_record_is_retried_without_a_new_row() -> None:
+    """By the background flusher."""
     destination = FakeDestination(lambda n, entries: SubmitResult(entries if n == 0 else []))
     with writing(destination, max_batch_size=2) as writer:
         writer.write(rows("ab"))
@@ -152,7 +148,7 @@ def test_a_refused_record_is_retried_while_the_task_is_away() -> None:
 
 
 def test_a_write_blocks_while_the_buffer_is_full() -> None:
-    """Back-pressure: no row is taken from the input for which there is no room."""
+    """Back-pressure: no row is converted for which there is no room."""
     gate = threading.Event()
 
     def gated(_: int, __: Sequence[str]) -> Outcome:
@@ -176,14 +172,14 @@ def test_a_write_blocks_while_the_buffer_is_full() -> None:
 
 
 def test_requests_run_side_by_side() -> None:
-    """As many as maxInFlightRequests at once: none of these three could end without the others."""
+    """As many as maxInFlightRequests at once: each of these three ends only when the others run."""
     together = threading.Barrier(3)
 
-    def meet(_: int, __: Sequence[str]) -> Outcome:
+    def wait_for_others(_: int, __: Sequence[str]) -> Outcome:
         together.wait(PATIENCE)
         return SubmitResult()
 
-    destination = FakeDestination(meet)
+    destination = FakeDestination(wait_for_others)
     with writing(destination, max_batch_size=1, max_in_flight_requests=3) as writer:
         writer.write(rows("abc"))
         writer.flush()
@@ -207,7 +203,7 @@ def test_a_retry_storm_stays_within_the_bounds() -> None:
 
 
 def test_a_late_success_after_a_timeout_changes_nothing() -> None:
-    """Flink: the entries of a request that timed out are sent again; its answer comes too late to count."""
+    """Flink: the entries of a request that timed out are sent again; its late answer is ignored."""
     clock = ManualClock()
     late = threading.Event()
 
@@ -234,7 +230,7 @@ def test_a_late_success_after_a_timeout_changes_nothing() -> None:
 
 
 def test_a_fatal_error_is_raised_by_the_next_write() -> None:
-    """What happens while the task is away is not lost: it is raised as it was, by every call from then on."""
+    """What fails in the background is raised as it was, by every call from then on."""
     destination = FakeDestination(lambda _, __: RefusedError("denied", fatal=True))
     with writing(destination, max_batch_size=1) as writer:
         writer.write(rows("a"))
@@ -248,7 +244,7 @@ def test_a_fatal_error_is_raised_by_the_next_write() -> None:
 
 
 def test_a_fatal_error_is_raised_by_a_flush_that_waits() -> None:
-    """A flush does not wait for what will not come."""
+    """A flush ends when the destination has failed for good."""
     destination = FakeDestination(lambda _, __: RefusedError("denied", fatal=True))
     with writing(destination) as writer:
         writer.write(rows("ab"))
@@ -256,7 +252,7 @@ def test_a_fatal_error_is_raised_by_a_flush_that_waits() -> None:
             writer.flush()
 
 
-def test_a_write_that_waits_for_room_is_told_of_a_fatal_error() -> None:
+def test_a_fatal_error_is_raised_by_a_write_that_waits_for_room() -> None:
     """Back-pressure ends when the destination has failed for good."""
     destination = FakeDestination(lambda _, __: RefusedError("denied", fatal=True))
     with (
@@ -267,7 +263,7 @@ def test_a_write_that_waits_for_room_is_told_of_a_fatal_error() -> None:
 
 
 def test_an_exit_in_a_request_is_not_lost() -> None:
-    """Not only exceptions: whatever ends a request thread ends the writer, and is never retried."""
+    """Not only exceptions: whatever ends a request thread ends the writer, and is not retried."""
 
     def leave(_: int, __: Sequence[str]) -> Outcome:
         raise SystemExit("out")
@@ -279,7 +275,7 @@ def test_an_exit_in_a_request_is_not_lost() -> None:
 
 
 def test_a_destination_that_answers_nothing_is_a_mistake() -> None:
-    """Forgetting to return a SubmitResult must not look like success, nor hang."""
+    """A destination that returns no SubmitResult neither succeeds nor hangs."""
     destination = FakeDestination()
     destination.submit = lambda _: None  # type: ignore[method-assign, assignment, return-value]
     with writing(destination) as writer:
@@ -289,7 +285,7 @@ def test_a_destination_that_answers_nothing_is_a_mistake() -> None:
 
 
 def test_closing_does_not_wait_for_requests() -> None:
-    """A task that failed or was killed ends at once; what is in flight ends when it ends."""
+    """A task that failed or was killed ends at once; requests in flight end by themselves."""
     gate = threading.Event()
 
     def gated(_: int, __: Sequence[str]) -> Outcome:
@@ -312,7 +308,7 @@ def test_closing_does_not_wait_for_requests() -> None:
 
 
 def test_a_strategy_outlives_a_writer_that_gave_up() -> None:
-    """Requests that nobody waits for any more do not stay in flight in the strategy's books."""
+    """Requests that were given up do not count as in flight for good."""
     gate = threading.Event()
 
     def gated(_: int, __: Sequence[str]) -> Outcome:
@@ -336,7 +332,7 @@ def test_a_strategy_outlives_a_writer_that_gave_up() -> None:
 
 
 def test_a_record_that_is_too_large_is_named_by_size_and_limit() -> None:
-    """oversizedRecords=fail: the error says how large, how much is allowed, where; and shows no data."""
+    """oversizedRecords=fail: the error has size, limit and destination, and no data."""
     with (
         writing(FakeDestination(), max_record_size_in_bytes=5) as writer,
         pytest.raises(InvalidRecordError) as caught,
@@ -359,8 +355,8 @@ def test_a_record_of_exactly_the_limit_is_written() -> None:
     assert destination.stored == ["12345"]
 
 
-def test_patience_that_ran_out_names_the_cause() -> None:
-    """maxRetryDuration: the task fails with destination, cause, how many and how long."""
+def test_the_error_of_exhausted_retries_names_the_cause() -> None:
+    """maxRetryDuration: the error has destination, cause, number of records and time."""
     destination = FakeDestination(lambda _, __: RefusedError("busy"))
     with writing(destination, max_retry_duration=20.0) as writer:
         writer.write(rows("abc"))
@@ -369,7 +365,7 @@ def test_patience_that_ran_out_names_the_cause() -> None:
 
 
 def test_the_converter_is_told_the_schema() -> None:
-    """open() reaches the converter, before any row."""
+    """open() reaches the converter."""
     destination = FakeDestination()
     schema: Any = object()
     with writing(destination) as writer:

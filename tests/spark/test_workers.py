@@ -1,4 +1,4 @@
-"""What is done for tasks that follow in the same worker."""
+"""Garbage collection in Python workers that Spark uses again."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     workers._freeze.cache_clear()
 
 
-def test_what_is_loaded_is_left_alone_from_the_first_task_on(
+def test_what_is_loaded_is_frozen_at_the_end_of_the_first_task(
     calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once: what later tasks leave behind is garbage, and is to be collected."""
+    """Once: what later tasks leave behind is garbage, and must be collected."""
     monkeypatch.setattr(TaskContext, "get", object)
     workers.freeze_loaded_objects()
     workers.freeze_loaded_objects()
@@ -32,7 +32,7 @@ def test_what_is_loaded_is_left_alone_from_the_first_task_on(
     assert calls == ["collect", "freeze"]
 
 
-def test_nobody_else_s_process_is_meddled_with(calls: list[str]) -> None:
+def test_outside_a_task_nothing_is_frozen(calls: list[str]) -> None:
     """On the driver and in tests there is no task."""
     workers.freeze_loaded_objects()
 
