@@ -1,11 +1,11 @@
-"""A stream service in memory that behaves as Kinesis does, with faults on demand and a clock of its own."""
+"""A Kinesis in memory, with a clock of its own and faults on demand."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +14,20 @@ from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 
 SECOND = 1_000_000
+"""In microseconds, the unit of instants."""
 ITERATOR_LIFE = 300 * SECOND
-DAY = 86_400 * SECOND
 LAST_HASH = 2**128 - 1
 S0 = SplitId("s", "shardId-000000000000")
+"""The first shard of stream ``s``."""
+THROTTLED = ServiceError("slow down", operation="GetRecords", retryable=True, throttling=True)
+BROKEN = ServiceError("500 from s", operation="GetRecords", retryable=True)
+
+Fault = Callable[[str, SplitId], Exception | None]
+"""Given an operation and a shard, the error that the call raises; None: it succeeds."""
 
 
 def hash_key(partition_key: str) -> int:
-    """Where the service routes a key: MD5 as a 128-bit number."""
+    """The hash key of a partition key: its MD5 as a 128-bit number."""
     return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
 
 
@@ -35,17 +41,23 @@ class MemoryShard:
     records: list[Record] = field(default_factory=list)
 
 
-Fault = Callable[[str, SplitId], Exception | None]
-
-
 class MemoryLog:
     """A `StreamLog` over plain lists.
 
     Args:
-        empty_every: every so many reads of a shard give an empty page with the iterator moved nowhere,
-            as the service does in the middle of a shard; 0 for never.
-        page_size: no page holds more, whatever is asked for: the service's bytes are limited too.
-        fault: asked before every call on a shard; what it returns is raised.
+        empty_every: every n-th read of a shard gives an empty page if records follow, as Kinesis may do;
+            0: none does.
+        page_size: no page holds more records than this. Kinesis limits the bytes of a page as well.
+        fault: asked before every call on a shard; raises the error that it returns.
+
+    Attributes:
+        now: the time by the service's clock (microseconds).
+        retention: for how long records are kept (seconds). Only `trim` removes records.
+        calls: how often each operation was called.
+        limits: the limit of every GetRecords, in order.
+        slept: for how long `sleep` was asked to sleep (seconds).
+        unknown_number: how GetShardIterator refuses a sequence number of no record: attributes of the
+            `ServiceError`. None: it starts with the next record.
     """
 
     def __init__(self, *, empty_every: int = 0, page_size: int = 10_000, fault: Fault | None = None) -> None:
@@ -59,14 +71,14 @@ class MemoryLog:
         self.calls: Counter[str] = Counter()
         self.limits: list[int] = []
         self.slept = 0.0
-        self.unknown_number: dict[str, Any] | None = None  # how a number of no record is refused, if it is
+        self.unknown_number: dict[str, Any] | None = None
         self._sequence = itertools.count(49_000_000_000_000_000_000_000_000, 7)
         self._shard_numbers: dict[str, itertools.count[int]] = {}
         self._iterators: dict[str, tuple[SplitId, int, int]] = {}  # shard, next sequence number, opened
         self._names = itertools.count()
         self._reads: Counter[SplitId] = Counter()
 
-    # --- what a user or an operator does ---
+    # --- what producers, operators and time do ---
 
     def create(self, stream: str, shards: int = 1) -> list[SplitId]:
         self.created[stream] = self.now
@@ -105,11 +117,11 @@ class MemoryLog:
         return self._add_shard(left.stream, (left.shard, right.shard), (low, high))
 
     def trim(self, split: SplitId, count: int) -> None:
-        """Retention takes the oldest `count` records of a shard."""
+        """The oldest `count` records of a shard expire."""
         del self.shards[split].records[:count]
 
     def expire(self, split: SplitId) -> None:
-        """A closed shard goes with its last record."""
+        """A shard is not listed any more, as a closed one whose last record has expired."""
         del self.shards[split]
 
     def pass_time(self, seconds: float) -> None:
@@ -120,7 +132,9 @@ class MemoryLog:
         self.pass_time(seconds)
 
     def expire_iterators(self) -> None:
-        self._iterators = {name: (split, at, -DAY) for name, (split, at, _) in self._iterators.items()}
+        self._iterators = {
+            name: (split, at, -ITERATOR_LIFE) for name, (split, at, _) in self._iterators.items()
+        }
 
     # --- StreamLog ---
 
@@ -225,16 +239,29 @@ class MemoryLog:
         return self.shards[split]
 
 
+def new_log(shards: int = 1, *, empty_every: int = 0, page_size: int = 10_000) -> MemoryLog:
+    """A log with one stream, ``s``."""
+    log = MemoryLog(empty_every=empty_every, page_size=page_size)
+    log.create("s", shards)
+    return log
+
+
+def failing_reads(errors: Iterator[Exception]) -> Fault:
+    """Every GetRecords raises the next error, until there is none left."""
+    return lambda operation, _: next(errors, None) if operation == "GetRecords" else None
+
+
 def put_to(log: MemoryLog, split: SplitId, count: int) -> list[Record]:
-    """Puts records to one split."""
+    """Puts `count` records to one split, all at the same time."""
     low, high = log.shards[split].hash_range
     keys = (key for key in map(str, itertools.count()) if low <= hash_key(key) <= high)
     return [log.put(split.stream, key) for key in itertools.islice(keys, count)]
 
 
-def put_many(log: MemoryLog, count: int, *, per_second: float = 1000.0, stream: str = "s") -> list[Record]:
+def put_many(log: MemoryLog, count: int, *, per_second: float = 1000.0) -> list[Record]:
+    """Puts `count` records to the splits of stream ``s`` at this rate."""
     records = []
     for index in range(count):
-        records.append(log.put(stream, f"key-{index}"))
+        records.append(log.put("s", f"key-{index}"))
         log.pass_time(1 / per_second)
     return records

@@ -1,4 +1,7 @@
-"""A fan-out agent over a `MemoryLog`: subscriptions, their marks, and publishers, with faults on demand."""
+"""A fan-out agent over a `MemoryLog`, with faults on demand.
+
+It gives the planner its subscriptions, and tasks their publishers.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,16 @@ from sluice.source.subscriptions import SubscriptionProgress
 
 @dataclass(frozen=True)
 class Faults:
-    """How often (0 to 1) what goes wrong, each time that it may."""
+    """The probability of each fault, whenever it can happen."""
 
     lose: float = 0.0  # a subscription is gone between two triggers
-    lag: float = 0.0  # nothing more is pushed for this trigger
-    rewind: float = 0.0  # a subscription is opened further back than asked for
-    refuse: float = 0.0  # a publisher can't be opened
+    lag: float = 0.0  # nothing is pushed before a trigger
+    rewind: float = 0.0  # a subscription starts before the position that was asked for
+    refuse: float = 0.0  # a publisher cannot be opened
     break_off: float = 0.0  # a publisher fails
-    skip: float = 0.0  # a publisher starts behind where it should
-    overlap: float = 0.0  # a page comes again
-    caught_up: float = 0.0  # an empty page that says it is at the tip
+    skip: float = 0.0  # a publisher starts behind the position that was asked for
+    overlap: float = 0.0  # a publisher gives a page again
+    caught_up: float = 0.0  # a publisher gives an empty page that says it is at the tip
 
 
 NO_FAULTS = Faults()
@@ -40,19 +43,30 @@ ALL_FAULTS = Faults(
 
 @dataclass
 class Subscription:
+    """One subscription and what it has brought.
+
+    Attributes:
+        start: the position that was asked for.
+        at: records before this sequence number are not pushed any more.
+        events: the records of each event that is still buffered.
+        is_pushing: an event has come.
+        first: the sequence number of the first record that was pushed.
+        freed: records up to this sequence number are not buffered any more.
+    """
+
     start: Position
-    at: int  # nothing before this number is pushed
+    at: int
     events: list[list[Record]] = field(default_factory=list)
     is_pushing: bool = False
     is_at_tip: bool = False
     has_ended: bool = False
     caught_up_at: int | None = None
-    first: int | None = None  # the number of the first record pushed
+    first: int | None = None
     freed: int = -1
 
 
 def first_number(log: MemoryLog, split: SplitId, position: Position) -> int:
-    """From which number on a service gives records that is asked for `position`."""
+    """The least sequence number that a service gives when it is asked for `position`."""
     start = iterator_start(position)
     if start.sequence_number is not None:
         return int(start.sequence_number)
@@ -64,12 +78,21 @@ def first_number(log: MemoryLog, split: SplitId, position: Position) -> int:
 
 
 def behind_number(records: list[Record], at: int) -> list[Record]:
-    """The records with this number or a greater one."""
+    """The records with this sequence number or a greater one."""
     return records[bisect_left(records, at, key=lambda record: int(record.sequence_number)) :]
 
 
 class MemorySubscriptions:
-    """`Subscriptions` in memory; a trigger brings up to `events` events of up to `event_size` records."""
+    """`Subscriptions` in memory.
+
+    Args:
+        event_size: an event holds at most this many records.
+        events: at most this many events come between two triggers.
+
+    Attributes:
+        followed: the argument of every `follow`.
+        is_down: nothing is pushed, and no subscription covers anything.
+    """
 
     def __init__(
         self,
@@ -131,10 +154,10 @@ class MemorySubscriptions:
         self.is_closed = True
         self.lose()
 
-    # --- what happens to it ---
+    # --- faults ---
 
     def lose(self) -> None:
-        """The agent is killed, and comes back at once with nothing."""
+        """The agent is killed; another one starts at once, without subscriptions."""
         self.subscriptions = {}
 
     # --- inside ---
@@ -157,7 +180,7 @@ class MemorySubscriptions:
     def _covers(self, subscription: Subscription, position: Position) -> bool:
         start = subscription.start
         if isinstance(start, After) and subscription.first not in (None, int(start.position_record)):
-            return False  # it has started behind the record that it was asked for
+            return False  # records before the first one that was pushed have expired
         if not isinstance(position, After):
             return position == start and subscription.freed < 0
         if isinstance(start, After):
@@ -177,7 +200,7 @@ class MemorySubscriptions:
             return
         behind = behind_number(shard.records, subscription.at)
         if not behind and isinstance(subscription.start, After) and subscription.first is None:
-            return  # the record asked for is gone, and nothing else shows where this is
+            return  # no record shows yet that none is missing behind the start
         event = behind[: self.rng.randint(1, self.event_size)]
         subscription.is_pushing = True
         if event:
@@ -195,13 +218,14 @@ class MemorySubscriptions:
 
 
 def cut_point(event: list[Record]) -> CutPoint:
+    """The cut point behind an event."""
     size = sum(len(r.data) + len(r.partition_key) for r in event)
     last = event[-1]
     return CutPoint(last.sequence_number, last.arrival, size, len(event), min(r.arrival for r in event))
 
 
 class MemoryPublisher:
-    """A `RecordPublisher` of what the log holds behind a position."""
+    """A `RecordPublisher` of the records that the log holds behind a position."""
 
     is_gapless = False
 
@@ -224,7 +248,7 @@ class MemoryPublisher:
         self.pages = 0
         self._at = first_number(log, split, position)
         self._last: list[Record] = []
-        # Only where a record shows where it should start can it be seen that it does not.
+        # Where no record is known to come first, nobody could notice that the publisher skips one.
         if isinstance(position, After) and self._happens(faults.skip):
             self._at = int(position.position_record) + 1
 
@@ -254,7 +278,16 @@ class MemoryPublisher:
 
 
 class MemoryAgent:
-    """Subscriptions for the planner and publishers for tasks, over one log."""
+    """Subscriptions for the planner and publishers for tasks, over one log.
+
+    Args:
+        event_size: an event, or a page of a publisher, holds at most this many records.
+        events: at most this many events come between two triggers.
+
+    Attributes:
+        publishers: all publishers that were opened.
+        opened: the arguments of every `open_publisher`.
+    """
 
     def __init__(
         self,
@@ -275,7 +308,7 @@ class MemoryAgent:
         self.opened: list[tuple[SplitRange, Position]] = []
 
     def new_subscriptions(self) -> MemorySubscriptions:
-        """As a new query has it: it knows nothing."""
+        """Subscriptions for a new enumerator. None is open."""
         self.subscriptions = MemorySubscriptions(
             self.log,
             event_size=self.event_size,
@@ -288,7 +321,7 @@ class MemoryAgent:
     def open_publisher(self, split_range: SplitRange, position: Position) -> MemoryPublisher:
         self.opened.append((split_range, position))
         if self.rng.random() < self.faults.refuse:
-            raise ServiceError("the agent is not there", operation="SubscribeToShard", retryable=True)
+            raise ServiceError("no agent", operation="SubscribeToShard", retryable=True)
         if split_range.split not in self.log.shards:
             raise ServiceError("no such shard", operation="SubscribeToShard", missing=True)
         publisher = MemoryPublisher(

@@ -1,9 +1,9 @@
-"""A streaming query without Spark: an offset log, batches, restarts, and all a source promises, checked."""
+"""A streaming query without Spark: it logs offsets, reads batches and restarts as Spark does."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memory_log import MemoryLog
@@ -16,13 +16,14 @@ from sluice.source.enumerator import EnumeratorSettings, InitialPositions, Strea
 from sluice.source.offsets import HORIZON, AtTime, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.publisher import PublisherCursor
+from sluice.source.publisher import OpenPublisher, PublisherCursor
 from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Record
 from sluice.source.subscriptions import Subscriptions
 
 Rows = dict[SplitId, list[Record]]
+"""The rows of a batch, by split."""
 
 
 def at_horizon(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
@@ -30,37 +31,81 @@ def at_horizon(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
     return {split.id: HORIZON for split in splits}
 
 
-def latest(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
+def at_latest(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
     return {split.id: AtTime(now, pinned=now) for split in splits}
 
 
-def make_enumerator(
+def new_policy(log: MemoryLog, *, fail: bool = True) -> DataLossPolicy:
+    return DataLossPolicy(log, fail, log.server_time)
+
+
+def new_enumerator(
     log: MemoryLog,
     streams: list[str],
     *,
     initial: InitialPositions = at_horizon,
     fail: bool = True,
-    discovery_interval: float = 10.0,
     subscriptions: Subscriptions | None = None,
 ) -> StreamEnumerator:
-    data_loss = DataLossPolicy(log, fail, log.server_time)
-    probe = Probe(log, data_loss, ProbeSettings(pause=log.sleep))
+    probe = Probe(log, new_policy(log, fail=fail), ProbeSettings(pause=log.sleep))
     planner = Planner(probe, log.server_time, fail_on_missing=fail, threads=1)
-    settings = EnumeratorSettings(streams, initial, discovery_interval)
-    return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
+    return StreamEnumerator(EnumeratorSettings(streams, initial), probe, planner, subscriptions=subscriptions)
+
+
+def new_reader(
+    log: MemoryLog,
+    open_publisher: OpenPublisher | None = None,
+    *,
+    fail: bool = True,
+    may_poll: bool = True,
+    page_limit: int = 10_000,
+    pause: Callable[[float], None] | None = None,
+) -> RangeReader:
+    """A reader as tasks use it.
+
+    Args:
+        open_publisher: None: ranges are polled.
+        pause: None: the log's clock moves on.
+    """
+    data_loss = new_policy(log, fail=fail)
+
+    def open_cursor(split_range: SplitRange, position: Position) -> Cursor:
+        assert open_publisher is not None
+        return PublisherCursor(log, data_loss, split_range, position, open_publisher, may_poll=may_poll)
+
+    settings = ReadSettings(page_limit, 0.2, pause or log.sleep)
+    return RangeReader(log, data_loss, settings, open_cursor if open_publisher else None)
+
+
+def read_range(reader: RangeReader, split_range: SplitRange) -> list[Record]:
+    """All records of a range of a `MemoryLog`."""
+    records = [record for page in reader.read(split_range) for record in page]
+    plain = [record for record in records if isinstance(record, Record)]
+    assert len(plain) == len(records)
+    return plain
+
+
+def through_json(offsets: Offsets) -> dict[str, Any]:
+    """Offsets as Spark gives them back."""
+    parsed: dict[str, Any] = json.loads(json.dumps(offsets.to_json()))
+    return parsed
 
 
 class Query:
-    """Runs batches as Spark does: the end is logged as JSON before anything is read.
+    """Runs batches as Spark does: the end of a batch is logged as JSON before the batch is read.
 
     Args:
-        agent: plans from its subscriptions and reads from its publishers; None for polling alone.
+        agent: gives the planner its subscriptions and tasks their publishers. None: everything is polled.
+
+    Attributes:
+        offsets: the offset log. Batch n lies between the entries n and n + 1.
+        batches: the rows of each batch.
     """
 
     def __init__(
         self,
         log: MemoryLog,
-        streams: list[str],
+        streams: Iterable[str] = ("s",),
         *,
         initial: InitialPositions = at_horizon,
         fail: bool = True,
@@ -69,114 +114,121 @@ class Query:
     ) -> None:
         self.agent = agent
         self.log = log
-        self.streams = streams
+        self.streams = list(streams)
         self.initial = initial
         self.fail = fail
         self.page_limit = page_limit
         self.offsets: list[dict[str, Any]] = []
         self.batches: list[Rows] = []
-        self.enumerator = self._enumerator()
+        self.enumerator = self._new_enumerator()
+
+    # --- what Spark does ---
 
     def restart(self) -> None:
-        """Everything but the offset log is gone."""
+        """Keeps the offset log, and nothing else."""
         self.enumerator.close()
-        self.enumerator = self._enumerator()
+        self.enumerator = self._new_enumerator()
+
+    def log_start(self) -> None:
+        """Logs where the first batch starts."""
+        self.offsets.append(through_json(self.enumerator.initial()))
+
+    def log_end(self, end: Offsets) -> None:
+        """Logs where a batch ends."""
+        self.offsets.append(through_json(end))
+
+    def plan(self, limits: Limits = NO_LIMITS) -> Offsets:
+        """Where the next batch ends. It is not logged."""
+        return self.enumerator.advance(self.last_end, limits)
+
+    def run_planned(self, end: Offsets) -> Rows:
+        """Logs and reads a batch that ends at `end`."""
+        self.log_end(end)
+        self.batches.append(self.read(-1))
+        return self.batches[-1]
 
     def run_batch(self, limits: Limits = NO_LIMITS, *, crash: bool = False) -> Rows | None:
-        """Plans and reads one batch. None when there is nothing new.
+        """Plans and reads one batch. None if nothing is new.
 
         Args:
-            crash: die after the end was logged and before anything was read, and run it after a restart.
+            crash: the query dies when the end is logged and nothing is read, and a restarted one reads.
         """
         if not self.offsets:
-            self.offsets.append(through_json(self.enumerator.initial()))
-        start = Offsets.from_json(self.offsets[-1])
-        end = self.enumerator.advance(start, limits)
-        if end.to_json() == self.offsets[-1]:
+            self.log_start()
+        end = self.plan(limits)
+        if through_json(end) == self.offsets[-1]:
             return None
-        self.offsets.append(through_json(end))
+        self.log_end(end)
         if crash:
             self.restart()
-        rows = self.read(-1)
-        self.batches.append(rows)
-        return rows
+        self.batches.append(self.read(-1))
+        return self.batches[-1]
 
-    def run_to_end(self, limits: Limits = NO_LIMITS, *, idle_triggers: int = 12, step: float = 1.0) -> None:
-        """Runs until nothing is new for long enough that every interval has passed."""
-        idle = 0
-        while idle < idle_triggers:
-            idle = 0 if self.run_batch(limits) is not None else idle + 1
+    def run_to_end(self, limits: Limits = NO_LIMITS, *, empty_triggers: int = 12, step: float = 1.0) -> None:
+        """Runs until so many triggers in a row, `step` seconds apart, have found nothing new."""
+        empty = 0
+        while empty < empty_triggers:
+            empty = 0 if self.run_batch(limits) is not None else empty + 1
             self.log.pass_time(step)
 
+    def run_while_new(self, limits: Limits = NO_LIMITS) -> None:
+        """Runs until a trigger finds nothing new. No time passes between triggers."""
+        while self.run_batch(limits) is not None:
+            pass
+
     def read(self, batch: int, *, by_polling: bool = False) -> Rows:
-        """The rows of a logged batch, read from nothing but the log's two offsets."""
-        start = Offsets.from_json(self.offsets[batch - 1 if batch < 0 else batch])
-        end = Offsets.from_json(self.offsets[batch if batch < 0 else batch + 1])
-        data_loss = DataLossPolicy(self.log, self.fail, self.log.server_time)
-        settings = ReadSettings(self.page_limit, 0.2, self.log.sleep)
+        """Reads a logged batch from its two offsets alone.
+
+        Args:
+            batch: its number; -1 for the last one.
+        """
+        number = batch if batch >= 0 else len(self.offsets) - 1 + batch
+        start, end = map(Offsets.from_json, self.offsets[number : number + 2])
         agent = None if by_polling else self.agent
-
-        def by_feed(split_range: SplitRange, position: Position) -> Cursor:
-            assert agent is not None
-            return PublisherCursor(
-                self.log, data_loss, split_range, position, agent.open_publisher, may_poll=True
-            )
-
-        rows: Rows = {}
-        for split_range in self.enumerator.ranges(start, end):
-            reader = RangeReader(self.log, data_loss, settings, by_feed if agent else None)
-            rows[split_range.split] = read_plain(reader, split_range)
+        open_publisher = None if agent is None else agent.open_publisher
+        reader = new_reader(self.log, open_publisher, fail=self.fail, page_limit=self.page_limit)
+        ranges = self.enumerator.ranges(start, end)
+        rows = {split_range.split: read_range(reader, split_range) for split_range in ranges}
         if agent is not None:
             assert all(publisher.is_closed for publisher in agent.publishers)
         return rows
 
+    # --- what has been read ---
+
+    @property
+    def last_end(self) -> Offsets:
+        """Where the batch that was logged last ends."""
+        return Offsets.from_json(self.offsets[-1])
+
+    def position_of(self, split: SplitId) -> dict[str, Any]:
+        """Where the batch that was logged last ends in a split, as JSON."""
+        position: dict[str, Any] = self.offsets[-1]["streams"][split.stream][split.shard]
+        return position
+
+    def rows_since(self, batch: int) -> list[Record]:
+        """The rows of this batch and all later ones, batch by batch."""
+        return [record for rows in self.batches[batch:] for records in rows.values() for record in records]
+
+    def sizes_since(self, batch: int) -> list[int]:
+        """How many rows this batch and each later one have."""
+        return [sum(map(len, rows.values())) for rows in self.batches[batch:]]
+
     def by_split(self) -> Rows:
         """All rows read, in the order they came."""
-        rows: Rows = {}
-        for batch in self.batches:
-            for split, records in batch.items():
-                rows.setdefault(split, []).extend(records)
-        return rows
+        found: Rows = {}
+        for rows in self.batches:
+            for split, records in rows.items():
+                found.setdefault(split, []).extend(records)
+        return found
 
     def numbers(self) -> list[int]:
-        return sorted(int(r.sequence_number) for records in self.by_split().values() for r in records)
+        return sorted(int(record.sequence_number) for record in self.rows_since(0))
 
-    def _enumerator(self) -> StreamEnumerator:
+    def _new_enumerator(self) -> StreamEnumerator:
         subscriptions = self.agent.new_subscriptions() if self.agent is not None else None
-        return make_enumerator(
+        return new_enumerator(
             self.log, self.streams, initial=self.initial, fail=self.fail, subscriptions=subscriptions
         )
-
-
-def through_json(offsets: Offsets) -> dict[str, Any]:
-    parsed: dict[str, Any] = json.loads(json.dumps(offsets.to_json()))
-    return parsed
-
-
-def read_plain(reader: RangeReader, split_range: SplitRange) -> list[Record]:
-    """All records of a range, from a log that keeps plain ones."""
-    records = [record for page in reader.read(split_range) for record in page]
-    plain = [record for record in records if isinstance(record, Record)]
-    assert len(plain) == len(records)
-    return plain
-
-
-def check_exactly_once(query: Query, expected: Iterable[Record]) -> None:
-    """Every record once, those of a shard in order, children never with or before unread parents."""
-    numbers = query.numbers()
-    assert numbers == sorted(int(record.sequence_number) for record in expected)
-    for records in query.by_split().values():
-        sequence = [int(record.sequence_number) for record in records]
-        assert sequence == sorted(sequence)
-    batch_of: dict[SplitId, list[int]] = {}
-    for index, batch in enumerate(query.batches):
-        for split, records in batch.items():
-            if records:
-                batch_of.setdefault(split, []).append(index)
-    for split, batches in batch_of.items():
-        shard = query.log.shards.get(split)
-        for parent in shard.parents if shard else ():
-            assert max(batch_of.get(SplitId(split.stream, parent), [-1])) < min(batches)
 
 
 def pushed_query(
@@ -188,12 +240,32 @@ def pushed_query(
     events: int = 1_000,
     faults: Faults = NO_FAULTS,
 ) -> tuple[Query, MemoryAgent]:
+    """A query whose splits are pushed by an agent; see `MemoryAgent`."""
     agent = MemoryAgent(log, event_size=event_size, events=events, faults=faults)
-    return Query(log, ["s"], initial=initial, fail=fail, agent=agent), agent
+    return Query(log, initial=initial, fail=fail, agent=agent), agent
 
 
-def settle(query: Query) -> None:
-    """Reads what is there, and lets subscriptions that are due come up."""
+def wait_for_subscriptions(query: Query) -> None:
+    """Runs batches until all splits have a subscription and all records are read."""
     for _ in range(3):
         query.run_batch()
         query.log.pass_time(5)
+
+
+def check_exactly_once(query: Query, expected: Iterable[Record]) -> None:
+    """Every record came once, those of a split in order, and those of a child in later batches than its
+    parents'.
+    """
+    assert query.numbers() == sorted(int(record.sequence_number) for record in expected)
+    for records in query.by_split().values():
+        sequence = [int(record.sequence_number) for record in records]
+        assert sequence == sorted(sequence)
+    batches_of: dict[SplitId, list[int]] = {}
+    for number, rows in enumerate(query.batches):
+        for split, records in rows.items():
+            if records:
+                batches_of.setdefault(split, []).append(number)
+    for split, batches in batches_of.items():
+        shard = query.log.shards.get(split)
+        for parent in shard.parents if shard else ():
+            assert max(batches_of.get(SplitId(split.stream, parent), [-1])) < min(batches)

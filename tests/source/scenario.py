@@ -1,14 +1,14 @@
-"""Everything that may happen to a stream and a query, in any order."""
+"""Random steps of a stream and a query: records, reshards, batches, faults and restarts in any order."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hypothesis import strategies as st
 from memory_log import SECOND, MemoryLog
 from memory_subscriptions import MemoryAgent
-from query import Query
+from query import Query, check_exactly_once
 
 from sluice.errors import ServiceError
 from sluice.source.admission import Limits
@@ -40,37 +40,53 @@ STEP = st.one_of(
 
 
 class Scenario:
-    """Puts, reshards, faults and batches in any order."""
+    """Takes steps, and checks what the query has read.
+
+    Args:
+        shards: how many the stream has at first.
+        fault_rate: the probability (0 to 1) that a call fails with throttling or an expired iterator.
+        agent: makes the query's agent. None: everything is polled.
+        log_options: of the `MemoryLog`.
+    """
 
     def __init__(
         self,
         seed: int,
         shards: int,
-        page_limit: int,
         fault_rate: float,
+        *,
+        page_limit: int = 10_000,
         agent: Callable[[MemoryLog], MemoryAgent] | None = None,
-        **pages: int,
+        **log_options: int,
     ) -> None:
         self.rng = random.Random(seed)
         self.fault_rate = fault_rate
-        self.log = MemoryLog(**pages, fault=self.fault)
+        self.log = MemoryLog(**log_options, fault=self.fault)
         self.log.create("s", shards)
-        self.query = Query(self.log, ["s"], page_limit=page_limit, agent=agent(self.log) if agent else None)
+        self.query = Query(self.log, page_limit=page_limit, agent=agent(self.log) if agent else None)
         self.records: list[Record] = []
 
-    def fault(self, operation: str, split: SplitId) -> Exception | None:
-        if self.rng.random() >= self.fault_rate:
-            return None
-        if operation == "GetRecords" and self.rng.random() < 0.5:
-            self.log.expire_iterators()
-            return None
-        return ServiceError(f"{operation} {split}", operation=operation, retryable=True, throttling=True)
+    def run(self, steps: Iterable[tuple[object, ...]], *, empty_triggers: int) -> None:
+        """Takes all steps, reads on without faults until nothing is new, and checks every batch.
+
+        Each batch has the same rows if it is read again from the log alone, by polling too.
+        """
+        for step in steps:
+            self.step(step)
+        self.fault_rate = 0.0
+        self.log.pass_time(20)
+        self.query.run_to_end(empty_triggers=empty_triggers, step=12.0)
+        check_exactly_once(self.query, self.records)
+        for number, rows in enumerate(self.query.batches):
+            assert self.query.read(number) == rows
+            if self.query.agent is not None:
+                assert self.query.read(number, by_polling=True) == rows
 
     def step(self, step: tuple[object, ...]) -> None:
         match step:
             case ("put", int(count), float(pause)):
                 for _ in range(count):
-                    # Arrival is not guaranteed to rise with the sequence number.
+                    # Arrival times need not rise with sequence numbers.
                     arrival = self.log.now - self.rng.choice([0, 0, 0, 3_000])
                     self.records.append(self.log.put("s", str(self.rng.random()), arrival=arrival))
                     self.log.pass_time(pause)
@@ -82,30 +98,37 @@ class Scenario:
                 index %= len(self.open) - 1
                 self.log.merge(self.open[index], self.open[index + 1])
             case ("batch", Limits() as limits, bool(crash)):
-                self.tolerantly(lambda: self.query.run_batch(limits, crash=crash))
+                self.run_batch(limits, crash=crash)
             case ("restart",):
                 self.query.restart()
             case ("available", Limits() as limits):
                 self.query.enumerator.stop_at_available()
                 for _ in range(3):
-                    self.tolerantly(lambda: self.query.run_batch(limits))
+                    self.run_batch(limits)
                 self.query.restart()
 
     @property
     def open(self) -> list[SplitId]:
+        """The open shards, by hash key."""
         shards = [shard for shard in self.log.shards.values() if shard.ending_sequence is None]
         return [shard.id for shard in sorted(shards, key=lambda shard: shard.hash_range)]
 
-    def tolerantly(self, run: object) -> None:
-        """A batch whose reading fails is read again by Spark, from the same two offsets."""
-        assert callable(run)
-        logged = len(self.query.offsets)
-        read = len(self.query.batches)
+    def run_batch(self, limits: Limits, *, crash: bool = False) -> None:
+        """Runs a batch. If its task fails, it is read again from the same two offsets, as Spark does."""
+        logged, read = len(self.query.offsets), len(self.query.batches)
         try:
-            run()
+            self.query.run_batch(limits, crash=crash)
         except ServiceError as error:
-            assert error.retryable  # noqa: PT017 - one of many ways this may go
+            assert error.retryable  # noqa: PT017 - planning and reading fail, or succeed, in many ways
             if len(self.query.offsets) > max(1, logged) and len(self.query.batches) == read:
                 rate, self.fault_rate = self.fault_rate, 0.0
                 self.query.batches.append(self.query.read(-1))
                 self.fault_rate = rate
+
+    def fault(self, operation: str, split: SplitId) -> Exception | None:
+        if self.rng.random() >= self.fault_rate:
+            return None
+        if operation == "GetRecords" and self.rng.random() < 0.5:
+            self.log.expire_iterators()
+            return None
+        return ServiceError(f"{operation} {split}", operation=operation, retryable=True, throttling=True)

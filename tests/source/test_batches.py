@@ -1,4 +1,4 @@
-"""Batches over a stream, whatever happens to it: exact, replayable, parents before children."""
+"""Random steps of a stream and a query: every batch is exact and replayable, parents before children."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import functools
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_subscriptions import ALL_FAULTS, NO_FAULTS, Faults, MemoryAgent
-from query import (
-    check_exactly_once,
-)
 from scenario import STEP, Scenario
 
 from sluice.source.admission import Limits
@@ -25,7 +22,7 @@ from sluice.source.admission import Limits
     fault_rate=st.sampled_from([0.0, 0.0, 0.05]),
     steps=st.lists(STEP, max_size=25),
 )
-# Looks of a batch with limits had come beyond the target of the run that followed.
+# The probes of a batch with limits had come further than the target of the run that followed.
 @example(
     seed=127,
     shards=2,
@@ -47,7 +44,7 @@ from sluice.source.admission import Limits
         ("available", Limits()),
     ],
 )
-def test_every_record_arrives_once_in_order_in_its_batch(  # noqa: PLR0917 - Hypothesis names them
+def test_every_record_arrives_once_in_order_by_polling(  # noqa: PLR0917 - Hypothesis names them
     seed: int,
     shards: int,
     empty_every: int,
@@ -56,19 +53,11 @@ def test_every_record_arrives_once_in_order_in_its_batch(  # noqa: PLR0917 - Hyp
     fault_rate: float,
     steps: list[tuple[object, ...]],
 ) -> None:
-    """Whatever is put, resharded, throttled, restarted and limited: all records, once, in order.
-
-    And a batch read again from the log, by a reader that knows nothing else, has the same rows.
-    """
-    scenario = Scenario(seed, shards, page_limit, fault_rate, empty_every=empty_every, page_size=page_size)
-    for step in steps:
-        scenario.step(step)
-    scenario.fault_rate = 0.0
-    scenario.log.pass_time(20)
-    scenario.query.run_to_end(idle_triggers=4, step=12.0)
-    check_exactly_once(scenario.query, scenario.records)
-    for index, rows in enumerate(scenario.query.batches):
-        assert scenario.query.read(index) == rows
+    """Through reshards, throttling, expired iterators, restarts and limits."""
+    scenario = Scenario(
+        seed, shards, fault_rate, page_limit=page_limit, empty_every=empty_every, page_size=page_size
+    )
+    scenario.run(steps, empty_triggers=4)
 
 
 @settings(max_examples=150)
@@ -81,7 +70,7 @@ def test_every_record_arrives_once_in_order_in_its_batch(  # noqa: PLR0917 - Hyp
     fault_rate=st.sampled_from([0.0, 0.0, 0.05]),
     steps=st.lists(STEP, max_size=25),
 )
-def test_every_record_arrives_once_in_order_in_its_pushed_batch(  # noqa: PLR0917 - Hypothesis names them
+def test_every_record_arrives_once_in_order_by_subscriptions(  # noqa: PLR0917 - Hypothesis names them
     seed: int,
     shards: int,
     event_size: int,
@@ -90,15 +79,6 @@ def test_every_record_arrives_once_in_order_in_its_pushed_batch(  # noqa: PLR091
     fault_rate: float,
     steps: list[tuple[object, ...]],
 ) -> None:
-    """Whatever subscriptions and publishers do: all records, once, in order; and by polling the same rows."""
+    """Whatever fails in subscriptions and publishers."""
     agent = functools.partial(MemoryAgent, event_size=event_size, events=events, faults=faults, seed=seed)
-    scenario = Scenario(seed, shards, 10_000, fault_rate, agent)
-    for step in steps:
-        scenario.step(step)
-    scenario.fault_rate = 0.0
-    scenario.log.pass_time(20)
-    scenario.query.run_to_end(idle_triggers=6, step=12.0)
-    check_exactly_once(scenario.query, scenario.records)
-    for index, rows in enumerate(scenario.query.batches):
-        assert scenario.query.read(index, by_polling=True) == rows
-        assert scenario.query.read(index) == rows
+    Scenario(seed, shards, fault_rate, agent=agent).run(steps, empty_triggers=6)

@@ -1,26 +1,19 @@
-"""Records, shards and streams that are gone, and what looks like it and is not."""
+"""Records, shards and streams that are gone before they were read, and cases in which nothing is lost."""
 
 from __future__ import annotations
 
 import pytest
-from memory_log import S0, MemoryLog, put_many, put_to
-from query import (
-    Query,
-    check_exactly_once,
-    latest,
-    through_json,
-)
+from memory_log import S0, MemoryLog, new_log, put_many, put_to
+from query import Query, at_latest, check_exactly_once
 
 from sluice.errors import DataLossError
-from sluice.source.offsets import Offsets
 from sluice.source.stream_log import Record
 
 
 def stopped_query(*, fail: bool) -> tuple[MemoryLog, Query, list[Record]]:
-    """A query that has read ten records, was stopped, and missed ten more."""
-    log = MemoryLog()
-    log.create("s")
-    query = Query(log, ["s"], fail=fail)
+    """A query that has read ten records, was stopped for 30 hours, and has ten more to read."""
+    log = new_log()
+    query = Query(log, fail=fail)
     put_many(log, 10)
     query.run_batch()
     log.pass_time(30 * 3600)
@@ -29,8 +22,8 @@ def stopped_query(*, fail: bool) -> tuple[MemoryLog, Query, list[Record]]:
 
 
 @pytest.mark.parametrize("unknown", [None, {"missing": True}, {"invalid_argument": True}])
-def test_trimmed_records_fail_the_query(unknown: dict[str, bool] | None) -> None:
-    """What expired between two batches is named, and the query fails; services say it in their own ways."""
+def test_records_that_expired_unread_fail_the_query(unknown: dict[str, bool] | None) -> None:
+    """Whether the service starts at a later record or refuses the number of the one that is gone."""
     log, query, _ = stopped_query(fail=True)
     log.unknown_number = unknown
     log.trim(S0, 15)
@@ -38,8 +31,8 @@ def test_trimmed_records_fail_the_query(unknown: dict[str, bool] | None) -> None
         query.run_batch()
 
 
-def test_trimmed_records_are_logged_and_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """With failOnDataLoss false the query goes on with the oldest record there is."""
+def test_records_that_expired_unread_may_be_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Without failOnDataLoss the loss is logged, and the query reads on from the oldest record."""
     log, query, missed = stopped_query(fail=False)
     log.trim(S0, 15)
     query.run_to_end()
@@ -47,19 +40,18 @@ def test_trimmed_records_are_logged_and_passed_over(caplog: pytest.LogCaptureFix
     assert "data loss" in caplog.text
 
 
-def test_trimmed_with_nothing_left_fails_the_query() -> None:
-    """An empty shard whose last known record is gone may have lost what came after it."""
+def test_a_shard_without_its_last_known_record_may_have_lost_others() -> None:
+    """Records that followed it may have expired as well, though the shard is empty now."""
     log, query, _ = stopped_query(fail=True)
     log.trim(S0, 1000)
     with pytest.raises(DataLossError, match="holds no record now"):
         query.run_batch()
 
 
-def test_record_gone_before_its_time_is_a_loss() -> None:
-    """No proof by time holds where a record is missing that retention should still keep."""
-    log = MemoryLog()
-    log.create("s")
-    query = Query(log, ["s"])
+def test_a_record_that_is_gone_within_the_retention_is_a_loss() -> None:
+    """The instant up to which no record followed it proves nothing then."""
+    log = new_log()
+    query = Query(log)
     put_many(log, 10)
     query.run_to_end()
     log.pass_time(3600)
@@ -70,10 +62,10 @@ def test_record_gone_before_its_time_is_a_loss() -> None:
         query.run_batch()
 
 
-def test_records_trimmed_between_planning_and_reading() -> None:
-    """A logged batch that can no longer be read whole fails; it never comes out shorter."""
+def test_records_that_expire_between_planning_and_reading_fail_the_task() -> None:
+    """The logged batch never comes out shorter."""
     log, query, _ = stopped_query(fail=True)
-    query.offsets.append(query.enumerator.advance(Offsets.from_json(query.offsets[-1])).to_json())
+    query.log_end(query.plan())
     log.trim(S0, 15)
     with pytest.raises(DataLossError):
         query.read(-1)
@@ -82,26 +74,25 @@ def test_records_trimmed_between_planning_and_reading() -> None:
         query.read(-1)
 
 
-def test_expired_start_that_was_pinned() -> None:
-    """A first batch that was planned and could not run until its start expired fails."""
-    log = MemoryLog()
-    log.create("s")
-    query = Query(log, ["s"], initial=latest)
-    query.offsets.append(query.enumerator.initial().to_json())
+def test_a_first_batch_whose_start_expires_before_it_is_read_fails() -> None:
+    """A pinned start names a time and no record, so the time itself is checked."""
+    log = new_log()
+    query = Query(log, initial=at_latest)
+    query.log_start()
     put_many(log, 10)
     log.pass_time(2)
-    query.offsets.append(query.enumerator.advance(Offsets.from_json(query.offsets[-1])).to_json())
+    query.log_end(query.plan())
     log.pass_time(48 * 3600)
     with pytest.raises(DataLossError, match="older than the stream's retention"):
         query.read(-1)
 
 
-def test_latest_that_was_not_looked_at_is_not_proven() -> None:
-    """A split whose start expired while the query was stopped may have had records."""
-    log = MemoryLog()
-    idle, _ = log.create("s", 2)
-    query = Query(log, ["s"], initial=latest)
-    query.offsets.append(through_json(query.enumerator.initial()))
+def test_a_start_that_expires_while_the_query_is_stopped_is_a_loss() -> None:
+    """The split may have had records that nobody has read."""
+    log = new_log(2)
+    idle, _ = log.shards
+    query = Query(log, initial=at_latest)
+    query.log_start()
     log.pass_time(25 * 3600)
     query.restart()
     put_to(log, idle, 5)
@@ -109,21 +100,19 @@ def test_latest_that_was_not_looked_at_is_not_proven() -> None:
         query.run_to_end()
 
 
-# --- no loss -------------------------------------------------------------------------------------------
+# --- no loss ------------------------------------------------------------------------------------------
 
 
-def test_idle_for_hours_then_one_record() -> None:
-    """The kept iterator expires, its record too, and yet a record that comes then is no data loss."""
-    log = MemoryLog()
-    log.create("s", 2)
-    query = Query(log, ["s"])
+def test_the_first_record_after_idle_hours_is_no_loss() -> None:
+    """The iterator has expired, and so has the last record that was read."""
+    log = new_log(2)
+    query = Query(log)
     records = put_many(log, 20)
     query.run_to_end()
     for _ in range(60):
         log.pass_time(1800)
         query.run_batch()
-    log.retention = 24 * 3600.0
-    for shard in list(log.shards):
+    for shard in log.shards:
         log.trim(shard, 1000)
     log.pass_time(10)
     records += put_many(log, 4)
@@ -131,54 +120,53 @@ def test_idle_for_hours_then_one_record() -> None:
     check_exactly_once(query, records)
 
 
-def test_idle_split_of_a_run_that_ends() -> None:
-    """A run of what is available also writes down which splits were idle, for when their records expire."""
-    log = MemoryLog()
-    idle, busy = log.create("s", 2)
+def test_a_run_that_ends_logs_which_splits_were_caught_up() -> None:
+    """The next run knows by that that nothing was lost when their last record has expired."""
+    log = new_log(2)
+    idle, busy = log.shards
     records = put_to(log, idle, 5) + put_to(log, busy, 5)
-    query = Query(log, ["s"])
+    query = Query(log)
     query.run_to_end()
     log.pass_time(20 * 3600)
     query.restart()
     records += put_to(log, busy, 5)
     query.enumerator.stop_at_available()
-    query.run_to_end(idle_triggers=1)
+    query.run_to_end(empty_triggers=1)
     log.pass_time(5 * 3600)
     log.trim(idle, 5)
     query.restart()
     records += put_to(log, idle, 5)
     query.enumerator.stop_at_available()
-    query.run_to_end(idle_triggers=1)
+    query.run_to_end(empty_triggers=1)
     check_exactly_once(query, records)
 
 
-def test_latest_outlives_the_retention() -> None:
-    """A split that has had no record since the start, for longer than records are kept, has lost none."""
-    log = MemoryLog()
-    idle, busy = log.create("s", 2)
-    query = Query(log, ["s"], initial=latest)
+def test_a_start_at_the_latest_may_expire_while_the_query_runs() -> None:
+    """A split that has had no record since then has lost none."""
+    log = new_log(2)
+    idle, busy = log.shards
+    query = Query(log, initial=at_latest)
     query.run_batch()
     records: list[Record] = []
     for _ in range(3):
         log.pass_time(13 * 3600)
-        query.run_to_end(idle_triggers=3)
+        query.run_to_end(empty_triggers=3)
         records += put_to(log, busy, 5)
-        query.run_to_end(idle_triggers=3)
+        query.run_to_end(empty_triggers=3)
     query.restart()
     records += put_to(log, idle, 5)
     query.run_to_end()
     check_exactly_once(query, records)
 
 
-def test_drained_parent_may_expire() -> None:
-    """A finished shard stays in the offset until it is no longer listed; that is no loss."""
-    log = MemoryLog()
-    log.create("s")
-    query = Query(log, ["s"])
+def test_a_drained_parent_may_expire() -> None:
+    """It stays in the offsets, as closed, until it is not listed any more."""
+    log = new_log()
+    query = Query(log)
     records = put_many(log, 10)
     log.split(S0)
     query.run_to_end()
-    assert query.offsets[-1]["streams"]["s"][S0.shard] == {"closed": True}
+    assert query.position_of(S0) == {"closed": True}
     log.expire(S0)
     log.pass_time(60)
     records += put_many(log, 10)
@@ -187,11 +175,11 @@ def test_drained_parent_may_expire() -> None:
     check_exactly_once(query, records)
 
 
-# --- streams and shards that are gone ------------------------------------------------------------------
+# --- streams and shards that are gone -----------------------------------------------------------------
 
 
-def test_recreated_stream_fails_or_is_read_from_its_start(caplog: pytest.LogCaptureFixture) -> None:
-    """A stream deleted and created again is another stream, whatever its name and shards."""
+def test_a_stream_that_was_created_again_is_another_stream(caplog: pytest.LogCaptureFixture) -> None:
+    """The query fails, or reads the new stream from its beginning."""
     for fail in (True, False):
         log, query, _ = stopped_query(fail=fail)
         log.delete("s")
@@ -203,12 +191,12 @@ def test_recreated_stream_fails_or_is_read_from_its_start(caplog: pytest.LogCapt
                 query.run_batch()
         else:
             query.run_to_end()
-            assert [r for batch in query.batches[1:] for rows in batch.values() for r in rows] == records
+            assert query.rows_since(1) == records
             assert "deleted and created again" in caplog.text
 
 
-def test_recreated_stream_that_was_read_before_it_was_noticed() -> None:
-    """Between two listings records of the new stream are taken for the old one's; they are not read again."""
+def test_records_of_a_new_stream_that_were_taken_for_the_old_ones_are_not_read_twice() -> None:
+    """Only a listing shows that the stream is another one. Records may be read before it."""
     log, query, _ = stopped_query(fail=False)
     query.run_to_end()
     query.enumerator.discover()
@@ -221,14 +209,13 @@ def test_recreated_stream_that_was_read_before_it_was_noticed() -> None:
     log.pass_time(30)
     records += put_many(log, 5)
     query.run_to_end()
-    assert [r for batch in query.batches[done:] for rows in batch.values() for r in rows] == records
+    assert query.rows_since(done) == records
 
 
-def test_stream_that_is_away_for_long_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """With failOnDataLoss false a deleted stream is no end: its successor is read when it comes."""
-    log = MemoryLog()
-    log.create("s")
-    query = Query(log, ["s"], fail=False)
+def test_without_failing_a_stream_that_is_gone_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """When a stream of that name is created again, it is read."""
+    log = new_log()
+    query = Query(log, fail=False)
     put_many(log, 10)
     query.run_batch()
     log.delete("s")
@@ -238,12 +225,12 @@ def test_stream_that_is_away_for_long_is_waited_for(caplog: pytest.LogCaptureFix
     log.create("s")
     records = put_many(log, 5)
     query.run_to_end()
-    assert [r for batch in query.batches[1:] for rows in batch.values() for r in rows] == records
+    assert query.rows_since(1) == records
     assert "could not be listed" in caplog.text
 
 
-def test_vanished_shard() -> None:
-    """A shard that is no longer listed before it was drained is a loss."""
+def test_a_shard_that_vanishes_before_it_is_drained_is_a_loss() -> None:
+    """The query fails, or reads its children."""
     for fail in (True, False):
         log, query, _ = stopped_query(fail=fail)
         log.split(S0)

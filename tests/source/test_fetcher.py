@@ -1,4 +1,4 @@
-"""Ranges read side by side: order within each, bounded memory, errors and ends that leave nothing behind."""
+"""Ranges read side by side: the order within each, bounded memory, and no thread left behind."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ RANGES = [SplitRange(SplitId("s", f"shard-{index}"), HORIZON, Closed()) for inde
 
 
 def page(number: int) -> list[Record]:
+    """A page of one record."""
     return [Record(str(number), 0, "k", b"")]
 
 
 def join_fetchers() -> None:
+    """Waits until no fetcher runs."""
     for thread in threading.enumerate():
         if thread.name.startswith("sluice-fetch"):
             thread.join(60)
@@ -28,7 +30,7 @@ def join_fetchers() -> None:
 
 
 def test_pages_of_a_range_come_in_order() -> None:
-    """Different ranges may mix; one range never does."""
+    """Those of different ranges may come mixed."""
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
         del split_range, pause
@@ -41,8 +43,8 @@ def test_pages_of_a_range_come_in_order() -> None:
     join_fetchers()
 
 
-def test_never_more_than_two_pages_ahead() -> None:
-    """A reader waits when its pages are not consumed: memory is bounded, whatever the backlog."""
+def test_a_range_is_read_at_most_two_pages_ahead() -> None:
+    """Its fetcher waits until the consumer takes a page, so memory is bounded."""
     given = 0
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
@@ -54,7 +56,7 @@ def test_never_more_than_two_pages_ahead() -> None:
 
     taken = 0
     for _ in fetch_side_by_side(RANGES[:1], read):
-        # One being consumed, one waiting; the count is raised before a page is handed over.
+        # One page is being consumed, one waits, and `given` is raised before a page is handed over.
         assert given <= taken + 2
         taken += 1
     assert taken == 100
@@ -62,7 +64,7 @@ def test_never_more_than_two_pages_ahead() -> None:
 
 
 def test_ranges_are_read_at_the_same_time() -> None:
-    """Every range is begun before any is finished."""
+    """Every range is begun before any ends."""
     begun = threading.Barrier(len(RANGES), timeout=60)
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
@@ -74,8 +76,8 @@ def test_ranges_are_read_at_the_same_time() -> None:
     join_fetchers()
 
 
-def test_what_is_there_at_once_is_read_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order: threads that all have something to give get in each other's way."""
+def test_one_fetcher_reads_all_ranges_while_pages_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other: threads that all have pages to give wait for each other."""
     monkeypatch.setattr(fetcher, "_NEXT_FETCHER_AFTER", 60.0)
     threads = set()
 
@@ -92,8 +94,8 @@ def test_what_is_there_at_once_is_read_by_one_thread(monkeypatch: pytest.MonkeyP
     join_fetchers()
 
 
-def test_a_range_that_keeps_us_waiting_holds_up_no_other() -> None:
-    """Each of those that follow is begun when no page has come for a moment."""
+def test_a_range_without_pages_does_not_hold_up_the_others() -> None:
+    """The next one is begun when no page has come for a moment."""
     is_last_read = threading.Event()
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
@@ -112,8 +114,8 @@ def test_a_range_that_keeps_us_waiting_holds_up_no_other() -> None:
     join_fetchers()
 
 
-def test_an_error_ends_all_and_reaches_the_task() -> None:
-    """The first error is raised as it is; the others stop at their next pause."""
+def test_the_first_error_is_raised_and_stops_all_fetchers() -> None:
+    """The others stop at their next pause."""
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
         if split_range is RANGES[0]:
@@ -131,8 +133,8 @@ def test_an_error_ends_all_and_reaches_the_task() -> None:
     join_fetchers()
 
 
-def test_a_consumer_that_leaves_stops_all() -> None:
-    """A task that is killed or needs no more rows leaves no thread behind, not even one in a long pause."""
+def test_a_consumer_that_leaves_stops_all_fetchers() -> None:
+    """Even one in a long pause. Spark closes a reader whose task is killed or needs no more rows."""
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[Record]]:
         del split_range

@@ -1,4 +1,4 @@
-"""Offsets: the JSON of the interface, to the letter, and the ranges between two of them."""
+"""Offsets: their JSON, which users may rely on, and the ranges between two of them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ POSITION: st.SearchStrategy[Position] = st.one_of(
 )
 
 
-def test_json_of_the_interface() -> None:
-    """Each kind of position in the form users may rely on, with nothing that is not asked for."""
+def test_offsets_have_the_documented_json() -> None:
+    """Each kind of position, without hints that are not known."""
     positions: dict[SplitId, Position] = {
         SplitId("clicks", "a"): After("49", 3),
         SplitId("clicks", "b"): HORIZON,
@@ -66,8 +66,8 @@ def test_json_of_the_interface() -> None:
 
 
 @given(positions=st.dictionaries(st.builds(SplitId, st.sampled_from("st"), st.sampled_from("abc")), POSITION))
-def test_offsets_survive_the_log(positions: dict[SplitId, Position]) -> None:
-    """What is written is what is read, hints and leading zeros included."""
+def test_offsets_are_read_as_they_were_written(positions: dict[SplitId, Position]) -> None:
+    """With their hints and leading zeros."""
     written = Offsets(positions, {"s": 1_000}, frozenset({"s", "t"})).to_json()
     read = Offsets.from_json(json.loads(json.dumps(written)))
     assert read.to_json() == written
@@ -76,7 +76,7 @@ def test_offsets_survive_the_log(positions: dict[SplitId, Position]) -> None:
 
 
 def test_unknown_keys_are_ignored() -> None:
-    """Offsets that a later release wrote with more hints can be read."""
+    """A later release may write more hints."""
     value = {"version": 1, "streams": {"s": {A.shard: {"after": "5", "mood": "good"}}}, "more": []}
     assert Offsets.from_json(value).position(A) == After("5")
 
@@ -94,22 +94,22 @@ def test_unknown_keys_are_ignored() -> None:
         {"version": 1, "streams": {"s": ["a"]}},
     ],
 )
-def test_what_no_release_wrote_is_refused(value: dict[str, object]) -> None:
-    """A checkpoint that can't be understood is never guessed at."""
+def test_offsets_that_no_release_wrote_are_refused(value: dict[str, object]) -> None:
+    """Nothing is guessed."""
     with pytest.raises(SluiceError, match=r"offsets"):
         Offsets.from_json(value)
 
 
-def test_ranges_lie_between() -> None:
-    """A split that has not moved has no range; one that is new starts at the horizon."""
+def test_ranges_lie_between_two_offsets() -> None:
+    """A split that has not advanced has no range; a new one starts at the horizon."""
     start = Offsets({A: After("5")})
     end = Offsets({A: After("5", arrival=1), B: After("9")})
     assert start.ranges_to(end) == [SplitRange(B, HORIZON, After("9"))]
     assert start.ranges_to(start) == []
 
 
-def test_first_batch_goes_by_its_own_start() -> None:
-    """The start that the end of the first batch holds goes before any other; after it, it is history."""
+def test_the_end_of_the_first_batch_says_where_the_batch_starts() -> None:
+    """That start replaces the one that Spark gives. The next batch does not look at it."""
     end = Offsets({A: After("9")}, start={A: After("3")})
     assert Offsets({A: After("5")}).ranges_to(end) == [SplitRange(A, After("3"), After("9"))]
     assert end.ranges_to(Offsets({A: After("12")})) == [SplitRange(A, After("9"), After("12"))]
@@ -117,22 +117,22 @@ def test_first_batch_goes_by_its_own_start() -> None:
     assert Offsets.from_json(end.to_json()).start == {A: After("3")}
 
 
-def test_stream_created_anew_is_read_from_its_horizon() -> None:
-    """The old stream's positions say nothing about the shards of its successor."""
+def test_a_stream_that_was_created_again_is_read_from_its_horizon() -> None:
+    """The positions in the old stream mean nothing in the new one."""
     start = Offsets({A: After("900")}, {"s": 1_000})
     end = Offsets({A: After("5")}, {"s": 2_000})
     assert start.ranges_to(end) == [SplitRange(A, HORIZON, After("5"))]
 
 
-def test_before_a_record() -> None:
-    """The position right before a record keeps the service's way to write numbers."""
+def test_the_position_before_a_record_names_that_record() -> None:
+    """Its own number has as many digits."""
     assert before("00100") == After("00099")
     assert before("00100").position_record == "00100"  # type: ignore[union-attr]
     assert before("0") == HORIZON
 
 
-def test_numbers_are_compared_as_numbers() -> None:
-    """As text, 10 comes before 9."""
+def test_sequence_numbers_are_compared_as_numbers() -> None:
+    """As texts, 10 comes before 9."""
     assert After("10").sequence > After("9").sequence
 
 
@@ -145,7 +145,7 @@ def test_numbers_are_compared_as_numbers() -> None:
         ("1970-01-01T00:00:01", 1_000_000),
     ],
 )
-def test_instants(text: str, micros: int) -> None:
-    """ISO-8601 in any zone; without one it is UTC."""
+def test_instants_are_iso_8601(text: str, micros: int) -> None:
+    """In any zone; UTC where none is given."""
     assert parse_instant(text) == micros
     assert parse_instant(iso_instant(micros)) == micros

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from memory_log import S0, MemoryLog
+from query import new_policy
 
 from sluice.source.admission import NO_LIMITS
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
-from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Closed, Position
 from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import Split, SplitId
@@ -26,8 +26,7 @@ SRC = Path(__file__).resolve().parents[2] / "src" / "sluice"
 
 def state_at(position: Position) -> SplitState:
     log = MemoryLog()
-    data_loss = DataLossPolicy(log, fail=True, now=log.server_time)
-    return SplitState(Split(S0), position, Cursor(log, data_loss, S0, position))
+    return SplitState(Split(S0), position, Cursor(log, new_policy(log), S0, position))
 
 
 def progress(

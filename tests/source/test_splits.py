@@ -1,4 +1,4 @@
-"""Lineage: parents before children, whatever the reshards."""
+"""Lineage: parents are read before their children."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def ids(splits: list[Split]) -> list[str]:
 
 
 def test_children_wait_for_all_parents() -> None:
-    """After a merge both parents must be drained."""
+    """After a merge both parents have to be drained."""
     lineage = Lineage([split(0), split(1), split(2, 0, 1)])
     assert ids(lineage.readable(set())) == ["0", "1"]
     assert ids(lineage.readable({SplitId("s", "0")})) == ["1"]
     assert ids(lineage.readable({SplitId("s", "0"), SplitId("s", "1")})) == ["2"]
 
 
-def test_expired_parents_hold_nobody_back() -> None:
-    """A parent that is no longer listed has no records left to wait for."""
+def test_children_do_not_wait_for_parents_that_have_expired() -> None:
+    """A parent that is not listed any more has no records left."""
     assert ids(Lineage([split(2, 0, 1)]).readable(set())) == ["2"]
 
 
 @given(st.data())
-def test_draining_what_is_readable_drains_all_in_order(data: st.DataObject) -> None:
-    """However shards descend from one another, reading what is readable gets through, parents first."""
+def test_all_splits_become_readable_parents_first(data: st.DataObject) -> None:
+    """In any lineage, if those that are readable are drained in any order."""
     count = data.draw(st.integers(1, 20))
     splits = [
         split(n, *data.draw(st.lists(st.integers(0, n - 1), max_size=2, unique=True)) if n else ())

@@ -1,61 +1,55 @@
-"""Reshards of splits that are pushed, and splits and streams that go while they are."""
+"""Pushed splits that end, vanish or belong to a stream that was created again."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from memory_log import S0, MemoryLog, put_many
+from memory_log import S0, new_log, put_many
 from memory_subscriptions import MemoryAgent
-from query import (
-    Query,
-    check_exactly_once,
-    pushed_query,
-    settle,
-    through_json,
-)
+from query import Query, check_exactly_once, pushed_query, wait_for_subscriptions
 
 from sluice.errors import DataLossError
 from sluice.source.admission import Limits
-from sluice.source.offsets import Closed, Offsets, Position
+from sluice.source.offsets import Closed, Position
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import Record
 from sluice.source.subscriptions import SubscriptionProgress
 
 
-def test_end_of_a_split_that_is_pushed() -> None:
-    """The end is known before shards are listed again; children come in a batch of their own, at once."""
-    log = MemoryLog()
-    log.create("s")
+def test_a_pushed_split_ends_before_it_is_listed_as_closed() -> None:
+    """Its children are listed at once and read in the next batch."""
+    log = new_log()
     query, _ = pushed_query(log)
     records = put_many(log, 10)
-    settle(query)
+    wait_for_subscriptions(query)
     records += put_many(log, 10)
     children = log.split(S0)
     records += put_many(log, 30)
     assert list(query.run_batch() or ()) == [S0]
-    assert query.offsets[-1]["streams"]["s"][S0.shard] == {"closed": True}
+    assert query.position_of(S0) == {"closed": True}
     assert set(query.run_batch() or ()) == set(children)
     check_exactly_once(query, records)
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(records=1_000)])
-def test_subscription_that_does_not_tell_the_end(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A split is listed as closed, and its subscription goes on to say that it is at the tip: a look finds
-    the end, and the children are read.
+def test_a_closed_split_whose_subscription_does_not_tell_its_end_is_probed(
+    limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The subscription goes on to say that it is at the tip. The probe finds the end, and the children are
+    read.
     """
-    log = MemoryLog()
-    log.create("s")
+    log = new_log()
     query, agent = pushed_query(log)
-    known = agent.subscriptions.progress
+    progress_with_end = agent.subscriptions.progress
 
-    def without_end(split: SplitId, position: Position) -> SubscriptionProgress | None:
-        given = known(split, position)
+    def progress_without_end(split: SplitId, position: Position) -> SubscriptionProgress | None:
+        given = progress_with_end(split, position)
         return None if given is None else replace(given, has_ended=False)
 
-    monkeypatch.setattr(agent.subscriptions, "progress", without_end)
+    monkeypatch.setattr(agent.subscriptions, "progress", progress_without_end)
     records = put_many(log, 10)
-    settle(query)
+    wait_for_subscriptions(query)
     records += put_many(log, 10)
     query.run_batch(limits)
     log.split(S0)
@@ -66,13 +60,15 @@ def test_subscription_that_does_not_tell_the_end(limits: Limits, monkeypatch: py
     check_exactly_once(query, records)
 
 
-def vanished(*, fail: bool, events: int = 1_000) -> tuple[Query, MemoryAgent, list[Record]]:
-    """A split that was pushed to its end, and is neither listed nor readable when that is noticed."""
-    log = MemoryLog()
-    log.create("s")
-    query, agent = pushed_query(log, fail=fail, event_size=5, events=events)
+# --- splits that vanish -------------------------------------------------------------------------------
+
+
+def query_with_ended_split(*, events: int = 1_000) -> tuple[Query, MemoryAgent, list[Record]]:
+    """A query that has read a part of a pushed split, which has ended meanwhile."""
+    log = new_log()
+    query, agent = pushed_query(log, event_size=5, events=events)
     records = put_many(log, 10)
-    settle(query)
+    wait_for_subscriptions(query)
     records += put_many(log, 10)
     log.split(S0)
     records += put_many(log, 30)
@@ -80,21 +76,23 @@ def vanished(*, fail: bool, events: int = 1_000) -> tuple[Query, MemoryAgent, li
     return query, agent, records
 
 
-def test_split_that_has_gone_is_read_to_its_end_from_what_was_pushed() -> None:
-    """Some services drop a split with its records when it closes: a subscription has them still."""
-    query, _, records = vanished(fail=True)
-    shard = query.log.shards[S0]
+def vanish(query: Query) -> None:
+    """The split is neither listed nor readable, and the last listing is too old to be used again."""
     query.log.expire(S0)
     query.log.pass_time(20)
+
+
+def test_a_split_that_has_vanished_is_read_to_its_end_from_its_subscription() -> None:
+    """Some services drop a split with its records when it closes. The agent has buffered them."""
+    query, _, records = query_with_ended_split()
+    shard = query.log.shards[S0]
+    vanish(query)
     done = len(query.batches)
-    # The publisher still has the records, though neither listing nor polling know of them.
-    start = Offsets.from_json(query.offsets[-1])
-    end = query.enumerator.advance(start)
+    start, end = query.last_end, query.plan()
     assert [r.split for r in query.enumerator.ranges(start, end)] == [S0]
     assert end.position(S0) == Closed()
-    query.offsets.append(through_json(end))
-    query.log.shards[S0] = shard
-    query.batches.append(query.read(-1))
+    query.log.shards[S0] = shard  # for the publisher, which reads the log; the listing is not made again
+    query.run_planned(end)
     query.log.expire(S0)
     query.run_to_end()
     records += put_many(query.log, 5)
@@ -104,45 +102,41 @@ def test_split_that_has_gone_is_read_to_its_end_from_what_was_pushed() -> None:
     assert S0.shard not in query.offsets[-1]["streams"]["s"]
 
 
-def test_split_that_has_gone_with_its_subscription_is_a_loss() -> None:
-    """Nobody has the records any more, and that is said."""
-    query, agent, _ = vanished(fail=True)
-    query.log.expire(S0)
-    query.log.pass_time(20)
+def test_a_split_that_has_vanished_with_its_subscription_is_a_loss() -> None:
+    """Nobody has its records any more."""
+    query, agent, _ = query_with_ended_split()
+    vanish(query)
     agent.subscriptions.lose()
     with pytest.raises(DataLossError, match="vanished"):
         query.run_batch()
 
 
-def test_split_that_was_not_pushed_to_its_end_is_a_loss() -> None:
-    """Of a split that has gone, some records were never pushed: that is no reason to keep silent."""
-    query, agent, _ = vanished(fail=True, events=1)
-    query.log.expire(S0)
-    query.log.pass_time(20)
-    progress = agent.subscriptions.progress(S0, Offsets.from_json(query.offsets[-1]).position(S0))
+def test_a_split_that_has_vanished_before_all_was_pushed_is_a_loss() -> None:
+    """The subscription does not say that the split has ended."""
+    query, agent, _ = query_with_ended_split(events=1)
+    vanish(query)
+    progress = agent.subscriptions.progress(S0, query.last_end.position(S0))
     assert progress is not None
     assert not progress.has_ended
     with pytest.raises(DataLossError, match="vanished"):
         query.run_batch()
 
 
-def test_split_that_has_gone_between_planning_and_reading_is_a_loss() -> None:
-    """What no publisher and no poll can read is reported by the task; the batch is not just shorter."""
-    query, _, _ = vanished(fail=True)
-    query.log.expire(S0)
-    query.log.pass_time(20)
+def test_a_split_that_neither_publishers_nor_polling_can_read_is_a_loss() -> None:
+    """The task reports it; the batch does not come out shorter."""
+    query, _, _ = query_with_ended_split()
+    vanish(query)
     with pytest.raises(DataLossError, match="is gone"):
         query.run_batch()
 
 
-def test_recreated_stream_does_not_keep_what_was_pushed_of_the_old_one() -> None:
-    """A subscription to a deleted stream says nothing of its successor."""
-    log = MemoryLog()
-    both = log.create("s", 2)
+def test_a_stream_that_was_created_again_keeps_nothing_of_the_old_subscriptions() -> None:
+    """Their splits have the names of the new stream's."""
+    log = new_log(2)
     query, _ = pushed_query(log, fail=False)
     put_many(log, 10)
-    settle(query)
-    log.merge(*both)
+    wait_for_subscriptions(query)
+    log.merge(*log.shards)
     query.run_batch()
     log.delete("s")
     log.pass_time(60)
@@ -150,5 +144,5 @@ def test_recreated_stream_does_not_keep_what_was_pushed_of_the_old_one() -> None
     done = len(query.batches)
     records = put_many(log, 5)
     query.run_to_end()
-    assert [r for batch in query.batches[done:] for rows in batch.values() for r in rows] == records
+    assert query.rows_since(done) == records
     assert all(list(offsets["streams"]["s"]) == [S0.shard] for offsets in query.offsets[done + 1 :])

@@ -1,33 +1,29 @@
-"""Batches whose ends are taken from subscriptions: as exact as those that probes find."""
+"""Batches that end where subscriptions have come to: as exact as those whose ends probes find."""
 
 from __future__ import annotations
 
 import logging
 
 import pytest
-from memory_log import S0, SECOND, MemoryLog, put_many, put_to
+from memory_log import S0, SECOND, new_log, put_many, put_to
 from memory_subscriptions import Subscription
-from query import (
-    check_exactly_once,
-    latest,
-    pushed_query,
-    settle,
-)
+from query import at_latest, check_exactly_once, pushed_query, wait_for_subscriptions
 
 from sluice.errors import DataLossError
 from sluice.source.admission import Limits
-from sluice.source.offsets import After, Offsets
+from sluice.source.offsets import After
 from sluice.source.stream_log import Record
 
+LOOSE_LIMITS = [Limits(), Limits(records=10**6), Limits(span=3600 * SECOND)]
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(records=10**6), Limits(span=3600 * SECOND)])
-def test_pushed_split_is_never_looked_at(limits: Limits) -> None:
-    """Once subscriptions are up, neither planning nor reading asks the service for records."""
-    log = MemoryLog()
-    log.create("s", 3)
+
+@pytest.mark.parametrize("limits", LOOSE_LIMITS)
+def test_a_pushed_split_is_not_read(limits: Limits) -> None:
+    """Once it has a subscription, neither planning nor reading calls GetRecords."""
+    log = new_log(3)
     query, _ = pushed_query(log)
     records = put_many(log, 20)
-    settle(query)
+    wait_for_subscriptions(query)
     calls = log.calls["GetRecords"]
     for _ in range(20):
         more = put_many(log, 10)
@@ -40,70 +36,64 @@ def test_pushed_split_is_never_looked_at(limits: Limits) -> None:
     check_exactly_once(query, records)
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(records=10**6), Limits(span=3600 * SECOND)])
-def test_pushed_split_that_is_not_at_its_tip_is_not_looked_at_either(limits: Limits) -> None:
-    """A batch ends at the last mark there is, even where the limits would allow more."""
-    log = MemoryLog()
-    log.create("s", 2)
+@pytest.mark.parametrize("limits", LOOSE_LIMITS)
+def test_a_pushed_split_behind_its_tip_is_not_read_either(limits: Limits) -> None:
+    """A batch ends at the last cut point, even where the limits would allow more."""
+    log = new_log(2)
     query, _ = pushed_query(log, event_size=10, events=1)
     put_many(log, 4)
-    settle(query)
+    wait_for_subscriptions(query)
     calls = log.calls["GetRecords"]
     put_many(log, 500)
-    while query.run_batch(limits) is not None:
-        pass
+    query.run_while_new(limits)
     assert len(query.numbers()) == 504
     assert len(query.batches) > 500 // 20
     assert log.calls["GetRecords"] == calls
 
 
-def test_splits_at_their_targets_are_followed_still() -> None:
-    """A run that stops at what is available keeps the subscriptions of those that have got there."""
-    log = MemoryLog()
-    one, other = log.create("s", 2)
+def test_splits_at_their_targets_keep_their_subscriptions() -> None:
+    """A run of what is available goes on with the other splits."""
+    log = new_log(2)
+    one, other = log.shards
     query, agent = pushed_query(log)
     put_to(log, one, 1)
     put_to(log, other, 40)
     query.enumerator.stop_at_available()
-    while query.run_batch(Limits(records=4)) is not None:
-        pass
+    query.run_while_new(Limits(records=4))
     assert all(followed.keys() == {one, other} for followed in agent.subscriptions.followed)
 
 
-def test_ends_are_numbers_of_records_with_their_hints() -> None:
-    """What a batch's end says is what a look would have said: the record, its arrival, the idle time."""
-    log = MemoryLog()
-    log.create("s")
+def test_an_end_holds_the_hints_that_a_probe_would_have_given() -> None:
+    """The record, its arrival, and when no record lay behind it."""
+    log = new_log()
     query, _ = pushed_query(log)
     put_many(log, 3)
-    settle(query)
+    wait_for_subscriptions(query)
     records = put_many(log, 3)
     log.pass_time(2)
     query.run_batch()
     last = records[-1]
-    assert query.offsets[-1]["streams"]["s"][S0.shard] == {
+    assert query.position_of(S0) == {
         "after": last.sequence_number,
         "arrival": last.arrival // 1000,
         "idle": log.now // 1000,
     }
 
 
-def test_lost_subscriptions_cost_no_record(caplog: pytest.LogCaptureFixture) -> None:
-    """Looks go on behind the last mark; each change is logged once a shard."""
+def test_probes_go_on_where_a_lost_subscription_had_come_to(caplog: pytest.LogCaptureFixture) -> None:
+    """Each change is logged once a shard."""
     caplog.set_level(logging.INFO, "sluice")
-    log = MemoryLog()
-    log.create("s")
+    log = new_log()
     query, agent = pushed_query(log)
     records = put_many(log, 20)
-    settle(query)
+    wait_for_subscriptions(query)
     records += put_many(log, 200)
     query.run_batch(Limits(records=100))
     agent.subscriptions.lose()
     agent.subscriptions.is_down = True
-    # What was pushed is known still: the rest of it is planned without a look.
+    # The cut points that were pushed are still known: a batch up to the last of them needs no probe.
     calls = log.calls["GetRecords"]
-    end = query.enumerator.advance(Offsets.from_json(query.offsets[-1]))
-    position = end.position(S0)
+    position = query.plan().position(S0)
     assert isinstance(position, After)
     assert position.number == records[-1].sequence_number
     assert log.calls["GetRecords"] == calls
@@ -120,44 +110,40 @@ def test_lost_subscriptions_cost_no_record(caplog: pytest.LogCaptureFixture) -> 
     assert ["no subscription" in change for change in changes] == [False, True, False]
 
 
-def test_expired_position_is_judged_by_polling() -> None:
-    """A subscription that starts behind the record asked for covers nothing, and the loss is reported."""
-    log = MemoryLog()
-    log.create("s")
+def test_a_subscription_that_starts_behind_the_position_covers_nothing() -> None:
+    """The records between may have expired. Polling finds the loss and reports it."""
+    log = new_log()
     query, _ = pushed_query(log)
     put_many(log, 10)
-    settle(query)
+    wait_for_subscriptions(query)
     log.pass_time(30 * 3600)
     query.restart()
     put_many(log, 10)
     log.trim(S0, 15)
     with pytest.raises(DataLossError, match="is gone"):
-        settle(query)
+        wait_for_subscriptions(query)
 
 
-def test_subscription_from_further_back() -> None:
-    """An agent that starts from an older position gives marks that are done: they are no batch's end."""
-    log = MemoryLog()
-    log.create("s")
+def test_cut_points_before_the_position_end_no_batch() -> None:
+    """A subscription that starts before the position brings such cut points first."""
+    log = new_log()
     query, agent = pushed_query(log, event_size=3, events=2)
     records = put_many(log, 60)
     query.run_to_end()
     agent.subscriptions.lose()
-    agent.subscriptions.subscriptions[S0] = Subscription(
-        After(records[5].sequence_number), int(records[5].sequence_number)
-    )
+    older = After(records[5].sequence_number)
+    agent.subscriptions.subscriptions[S0] = Subscription(older, older.sequence)
     for _ in range(30):
         records += put_many(log, 1)
         query.run_batch()
     query.run_to_end()
     check_exactly_once(query, records)
-    assert agent.subscriptions.subscriptions[S0].start == After(records[5].sequence_number)
+    assert agent.subscriptions.subscriptions[S0].start == older
 
 
-def test_subscription_that_is_far_behind_is_not_waited_for() -> None:
-    """Looks took a whole backlog; a subscription that has yet to get through it says nothing of the tip."""
-    log = MemoryLog()
-    log.create("s")
+def test_a_subscription_that_is_far_behind_is_waited_for_only_a_moment() -> None:
+    """Probes took a whole backlog. A subscription that still pushes it knows nothing of the tip."""
+    log = new_log()
     query, agent = pushed_query(log, event_size=10, events=1)
     records = put_many(log, 10_000)
     log.pass_time(30)
@@ -171,25 +157,24 @@ def test_subscription_that_is_far_behind_is_not_waited_for() -> None:
     assert query.run_batch() is None
     log.pass_time(2)
     assert query.run_batch() is None
-    assert log.calls["GetRecords"] == calls  # it may only be a moment late
+    assert log.calls["GetRecords"] == calls
     log.pass_time(4)
     rows = query.run_batch()
     assert rows is not None
     check_exactly_once(query, records)
 
 
-def test_a_batch_that_is_run_again_is_followed_from_its_start() -> None:
-    """After a restart the agent hears of the batch that comes again; later only plans tell it where to be."""
-    log = MemoryLog()
-    log.create("s", 2)
+def test_after_a_restart_subscriptions_start_where_the_batch_that_is_read_again_does() -> None:
+    """Once a batch has been planned, only plans say where they start."""
+    log = new_log(2)
     query, agent = pushed_query(log)
     records = put_many(log, 20)
-    settle(query)
+    wait_for_subscriptions(query)
     records += put_many(log, 20)
-    start = Offsets.from_json(query.offsets[-1])
+    start = query.last_end
     query.run_batch(crash=True)
     assert agent.subscriptions.followed == [start.positions]
-    end = Offsets.from_json(query.offsets[-1])
+    end = query.last_end
     assert query.run_batch() is None
     query.enumerator.ranges(start, end)
     assert agent.subscriptions.followed == [start.positions, end.positions]
@@ -197,10 +182,9 @@ def test_a_batch_that_is_run_again_is_followed_from_its_start() -> None:
     check_exactly_once(query, records)
 
 
-def test_an_empty_batch_that_is_run_again_follows_nothing() -> None:
-    """Spark 4.0 asks for an empty batch first: that says nothing of where to be."""
-    log = MemoryLog()
-    log.create("s")
+def test_an_empty_batch_after_a_restart_opens_no_subscription() -> None:
+    """Spark 4.0 and 4.1 ask for one first. It does not say which splits there are."""
+    log = new_log()
     query, agent = pushed_query(log)
     put_many(log, 5)
     start, end = query.enumerator.initial(), query.enumerator.advance(query.enumerator.initial())
@@ -211,25 +195,23 @@ def test_an_empty_batch_that_is_run_again_follows_nothing() -> None:
     assert agent.subscriptions.followed == [start.positions]
 
 
-def test_closing_closes_the_frontier() -> None:
-    """The subscriptions are the enumerator's to end."""
-    log = MemoryLog()
-    log.create("s")
-    query, agent = pushed_query(log)
+def test_the_enumerator_closes_the_subscriptions() -> None:
+    """They end with the query."""
+    query, agent = pushed_query(new_log())
     query.enumerator.close()
     assert agent.subscriptions.is_closed
 
 
-# --- hints ---------------------------------------------------------------------------------------------
+# --- hints --------------------------------------------------------------------------------------------
 
 
-def test_pushed_split_that_was_idle_until_its_records_expired() -> None:
-    """What a subscription says of idle hours counts as much as looks do: a later restart finds no loss."""
-    log = MemoryLog()
-    idle, busy = log.create("s", 2)
+def test_a_pushed_split_that_was_caught_up_until_its_records_expired_has_lost_none() -> None:
+    """What its subscription said is logged, and holds after a restart without subscriptions."""
+    log = new_log(2)
+    idle, busy = log.shards
     query, _ = pushed_query(log)
     records = put_to(log, idle, 5) + put_to(log, busy, 5)
-    settle(query)
+    wait_for_subscriptions(query)
     for _ in range(30):
         log.pass_time(3600)
         records += put_to(log, busy, 1)
@@ -241,32 +223,31 @@ def test_pushed_split_that_was_idle_until_its_records_expired() -> None:
     check_exactly_once(query, records)
 
 
-def test_quiet_hours_before_a_batch_are_logged_with_it() -> None:
-    """The task that reads the first record after idle hours learns from the end that nothing was lost."""
-    log = MemoryLog()
-    log.create("s")
+def test_a_batch_after_idle_hours_logs_until_when_no_record_lay_behind_its_start() -> None:
+    """The task that reads it learns from its end that nothing was lost."""
+    log = new_log()
     query, _ = pushed_query(log)
     records = put_many(log, 5)
-    settle(query)
+    wait_for_subscriptions(query)
     for _ in range(30):
         log.pass_time(3600)
         assert query.run_batch() is None
-    quiet = log.now
+    caught_up_at = log.now
     log.trim(S0, 100)
     log.pass_time(1)
     records += put_many(log, 5)
     query.run_batch()
-    assert query.offsets[-1]["streams"]["s"][S0.shard]["quiet"] == quiet // 1000
+    assert query.position_of(S0)["quiet"] == caught_up_at // 1000
     check_exactly_once(query, records)
 
 
-def test_latest_outlives_the_retention_when_pushed() -> None:
-    """A start at a time without records, watched by a subscription alone, is no loss when it expires."""
-    log = MemoryLog()
-    idle, busy = log.create("s", 2)
-    query, agent = pushed_query(log, initial=latest)
+def test_a_pushed_start_at_the_latest_may_expire_while_the_query_runs() -> None:
+    """The subscription alone shows that no record came since that time."""
+    log = new_log(2)
+    idle, busy = log.shards
+    query, agent = pushed_query(log, initial=at_latest)
     records: list[Record] = []
-    settle(query)
+    wait_for_subscriptions(query)
     calls = log.calls["GetRecords"]
     for _ in range(60):
         log.pass_time(3600)
