@@ -230,7 +230,7 @@ def test_two_queries_with_one_consumer(case: Case, driver_log: Path, tmp_path: P
         case.read_all(query)
         (arn,) = case.consumers()
         other_query = other.start()
-        wait_until(lambda: "no fan-out for now" in driver_log.read_text(), "one to lose a shard")
+        wait_until(lambda: "not subscribed; polling" in driver_log.read_text(), "one to lose a shard")
         case.read_all(query)
         other.read_all(other_query)
         other_query.stop()
@@ -357,13 +357,13 @@ def test_a_subscription_that_another_reader_takes_is_polled(
     faults.set_rules(subscribe_rule({"response": {"event_error": taken}, "times": 1}))
     with case.producer.putting():
         query = case.start(faults.endpoint)
-        wait_until(lambda: "no fan-out for now" in driver_log.read_text(), "the warning")
+        wait_until(lambda: "not subscribed; polling" in driver_log.read_text(), "the warning")
         case.recorder.wait_for(query, case.producer.count + 100)
     case.read_all(query)
     case.stop(query)
 
     case.check_exact()
-    (line,) = [line for line in driver_log.read_text().splitlines() if "no fan-out for now" in line]
+    (line,) = [line for line in driver_log.read_text().splitlines() if "not subscribed; polling" in line]
     assert any(f"{shard}: " in line for shard in case.shards())
     assert "ResourceInUseException" in line
     assert len(case.consumers()) == 1
@@ -383,7 +383,7 @@ def test_what_fan_out_refuses_is_polled(case: Case, faults: FaultProxy, driver_l
     case.producer.put(50)
     case.read_all(query)
     for shard in case.shards():
-        warning = f"{shard}: no fan-out for now, it is read by polling: "
+        warning = f"{shard}: not subscribed; polling from "
         wait_until(lambda said=warning: said in driver_log.read_text(), "the warning")  # type: ignore[misc]
     command = Path(f"/proc/{wait_for_agent()}/cmdline").read_text()
     case.stop(query)

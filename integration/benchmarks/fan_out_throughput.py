@@ -32,7 +32,7 @@ from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
 from sluice.kinesis.fanout.channel import Address, connect
-from sluice.kinesis.fanout.coverage import needed
+from sluice.kinesis.fanout.coverage import exclusive_start
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
 from sluice.kinesis.fanout.driver.agent_process import AgentProcess
 from sluice.kinesis.fanout.launch import AgentSetup
@@ -49,7 +49,7 @@ CONSUMER_ARN = f"arn:aws:kinesis:{REGION}:000000000000:stream/{STREAM}/consumer/
 SIZE = 1024  # bytes of a record
 TICK = os.sysconf("SC_CLK_TCK")
 LIMIT = 60.0  # seconds that a pass may take
-PATIENCE = 10.0
+MAX_WAIT = 10.0
 PAUSE = 0.002
 
 
@@ -100,12 +100,16 @@ def fetch_raw(address: Address, split_range: SplitRange) -> int:
     """As `AgentRecordPublisher` does, but for decoding. Bytes of payload."""
     position, end = split_range.start, split_range.end
     assert isinstance(end, After)
-    need = needed(position)
-    fetch = ReadRange(
-        split_range.split, iterator_start(position), None if need is None else str(need), end.number, PATIENCE
+    after = exclusive_start(position)
+    request = ReadRange(
+        split_range.split,
+        iterator_start(position),
+        None if after is None else str(after),
+        end.number,
+        MAX_WAIT,
     )
-    with contextlib.closing(connect(address, timeout=PATIENCE)) as channel:
-        channel.send(encode(fetch))
+    with contextlib.closing(connect(address, timeout=MAX_WAIT)) as channel:
+        channel.send(encode(request))
         done = 0
         while bytes((frame := channel.receive())[:1]) == EVENT:
             done += len(frame) - 1
@@ -119,11 +123,11 @@ def fetch_decoded(address: Address, split_range: SplitRange) -> int:
     end = split_range.end
     assert isinstance(end, After)
     with contextlib.closing(
-        AgentRecordPublisher(address, split_range, split_range.start, patience=PATIENCE)
-    ) as feed:
+        AgentRecordPublisher(address, split_range, split_range.start, max_wait=MAX_WAIT)
+    ) as publisher:
         done = 0
         while True:
-            page = feed.next_page()
+            page = publisher.next_page()
             done += sum(len(record.data) for record in page.records)
             if page.records[-1].sequence_number == end.number:
                 return done
@@ -165,17 +169,21 @@ class Bench:
         )
         self._load = load
         self._pid = 0
-        self._link = AgentClient(
-            config, {STREAM: CONSUMER_ARN}, renew=lambda _: CONSUMER_ARN, launch=self._launch
+        assert config.fan_out is not None
+        self._client = AgentClient(
+            AgentSetup.beside_driver(config, config.fan_out),
+            {STREAM: CONSUMER_ARN},
+            renew=lambda _: CONSUMER_ARN,
+            launch=self._launch,
         )
         self._splits = [SplitId(STREAM, f"shardId-{index:012d}") for index in range(load.shards)]
 
     def close(self) -> None:
-        self._link.close()
+        self._client.close()
 
     def measure(self, clients: Sequence[Connection]) -> Pass:
         """Moves every shard from its horizon to its end, one range after the other."""
-        self._link.follow({})  # what was held of a pass before is let go
+        self._client.follow({})  # what was held of a pass before is let go
         last = server.NUMBERS_START + self._load.events * self._load.records - 1
         owner = dict(zip(self._splits, itertools.cycle(clients), strict=False))
         positions: dict[SplitId, Position] = dict.fromkeys(self._splits, HORIZON)
@@ -187,7 +195,7 @@ class Bench:
         while any(not isinstance(p, After) or p.sequence < last for p in positions.values()):
             if time.monotonic() > start + LIMIT:
                 raise TimeoutError(f"a pass takes longer than {LIMIT:g} s: {positions}")
-            self._link.follow(positions)
+            self._client.follow(positions)
             for split in set(self._splits) - busy:
                 if self._fetch(split, positions[split], owner[split]):
                     busy.add(split)
@@ -207,20 +215,20 @@ class Bench:
         return Pass(seconds, cpu, fetched, points)
 
     def _fetch(self, split: SplitId, position: Position, client: Connection) -> bool:
-        progress = self._link.progress(split, position)
+        progress = self._client.progress(split, position)
         if progress is None or not progress.cut_points:
             return False
         cut_point = progress.cut_points[-1]
         end = After(cut_point.number, arrival=cut_point.arrival)
-        client.send((self._link.agents([split])[split], SplitRange(split, position, end)))
+        client.send((self._client.agents([split])[split], SplitRange(split, position, end)))
         return True
 
     def _wait_for_agent(self) -> None:
         end = time.monotonic() + LIMIT
-        while self._link.hub is None:
+        while self._client.hub is None:
             if time.monotonic() > end:
                 raise TimeoutError("the agent does not start")
-            self._link.start()
+            self._client.start()
             time.sleep(0.05)
 
     def _launch(self, setup: AgentSetup) -> AgentProcess:

@@ -14,6 +14,7 @@ from sluice.kinesis.consumers import ConsumerRegistrar
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
 from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
+from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.starting_positions import STARTING, AtTimestamp, Latest, initial_positions
 from sluice.source.data_loss import DataLossPolicy
@@ -49,7 +50,9 @@ class StreamPlanning:
             self._consumers = ConsumerRegistrar(config)
             self._arns = {stream.name: self._ensure(stream.name) for stream in config.streams}
             self._note(self._fan_out.registered)
-            self._link = AgentClient(config, self._arns, renew=self._renew)
+            self._link = AgentClient(
+                AgentSetup.beside_driver(config, self._fan_out), self._arns, renew=self._renew
+            )
             on_stop(self._link.tell_stop)
         holds = self._fan_out is not None and self._fan_out.agent != "none"
         if holds and self._link is not None:
@@ -112,7 +115,7 @@ class StreamPlanning:
     def _tell_registered(self) -> None:
         if self._link is None:
             return
-        self._link.use(frozenset(self._registered.values()))
+        self._link.set_registered(frozenset(self._registered.values()))
         self.enumerator.registered = dict(self._registered)
         if self._registered and self._fan_out is not None and self._fan_out.deregister:
             self._link.start()  # it deregisters at a stop, also where it holds no subscriptions

@@ -57,7 +57,7 @@ def read_ranges(
         return RangeReader(log, data_loss, settings, open_cursor).read(split_range)
 
     if access is not None and config.fan_out is not None and config.fan_out.agent == "workers":
-        start_agent_here(config, access)
+        start_agent_here(config, config.fan_out, access)
     # What an agent has buffered is there at once; everything else has to be waited for.
     held = {} if access is None else access.agents
     ordered = sorted(ranges, key=lambda split_range: split_range.split in held)
@@ -77,7 +77,7 @@ def _push(
         agent = access.agents.get(split_range.split)
         if agent is not None:
             patience = _PATIENCE if fan_out.may_poll else _FORBEARANCE
-            return AgentRecordPublisher(agent, split_range, position, patience=patience)
+            return AgentRecordPublisher(agent, split_range, position, max_wait=patience)
         arn = access.arns[split_range.split.stream]
         return SubscriptionRecordPublisher(config, lambda: arn, split_range, position)
 

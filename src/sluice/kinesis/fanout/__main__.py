@@ -6,4 +6,4 @@ import sys
 from sluice.kinesis.fanout.agent.agent import main
 
 main(sys.argv[1:])
-os._exit(0)  # threads that wait for the service hold nobody up
+os._exit(0)  # does not wait for threads that wait for the service

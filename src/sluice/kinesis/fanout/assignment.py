@@ -1,4 +1,4 @@
-"""What a task must know to read by fan-out: plain data that goes with each partition."""
+"""What a task has to know to read by fan-out: plain data that Spark sends along with each partition."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["FanOutAssignment"]
 
 @dataclass(frozen=True)
 class FanOutAssignment:
-    """How ranges may be had otherwise than by polling.
+    """From where a task gets the ranges that it need not poll.
 
     Attributes:
-        arns: the consumer of each stream.
-        agents: who has buffered what was pushed of a split; where one is missing nobody has.
-        hub: the agent beside the driver, which agents on worker hosts join.
+        arns: stream's name to the ARN of its consumer.
+        agents: the agent that has a subscription to a shard; a shard without one is missing here.
+        hub: the agent beside the driver, which agents on worker hosts join; None where it does not listen.
         hosts: worker hosts that have an agent.
-        is_streaming: another batch follows, and agents hold subscriptions for it.
+        is_streaming: another batch follows, for which agents keep subscriptions open.
     """
 
     arns: Mapping[str, str]

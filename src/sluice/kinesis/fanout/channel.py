@@ -1,8 +1,8 @@
-"""Frames over sockets between planner, agents and tasks, and how the two ends show they know a secret.
+"""Frames over sockets between planner, agents and tasks, and the handshake that proves a shared secret.
 
-A frame is its length in four bytes and so many bytes. Before anything else each end answers a random
-challenge with an HMAC of it: whoever does not know the query's secret gets no byte of a stream, and a
-task that meets another program at the port notices.
+A frame is its length in four bytes, and that many bytes. Before the first frame each end answers a random
+challenge of the other with an HMAC of the challenge. An end that does not know the query's secret gets no
+byte of a stream, and a task finds out when another program listens at the agent's port.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ __all__ = ["Address", "Channel", "accept_peer", "connect"]
 _LENGTH: Final = struct.Struct(">I")
 _NONCE_BYTES: Final = 32
 _DIGEST: Final = "sha256"
-_SMALL: Final = 256
+_LONGEST_HANDSHAKE_FRAME: Final = 256
 _HANDSHAKE_TIMEOUT: Final = 5.0
-_COALESCED: Final = 16 * 1024
+"""Seconds for each frame of the handshake."""
+_SENT_AT_ONCE: Final = 16 * 1024
+"""Bytes up to which the parts of a frame are joined: one call of the system instead of one for each part."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where an agent listens, and the secret that opens it. Plain data that Spark may pickle."""
+    """Where an agent listens, and the secret that it asks for. Plain data that Spark may pickle."""
 
     host: str
     port: int
@@ -43,9 +45,9 @@ class Address:
 class Channel:
     """Frames over one connected socket. One thread may send while another one receives.
 
-    Raises:
-        EOFError: the other end has closed.
-        OSError: the connection broke, or a timeout set on the socket has passed.
+    All methods that send or receive raise:
+        EOFError: the other end has closed the connection.
+        OSError: the connection broke, or the timeout has passed.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -57,7 +59,7 @@ class Channel:
         """Sends the parts as one frame."""
         length = sum(map(len, parts))
         header = _LENGTH.pack(length)
-        if length <= _COALESCED:
+        if length <= _SENT_AT_ONCE:
             self._socket.sendall(b"".join((header, *parts)))
             return
         self._socket.sendall(header)
@@ -65,28 +67,36 @@ class Channel:
             self._socket.sendall(part)
 
     def receive(self, *, at_most: int = 2**31) -> memoryview:
-        """The next frame. Raises ServiceError for one that is longer than `at_most` bytes."""
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        """Blocks until the next frame is there.
+
+        Args:
+            at_most: bytes of the longest frame that is taken.
+
+        Raises:
+            ServiceError: the frame is longer.
+        """
+        (length,) = _LENGTH.unpack(self._receive_exactly(_LENGTH.size))
         if length > at_most:
             raise ServiceError(f"a frame of {length} bytes where at most {at_most} are expected")
-        return self._exactly(length)
+        return self._receive_exactly(length)
 
     def set_timeout(self, seconds: float | None) -> None:
+        """Sets how long a call may block; None for as long as it takes."""
         self._socket.settimeout(seconds)
 
-    def is_quiet(self) -> bool:
-        """Whether the connection stands, as far as is known, and nothing waits to be received."""
+    def is_idle(self) -> bool:
+        """Whether the connection stands, as far as this end knows, and nothing waits to be received."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
 
     def close(self) -> None:
-        """From any thread: wakes one that is sending or receiving."""
-        with contextlib.suppress(OSError):  # the other end was first
+        """Closes the connection. May be called from any thread: one that sends or receives is woken."""
+        with contextlib.suppress(OSError):  # the other end has closed it before
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _exactly(self, length: int) -> memoryview:
+    def _receive_exactly(self, length: int) -> memoryview:
         buffer = memoryview(bytearray(length))
         done = 0
         while done < length:
@@ -98,20 +108,20 @@ class Channel:
 
 
 def connect(address: Address, *, timeout: float) -> Channel:
-    """A channel to whoever listens at `address` and knows its secret.
+    """Connects to an agent.
 
     Args:
-        timeout: seconds, for connecting and for every read and write after that.
+        timeout: seconds, for connecting and for every send and receive after that.
 
     Raises:
-        OSError, EOFError: nobody is there, or hangs up.
-        ServiceError: what is there does not know the secret.
+        OSError, EOFError: nothing listens at the address, or it closes the connection.
+        ServiceError: what listens there does not know the secret.
     """
     connection = socket.create_connection((address.host, address.port), timeout)
     channel = Channel(connection)
     try:
         channel.set_timeout(min(timeout, _HANDSHAKE_TIMEOUT))
-        _introduce(channel, address)
+        _authenticate(channel, address)
         channel.set_timeout(timeout)
     except BaseException:
         channel.close()
@@ -120,13 +130,13 @@ def connect(address: Address, *, timeout: float) -> Channel:
 
 
 def accept_peer(connection: socket.socket, secret: bytes) -> Channel | None:
-    """A channel to whoever connected and knows the secret; None, and hung up, for anybody else."""
+    """Checks that what has connected knows the secret. Otherwise closes the connection and returns None."""
     channel = Channel(connection)
     try:
         channel.set_timeout(_HANDSHAKE_TIMEOUT)
         challenge = os.urandom(_NONCE_BYTES)
         channel.send(challenge)
-        proof = bytes(channel.receive(at_most=_SMALL))
+        proof = bytes(channel.receive(at_most=_LONGEST_HANDSHAKE_FRAME))
         answer, nonce = proof[:-_NONCE_BYTES], proof[-_NONCE_BYTES:]
         if hmac.compare_digest(answer, _answer(secret, b"client", challenge)):
             channel.send(_answer(secret, b"server", nonce))
@@ -138,13 +148,16 @@ def accept_peer(connection: socket.socket, secret: bytes) -> Channel | None:
     return None
 
 
-def _introduce(channel: Channel, address: Address) -> None:
-    challenge = channel.receive(at_most=_SMALL)
+def _authenticate(channel: Channel, address: Address) -> None:
+    """The connecting end's half of the handshake; `accept_peer` is the other."""
+    challenge = channel.receive(at_most=_LONGEST_HANDSHAKE_FRAME)
     nonce = os.urandom(_NONCE_BYTES)
     channel.send(_answer(address.secret, b"client", challenge), nonce)
-    if not hmac.compare_digest(channel.receive(at_most=_SMALL), _answer(address.secret, b"server", nonce)):
+    answer = channel.receive(at_most=_LONGEST_HANDSHAKE_FRAME)
+    if not hmac.compare_digest(answer, _answer(address.secret, b"server", nonce)):
         raise ServiceError(f"what listens at {address} is not the agent of this query")
 
 
 def _answer(secret: bytes, role: bytes, challenge: bytes | memoryview) -> bytes:
+    """What proves the secret. `role` keeps an answer from being sent back as the other end's."""
     return hmac.digest(secret, role + challenge, _DIGEST)

@@ -1,63 +1,75 @@
-"""Which positions of a shard a subscription's events serve; planner and agent reckon alike."""
+"""Which positions of a shard a subscription covers. The planner and the agent go by the same rules."""
 
 from __future__ import annotations
 
 from sluice.source.offsets import After, Position
 from sluice.source.stream_log import IteratorStart
 
-__all__ = ["Coverage", "needed"]
+__all__ = ["Coverage", "exclusive_start"]
 
 
-def needed(position: Position) -> int | None:
-    """The highest number of no record that is needed behind `position`; None where no number says so."""
+def exclusive_start(position: Position) -> int | None:
+    """The sequence number behind which the records lie that have to be read from a position on.
+
+    Returns:
+        The highest sequence number that is not needed any more; None where the position tells none.
+    """
     if not isinstance(position, After):
         return None
     if position.sub is not None:
-        return position.sequence - 1  # the record itself is needed again, for the sub-records left
+        return position.sequence - 1  # the aggregated record is read again for the user records left in it
     return position.sequence if position.next is None else int(position.next) - 1
 
 
 class Coverage:
-    """Which positions a row of events serves: those it began with, and those within it.
+    """The positions that a subscription covers: it gives every record behind them.
+
+    These are the position where the subscription was opened, and those from its first record on, up to
+    which batches have not come yet.
 
     Args:
-        start: where the subscription was opened. A record's number there is that of the first record.
+        start: where the subscription was opened. A sequence number there is that of the first record.
     """
 
     def __init__(self, start: IteratorStart) -> None:
         self._start: IteratorStart | None = start
-        self._low = None if start.sequence_number is None else int(start.sequence_number) - 1
-        self._passed: int | None = None
+        self._lowest = None if start.sequence_number is None else int(start.sequence_number) - 1
+        self._batches_at: int | None = None
 
     @property
-    def has_begun(self) -> bool:
-        """Whether it is known what the first record is."""
-        return self._low is not None
+    def knows_first(self) -> bool:
+        """Whether the first record of the subscription is known."""
+        return self._lowest is not None
 
-    def begin(self, first: str) -> None:
-        """The number of the first record that came: there is none before it behind the start.
+    def record_first(self, number: str) -> None:
+        """The subscription's first record has come.
 
-        Behind a position that lies before it there may have been some that expired.
+        A position before that record is not covered, unless it is the start: records between the two may
+        have expired.
         """
-        if self._low is None:
-            self._low = int(first) - 1
+        if self._lowest is None:
+            self._lowest = int(number) - 1
 
-    def pass_by(self, number: int) -> None:
-        """Batches have come to the record `number`: what lies before it is not served any more."""
-        self._passed = number if self._passed is None else max(self._passed, number)
+    def advance_to(self, number: int) -> None:
+        """Batches have come to the record `number`: positions before it are not covered any more."""
+        self._batches_at = number if self._batches_at is None else max(self._batches_at, number)
 
-    def drop(self, number: int) -> None:
-        """Records up to `number` are not held any more."""
+    def discard(self, number: int) -> None:
+        """Records up to `number` are dropped: neither is the start covered any more, if it was."""
         self._start = None
-        self.pass_by(number)
+        self.advance_to(number)
 
-    def holds(self, start: IteratorStart, need: int | None) -> bool:
-        """Whether all behind a position is there or will come; see `ReadRange`.
+    def covers(self, start: IteratorStart, after: int | None) -> bool:
+        """Whether the subscription gives every record behind a position.
 
-        Before it has begun that is so, as far as is known, where batches have come to.
+        As long as the first record is not known, the place that batches have come to counts as covered.
+
+        Args:
+            start: where an iterator for the position starts.
+            after: `exclusive_start` of the position.
         """
         if start == self._start:
             return True
-        if need is None or (self._passed is not None and need < self._passed):
+        if after is None or (self._batches_at is not None and after < self._batches_at):
             return False
-        return self._passed is not None if self._low is None else need >= self._low
+        return self._batches_at is not None if self._lowest is None else after >= self._lowest

@@ -1,45 +1,63 @@
-"""What it takes to start a fan-out agent, beside the driver or on a worker host."""
+"""How a fan-out agent is started: its command line, its environment, and the first message to it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sluice.kinesis.fanout.channel import Address
+from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 
-__all__ = ["STOP", "AgentSetup", "agent_command", "agent_environment"]
+__all__ = ["STOP", "AgentSetup", "WorkerAgentSetup", "agent_command", "agent_environment"]
 
 STOP: Final = b"s"
-"""What the planning process writes to its agent when the query is stopped."""
+"""What the planning process writes into the stop pipe of its agent when the query is stopped."""
 
 _PACKAGE: Final = "sluice.kinesis.fanout"
+_SECRET_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
 class AgentSetup:
-    """The first message to an agent.
+    """The first message to an agent beside the driver.
 
     Attributes:
-        host: address that the agent listens on.
-        secret: what tasks and other agents have to know to be served.
-        hub: on a worker host, the agent beside the driver; None for the agent beside the driver.
+        fan_out: the options of fan-out, which `config` has too.
+        host: the address that the agent listens on.
+        secret: tasks and other agents prove that they know it before they are served.
     """
 
     config: SourceConfig
+    fan_out: FanOutConfig
     host: str
-    secret: bytes
-    hub: Address | None = None
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def beside_driver(cls, config: SourceConfig, fan_out: FanOutConfig) -> AgentSetup:
+        """With a secret of its own, for the agent of one run of a query."""
+        return cls(config, fan_out, fan_out.agent_address, os.urandom(_SECRET_BYTES))
+
+
+@dataclass(frozen=True)
+class WorkerAgentSetup(AgentSetup):
+    """The first message to an agent on a worker host.
+
+    Attributes:
+        hub: the agent beside the driver, which it joins.
+    """
+
+    hub: Address
 
 
 def agent_command(*descriptors: int) -> tuple[str, ...]:
     """The command line of an agent.
 
     Args:
-        descriptors: beside the driver, the open file descriptors of the link and of the stop pipe; on a
-            worker host none.
+        descriptors: for the agent beside the driver, the file descriptors of its link and of its stop
+            pipe; none for an agent on a worker host.
     """
     return (sys.executable, "-m", _PACKAGE, *map(str, descriptors))
 

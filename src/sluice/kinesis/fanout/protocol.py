@@ -1,6 +1,6 @@
-"""What planner, agents and tasks say to each other, as msgpack.
+"""The messages between planner, agents and tasks, as msgpack.
 
-Numbers of records are text: msgpack has no integers that long.
+Sequence numbers travel as text: they do not fit into msgpack's integers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
     "TAKEN_OVER",
     "UNAVAILABLE",
     "Acknowledge",
-    "Consumers",
+    "ConsumersChanged",
     "EventReceived",
     "FromAgent",
     "JoinHub",
@@ -39,24 +39,26 @@ __all__ = [
 
 
 TAKEN_OVER: Final = "ResourceInUseException"
-"""The code of a watch that ended since somebody else has subscribed with the same consumer."""
+"""The service's code for a subscription that ended because another reader subscribed with its consumer."""
 
 INTEGRITY_PROBLEM: Final = "RecordsMayHaveExpired"
-"""The code of a watch that was given up since only polling can tell whether records are lost."""
+"""The code of a subscription that the agent ended because only polling can tell whether records are lost."""
 
 
 EVENT: Final = b"E"
-"""An event's payload follows."""
+"""First byte of a frame in an answer to `ReadRange`: the payload of an event follows."""
 DONE: Final = b"D"
-"""That was the range, or all there is of a shard that has ended."""
-UNAVAILABLE: Final = b"L"
-"""The agent can't serve what is left of the range; why follows."""
+"""The same: every event of the range has been sent, or every event of a shard that has ended."""
+UNAVAILABLE: Final = b"U"
+"""The same: the agent can't serve the rest of the range; the reason follows as text."""
 
 
 class Subscribe(msgspec.Struct, tag=True, frozen=True):
-    """Planner to agent: subscribe to `split` from `start` on.
+    """Planner to agent: subscribe to a shard, in place of any earlier subscription to it.
 
-    ``generation`` comes back with all that is said of this watch: news of an earlier one are told apart by it.
+    Attributes:
+        generation: comes back in every message about this subscription. The planner ignores messages that
+            are still on their way from an earlier one.
     """
 
     split: SplitId
@@ -65,34 +67,43 @@ class Subscribe(msgspec.Struct, tag=True, frozen=True):
 
 
 class Acknowledge(msgspec.Struct, tag=True, frozen=True):
-    """Planner to agent: records up to `number` are done with."""
+    """Planner to agent: the next batch starts behind a sequence number; drop the records up to it."""
 
     split: SplitId
     number: str
 
 
 class Unsubscribe(msgspec.Struct, tag=True, frozen=True):
-    """Planner to agent: this split is not needed any more."""
+    """Planner to agent: end the subscription to a shard, and drop what is buffered of it."""
 
     split: SplitId
 
 
-class Consumers(msgspec.Struct, tag=True, frozen=True):
-    """Planner to agent: the ARN of each stream's consumer, and those to deregister at a stop."""
+class ConsumersChanged(msgspec.Struct, tag=True, frozen=True):
+    """Planner to agent: the consumers to subscribe with.
+
+    Attributes:
+        arns: stream's name to the ARN of its consumer.
+        registered: ARNs of those that this query registered. The agent deregisters them at a stop.
+    """
 
     arns: dict[str, str]
     registered: tuple[str, ...]
 
 
 class Listening(msgspec.Struct, tag=True, frozen=True):
-    """Agent to planner: tasks are served at this port."""
+    """Agent to planner: where tasks, and agents on worker hosts, may connect."""
 
     host: str
     port: int
 
 
 class JoinHub(msgspec.Struct, tag=True, frozen=True):
-    """Agent on a worker host to the one beside the driver: it may be given shards, and serves them there."""
+    """Agent on a worker host to the agent beside the driver: shards may be assigned to it.
+
+    Attributes:
+        host, port: where tasks may connect to it.
+    """
 
     host: str
     port: int
@@ -108,7 +119,7 @@ class EventReceived(msgspec.Struct, tag=True, frozen=True):
     """Agent to planner: what an event of a subscription brought.
 
     Attributes:
-        first: sequence number of the first record since the subscription began; None before it came.
+        first: sequence number of the subscription's first record; None before it came.
         progress: the cut points of this event alone.
         server: host and port where tasks get the records.
     """
@@ -121,35 +132,38 @@ class EventReceived(msgspec.Struct, tag=True, frozen=True):
 
 
 class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
-    """Agent to planner: nothing more will come of this watch.
+    """Agent to planner: the subscription has ended, and what was buffered is dropped.
 
-    ``code`` is the service's, where it was its doing, or `INTEGRITY_PROBLEM`.
+    Attributes:
+        reason: a sentence for the log.
+        code: the service's, where the service ended or refused it; `INTEGRITY_PROBLEM`; or empty, where
+            another subscription may follow at once.
     """
 
     split: SplitId
     generation: int
-    why: str
+    reason: str
     code: str = ""
 
 
 class ReadRange(msgspec.Struct, tag=True, frozen=True):
-    """Task to agent: the events that hold the records behind a position, up to `end`.
+    """Task to agent: send the events that hold the records of a range.
 
     Attributes:
-        start: where an iterator for the position would start.
-        need: the highest number that is not needed, as `needed` has it.
-        end: number of the last record; None for all until the split ends.
-        patience: seconds without news after which the task is told that the agent lacks the range.
+        start: where an iterator for the range's start would start.
+        after: `exclusive_start` of the range's start.
+        end: sequence number of the range's last record; None for all records until the shard ends.
+        max_wait: seconds without an event after which the agent answers `UNAVAILABLE`.
     """
 
     split: SplitId
     start: IteratorStart
-    need: str | None
+    after: str | None
     end: str | None
-    patience: float
+    max_wait: float
 
 
-ToAgent = Subscribe | Acknowledge | Unsubscribe | Consumers
+ToAgent = Subscribe | Acknowledge | Unsubscribe | ConsumersChanged
 FromAgent = Listening | WorkerHosts | EventReceived | SubscriptionEnded
 FirstFrame = ReadRange | JoinHub
 
@@ -174,6 +188,6 @@ def decode_from_agent(frame: memoryview) -> FromAgent:
 
 
 def decode_first_frame(frame: memoryview) -> FirstFrame:
-    """What a connection to an agent begins with (and, of a task, every further request)."""
+    """Decodes the first frame of a connection to an agent, and every further frame that a task sends."""
     message: FirstFrame = _first_frame.decode(frame)
     return message

@@ -27,9 +27,9 @@ def fill(target: ShardBuffer, *events: tuple[int, int]) -> None:
 
 
 def read(
-    target: ShardBuffer, need: int | None, end: int | None, *, start: IteratorStart | None = None
+    target: ShardBuffer, after: int | None, end: int | None, *, start: IteratorStart | None = None
 ) -> list[str]:
-    events = target.read(start or IteratorStart("AT_SEQUENCE_NUMBER", str(need)), need, end, 0.0)
+    events = target.read(start or IteratorStart("AT_SEQUENCE_NUMBER", str(after)), after, end, 0.0)
     return [bytes(event).decode() for event in events]
 
 
@@ -62,7 +62,7 @@ def test_what_was_trimmed_is_lacking() -> None:
     """And what was not is still there."""
     held = buffer()
     fill(held, (1, 5), (6, 9), (10, 12))
-    held.trim(7)
+    held.acknowledge(7)
 
     assert held.size == 20
     assert read(held, 7, 12) == ["0006-0009.", "0010-0012."]
@@ -77,7 +77,7 @@ def test_what_batches_have_passed_by_tells_where_the_buffer_begins() -> None:
     held = buffer(start=IteratorStart("AT_TIMESTAMP", timestamp=7))
     with pytest.raises(RangeUnavailable):
         read(held, 30, 40)
-    held.trim(30)
+    held.acknowledge(30)
     thread, done = in_thread(
         lambda: [bytes(e) for e in held.read(IteratorStart("AT_SEQUENCE_NUMBER", "30"), 30, 40, PATIENT)]
     )
@@ -91,7 +91,7 @@ def test_what_batches_have_passed_by_tells_where_the_buffer_begins() -> None:
 def test_a_subscription_that_begins_behind_where_batches_are_does_not_serve_them() -> None:
     """What lay between may have expired before it was pushed: whoever polls will see."""
     held = buffer(start=HORIZON_START)
-    held.trim(30)
+    held.acknowledge(30)
     start = IteratorStart("AT_SEQUENCE_NUMBER", "30")
 
     def read_on() -> bool:
@@ -105,8 +105,8 @@ def test_a_subscription_that_begins_behind_where_batches_are_does_not_serve_them
     thread.join(PATIENT)
 
     assert done == [True]
-    assert not held.holds(start, 30)
-    assert held.holds(IteratorStart("AT_SEQUENCE_NUMBER", "36"), 36)
+    assert not held.covers(start, 30)
+    assert held.covers(IteratorStart("AT_SEQUENCE_NUMBER", "36"), 36)
 
 
 def test_what_lies_before_the_subscription_is_lacking() -> None:
@@ -136,7 +136,7 @@ def test_a_range_that_does_not_come_is_lacking() -> None:
     held = buffer()
     fill(held, (1, 5))
 
-    with pytest.raises(RangeUnavailable, match="nothing has come"):
+    with pytest.raises(RangeUnavailable, match="no event came"):
         read(held, None, 9, start=HORIZON_START)
 
 
@@ -162,7 +162,7 @@ def test_a_full_buffer_makes_the_subscription_wait() -> None:
     thread.join(0.05)
     assert thread.is_alive()
     assert held.size == 20
-    held.trim(5)
+    held.acknowledge(5)
     thread.join(PATIENT)
 
     assert done == [True]
@@ -222,7 +222,7 @@ def test_a_closed_buffer_lets_everybody_go() -> None:
     waiting.join(PATIENT)
 
     assert written == [False]
-    assert not held.holds(HORIZON_START, None)
+    assert not held.covers(HORIZON_START, None)
     with pytest.raises(RangeUnavailable, match="the agent ends"):
         read(held, None, 5, start=HORIZON_START)
 
@@ -242,14 +242,14 @@ def test_a_range_is_served_whole_or_not_at_all(
         fill(held, (number, number + size - 1))
         number += size
     for trim in trims:
-        held.trim(trim)
-    need, end = min(bounds), min(max(bounds), number - 1)
-    if end <= need:
+        held.acknowledge(trim)
+    after, end = min(bounds), min(max(bounds), number - 1)
+    if end <= after:
         return
     try:
-        events = read(held, need, end)
+        events = read(held, after, end)
     except RangeUnavailable:
-        assert need < max(trims, default=0)
+        assert after < max(trims, default=0)
         return
     records = [n for event in events for n in range(int(event[:4]), int(event[5:9]) + 1)]
-    assert [n for n in records if need < n <= end] == list(range(need + 1, end + 1))
+    assert [n for n in records if after < n <= end] == list(range(after + 1, end + 1))

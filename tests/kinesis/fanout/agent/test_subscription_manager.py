@@ -9,7 +9,7 @@ import pytest
 
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
-from sluice.kinesis.fanout.agent.subscription_manager import SubscriptionManager
+from sluice.kinesis.fanout.agent.subscription_manager import ManagerSettings, SubscriptionManager
 from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
     TAKEN_OVER,
@@ -54,7 +54,7 @@ class FakeSource:
 
 
 class Bench:
-    """A holder, its sources by shard, and what it reports."""
+    """A manager, its sources by shard, and what it reports."""
 
     def __init__(self, *, capacity: int = 1_000, cut_points: int = 1_000) -> None:
         self.sources: dict[SplitId, list[FakeSource]] = {}
@@ -63,14 +63,12 @@ class Bench:
         self.now = NOW
         self.retention = 24 * 3600.0
         self.retention_asked = 0
-        self.holder = SubscriptionManager(
+        self.manager = SubscriptionManager(
             self._open,
             self.reports.put,
-            capacity=capacity,
-            cut_points=cut_points,
+            ManagerSettings(capacity, cut_points, ("127.0.0.1", 4000)),
             now=lambda: self.now,
             retention=self._retention,
-            server=("127.0.0.1", 4000),
         )
 
     def _open(self, split: SplitId, start: IteratorStart) -> FakeSource:
@@ -83,10 +81,10 @@ class Bench:
         self.retention_asked += 1
         return self.retention
 
-    def watch(
+    def subscribe(
         self, start: IteratorStart = HORIZON, *, generation: int = 1, split: SplitId = SPLIT
     ) -> FakeSource:
-        self.holder.watch(Subscribe(split, generation, start))
+        self.manager.subscribe(Subscribe(split, generation, start))
         return self.sources[split][-1]
 
     def heard(self) -> FromAgent:
@@ -100,11 +98,11 @@ class Bench:
     def progress(self) -> SubscriptionProgress:
         return self.received().progress
 
-    def read(self, need: int | None, end: int | None, start: IteratorStart = HORIZON) -> list[bytes]:
+    def read(self, after: int | None, end: int | None, start: IteratorStart = HORIZON) -> list[bytes]:
         fetch = ReadRange(
-            SPLIT, start, None if need is None else str(need), None if end is None else str(end), 0.0
+            SPLIT, start, None if after is None else str(after), None if end is None else str(end), 0.0
         )
-        return [bytes(payload) for payload in self.holder.read(fetch)]
+        return [bytes(payload) for payload in self.manager.read(fetch)]
 
 
 EACH = 141
@@ -126,7 +124,7 @@ def make() -> Callable[..., Bench]:
 def test_an_event_is_buffered_before_the_planner_hears_of_it(make: Callable[..., Bench]) -> None:
     """The tasks of a batch that ends there find it."""
     bench = make(cut_points=1)
-    source = bench.watch()
+    source = bench.subscribe()
     source.said.put(event(5, 6, 7))
 
     heard = bench.received()
@@ -139,7 +137,7 @@ def test_an_event_is_buffered_before_the_planner_hears_of_it(make: Callable[...,
 def test_limits_get_cut_points_as_fine_as_they_need(make: Callable[..., Bench]) -> None:
     """An event that holds more than a batch may is divided; its records are all counted."""
     bench = make(cut_points=3)
-    source = bench.watch()
+    source = bench.subscribe()
     source.said.put(event(1, 2, 3, 4, 5, 6, 7))
 
     cut_points = bench.progress().cut_points
@@ -151,7 +149,7 @@ def test_limits_get_cut_points_as_fine_as_they_need(make: Callable[..., Bench]) 
 def test_an_idle_event_tells_until_when_nothing_was_there(make: Callable[..., Bench]) -> None:
     """Only at the tip."""
     bench = make()
-    source = bench.watch()
+    source = bench.subscribe()
     source.said.put(event(behind=900))
     source.said.put(event())
 
@@ -165,7 +163,7 @@ def test_an_idle_event_tells_until_when_nothing_was_there(make: Callable[..., Be
 def test_a_start_at_a_record_is_told_of_when_that_record_has_come(make: Callable[..., Bench]) -> None:
     """Before that nobody knows whether it still exists."""
     bench = make()
-    source = bench.watch(IteratorStart("AT_SEQUENCE_NUMBER", "50"))
+    source = bench.subscribe(IteratorStart("AT_SEQUENCE_NUMBER", "50"))
     source.said.put(event())
     source.said.put(event(50, 51))
 
@@ -176,14 +174,14 @@ def test_a_start_at_a_record_is_told_of_when_that_record_has_come(make: Callable
 def test_a_record_that_is_gone_is_not_judged_here(make: Callable[..., Bench]) -> None:
     """The shard is given up, without a code of the service: whoever polls will see what is lost."""
     bench = make()
-    source = bench.watch(IteratorStart("AT_SEQUENCE_NUMBER", "50"))
+    source = bench.subscribe(IteratorStart("AT_SEQUENCE_NUMBER", "50"))
     source.said.put(event(53, 54))
 
     heard = bench.heard()
 
     assert isinstance(heard, SubscriptionEnded)
     assert (heard.split, heard.generation, heard.code) == (SPLIT, 1, "")
-    assert "record 50" in heard.why
+    assert "record 50" in heard.reason
     assert source.is_closed
     with pytest.raises(RangeUnavailable):
         bench.read(50, 54, IteratorStart("AT_SEQUENCE_NUMBER", "50"))
@@ -194,7 +192,7 @@ def test_a_host_that_slept_for_a_day_does_not_go_on_as_if_nothing_had_expired(
 ) -> None:
     """Events go on behind what was trimmed meanwhile without a word: whoever polls will see what is lost."""
     bench = make()
-    source = bench.watch()
+    source = bench.subscribe()
     source.said.put(event(1))
     bench.progress()
     bench.now += 25 * HOUR
@@ -204,7 +202,7 @@ def test_a_host_that_slept_for_a_day_does_not_go_on_as_if_nothing_had_expired(
 
     assert isinstance(heard, SubscriptionEnded)
     assert heard.code == INTEGRITY_PROBLEM
-    assert "25 h" in heard.why
+    assert "25 h" in heard.reason
     with pytest.raises(RangeUnavailable):
         bench.read(None, 7)
 
@@ -213,7 +211,7 @@ def test_a_record_from_the_future_tells_that_the_clock_is_wrong(make: Callable[.
     """A clock that stands still, as ours may have, does not hide how long nothing came."""
     bench = make()
     bench.now = 0
-    source = bench.watch()
+    source = bench.subscribe()
     source.said.put(event(1))
     bench.progress()
     source.said.put(event(25 * HOUR // 1000))
@@ -227,7 +225,7 @@ def test_a_record_from_the_future_tells_that_the_clock_is_wrong(make: Callable[.
 def test_old_records_and_idle_hours_raise_no_doubt(make: Callable[..., Bench]) -> None:
     """Neither a backlog with long pauses in it, nor a shard that only says that it lives."""
     bench = make()
-    source = bench.watch()
+    source = bench.subscribe()
     for number in (1, 20 * HOUR // 1000, 40 * HOUR // 1000):
         source.said.put(event(number))
         bench.progress()
@@ -248,7 +246,7 @@ def test_near_the_end_of_the_retention_polling_is_left_to_judge(
     """What expires while it waits to be pushed is passed over without a word."""
     bench = make()
     bench.retention = days * 24 * 3600.0
-    source = bench.watch()
+    source = bench.subscribe()
     for number in (1, 2):
         source.said.put(event(number, behind=22 * HOUR // 1000))
 
@@ -257,7 +255,7 @@ def test_near_the_end_of_the_retention_polling_is_left_to_judge(
     if gives_up:
         assert isinstance(heard, SubscriptionEnded)
         assert heard.code == INTEGRITY_PROBLEM
-        assert "22.0 h behind" in heard.why
+        assert "22.0 h behind" in heard.reason
     else:
         assert isinstance(heard, EventReceived)
         assert bench.progress().cut_points
@@ -267,7 +265,7 @@ def test_near_the_end_of_the_retention_polling_is_left_to_judge(
 def test_the_end_of_a_shard_ends_its_ranges(make: Callable[..., Bench]) -> None:
     """And is reported, with the last records."""
     bench = make()
-    source = bench.watch()
+    source = bench.subscribe()
     source.said.put(event(1, 2, ended=True))
 
     assert bench.progress().has_ended
@@ -277,7 +275,7 @@ def test_the_end_of_a_shard_ends_its_ranges(make: Callable[..., Bench]) -> None:
 def test_what_the_service_refuses_is_reported_with_its_code(make: Callable[..., Bench]) -> None:
     """The planner decides by it when to ask again."""
     bench = make()
-    source = bench.watch()
+    source = bench.subscribe()
     source.said.put(ServiceError("not allowed", code="AccessDeniedException"))
 
     assert bench.heard() == SubscriptionEnded(SPLIT, 1, "not allowed", "AccessDeniedException")
@@ -286,7 +284,7 @@ def test_what_the_service_refuses_is_reported_with_its_code(make: Callable[..., 
 def test_a_fault_of_our_own_is_reported_too(make: Callable[..., Bench]) -> None:
     """A thread that died silently would leave the shard unread."""
     bench = make()
-    bench.watch().said.put(KeyError("oops"))
+    bench.subscribe().said.put(KeyError("oops"))
 
     heard = bench.heard()
 
@@ -297,8 +295,8 @@ def test_a_fault_of_our_own_is_reported_too(make: Callable[..., Bench]) -> None:
 def test_another_watch_takes_the_place_of_the_one_before(make: Callable[..., Bench]) -> None:
     """One subscription a shard: the old one is closed, and says nothing more."""
     bench = make()
-    old = bench.watch()
-    new = bench.watch(IteratorStart("AT_TIMESTAMP", timestamp=7), generation=2)
+    old = bench.subscribe()
+    new = bench.subscribe(IteratorStart("AT_TIMESTAMP", timestamp=7), generation=2)
     new.said.put(event(9))
 
     assert old.is_closed
@@ -309,35 +307,35 @@ def test_another_watch_takes_the_place_of_the_one_before(make: Callable[..., Ben
 def test_a_shard_nobody_watches_is_lacking(make: Callable[..., Bench]) -> None:
     """Not yet, or not any more."""
     bench = make()
-    with pytest.raises(RangeUnavailable, match="does not watch"):
+    with pytest.raises(RangeUnavailable, match="no subscription to the shard"):
         bench.read(None, 5)
-    bench.watch().said.put(event(1))
+    bench.subscribe().said.put(event(1))
     bench.progress()
-    bench.holder.unwatch(SPLIT)
-    with pytest.raises(RangeUnavailable, match="does not watch"):
+    bench.manager.unsubscribe(SPLIT)
+    with pytest.raises(RangeUnavailable, match="no subscription to the shard"):
         bench.read(None, 1)
 
 
 def test_a_stream_that_somebody_else_reads_with_our_consumer_is_contested(make: Callable[..., Bench]) -> None:
     """Its consumer is not ours alone to deregister, also when the shard is not watched any more."""
     bench = make()
-    source = bench.watch()
-    assert bench.holder.contested == frozenset()
+    source = bench.subscribe()
+    assert bench.manager.contested == frozenset()
     source.was_taken_over = True
     source.said.put(ServiceError("taken over", code=TAKEN_OVER))
     bench.heard()
 
-    assert bench.holder.contested == {"clicks"}
-    bench.holder.unwatch(SPLIT)
-    assert bench.holder.contested == {"clicks"}
+    assert bench.manager.contested == {"clicks"}
+    bench.manager.unsubscribe(SPLIT)
+    assert bench.manager.contested == {"clicks"}
 
 
 def test_all_is_closed_at_the_end(make: Callable[..., Bench]) -> None:
     """No subscription stays open, and no reason is reported for those we closed."""
     bench = make()
-    sources = [bench.watch(split=SplitId("clicks", f"shardId-{n}")) for n in range(3)]
+    sources = [bench.subscribe(split=SplitId("clicks", f"shardId-{n}")) for n in range(3)]
 
-    bench.holder.close()
+    bench.manager.close()
 
     assert all(source.is_closed for source in sources)
     assert bench.reports.empty()

@@ -19,7 +19,7 @@ from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
     TAKEN_OVER,
     Acknowledge,
-    Consumers,
+    ConsumersChanged,
     EventReceived,
     FromAgent,
     Listening,
@@ -86,8 +86,10 @@ class Planning:
         self.renewed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.new_arn = ARN
         given = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", **options}
+        config = source_config_from_options(given, streaming=True)
+        assert config.fan_out is not None
         self.client = AgentClient(
-            source_config_from_options(given, streaming=True),
+            AgentSetup.beside_driver(config, config.fan_out),
             {"clicks": ARN},
             renew=self._renew,
             launch=self._launch,
@@ -108,7 +110,7 @@ class Planning:
 
     def started(self) -> FakeAgent:
         self.client.start()
-        assert self.agent.asked() == Consumers({"clicks": ARN}, ())
+        assert self.agent.asked() == ConsumersChanged({"clicks": ARN}, ())
         return self.agent
 
     def watched(self, position: Position = HORIZON) -> int:
@@ -235,7 +237,7 @@ def test_a_subscription_that_begins_behind_where_batches_are_does_not_cover_them
     planning.until(lambda: planning.client.progress(SPLIT, position))
 
     agent.says(event(generation, cut_point(80), first="80"))
-    planning.until(lambda: planning.client._watched[SPLIT].cut_points)
+    planning.until(lambda: planning.client._shards[SPLIT]._cut_points)
 
     assert planning.client.progress(SPLIT, position) is None
     assert planning.client.progress(SPLIT, After("79")) is not None
@@ -306,7 +308,7 @@ def test_what_has_ended_is_asked_for_again_in_its_time(
     planning = make()
     agent = planning.started()
     agent.says(SubscriptionEnded(SPLIT, planning.watched(), "why", code))
-    planning.until(lambda: planning.client._watched[SPLIT].gone)
+    planning.until(lambda: planning.client._shards[SPLIT].ended)
     assert planning.client.progress(SPLIT, HORIZON) is None
 
     if pause:
@@ -360,9 +362,12 @@ def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[...
     planning = make(subscribeToShardFallback="fail")
     agent = planning.started()
     agent.says(SubscriptionEnded(SPLIT, planning.watched(), "not allowed", "AccessDeniedException"))
-    planning.until(lambda: planning.client._watched[SPLIT].gone)
+    planning.until(lambda: planning.client._shards[SPLIT].ended)
 
-    with pytest.raises(ServiceError, match=r"'subscribeToShardFallback' forbids polling: not allowed"):
+    with pytest.raises(
+        ServiceError,
+        match=r"not allowed; clicks/shardId-0 is not polled instead, since option 'subscribeToShardFallback'",
+    ):
         planning.client.follow({SPLIT: HORIZON})
 
 
@@ -371,7 +376,7 @@ def test_where_polling_is_forbidden_a_doubt_fails_nothing(make: Callable[..., Pl
     planning = make(subscribeToShardFallback="fail")
     agent = planning.started()
     agent.says(SubscriptionEnded(SPLIT, planning.watched(), "it is 23 h behind", INTEGRITY_PROBLEM))
-    planning.until(lambda: planning.client._watched[SPLIT].gone)
+    planning.until(lambda: planning.client._shards[SPLIT].ended)
 
     planning.client.follow({SPLIT: HORIZON})
 
@@ -384,8 +389,8 @@ def test_a_consumer_that_is_gone_is_had_again(make: Callable[..., Planning]) -> 
     agent.says(SubscriptionEnded(SPLIT, planning.watched(), "no such consumer", "ResourceNotFoundException"))
 
     assert planning.renewed.get(timeout=PATIENT) == "clicks"
-    assert agent.asked() == Consumers({"clicks": "arn:consumer:2"}, ())
-    planning.until(lambda: planning.client._watched[SPLIT].retry_at == 0)
+    assert agent.asked() == ConsumersChanged({"clicks": "arn:consumer:2"}, ())
+    planning.until(lambda: planning.client._shards[SPLIT].may_retry)
     planning.client.follow({SPLIT: HORIZON})
     assert agent.asked() == Subscribe(SPLIT, 2, AT_HORIZON)
 
@@ -408,7 +413,7 @@ def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]
     planning.client.follow({SPLIT: After("5")})
     assert len(planning.agents) == 2
     assert [planning.agent.asked(), planning.agent.asked()] == [
-        Consumers({"clicks": ARN}, ()),
+        ConsumersChanged({"clicks": ARN}, ()),
         Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "5")),
     ]
 
@@ -436,12 +441,12 @@ def test_what_the_query_registered_is_told(make: Callable[..., Planning]) -> Non
     """When it changes: an earlier run's is known only from the offsets."""
     planning = make()
     agent = planning.started()
-    planning.client.use(frozenset())
-    planning.client.use(frozenset({ARN}))
-    planning.client.use(frozenset({ARN}))
+    planning.client.set_registered(frozenset())
+    planning.client.set_registered(frozenset({ARN}))
+    planning.client.set_registered(frozenset({ARN}))
     planning.client.follow({SPLIT: HORIZON})
 
-    assert agent.asked() == Consumers({"clicks": ARN}, (ARN,))
+    assert agent.asked() == ConsumersChanged({"clicks": ARN}, (ARN,))
     assert isinstance(agent.asked(), Subscribe)
 
 

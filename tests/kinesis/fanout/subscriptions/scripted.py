@@ -9,7 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.subscriptions.subscriber import Payloads, Subscriber, SubscriberSettings
+from sluice.kinesis.fanout.subscriptions.subscriber import (
+    PayloadSource,
+    Subscriber,
+    SubscriberSettings,
+    Timing,
+)
 from sluice.kinesis.fanout.subscriptions.subscription import CLOSED
 from sluice.kinesis.fanout.subscriptions.watchdog import Watchdog
 from sluice.retry import Backoff
@@ -113,7 +118,7 @@ class Script:
     called_at: list[float] = field(default_factory=list)
     opened: list[FakeSubscription] = field(default_factory=list)
 
-    def subscribe(self, split: SplitId, start: IteratorStart) -> Payloads:
+    def subscribe(self, split: SplitId, start: IteratorStart) -> PayloadSource:
         assert split == SPLIT
         self.starts.append(start)
         self.called_at.append(self.time.now)
@@ -135,10 +140,7 @@ class Script:
             SPLIT,
             start,
             settings,
-            watchdog=time.watchdog,
-            sleep=time.sleep,
-            clock=time.clock,
-            jitter=jitter,
+            Timing(time.clock, time.sleep, jitter, time.watchdog),
         )
 
 

@@ -28,7 +28,12 @@ from scripted import (
 )
 
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.subscriptions.subscriber import Payloads, Subscriber, SubscriberSettings
+from sluice.kinesis.fanout.subscriptions.subscriber import (
+    PayloadSource,
+    Subscriber,
+    SubscriberSettings,
+    Timing,
+)
 from sluice.kinesis.fanout.subscriptions.subscription import CLOSED
 from sluice.retry import Backoff
 from sluice.source.splits import SplitId
@@ -454,12 +459,12 @@ def test_closing_ends_a_wait() -> None:
     """A real one, in which another thread closes it."""
     waiting = threading.Event()
 
-    def subscribe(_split: SplitId, _start: IteratorStart) -> Payloads:
+    def subscribe(_split: SplitId, _start: IteratorStart) -> PayloadSource:
         waiting.set()
         raise RESET
 
     settings = SubscriberSettings(Backoff(3, 1000.0, 1000.0, 2.0))
-    subscriber = Subscriber(subscribe, SPLIT, HORIZON, settings, jitter=lambda: 1.0)
+    subscriber = Subscriber(subscribe, SPLIT, HORIZON, settings, Timing(jitter=lambda: 1.0))
 
     def close() -> None:
         waiting.wait(60)
@@ -479,11 +484,11 @@ def test_closing_while_a_call_is_under_way_leaves_nothing_open() -> None:
     service = script([event([1])])
     opening: list[Subscriber] = []
 
-    def subscribe(split: SplitId, start: IteratorStart) -> Payloads:
+    def subscribe(split: SplitId, start: IteratorStart) -> PayloadSource:
         opening[0].close()
         return service.subscribe(split, start)
 
-    opening.append(Subscriber(subscribe, SPLIT, HORIZON, SETTINGS, watchdog=service.time.watchdog))
+    opening.append(Subscriber(subscribe, SPLIT, HORIZON, SETTINGS, Timing(watchdog=service.time.watchdog)))
 
     with pytest.raises(ServiceError) as caught:
         opening[0].next_event()

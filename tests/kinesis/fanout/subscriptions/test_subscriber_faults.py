@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import AFTER, AT, HORIZON, HOUR, IN_USE, RESET, Time, error, start
 
-from sluice.kinesis.fanout.subscriptions.subscriber import Payloads, Subscriber, SubscriberSettings
+from sluice.kinesis.fanout.subscriptions.subscriber import (
+    PayloadSource,
+    Subscriber,
+    SubscriberSettings,
+    Timing,
+)
 from sluice.kinesis.fanout.subscriptions.subscription import CLOSED
 from sluice.retry import Backoff
 from sluice.source.splits import SplitId
@@ -38,7 +43,7 @@ class Shard:
     def size(self) -> int:
         return self.sizes.pop() if self.sizes else 3
 
-    def subscribe(self, _split: SplitId, start: IteratorStart) -> Payloads:
+    def subscribe(self, _split: SplitId, start: IteratorStart) -> PayloadSource:
         fault = self.fault()
         number = None if start.sequence_number is None else int(start.sequence_number)
         if fault == "refused":
@@ -125,10 +130,7 @@ def test_every_record_comes_once_and_in_order(
         SplitId("s", "shard"),
         begin,
         SubscriberSettings(Backoff(100, 1.0, 4.0, 2.0)),
-        watchdog=time.watchdog,
-        sleep=time.sleep,
-        clock=time.clock,
-        jitter=lambda: 0.3,
+        Timing(time.clock, time.sleep, lambda: 0.3, time.watchdog),
     )
     found: list[str] = []
     has_ended = False

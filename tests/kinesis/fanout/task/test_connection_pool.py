@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.kinesis.fanout.channel import Address, Channel
-from sluice.kinesis.fanout.task.connection_pool import Connections
+from sluice.kinesis.fanout.task.connection_pool import ConnectionPool
 
 AGENT = Address("127.0.0.1", 4000, b"k")
 SUCCESSOR = Address("127.0.0.1", 4001, b"k")
 
 
 class Network:
-    """Opens connections to nobody in particular; `ends` are the agents'."""
+    """Opens pool to nobody in particular; `ends` are the agents'."""
 
     def __init__(self) -> None:
         self.opened: list[tuple[Address, float]] = []
@@ -51,46 +51,46 @@ def is_closed(end: socket.socket) -> bool:
 
 def test_what_was_kept_is_taken_again(network: Network) -> None:
     """Of its own agent only."""
-    connections = Connections(network.open)
-    first = connections.take(AGENT, timeout=3.0)
-    connections.keep(AGENT, first)
+    pool = ConnectionPool(network.open)
+    first = pool.acquire(AGENT, timeout=3.0)
+    pool.release(AGENT, first)
 
-    assert connections.take(AGENT, timeout=3.0) is first
-    assert connections.take(AGENT, timeout=3.0) is not first
-    connections.keep(AGENT, first)
-    assert connections.take(SUCCESSOR, timeout=5.0) is not first
+    assert pool.acquire(AGENT, timeout=3.0) is first
+    assert pool.acquire(AGENT, timeout=3.0) is not first
+    pool.release(AGENT, first)
+    assert pool.acquire(SUCCESSOR, timeout=5.0) is not first
     assert network.opened == [(AGENT, 3.0), (AGENT, 3.0), (SUCCESSOR, 5.0)]
 
 
 @pytest.mark.parametrize("last", [b"", b"more"])
 def test_one_that_has_broken_or_is_not_done_is_not_taken(network: Network, last: bytes) -> None:
     """What is said on it now was not asked for by whoever would take it."""
-    connections = Connections(network.open)
-    channel = connections.take(AGENT, timeout=3.0)
-    connections.keep(AGENT, channel)
+    pool = ConnectionPool(network.open)
+    channel = pool.acquire(AGENT, timeout=3.0)
+    pool.release(AGENT, channel)
     network.ends[0].sendall(last)
     network.ends[0].shutdown(socket.SHUT_WR)
 
-    assert connections.take(AGENT, timeout=3.0) is not channel
+    assert pool.acquire(AGENT, timeout=3.0) is not channel
     assert is_closed(network.ends[0])
 
 
 def test_those_to_an_agent_that_has_died_are_closed_by_the_way(network: Network) -> None:
     """Its successor listens elsewhere, and nobody asks for them any more."""
-    connections = Connections(network.open)
-    for channel in [connections.take(AGENT, timeout=3.0) for _ in range(2)]:
-        connections.keep(AGENT, channel)
+    pool = ConnectionPool(network.open)
+    for channel in [pool.acquire(AGENT, timeout=3.0) for _ in range(2)]:
+        pool.release(AGENT, channel)
     network.ends[0].shutdown(socket.SHUT_WR)
 
-    connections.take(SUCCESSOR, timeout=3.0)
+    pool.acquire(SUCCESSOR, timeout=3.0)
 
     assert list(map(is_closed, network.ends)) == [True, False, False]
 
 
 def test_no_more_are_kept_than_a_task_needs(network: Network) -> None:
     """The agent has a thread for each."""
-    connections = Connections(network.open, limit=1)
-    for channel in [connections.take(AGENT, timeout=3.0) for _ in range(2)]:
-        connections.keep(AGENT, channel)
+    pool = ConnectionPool(network.open, limit=1)
+    for channel in [pool.acquire(AGENT, timeout=3.0) for _ in range(2)]:
+        pool.release(AGENT, channel)
 
     assert list(map(is_closed, network.ends)) == [False, True]

@@ -15,7 +15,7 @@ from sluice.kinesis.fanout.agent.range_server import RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.fanout.channel import Address, Channel, connect
 from sluice.kinesis.fanout.protocol import JoinHub, ReadRange, encode
-from sluice.kinesis.fanout.task.connection_pool import Connections
+from sluice.kinesis.fanout.task.connection_pool import ConnectionPool
 from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher, is_reachable
 from sluice.source.offsets import HORIZON, After, Closed, SplitRange
 from sluice.source.splits import SplitId
@@ -52,8 +52,8 @@ class Agent:
         self.server = RangeServer("127.0.0.1", SECRET, self.read, self.join)
         self.address = Address("127.0.0.1", self.server.port, SECRET)
 
-    def read(self, fetch: ReadRange) -> Iterator[bytes]:
-        self.asked.append(fetch)
+    def read(self, request: ReadRange) -> Iterator[bytes]:
+        self.asked.append(request)
         yield from self.events
         if self.lacking is not None:
             raise RangeUnavailable(self.lacking)
@@ -67,18 +67,18 @@ class Agent:
 
 
 def publisher(
-    agent: Agent, wanted: SplitRange = WANTED, connections: Connections | None = None
+    agent: Agent, wanted: SplitRange = WANTED, pool: ConnectionPool | None = None
 ) -> AgentRecordPublisher:
-    kept = connections or Connections(limit=0)
-    return AgentRecordPublisher(agent.address, wanted, wanted.start, patience=60.0, connections=kept)
+    pool = pool or ConnectionPool(limit=0)
+    return AgentRecordPublisher(agent.address, wanted, wanted.start, max_wait=60.0, pool=pool)
 
 
 class Counting:
-    """Opens connections, and knows them."""
+    """Opens pool, and knows them."""
 
     def __init__(self) -> None:
         self.opened: list[Channel] = []
-        self.connections = Connections(self._open)
+        self.pool = ConnectionPool(self._open)
 
     def _open(self, address: Address, timeout: float) -> Channel:
         self.opened.append(connect(address, timeout=timeout))
@@ -118,15 +118,15 @@ def test_a_connection_serves_one_range_after_the_other() -> None:
     to_the_end = SplitRange(SPLIT, HORIZON, Closed())
     with closing(Counting()) as counting, closing(Agent(payload(5, 9))) as agent:
         for wanted in (WANTED, WANTED, to_the_end, WANTED):
-            with closing(publisher(agent, wanted, counting.connections)) as got:
+            with closing(publisher(agent, wanted, counting.pool)) as got:
                 assert numbers(got.next_page()) == ["5", "9"]
                 if wanted is to_the_end:
                     assert got.next_page().next_iterator is None
         agent.lacking, agent.events = "it was trimmed", ()
-        with closing(publisher(agent, WANTED, counting.connections)) as got, pytest.raises(ServiceError):
+        with closing(publisher(agent, WANTED, counting.pool)) as got, pytest.raises(ServiceError):
             got.next_page()
         agent.lacking, agent.events = None, (payload(5, 9),)
-        with closing(publisher(agent, WANTED, counting.connections)) as got:
+        with closing(publisher(agent, WANTED, counting.pool)) as got:
             assert numbers(got.next_page()) == ["5", "9"]
 
         assert len(counting.opened) == 1
@@ -138,8 +138,8 @@ def test_ranges_side_by_side_have_a_connection_each() -> None:
     with closing(Counting()) as counting, closing(Agent(payload(9))) as agent:
         for _ in range(2):
             with (
-                closing(publisher(agent, WANTED, counting.connections)) as one,
-                closing(publisher(agent, WANTED, counting.connections)) as other,
+                closing(publisher(agent, WANTED, counting.pool)) as one,
+                closing(publisher(agent, WANTED, counting.pool)) as other,
             ):
                 assert numbers(one.next_page()) == numbers(other.next_page()) == ["9"]
 
@@ -150,7 +150,7 @@ def test_a_connection_with_a_range_under_way_is_not_used_again() -> None:
     """What is left of that range would be taken for the next one's."""
     with closing(Counting()) as counting, closing(Agent(payload(5), payload(9))) as agent:
         for _ in range(2):
-            with closing(publisher(agent, WANTED, counting.connections)) as got:
+            with closing(publisher(agent, WANTED, counting.pool)) as got:
                 assert numbers(got.next_page()) == ["5"]
 
         assert len(counting.opened) == 2
@@ -171,7 +171,7 @@ def test_an_agent_that_is_gone_is_no_disaster() -> None:
     agent = Agent()
     agent.close()
 
-    with pytest.raises(ServiceError, match="does not give clicks/shardId-0") as caught:
+    with pytest.raises(ServiceError, match="can't serve clicks/shardId-0") as caught:
         publisher(agent)
 
     assert caught.value.retryable
@@ -185,7 +185,7 @@ def test_an_agent_of_another_query_serves_nothing() -> None:
     with closing(Agent(payload(5))) as agent:
         stranger = Address("127.0.0.1", agent.server.port, b"z" * 32)
         with pytest.raises(ServiceError):
-            AgentRecordPublisher(stranger, WANTED, WANTED.start, patience=60.0)
+            AgentRecordPublisher(stranger, WANTED, WANTED.start, max_wait=60.0)
         assert agent.asked == []
 
 

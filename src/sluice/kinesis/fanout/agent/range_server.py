@@ -1,4 +1,4 @@
-"""Serves ranges to tasks over TCP, to those that know the query's secret."""
+"""Serves ranges to tasks over TCP, and takes in agents on worker hosts that join."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ __all__ = ["RangeServer"]
 
 _log = logging.getLogger(__name__)
 
-_LARGEST_REQUEST: Final = 64 * 1024
+_LONGEST_REQUEST: Final = 64 * 1024
 _BACKLOG: Final = 512
 
 
 class RangeServer:
-    """Accepts tasks at a port of its own choice; a thread for each connection.
+    """Listens at a free port, and serves each connection in a thread of its own.
 
     Args:
         host: the address to listen on.
+        secret: a connection that does not prove that it knows it is closed.
         read: gives the events of a range; raises RangeUnavailable.
-        join: takes the connection of an agent on a worker host, and returns when that is gone.
+        join: takes the connection of an agent on a worker host, and returns when that agent is gone. None
+            where no agent may join.
     """
 
     def __init__(
@@ -47,7 +49,8 @@ class RangeServer:
         threading.Thread(target=self._accept, name="sluice-accept", daemon=True).start()
 
     def close(self) -> None:
-        # Closed alone, it would go on listening for as long as a thread waits in `accept`.
+        """Accepts no more connections. Those that are open are served on."""
+        # Without a shutdown the port stays open until the thread in `accept` returns.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -57,32 +60,32 @@ class RangeServer:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # closed
+                return  # `close` was called
             threading.Thread(target=self._serve, args=(connection,), name="sluice-serve", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         channel = accept_peer(connection, self._secret)
         if channel is None:
-            _log.warning("refused a connection that does not know the query's secret")
+            _log.warning("port %d: closed a connection that did not prove the query's secret", self.port)
             return
         try:
             while True:
-                request = decode_first_frame(channel.receive(at_most=_LARGEST_REQUEST))
+                request = decode_first_frame(channel.receive(at_most=_LONGEST_REQUEST))
                 if isinstance(request, ReadRange):
                     self._answer(channel, request)
                 elif self._join is not None:
                     self._join(channel, request)
                     return
         except (EOFError, OSError):
-            pass  # the task has what it wants, or is gone
+            pass  # the task has all it asked for, or is gone
         finally:
             channel.close()
 
-    def _answer(self, channel: Channel, fetch: ReadRange) -> None:
+    def _answer(self, channel: Channel, request: ReadRange) -> None:
         try:
-            for payload in self._read(fetch):
+            for payload in self._read(request):
                 channel.send(EVENT, payload)
-        except RangeUnavailable as lacking:
-            channel.send(UNAVAILABLE, str(lacking).encode())
+        except RangeUnavailable as reason:
+            channel.send(UNAVAILABLE, str(reason).encode())
             return
         channel.send(DONE)

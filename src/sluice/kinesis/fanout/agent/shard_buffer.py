@@ -1,5 +1,8 @@
-"""What is kept of one shard's events until the planner is done with them. Bounded: the reader of the
-subscription waits for space, and so does, through TCP, the service."""
+"""The events of one shard between the subscription that receives them and the tasks that read them.
+
+The buffer is bounded. When it is full, the thread that receives events waits; then the socket fills up, and
+the service waits too.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +18,34 @@ __all__ = ["RangeUnavailable", "ShardBuffer"]
 
 
 class RangeUnavailable(Exception):  # noqa: N818 - an answer, not an error
-    """The buffer does not hold a range and will not get it in time. The message says why."""
+    """The agent can't serve a range, or the rest of it. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Event:
     payload: bytes | memoryview
-    last: int
+    last: int  # sequence number of its last record
 
 
 @dataclass(slots=True, eq=False)
-class _Reading:
-    """A task that is being served: ``done`` is the last record it was sent."""
+class _Reader:
+    """A task that is being served.
 
-    done: int = -1
-    is_starving: bool = False
+    Attributes:
+        sent: sequence number of the last record that it was sent.
+        is_waiting: it was sent all events that there are.
+    """
+
+    sent: int = -1
+    is_waiting: bool = False
 
 
 class ShardBuffer:
-    """Events in order, between a subscription that appends and tasks that read. Thread-safe.
+    """Events in order, appended by one subscription and read by any number of tasks. Thread-safe.
 
     Args:
         start: where the subscription was opened.
-        limit: bytes it may hold at most; one event is always taken.
+        limit: gives the bytes that the buffer may hold now. An empty buffer takes an event of any size.
     """
 
     def __init__(self, start: IteratorStart, limit: Callable[[], int]) -> None:
@@ -47,27 +55,36 @@ class ShardBuffer:
         self._bytes = 0
         self._newest = -1
         self._has_ended = False
-        self._closed: str | None = None
-        self._readings: set[_Reading] = set()
+        self._close_reason: str | None = None
+        self._readers: set[_Reader] = set()
         self._changed = threading.Condition()
 
     @property
     def size(self) -> int:
-        """Bytes held."""
+        """Bytes of the events that are buffered."""
         return self._bytes
 
     def append(self, payload: bytes | memoryview, first: str, last: str) -> bool:
-        """Adds an event when there is space for it. False when the buffer was closed meanwhile."""
+        """Adds an event, as soon as there is space for it.
+
+        Args:
+            first, last: sequence numbers of its first and last record.
+
+        Returns:
+            False when the buffer was closed before there was space.
+        """
         with self._changed:
-            while self._closed is None and not self._has_space(len(payload)):
-                if any(reading.is_starving for reading in self._readings):
-                    self._drop(min(reading.done for reading in self._readings))
+            while self._close_reason is None and not self._has_space(len(payload)):
+                # A range may be larger than the buffer. The task that waits for its rest has been sent all
+                # that is here, and no batch ends before the task does: so that much makes room.
+                if any(reader.is_waiting for reader in self._readers):
+                    self._drop(min(reader.sent for reader in self._readers))
                     if self._has_space(len(payload)):
                         break
                 self._changed.wait()
-            if self._closed is not None:
+            if self._close_reason is not None:
                 return False
-            self._coverage.begin(first)
+            self._coverage.record_first(first)
             self._events.append(_Event(payload, int(last)))
             self._bytes += len(payload)
             self._newest = int(last)
@@ -75,77 +92,84 @@ class ShardBuffer:
             return True
 
     def end(self) -> None:
-        """The shard has ended: nothing comes behind the last event."""
+        """The shard has ended: no event follows."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
 
-    def trim(self, number: int) -> None:
-        """Forgets events whose records all have numbers up to `number`, which batches have come to."""
+    def acknowledge(self, number: int) -> None:
+        """Drops events whose records all have numbers up to `number`: the next batch starts behind it."""
         with self._changed:
-            self._coverage.pass_by(number)
+            self._coverage.advance_to(number)
             self._drop(number)
             self._changed.notify_all()
 
-    def close(self, why: str) -> None:
-        """Nothing is served any more."""
+    def close(self, reason: str) -> None:
+        """Drops all events. From now on every read raises RangeUnavailable with `reason`."""
         with self._changed:
-            self._closed = why
+            self._close_reason = reason
             self._events.clear()
             self._bytes = 0
             self._changed.notify_all()
 
-    def holds(self, start: IteratorStart, need: int | None) -> bool:
+    def covers(self, start: IteratorStart, after: int | None) -> bool:
+        """Whether a range may be read that starts at a position; arguments as in `Coverage.covers`."""
         with self._changed:
-            return self._closed is None and self._coverage.holds(start, need)
+            return self._close_reason is None and self._coverage.covers(start, after)
 
     def read(
-        self, start: IteratorStart, need: int | None, end: int | None, patience: float
+        self, start: IteratorStart, after: int | None, end: int | None, max_wait: float
     ) -> Iterator[bytes | memoryview]:
-        """The events that hold what lies behind a position, up to the record `end` or the shard's end.
+        """Gives whole events that hold the records of a range. The first and the last may hold others too.
+
+        Args:
+            start, after: the range's start, as in `Coverage.covers`.
+            end: sequence number of the range's last record; None for all records until the shard ends.
+            max_wait: seconds to wait for the next event.
 
         Raises:
-            RangeUnavailable: the position is not held, or nothing came for `patience` seconds.
+            RangeUnavailable: the start is not covered, no event came within `max_wait`, or the buffer was
+                closed.
         """
-        reading = _Reading(-1 if need is None else need)
+        reader = _Reader(-1 if after is None else after)
         with self._changed:
-            if not self._coverage.holds(start, need):
-                raise RangeUnavailable("it does not hold where the range starts")
-            self._readings.add(reading)
-            has_begun = self._coverage.has_begun
+            if not self._coverage.covers(start, after):
+                raise RangeUnavailable("the agent does not have the record where the range starts")
+            self._readers.add(reader)
+            knows_first = self._coverage.knows_first
         try:
-            while end is None or reading.done < end:
-                events = self._behind(reading, patience)
-                if not has_begun and not self.holds(start, need):
-                    raise RangeUnavailable("it begins behind where the range starts")
-                has_begun = True
+            while end is None or reader.sent < end:
+                events = self._unsent(reader, max_wait)
+                if not knows_first and not self.covers(start, after):
+                    raise RangeUnavailable("the subscription begins behind the range's start")
+                knows_first = True
                 if not events:
                     return
                 for event in events:
                     yield event.payload
-                    reading.done = event.last
+                    reader.sent = event.last
                     if end is not None and event.last >= end:
                         return
         finally:
             with self._changed:
-                self._readings.discard(reading)
+                self._readers.discard(reader)
                 self._changed.notify_all()
 
-    def _behind(self, reading: _Reading, patience: float) -> list[_Event]:
-        """All events a task has not been sent yet; none where the shard ended."""
+    def _unsent(self, reader: _Reader, max_wait: float) -> list[_Event]:
+        """Waits for events that the reader was not sent yet; none where the shard has ended."""
         with self._changed:
-            if not self._has_news(reading):
-                reading.is_starving = True  # what it was sent may make room for what it waits for
+            if not self._has_news(reader):
+                reader.is_waiting = True  # `append` may drop what it was sent
                 self._changed.notify_all()
-                if not self._changed.wait_for(lambda: self._has_news(reading), patience):
-                    raise RangeUnavailable(f"nothing has come for {patience:g} s")
-                reading.is_starving = False
-            if self._closed is not None:
-                raise RangeUnavailable(self._closed)
-            return [event for event in self._events if event.last > reading.done]
+                if not self._changed.wait_for(lambda: self._has_news(reader), max_wait):
+                    raise RangeUnavailable(f"no event came for {max_wait:g} s")
+                reader.is_waiting = False
+            if self._close_reason is not None:
+                raise RangeUnavailable(self._close_reason)
+            return [event for event in self._events if event.last > reader.sent]
 
-    def _has_news(self, reading: _Reading) -> bool:
-        return self._closed is not None or self._has_ended or self._newest > reading.done
+    def _has_news(self, reader: _Reader) -> bool:
+        return self._close_reason is not None or self._has_ended or self._newest > reader.sent
 
     def _has_space(self, size: int) -> bool:
         return not self._events or self._bytes + size <= self._limit()
@@ -154,4 +178,4 @@ class ShardBuffer:
         while self._events and self._events[0].last <= number:
             event = self._events.popleft()
             self._bytes -= len(event.payload)
-            self._coverage.drop(event.last)
+            self._coverage.discard(event.last)

@@ -1,4 +1,4 @@
-"""Holds one subscription a shard, and what it has pushed, for as long as the planner wants the shard."""
+"""Keeps the subscriptions of an agent, one a shard, and buffers what they receive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sluice.errors import SluiceError
+from sluice.errors import ServiceError, SluiceError
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
@@ -19,27 +19,28 @@ from sluice.kinesis.fanout.protocol import (
     SubscriptionEnded,
 )
 from sluice.kinesis.fanout.subscriptions.events import EventHead
-from sluice.kinesis.fanout.subscriptions.subscriber import NEVER_TRIMMED
+from sluice.kinesis.fanout.subscriptions.resume_position import UNTRIMMED_AGE
 from sluice.source.cut_points import CutPoint
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 from sluice.source.subscriptions import SubscriptionProgress
 
-__all__ = ["EventSource", "SubscriptionManager"]
+__all__ = ["EventSource", "ManagerSettings", "SubscriptionManager"]
 
 _log = logging.getLogger(__name__)
 
 _SMALLEST_SHARE: Final = 2 * 2**20
+"""Bytes that a shard may buffer, however many shards there are."""
 
-# Behind the tip by more than this part of the retention, records may be trimmed before they are pushed.
 _SAFE_PART: Final = 0.9
+"""Further behind the tip than this part of the retention, records may expire before they are pushed."""
 
 _ENVELOPE: Final = 100
-"""Bytes of an event, at least, that a record takes beside its number, its key and its data."""
+"""Bytes of JSON, at least, that a record takes beside its sequence number, partition key and data."""
 
 
 class EventSource(Protocol):
-    """What a `Subscriber` is to its manager: the events of one shard, each record once."""
+    """What the manager needs of a `Subscriber`: the events of one shard, each record once."""
 
     was_taken_over: bool
 
@@ -47,188 +48,230 @@ class EventSource(Protocol):
         """Blocks until the next event. Raises ServiceError when none will come."""
 
     def close(self) -> None:
-        """From any thread: `next_event` raises soon."""
+        """May be called from any thread: `next_event` then raises soon."""
+
+
+@dataclass(frozen=True)
+class ManagerSettings:
+    """What bounds a manager, and what it tells the planner of itself.
+
+    Attributes:
+        buffer_bytes: bytes that all buffers may hold together; each shard gets an equal share.
+        cut_points: at most as many are made of an event. One is enough where batches have no limits.
+        server: host and port where tasks read.
+    """
+
+    buffer_bytes: int
+    cut_points: int
+    server: tuple[str, int]
 
 
 @dataclass(slots=True)
 class _ShardSubscription:
-    watch: Subscribe
+    """One subscription and its buffer.
+
+    Attributes:
+        first: sequence number of the first record; None before it came.
+        is_verified: a record has come, and where the subscription starts at a record it was that one.
+        is_closed: we have ended it, so what `source` raises is no news.
+        last_event_at: the service's time of the last event (microseconds).
+        retention: of the stream (seconds); None before it was asked for.
+    """
+
+    request: Subscribe
     source: EventSource
     buffer: ShardBuffer
     first: str | None = None
     is_verified: bool = False
     is_closed: bool = False
-    heard_at: int | None = None  # the service's time (microseconds) of the last event
-    retention: float | None = None  # seconds, once it was asked
+    last_event_at: int | None = None
+    retention: float | None = None
 
-    def close(self, why: str) -> None:
+    def close(self, reason: str) -> None:
         self.is_closed = True
-        self.buffer.close(why)
+        self.buffer.close(reason)
         self.source.close()
 
 
 class SubscriptionManager:
-    """Subscriptions, buffers, and a thread for each.
+    """One subscription a shard, each with a buffer and a thread that receives its events.
+
+    `subscribe`, `acknowledge` and `unsubscribe` are called by one thread, `read` by any.
 
     Args:
-        open_source: subscribes to a split from a start on.
-        report: takes what the planner is to know; called from many threads.
-        capacity: bytes all buffers may hold together; each shard gets an equal share.
-        cut_points: into how many marks an event is divided at most. One will do where batches have no
-            limits.
+        open_source: subscribes to a shard; the first record is that of the start.
+        report: sends a message to the planner. Called from many threads.
         now: the service's time (microseconds).
-        retention: for how long a stream keeps records (seconds); asked only far behind its tip.
-        server: host and port where `read` is offered to tasks.
+        retention: for how long a stream keeps records (seconds). It is asked for only when a subscription
+            is far behind the tip.
     """
 
-    def __init__(  # noqa: PLR0913 - what it works with, and what bounds it
+    def __init__(
         self,
         open_source: Callable[[SplitId, IteratorStart], EventSource],
         report: Callable[[FromAgent], None],
+        settings: ManagerSettings,
         *,
-        capacity: int,
-        cut_points: int,
         now: Callable[[], int],
         retention: Callable[[str], float],
-        server: tuple[str, int],
     ) -> None:
         self._open_source = open_source
         self._report = report
-        self._capacity = capacity
-        self._cut_points = cut_points
+        self._settings = settings
         self._now = now
         self._retention = retention
-        self._server = server
-        self._held: dict[SplitId, _ShardSubscription] = {}
+        self._subscriptions: dict[SplitId, _ShardSubscription] = {}
         self._contested: set[str] = set()
 
     @property
     def contested(self) -> frozenset[str]:
-        """Streams whose consumer somebody else subscribed with as well."""
-        taken = {split.stream for split, held in self._held.items() if held.source.was_taken_over}
-        return frozenset(self._contested | taken)
+        """Streams with whose consumer another reader has subscribed as well."""
+        taken_over = {
+            split.stream
+            for split, subscription in self._subscriptions.items()
+            if subscription.source.was_taken_over
+        }
+        return frozenset(self._contested | taken_over)
 
-    def watch(self, watch: Subscribe) -> None:
-        """Subscribes from the watch's start on, instead of what was there of the split."""
-        self.unwatch(watch.split, "another watch has taken its place")
-        held = _ShardSubscription(
-            watch, self._open_source(watch.split, watch.start), ShardBuffer(watch.start, self._share)
+    def subscribe(self, request: Subscribe) -> None:
+        """Subscribes to a shard, in place of an earlier subscription to it."""
+        self.unsubscribe(request.split, "the planner has subscribed to the shard anew")
+        subscription = _ShardSubscription(
+            request, self._open_source(request.split, request.start), ShardBuffer(request.start, self._share)
         )
-        self._held[watch.split] = held
-        name = f"sluice-subscription-{watch.split.shard}"
-        threading.Thread(target=self._run, args=(held,), name=name, daemon=True).start()
+        self._subscriptions[request.split] = subscription
+        name = f"sluice-subscription-{request.split.shard}"
+        threading.Thread(target=self._receive, args=(subscription,), name=name, daemon=True).start()
 
-    def trim(self, split: SplitId, number: int) -> None:
-        if (held := self._held.get(split)) is not None:
-            held.buffer.trim(number)
+    def acknowledge(self, split: SplitId, number: int) -> None:
+        """Drops buffered records up to the sequence number `number`."""
+        if (subscription := self._subscriptions.get(split)) is not None:
+            subscription.buffer.acknowledge(number)
 
-    def unwatch(self, split: SplitId, why: str = "the planner does not want it any more") -> None:
-        if (held := self._held.pop(split, None)) is not None:
-            if held.source.was_taken_over:
+    def unsubscribe(
+        self, split: SplitId, reason: str = "the planner has unsubscribed from the shard"
+    ) -> None:
+        """Ends the subscription to a shard, if there is one. Tasks that read from it are told `reason`."""
+        if (subscription := self._subscriptions.pop(split, None)) is not None:
+            if subscription.source.was_taken_over:
                 self._contested.add(split.stream)
-            held.close(why)
+            subscription.close(reason)
 
-    def read(self, fetch: ReadRange) -> Iterator[bytes | memoryview]:
-        """The events of a range. Raises RangeUnavailable."""
-        held = self._held.get(fetch.split)
-        if held is None:
-            raise RangeUnavailable("it does not watch the shard")
-        need = None if fetch.need is None else int(fetch.need)
-        end = None if fetch.end is None else int(fetch.end)
-        return held.buffer.read(fetch.start, need, end, fetch.patience)
+    def read(self, request: ReadRange) -> Iterator[bytes | memoryview]:
+        """The payloads of the events of a range; see `ShardBuffer.read`.
+
+        Raises:
+            RangeUnavailable: there is no subscription to the shard, or it lacks the range.
+        """
+        subscription = self._subscriptions.get(request.split)
+        if subscription is None:
+            raise RangeUnavailable("the agent has no subscription to the shard")
+        after = None if request.after is None else int(request.after)
+        end = None if request.end is None else int(request.end)
+        return subscription.buffer.read(request.start, after, end, request.max_wait)
 
     def close(self) -> None:
-        for split in list(self._held):
-            self.unwatch(split, "the agent ends")
+        """Ends all subscriptions."""
+        for split in list(self._subscriptions):
+            self.unsubscribe(split, "the agent ends")
 
     def _share(self) -> int:
-        return max(_SMALLEST_SHARE, self._capacity // max(1, len(self._held)))
+        return max(_SMALLEST_SHARE, self._settings.buffer_bytes // max(1, len(self._subscriptions)))
 
-    def _run(self, held: _ShardSubscription) -> None:
-        watch = held.watch
+    def _receive(self, subscription: _ShardSubscription) -> None:
+        """The thread of a subscription."""
         try:
-            while self._take(held, *held.source.next_event()):
+            while self._handle_event(subscription, *subscription.source.next_event()):
                 pass
+        except ServiceError as error:
+            if not subscription.is_closed:
+                self._give_up(subscription, str(error), error.code)
         except SluiceError as error:
-            if not held.is_closed:
-                self._give_up(held, str(error), getattr(error, "code", ""))
-        except Exception as error:  # noqa: BLE001 - a thread that dies silently would leave a shard unread
-            if not held.is_closed:
-                _log.exception("%s: the subscription ends", watch.split)
-                self._give_up(held, repr(error), type(error).__name__)
+            if not subscription.is_closed:
+                self._give_up(subscription, str(error))
+        except Exception as error:  # noqa: BLE001 - the planner has to know that the shard is not pushed
+            if not subscription.is_closed:
+                _log.exception("%s: the subscription ends; the shard is polled", subscription.request.split)
+                self._give_up(subscription, repr(error), type(error).__name__)
 
-    def _take(self, held: _ShardSubscription, payload: bytes | memoryview, head: EventHead) -> bool:
-        """Buffers an event and reports it. False when there is nothing more to take."""
-        watch = held.watch
-        if (why := self._integrity_problem(held, head)) is not None:
-            self._give_up(held, why, INTEGRITY_PROBLEM)
+    def _handle_event(
+        self, subscription: _ShardSubscription, payload: bytes | memoryview, head: EventHead
+    ) -> bool:
+        """Buffers an event, then reports it. Returns False when the subscription is over."""
+        problem = self._integrity_problem(subscription, head)
+        if problem is not None:
+            self._give_up(subscription, problem, INTEGRITY_PROBLEM)
             return False
+        start_record = subscription.request.start.sequence_number
         if head.numbers:
-            position_record = watch.start.sequence_number
             if (
-                position_record is not None
-                and not held.is_verified
-                and int(head.numbers[0]) > int(position_record)
+                start_record is not None
+                and not subscription.is_verified
+                and int(head.numbers[0]) > int(start_record)
             ):
-                # Whether records are lost is for whoever polls to say.
-                self._give_up(held, f"record {position_record}, where it should start, is gone")
+                # Polling decides whether records are lost.
+                self._give_up(subscription, f"record {start_record}, where it starts, is not there any more")
                 return False
-            if held.first is None:
-                held.first = head.numbers[0]
-            if not held.buffer.append(payload, head.numbers[0], head.numbers[-1]):
+            if subscription.first is None:
+                subscription.first = head.numbers[0]
+            if not subscription.buffer.append(payload, head.numbers[0], head.numbers[-1]):
                 return False
-            held.is_verified = True
+            subscription.is_verified = True
         if head.has_ended:
-            held.buffer.end()
-        if watch.start.sequence_number is None or held.is_verified or head.has_ended:
-            self._report(self._event_received(held, payload, head))
+            subscription.buffer.end()
+        if start_record is None or subscription.is_verified or head.has_ended:
+            self._report(self._event_received(subscription, payload, head))
         return not head.has_ended
 
-    def _integrity_problem(self, held: _ShardSubscription, head: EventHead) -> str | None:
-        """Why records may have been trimmed between the last event and this one: nothing in it would tell."""
-        # A record that has just arrived knows the service's time better than a clock that slept.
-        now = max(self._now(), *head.arrivals[:1], held.heard_at or 0)
-        silent, held.heard_at = (now - (held.heard_at or now)) / 1e6, now
-        if silent > NEVER_TRIMMED:
-            return f"what came in the {silent / 3600:.0f} h since its last event may have expired"
+    def _integrity_problem(self, subscription: _ShardSubscription, head: EventHead) -> str | None:
+        """Why records may have expired between the last event and this one, which the events do not show."""
+        # Our clock may have stood still while the host slept; a record that has just arrived has the time.
+        last = subscription.last_event_at
+        now = max(self._now(), *head.arrivals[:1], last or 0)
+        subscription.last_event_at = now
+        silent = 0.0 if last is None else (now - last) / 1e6
+        if silent > UNTRIMMED_AGE:
+            return f"no event came for {silent / 3600:.0f} h, and records may have expired meanwhile"
         behind = head.millis_behind / 1000
-        if behind > NEVER_TRIMMED:
-            if held.retention is None:
-                held.retention = self._retention(held.watch.split.stream)
-            if behind > held.retention * _SAFE_PART:
-                return f"it is {behind / 3600:.1f} h behind, and what it is to give next may expire before"
+        if behind > UNTRIMMED_AGE:
+            if subscription.retention is None:
+                subscription.retention = self._retention(subscription.request.split.stream)
+            if behind > subscription.retention * _SAFE_PART:
+                return f"it is {behind / 3600:.1f} h behind, and records may expire before they are pushed"
         return None
 
     def _event_received(
-        self, held: _ShardSubscription, payload: bytes | memoryview, head: EventHead
+        self, subscription: _ShardSubscription, payload: bytes | memoryview, head: EventHead
     ) -> EventReceived:
         progress = SubscriptionProgress(
-            cut_points=tuple(_cut_points(head, len(payload), self._cut_points)),
+            cut_points=tuple(_cut_points(head, len(payload), self._settings.cut_points)),
             millis_behind=head.millis_behind,
             has_ended=head.has_ended,
             caught_up_at=self._now() if head.millis_behind == 0 else None,
         )
+        request = subscription.request
         return EventReceived(
-            split=held.watch.split,
-            generation=held.watch.generation,
-            first=held.first,
-            progress=progress,
-            server=self._server,
+            request.split, request.generation, subscription.first, progress, self._settings.server
         )
 
-    def _give_up(self, held: _ShardSubscription, why: str, code: str = "") -> None:
-        held.close(why)
-        self._report(SubscriptionEnded(held.watch.split, held.watch.generation, why, code))
+    def _give_up(self, subscription: _ShardSubscription, reason: str, code: str = "") -> None:
+        subscription.close(reason)
+        request = subscription.request
+        self._report(SubscriptionEnded(request.split, request.generation, reason, code))
 
 
 def _cut_points(head: EventHead, size: int, at_most: int) -> Iterator[CutPoint]:
-    """Divides an event; its bytes are taken for evenly spread, without the JSON and base64 undone."""
+    """Divides an event into equal numbers of records, and its bytes among them alike.
+
+    The bytes are estimated from those of the JSON, without its envelopes and without base64.
+    """
     total = len(head.numbers)
     envelopes = sum(map(len, head.numbers)) + total * _ENVELOPE
-    size = max(total, size - envelopes)
+    data_size = max(total, size - envelopes) * 3 // 4
     step = -(-total // at_most) if total else 1
     for begin in range(0, total, step):
         last = min(begin + step, total) - 1
         count = last + 1 - begin
-        weight = size * 3 // 4 * count // total
-        yield CutPoint(head.numbers[last], head.arrivals[last], weight, count, head.arrivals[begin])
+        yield CutPoint(
+            head.numbers[last], head.arrivals[last], data_size * count // total, count, head.arrivals[begin]
+        )

@@ -1,4 +1,7 @@
-"""Shards dealt out to agents on the worker hosts, by the one beside the driver that they have joined."""
+"""Assigns shards to the agents on worker hosts.
+
+This runs in the agent beside the driver, which has no subscriptions itself then.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from sluice.kinesis.fanout.channel import Channel
 from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
-    Consumers,
+    ConsumersChanged,
     EventReceived,
     FromAgent,
     JoinHub,
@@ -33,135 +36,156 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class _WorkerAgent:
+    """An agent that has joined, and the subscriptions it was asked for."""
+
     host: str
     channel: Channel
-    watches: dict[SplitId, Subscribe] = field(default_factory=dict)
+    subscriptions: dict[SplitId, Subscribe] = field(default_factory=dict)
 
     def send(self, message: ToAgent) -> None:
-        with contextlib.suppress(OSError):  # whoever receives from it will notice
+        with contextlib.suppress(OSError):  # it is gone, which the thread that receives from it notices
             self.channel.send(encode(message))
 
 
 class WorkerAgents:
-    """One owner for each shard: the agent that holds fewest when the shard is asked for.
+    """Gives each shard to one agent: the one that has the fewest when the planner subscribes to it.
 
-    A shard whose agent is gone, or is to be moved to one that has just joined, is reported as gone; the
-    planner asks for it anew, from where it is by then.
+    When an agent is gone, or another one joins and takes over part of the shards, the planner is told that
+    the subscriptions to those shards have ended. It then subscribes to them again, from where batches are.
 
     Args:
-        report: takes what the planner is to know.
+        report: sends a message to the planner. Called from many threads.
     """
 
     def __init__(self, report: Callable[[FromAgent], None]) -> None:
         self._report = report
-        self._members: dict[str, _WorkerAgent] = {}
-        self._waiting: dict[SplitId, Subscribe] = {}
-        self._consumers: Consumers | None = None
+        self._agents: dict[str, _WorkerAgent] = {}
+        self._unassigned: dict[SplitId, Subscribe] = {}
+        self._consumers: ConsumersChanged | None = None
         self._contested: set[str] = set()
         self._lock = threading.Lock()
 
     @property
     def contested(self) -> frozenset[str]:
-        """Streams whose consumer somebody else subscribed with as well."""
+        """Streams with whose consumer another reader has subscribed as well."""
         return frozenset(self._contested)
 
-    def use(self, consumers: Consumers) -> None:
-        """Passes the consumers on, and keeps them for those who join later. They deregister none."""
+    def use_consumers(self, consumers: ConsumersChanged) -> None:
+        """Passes consumers on to all agents, also to those that join later. These agents deregister none."""
         with self._lock:
-            self._consumers = Consumers(consumers.arns, ())
-            for member in self._members.values():
-                member.send(self._consumers)
+            self._consumers = ConsumersChanged(consumers.arns, ())
+            for agent in self._agents.values():
+                agent.send(self._consumers)
 
-    def watch(self, watch: Subscribe) -> None:
+    def subscribe(self, request: Subscribe) -> None:
+        """Has an agent subscribe to a shard, in place of an earlier subscription to it.
+
+        While no agent has joined the shard is left unassigned; the first one that joins gets it.
+        """
         with self._lock:
-            self._assign(watch)
+            self._assign(request)
 
-    def trim(self, split: SplitId, number: int) -> None:
-        self._to_owner(split, Acknowledge(split, str(number)))
-
-    def unwatch(self, split: SplitId) -> None:
-        self._to_owner(split, Unsubscribe(split))
+    def acknowledge(self, split: SplitId, number: int) -> None:
+        """Has the shard's agent drop buffered records up to the sequence number `number`."""
         with self._lock:
-            self._waiting.pop(split, None)
-            for member in self._members.values():
-                member.watches.pop(split, None)
+            self._send_to_owner(split, Acknowledge(split, str(number)))
 
-    def join(self, channel: Channel, join: JoinHub) -> None:
-        """Serves an agent that has joined, until it is gone. A second one of a host is turned away."""
-        member = _WorkerAgent(join.host, channel)
+    def unsubscribe(self, split: SplitId) -> None:
+        """Has the shard's agent end its subscription."""
         with self._lock:
-            if join.host in self._members:
+            self._send_to_owner(split, Unsubscribe(split))
+            self._unassigned.pop(split, None)
+            for agent in self._agents.values():
+                agent.subscriptions.pop(split, None)
+
+    def join(self, channel: Channel, request: JoinHub) -> None:
+        """Takes in an agent, and returns when it is gone; at once where its host has one already."""
+        agent = _WorkerAgent(request.host, channel)
+        with self._lock:
+            if request.host in self._agents:
                 return
-            self._members[join.host] = member
-            _log.info("an agent on %s has joined", join.host)
+            self._agents[request.host] = agent
             if self._consumers is not None:
-                member.send(self._consumers)
-            moved = self._make_room(member)
-            waiting, self._waiting = self._waiting, {}
-            for watch in waiting.values():
-                self._assign(watch)
-            hosts = WorkerHosts(tuple(self._members))
+                agent.send(self._consumers)
+            moved = self._rebalance(agent)
+            unassigned, self._unassigned = self._unassigned, {}
+            for subscription in unassigned.values():
+                self._assign(subscription)
+            hosts = WorkerHosts(tuple(self._agents))
+        _log.info(
+            "the fan-out agent on %s has joined as one of %d; %d shards move to it from others",
+            request.host,
+            len(hosts.hosts),
+            len(moved),
+        )
         self._report(hosts)
-        self._tell_gone(moved, "another agent takes it over")
+        self._report_ended(moved, f"the shard moves to the fan-out agent on {request.host}")
         try:
             while True:
-                self._hear(member, decode_from_agent(channel.receive()))
+                self._handle_message(agent, decode_from_agent(channel.receive()))
         except (EOFError, OSError):
-            _log.info("the agent on %s is gone", join.host)
+            pass
         finally:
             with self._lock:
-                del self._members[join.host]
-                orphans = list(member.watches.values())
-                hosts = WorkerHosts(tuple(self._members))
+                del self._agents[request.host]
+                orphans = list(agent.subscriptions.values())
+                hosts = WorkerHosts(tuple(self._agents))
+            _log.info(
+                "the fan-out agent on %s is gone; its %d shards go to the %d others, or else are polled",
+                request.host,
+                len(orphans),
+                len(hosts.hosts),
+            )
             self._report(hosts)
-            self._tell_gone(orphans, f"the agent on {join.host} is gone")
+            self._report_ended(orphans, f"the fan-out agent on {request.host} is gone")
 
     def close(self) -> None:
+        """Closes the links to all agents, which end then."""
         with self._lock:
-            for member in self._members.values():
-                member.channel.close()
+            for agent in self._agents.values():
+                agent.channel.close()
 
-    def _hear(self, member: _WorkerAgent, message: FromAgent) -> None:
+    def _handle_message(self, agent: _WorkerAgent, message: FromAgent) -> None:
+        if not isinstance(message, EventReceived | SubscriptionEnded):
+            return
         with self._lock:
-            known = member.watches.get(getattr(message, "split", None))  # type: ignore[arg-type]
-            if known is None or known.generation != getattr(message, "generation", None):
+            request = agent.subscriptions.get(message.split)
+            if request is None or request.generation != message.generation:
                 return
             if isinstance(message, SubscriptionEnded):
-                del member.watches[message.split]
+                del agent.subscriptions[message.split]
                 if message.code == TAKEN_OVER:
                     self._contested.add(message.split.stream)
-        if isinstance(message, EventReceived | SubscriptionEnded):
-            self._report(message)
+        self._report(message)
 
-    def _assign(self, watch: Subscribe) -> None:
-        for member in self._members.values():
-            if member.watches.pop(watch.split, None) is not None:
-                member.send(Unsubscribe(watch.split))
-        if not self._members:
-            self._waiting[watch.split] = watch
+    def _assign(self, request: Subscribe) -> None:
+        for agent in self._agents.values():
+            if agent.subscriptions.pop(request.split, None) is not None:
+                agent.send(Unsubscribe(request.split))
+        if not self._agents:
+            self._unassigned[request.split] = request
             return
-        owner = min(self._members.values(), key=lambda member: (len(member.watches), member.host))
-        owner.watches[watch.split] = watch
-        owner.send(watch)
+        owner = min(self._agents.values(), key=lambda agent: (len(agent.subscriptions), agent.host))
+        owner.subscriptions[request.split] = request
+        owner.send(request)
 
-    def _make_room(self, newcomer: _WorkerAgent) -> list[Subscribe]:
-        """Takes from the others what is more than their share."""
-        total = sum(len(member.watches) for member in self._members.values())
-        share = -(-total // len(self._members))
+    def _rebalance(self, newcomer: _WorkerAgent) -> list[Subscribe]:
+        """Takes from the other agents what they have beyond an equal share."""
+        total = sum(len(agent.subscriptions) for agent in self._agents.values())
+        share = -(-total // len(self._agents))
         moved = []
-        for member in self._members.values():
-            while member is not newcomer and len(member.watches) > share:
-                split, watch = member.watches.popitem()
-                member.send(Unsubscribe(split))
-                moved.append(watch)
+        for agent in self._agents.values():
+            while agent is not newcomer and len(agent.subscriptions) > share:
+                split, request = agent.subscriptions.popitem()
+                agent.send(Unsubscribe(split))
+                moved.append(request)
         return moved
 
-    def _tell_gone(self, watches: list[Subscribe], why: str) -> None:
-        for watch in watches:
-            self._report(SubscriptionEnded(watch.split, watch.generation, why))
+    def _report_ended(self, requests: list[Subscribe], reason: str) -> None:
+        for request in requests:
+            self._report(SubscriptionEnded(request.split, request.generation, reason))
 
-    def _to_owner(self, split: SplitId, message: ToAgent) -> None:
-        with self._lock:
-            for member in self._members.values():
-                if split in member.watches:
-                    member.send(message)
+    def _send_to_owner(self, split: SplitId, message: ToAgent) -> None:
+        for agent in self._agents.values():
+            if split in agent.subscriptions:
+                agent.send(message)

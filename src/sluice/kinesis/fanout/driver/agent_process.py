@@ -1,4 +1,4 @@
-"""Starts the agent beside the driver as a process of its own, with a link to it and a word for a stop."""
+"""The agent beside the driver as a child process, and what each of the two learns of the other's end."""
 
 from __future__ import annotations
 
@@ -19,24 +19,31 @@ __all__ = ["AgentProcess", "RunningAgent", "is_alive", "on_stop"]
 
 
 class RunningAgent(Protocol):
-    """An agent that has been started, as the planning process sees it."""
+    """What the planning process needs of an agent that it has started."""
 
     @property
     def channel(self) -> Channel:
         """The link. The agent ends when it closes."""
 
     def tell_stop(self) -> None:
-        """What closes the link next is a stop and not a crash. Takes no lock: signal handlers call it."""
+        """Tells the agent that the query is being stopped, so that it deregisters consumers at its end.
+
+        Takes no lock: signal handlers call it.
+        """
 
     def close(self) -> None:
         """Closes the link."""
 
     def wait(self) -> int:
-        """Blocks until it has ended; its exit code."""
+        """Blocks until the agent has ended. Returns its exit code."""
 
 
 class AgentProcess:
-    """A child process. It is in a session of its own: it outlives us a little, whatever ends us."""
+    """A `RunningAgent` in a process of its own.
+
+    It has a session of its own, so that a signal to this process' group does not end it before it has
+    deregistered what has to be deregistered.
+    """
 
     def __init__(self, setup: AgentSetup) -> None:
         ours, theirs = socket.socketpair()
@@ -75,8 +82,8 @@ class AgentProcess:
         return self._process.wait()
 
 
-_LOOKS: Final = 40
-_BETWEEN_LOOKS: Final = 0.05
+_CHECKS: Final = 40
+_CHECK_INTERVAL: Final = 0.05
 
 
 def is_alive(
@@ -85,21 +92,25 @@ def is_alive(
     getppid: Callable[[], int] = os.getppid,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Whether the process that has started this one, and has hung up on it, lives on.
+    """Whether the process that has started this one lives on, after it has closed its connection to us.
 
-    One that dies closes its connections a moment before its children are left to others: looks for 2 s.
+    A process that dies closes its connections a moment before its children get another parent. So this
+    checks for 2 s whether our parent changes.
+
+    Args:
+        parent: the process id of our parent as it was at our start.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_CHECKS):
         if getppid() != parent:
             return False
-        sleep(_BETWEEN_LOOKS)
+        sleep(_CHECK_INTERVAL)
     return True
 
 
 def on_stop(tell: Callable[[], None]) -> None:
-    """Calls `tell` when this process is told to end (SIGTERM), right before it does.
+    """Has `tell` called when this process gets SIGTERM, before it ends as it would have without.
 
-    Does nothing outside the main thread, where Python takes no signal handlers.
+    Does nothing outside the main thread, where Python does not allow signal handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -107,7 +118,7 @@ def on_stop(tell: Callable[[], None]) -> None:
 
     def handle(number: int, frame: Any) -> None:
         del frame
-        # Spark may send its signal twice: only when all is said may the next one kill.
+        # Spark may send its signal twice. The second one must not end the process before `tell` has returned.
         tell()
         signal.signal(number, previous if previous is not None else signal.SIG_DFL)
         os.kill(os.getpid(), number)

@@ -1,8 +1,8 @@
-"""Messages of an event stream (``application/vnd.amazon.eventstream``), read as they come.
+"""Reads the messages of an event stream (``application/vnd.amazon.eventstream``).
 
-The SDK's own reader copies what it has buffered several times for each message and waits for whole
-chunks; this one asks the transport for exactly the bytes a message has, and hands out its payload
-without copying it. Layout: https://smithy.io/2.0/aws/amazon-eventstream.html
+The SDK's own reader copies its buffer several times for each message, and waits for whole chunks. This one
+asks the transport for exactly the bytes of a message, and hands out the payload without copying it. The
+layout of messages: https://smithy.io/2.0/aws/amazon-eventstream.html
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sluice.aws.errors import DamagedAnswerError
 
 __all__ = ["Frame", "FrameReader", "TruncatedStreamError"]
 
-_PRELUDE: Final = struct.Struct("!III")  # length of all, length of the headers, checksum of these two
+_PRELUDE: Final = struct.Struct("!III")  # length of the message, length of its headers, checksum of the two
 _CHECKSUM: Final = struct.Struct("!I")
 _FRAMING: Final = _PRELUDE.size + _CHECKSUM.size
 
-# The limits of the SDK's own reader. The service's events are a third of this at most.
+# The limits of the SDK's own reader. The service's largest events have a third of that.
 MAX_HEADERS: Final = 128 * 1024
 MAX_PAYLOAD: Final = 24 * 1024 * 1024
 
-# All events of a stream have the same headers, so a few blocks are remembered.
-_REMEMBERED: Final = 32
+_CACHED_HEADERS: Final = 32
+"""Blocks of headers that are kept parsed: all events of a stream have the same."""
 
 
 class TruncatedStreamError(DamagedAnswerError):
@@ -35,7 +35,7 @@ class TruncatedStreamError(DamagedAnswerError):
 
 
 class Frame(NamedTuple):
-    """One message; `payload` is a view of the bytes that were read."""
+    """One message. `payload` is a view of the bytes that were read."""
 
     headers: Mapping[str, Any]
     payload: memoryview
@@ -45,7 +45,8 @@ class FrameReader:
     """Reads one message after another.
 
     Args:
-        read: blocks until it has that many bytes, or fewer at the end of the stream, none behind it.
+        read: blocks until it has the given number of bytes. It may return fewer, and returns none at the end
+            of the stream.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -53,12 +54,12 @@ class FrameReader:
         self._headers: dict[bytes, Mapping[str, Any]] = {}
 
     def next(self) -> Frame | None:
-        """The next message; None at an end of the stream between messages.
+        """Blocks until the next message is there. Returns None where the stream ends between two messages.
 
         Raises:
             TruncatedStreamError: the stream ends inside a message.
-            DamagedAnswerError: a checksum, a length or the headers are wrong. Nothing behind it can be
-                trusted: the place of the next message is unknown.
+            DamagedAnswerError: a checksum, a length or the headers are wrong. It is not known where the
+                next message begins, so nothing more can be read.
         """
         prelude = self._take(_PRELUDE.size, may_end=True)
         if not prelude:
@@ -80,7 +81,7 @@ class FrameReader:
         data = self._read(size)
         if len(data) == size or (may_end and not data):
             return data
-        # Transports give less than asked for at the end, and some of them before.
+        # Transports return fewer bytes at the end, and some of them before.
         parts, missing = [data], size - len(data)
         while missing:
             if not (data and (data := self._read(missing))):
@@ -96,7 +97,7 @@ class FrameReader:
                 headers = EventStreamHeaderParser().parse(block)
             except (ParserError, KeyError, ValueError, struct.error) as error:
                 raise DamagedAnswerError(f"a message's headers cannot be read: {error!r}") from None
-            if len(self._headers) >= _REMEMBERED:
+            if len(self._headers) >= _CACHED_HEADERS:
                 self._headers.clear()
             self._headers[block] = headers
         return headers

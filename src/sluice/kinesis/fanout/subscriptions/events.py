@@ -1,7 +1,7 @@
-"""Events of a subscription (``SubscribeToShardEvent``), from JSON to what the library works with.
+"""Decodes the events of a subscription (``SubscribeToShardEvent``).
 
-Two readings of the same bytes: the head says what an event holds without touching the data, for who
-keeps it and passes it on; the page is the whole, for who makes rows of it.
+The same JSON is read in two ways. An agent, which passes it on, reads its head: what the event says, without
+keys and data. A task reads the whole event as a page, as polling would have brought it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ _T = TypeVar("_T")
 
 
 class EventHead(msgspec.Struct):
-    """What an event says, but for keys and data.
+    """An event without partition keys and data.
 
     Attributes:
-        numbers: the records' sequence numbers, in order; as long as `arrivals`.
-        arrivals: when each record arrived (microseconds).
-        continuation: where to read on; None where the service gave none.
-        millis_behind: how far the event's end is from the tip, in ms; only 0 means the tip.
-        has_ended: the shard is closed, and this was its last event.
-        skipped: records at the head of the payload that are left out of `numbers`: whoever set this has
-            had them from an earlier event.
+        numbers: the sequence numbers of the records, in order.
+        arrivals: when each of these records arrived (microseconds).
+        continuation: ``ContinuationSequenceNumber``, where to read on; None where the service gave none.
+        millis_behind: how far the end of the event is from the tip of the shard (milliseconds). Only 0 means
+            the tip.
+        has_ended: the shard is closed, and this is its last event.
+        skipped: so many records of the payload come before those in `numbers`. They have been read from an
+            earlier event.
     """
 
     numbers: list[str]
@@ -43,7 +44,7 @@ class EventHead(msgspec.Struct):
     skipped: int = 0
 
 
-class _Outline(msgspec.Struct, rename="pascal", gc=False):
+class _RecordHead(msgspec.Struct, rename="pascal", gc=False):
     sequence_number: str
     approximate_arrival_timestamp: Seconds
 
@@ -55,13 +56,13 @@ class _Event(msgspec.Struct, rename="pascal"):
 
     @property
     def has_ended(self) -> bool:
-        # The service sends children instead of a continuation; some emulators send both. Without either
-        # nothing says where to read on, which its documentation has for the end of a shard only.
+        # At the end of a shard the service sends children and no continuation; some emulators send both. An
+        # event without either is an end too: the API documents a missing continuation for that case alone.
         return bool(self.child_shards) or not self.continuation_sequence_number
 
 
 class _HeadEvent(_Event):
-    records: list[_Outline] | None = None
+    records: list[_RecordHead] | None = None
 
 
 class _PageEvent(_Event):
@@ -73,17 +74,17 @@ _page_decoder: Final = msgspec.json.Decoder(_PageEvent)
 
 
 def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
-    """Reads all of an event but keys and data.
+    """Decodes an event without its partition keys and data.
 
     Args:
-        target: what an error names as the source of the event.
+        target: ``stream/shard``, for errors.
 
     Raises:
         ServiceError: retryable; the payload is not an event.
     """
     try:
         event = _head_decoder.decode(payload)
-        records = _present(event, event.records)
+        records = _records(event, event.records)
         return EventHead(
             [record.sequence_number for record in records],
             [micros_from_seconds(record.approximate_arrival_timestamp) for record in records],
@@ -96,31 +97,30 @@ def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
 
 
 def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
-    """Reads an event as the page that polling would have given, `next_iterator` being its continuation.
+    """Decodes an event as a page like one of polling. Its `next_iterator` is the event's continuation.
 
     Args:
-        target: what an error names as the source of the event.
+        target: ``stream/shard``, for errors.
 
     Raises:
         ServiceError: retryable; the payload is not an event.
     """
     try:
         event = read_page(_page_decoder.decode, payload)
-        records = _present(event, event.records)
+        records = _records(event, event.records)
     except (msgspec.DecodeError, ValueError, OverflowError) as error:
         raise _damaged(error, target) from None
-    # An emulator ends a shard with children and a continuation; one without any has ended as well.
     next_iterator = None if event.has_ended else event.continuation_sequence_number
     return Page(records, next_iterator, event.millis_behind_latest)
 
 
-def _present(event: _Event, records: list[_T] | None) -> list[_T]:
-    # An object with nothing that an event has is some other answer, not the end of a shard.
+def _records(event: _Event, records: list[_T] | None) -> list[_T]:
+    # An object that has neither is no event, let alone the last one of a shard.
     if records is None and event.has_ended and not event.child_shards:
         raise ValueError("neither records nor a continuation")
     return records or []
 
 
 def _damaged(error: Exception, target: str) -> ServiceError:
-    damage = DamagedAnswerError(f"the event is not what it should be: {error}")
+    damage = DamagedAnswerError(f"the event can't be decoded: {error}")
     return translate(damage, operation="SubscribeToShard", target=target, endpoint=None)

@@ -1,4 +1,4 @@
-"""One ``SubscribeToShard`` call: from the request to the payloads of its events, undecoded."""
+"""One ``SubscribeToShard`` call, and the payloads of the events that it brings."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ __all__ = ["CLOSED", "OPERATION", "SILENCE_LIMIT", "Subscribing", "Subscription"
 
 OPERATION: Final = "SubscribeToShard"
 
-# Events come at least every 5 s, empty ones where there are no records. Three of them missing, and a
-# moment for the third to be late.
 SILENCE_LIMIT: Final = 16.0
+"""Seconds without an event after which a subscription counts as dead: three events missing, and a moment.
 
-# The code of what a reader gets whose subscription was closed by ourselves.
+Events come every 5 s at least; without records they are empty.
+"""
+
 CLOSED: Final = "SubscriptionClosed"
+"""The code of the error that a reader gets when `Subscription.close` was called."""
 
 _EVENT: Final = "SubscribeToShardEvent"
 
 
 class Subscription:
-    """What the service pushes after one call. Read by one thread; `close` may come from any.
+    """The events that one call brings. Read by one thread; `close` may be called from any.
 
     Args:
-        body: the HTTP answer's body, as urllib3 has it.
-        target: what errors name: ``stream/shard``.
-        endpoint: what errors name as the place; None where it is not known.
+        body: the body of the HTTP answer, a ``urllib3.HTTPResponse``.
+        target: ``stream/shard``, for errors.
+        endpoint: the URL that was called, for errors; None where it is not known.
     """
 
     def __init__(self, body: Any, target: str, endpoint: str | None = None) -> None:
@@ -54,24 +56,27 @@ class Subscription:
         self._reading = threading.Lock()
 
     def next_payload(self) -> memoryview | None:
-        """Blocks until the next event and gives its JSON; None at the end that the service made.
+        """Blocks until the next event. Not to be called again after it has returned None or raised.
+
+        Returns:
+            The event's JSON; None where the service has ended the subscription, as it does after 5 minutes.
 
         Raises:
-            ServiceError: the service ended it with an error, the connection failed, or what came is
-                damaged. With the code `CLOSED` when `close` was called. Nothing comes after it.
+            ServiceError: the service ended the subscription with an error, the connection failed, or a
+                message is damaged; with the code `CLOSED`, `close` was called.
         """
         problem: ServiceError | None = None
         with self._reading:
             try:
                 frame = None if self._is_closed else self._next_event()
-            except Exception as error:  # noqa: BLE001 - whatever the transport raises must not get further
+            except Exception as error:  # noqa: BLE001 - errors of the transport do not leave this module
                 problem = self._translated(error)
             else:
                 if frame is not None:
                     return frame.payload
             self._release()
         if self._is_closed:
-            # Shutting the socket down looks like a failure or like an end, whichever comes first.
+            # The transport reports a socket that was shut down as a failure, or as an end.
             raise ServiceError(
                 f"{OPERATION} of {self._target}: closed",
                 operation=OPERATION,
@@ -83,10 +88,10 @@ class Subscription:
         return None
 
     def close(self) -> None:
-        """Ends the subscription. A blocked reader is woken at once."""
+        """Ends the subscription. A call of `next_payload` that blocks raises at once."""
         self._is_closed = True
         self._shut_down()
-        # Where nobody reads there is nobody else to close the connection.
+        # A reader closes the connection itself; without one that is done here.
         if self._reading.acquire(blocking=False):
             try:
                 self._release()
@@ -98,8 +103,8 @@ class Subscription:
             headers = frame.headers
             kind = headers.get(":message-type", "event")
             if kind != "event":
-                raise _refusal(frame)
-            # "initial-response" says nothing; what is not known is for others.
+                raise _error_of(frame)
+            # There is the "initial-response", which is empty, and there may be kinds that are not known here.
             if headers.get(":event-type") == _EVENT:
                 return frame
         return None
@@ -108,16 +113,16 @@ class Subscription:
         return translate(error, operation=OPERATION, target=self._target, endpoint=self._endpoint)
 
     def _shut_down(self) -> None:
-        # Closing would wait for the reader, who holds the lock of the buffer between socket and HTTP.
+        # Closing the body would wait for the reader, which holds the lock of the socket's buffer.
         shutdown = getattr(self._body, "shutdown", None)
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it has ended by itself
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # the connection has ended before
             if shutdown is not None:
                 shutdown()
             else:  # urllib3 before 2.3
                 getattr(self._body.connection, "sock", None).shutdown(socket.SHUT_RD)  # type: ignore[union-attr]
 
     def _release(self) -> None:
-        # Not given back to the SDK's pool: with half an answer in it, it is of no use to the next call.
+        # Closed, not given back to the SDK's pool: a part of the answer may be left in the connection.
         with contextlib.suppress(Exception):
             self._body.close()
 
@@ -126,11 +131,11 @@ def subscribe(client: Any, consumer_arn: str, split: SplitId, start: IteratorSta
     """Calls ``SubscribeToShard`` once.
 
     Args:
-        client: from `sluice.aws.connection.client_for`; its read timeout is how long the connection
+        client: of the SDK, from `sluice.aws.clients.client_for`. Its read timeout is how long the connection
             may be silent.
 
     Raises:
-        ServiceError: the call failed. It has not been retried.
+        ServiceError: the call failed. It is not retried.
     """
     position: dict[str, Any] = {"Type": start.kind}
     if start.sequence_number is not None:
@@ -147,18 +152,17 @@ def subscribe(client: Any, consumer_arn: str, split: SplitId, start: IteratorSta
         return Subscription(answer["EventStream"], str(split), endpoint)
     except SluiceError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever the SDK raises must not get further
+    except Exception as error:  # noqa: BLE001 - errors of the SDK do not leave this module
         problem = translate(error, operation=OPERATION, target=str(split), endpoint=endpoint)
     raise problem from None
 
 
 @dataclass(frozen=True)
 class Subscribing:
-    """Subscribes to shards for one consumer: plain data that makes its SDK client where it is called.
+    """Subscribes to shards with one consumer. Plain data: the SDK client is made where it is called.
 
     Attributes:
-        connection: how to reach the service; its read timeout does not count here.
-        consumer_arn: the registered consumer.
+        connection: how to reach the service. `silence_limit` takes the place of its read timeout.
         silence_limit: seconds without a byte after which a connection counts as dead.
     """
 
@@ -172,8 +176,8 @@ class Subscribing:
         return subscribe(client_for(config, "kinesis"), self.consumer_arn, split, start)
 
 
-def _refusal(frame: Frame) -> ClientError:
-    """The error that the service ends a stream with, as the SDK would have raised it for an answer."""
+def _error_of(frame: Frame) -> ClientError:
+    """The error that a message stands for, as the SDK raises it for an answer."""
     headers = frame.headers
     code = headers.get(":exception-type") or headers.get(":error-code") or "Unknown"
     message = headers.get(":error-message")

@@ -1,7 +1,7 @@
 """Ends waits that last too long.
 
-A read timeout on a socket starts anew with every byte, so a connection that trickles is never late by
-it; and a reader that looks at the clock between events does not get to look.
+A socket's read timeout starts anew with every byte, so it never ends a wait in which bytes trickle in; and
+the thread that waits cannot look at a clock meanwhile. So another thread does.
 """
 
 from __future__ import annotations
@@ -10,30 +10,18 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-__all__ = ["Overseer", "Watchdog", "shared_watchdog"]
+__all__ = ["Watchdog", "shared_watchdog"]
 
-# How late it may be, and after how many rounds without anything to watch its thread ends (seconds, rounds).
 _INTERVAL: Final = 1.0
+"""Seconds between two checks, and so how late a wait may be ended."""
 _IDLE_ROUNDS: Final = 30
-
-
-class Overseer(Protocol):
-    """Calls back when a wait has not ended in time."""
-
-    def arm(self, waiter: object, deadline: float, give_up: Callable[[], None]) -> None:
-        """`give_up` is called, from another thread, when the clock has passed `deadline`, unless disarmed.
-
-        A waiter has one deadline at a time.
-        """
-
-    def disarm(self, waiter: object) -> None:
-        """The wait has ended."""
+"""Checks in a row that find no wait, after which the thread ends."""
 
 
 class Watchdog:
-    """One thread that watches over any number of waits. It runs only while there are some.
+    """One thread for any number of waits. It starts with the first wait.
 
     Args:
         clock: monotonic seconds, the same as that of the deadlines.
@@ -46,7 +34,11 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def arm(self, waiter: object, deadline: float, give_up: Callable[[], None]) -> None:
-        """See `Overseer.arm`."""
+        """A wait begins: `give_up` is called from another thread when the clock has passed `deadline`.
+
+        Args:
+            waiter: stands for the wait. It has one deadline at a time: a second call replaces the first.
+        """
         with self._lock:
             self._armed[id(waiter)] = deadline, give_up
             if self._thread is None:
@@ -54,7 +46,7 @@ class Watchdog:
                 self._thread.start()
 
     def disarm(self, waiter: object) -> None:
-        """See `Overseer.disarm`."""
+        """The wait has ended in time. May be called for a waiter that has no deadline."""
         with self._lock:
             self._armed.pop(id(waiter), None)
 
@@ -84,5 +76,5 @@ _watchdogs: Final[dict[int, Watchdog]] = {}
 
 
 def shared_watchdog() -> Watchdog:
-    """This process' watchdog; a forked child has one of its own, as threads stay behind."""
+    """The watchdog of this process. A forked child gets one of its own: threads do not survive a fork."""
     return _watchdogs.setdefault(os.getpid(), Watchdog())

@@ -1,5 +1,7 @@
-"""Connections of a process to agents, kept from one range to the next: a small range costs less than a
-handshake, and a task may read many of them, many times a second."""
+"""Connections of a process to agents, kept from one range to the next.
+
+A handshake costs more than a small range, and a task may read many small ranges many times a second.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,18 @@ from typing import Final
 
 from sluice.kinesis.fanout.channel import Address, Channel, connect
 
-__all__ = ["Connections", "shared_connections"]
+__all__ = ["ConnectionPool", "shared_pool"]
 
 _LIMIT: Final = 64
-"""Connections kept to one agent: a task reads no more ranges than that side by side."""
+"""Idle connections kept to one agent: a task reads no more ranges side by side."""
 
 
-class Connections:
-    """Channels on which nothing is under way. Thread-safe.
+class ConnectionPool:
+    """Idle connections by agent. Thread-safe.
 
     Args:
-        open_channel: connects to an agent; see `connect`.
-        limit: how many are kept for one agent.
+        open_channel: connects to an agent, given the timeout in seconds; `connect` unless given.
+        limit: idle connections that are kept to one agent.
     """
 
     def __init__(
@@ -28,47 +30,50 @@ class Connections:
     ) -> None:
         self._open = open_channel or (lambda address, timeout: connect(address, timeout=timeout))
         self._limit = limit
-        self._kept: dict[Address, list[Channel]] = {}
+        self._idle: dict[Address, list[Channel]] = {}
         self._lock = threading.Lock()
 
-    def take(self, address: Address, *, timeout: float) -> Channel:
-        """One that was kept, or a new one.
+    def acquire(self, address: Address, *, timeout: float) -> Channel:
+        """An idle connection, or a new one.
+
+        Args:
+            timeout: seconds; as in `connect`.
 
         Raises:
             OSError, EOFError, ServiceError: as `connect`.
         """
         with self._lock:
-            kept = self._kept.get(address, [])
-            while kept:
-                channel = kept.pop()
-                if channel.is_quiet():
+            idle = self._idle.get(address, [])
+            while idle:
+                channel = idle.pop()
+                if channel.is_idle():
                     channel.set_timeout(timeout)
                     return channel
                 channel.close()
-            self._drop_dead()
+            self._close_broken()
         return self._open(address, timeout)
 
-    def keep(self, address: Address, channel: Channel) -> None:
-        """Takes back one on which all has been said; closes it where there are enough."""
+    def release(self, address: Address, channel: Channel) -> None:
+        """Takes back a connection on which no answer is outstanding; closes it if the pool is full."""
         with self._lock:
-            kept = self._kept.setdefault(address, [])
-            if len(kept) < self._limit:
-                kept.append(channel)
+            idle = self._idle.setdefault(address, [])
+            if len(idle) < self._limit:
+                idle.append(channel)
                 return
         channel.close()
 
-    def _drop_dead(self) -> None:
-        """Agents die, and their successors have other addresses: nobody asks for those connections again."""
-        for kept in self._kept.values():
-            for channel in [each for each in kept if not each.is_quiet()]:
-                kept.remove(channel)
+    def _close_broken(self) -> None:
+        """Closes connections to agents that have died, which `acquire` is not asked for any more."""
+        for idle in self._idle.values():
+            for channel in [each for each in idle if not each.is_idle()]:
+                idle.remove(channel)
                 channel.close()
-        self._kept = {address: kept for address, kept in self._kept.items() if kept}
+        self._idle = {address: idle for address, idle in self._idle.items() if idle}
 
 
-_shared: Final = Connections()
+_shared: Final = ConnectionPool()
 
 
-def shared_connections() -> Connections:
-    """Those of this process, which Spark gives one task after the other."""
+def shared_pool() -> ConnectionPool:
+    """The pool of this process: Spark runs one task after the other in it."""
     return _shared

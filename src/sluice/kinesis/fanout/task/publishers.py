@@ -1,4 +1,4 @@
-"""Feeds of a task: from the agent that holds the shard's subscription, or from a subscription of its own."""
+"""Record publishers of a task: one reads from an agent, one from a subscription of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.channel import Address, Channel
-from sluice.kinesis.fanout.coverage import needed
+from sluice.kinesis.fanout.coverage import exclusive_start
 from sluice.kinesis.fanout.protocol import DONE, EVENT, ReadRange, encode
 from sluice.kinesis.fanout.subscriptions.events import decode_page
 from sluice.kinesis.fanout.subscriptions.subscriber import Subscriber, open_subscriber
-from sluice.kinesis.fanout.task.connection_pool import Connections, shared_connections
+from sluice.kinesis.fanout.task.connection_pool import ConnectionPool, shared_pool
 from sluice.kinesis.options import SourceConfig
 from sluice.source.cursor import iterator_start
 from sluice.source.offsets import After, Position, SplitRange
@@ -21,30 +21,35 @@ from sluice.source.stream_log import Page
 __all__ = ["AgentRecordPublisher", "SubscriptionRecordPublisher", "is_reachable"]
 
 _CONNECT_TIMEOUT: Final = 5.0
-_SLACK: Final = 10.0
-"""Seconds an agent may take beyond the patience it is asked for before it counts as hung."""
+_HUNG_AFTER: Final = 10.0
+"""Seconds behind the longest wait that an agent was asked for, after which it counts as hung."""
 _DONE_TIMEOUT: Final = 1.0
-"""Seconds for the agent's last word on a range, which it says right behind the last event."""
-_UNREACHABLE: Final = 30.0
-"""Seconds for which an agent that could not be reached is not tried again by this process."""
+"""Seconds to wait for `DONE`, which an agent sends right behind a range's last event."""
+_UNREACHABLE_FOR: Final = 30.0
+"""Seconds for which this process does not try again to connect to an agent that it could not reach."""
 
-_unreachable: dict[Address, float] = {}
+_unreachable_until: dict[Address, float] = {}
 
 
 def is_reachable(address: Address, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Whether an agent is worth asking: from another host it may be out of reach for good."""
-    return _unreachable.get(address, 0.0) <= clock()
+    """Whether to try to connect to an agent: not where that has failed a moment ago."""
+    return _unreachable_until.get(address, 0.0) <= clock()
 
 
 class AgentRecordPublisher:
-    """Asks an agent for one range.
+    """Reads one range from an agent.
 
     Args:
-        patience: seconds without news after which the agent says that it lacks the range.
-        connections: where one is taken from, and goes back to when the agent has said all.
+        address: the agent that subscribes to the range's shard.
+        position: where to read on: the start of the range, or behind it.
+        max_wait: seconds without an event after which the agent says that it can't serve the range.
+        pool: gives the connection, and gets it back where the agent has sent its whole answer.
+
+    Raises:
+        ServiceError: the agent can't be reached.
     """
 
-    is_gapless = True  # the agent serves what it has had without a gap from a verified start on
+    is_gapless = True  # an agent serves only ranges whose start it has had, and all events behind it
 
     def __init__(
         self,
@@ -52,80 +57,81 @@ class AgentRecordPublisher:
         split_range: SplitRange,
         position: Position,
         *,
-        patience: float,
-        connections: Connections | None = None,
+        max_wait: float,
+        pool: ConnectionPool | None = None,
     ) -> None:
-        self._connections = connections or shared_connections()
+        self._pool = pool or shared_pool()
         self._address = address
         self._target = str(split_range.split)
         self._channel: Channel | None = None
-        self._end = split_range.end.sequence if isinstance(split_range.end, After) else None
-        self._is_done = False  # only one word of the agent is left, or none
-        need, end = needed(position), split_range.end
-        fetch = ReadRange(
+        after, end = exclusive_start(position), split_range.end
+        self._end = end.sequence if isinstance(end, After) else None
+        self._has_last_event = False  # nothing but `DONE` is left of the answer
+        request = ReadRange(
             split=split_range.split,
             start=iterator_start(position),
-            need=None if need is None else str(need),
+            after=None if after is None else str(after),
             end=end.number if isinstance(end, After) else None,
-            patience=patience,
+            max_wait=max_wait,
         )
         try:
-            self._channel = self._connections.take(address, timeout=_CONNECT_TIMEOUT)
+            self._channel = self._pool.acquire(address, timeout=_CONNECT_TIMEOUT)
         except (OSError, EOFError) as error:
-            _unreachable[address] = time.monotonic() + _UNREACHABLE
-            raise self._broken(error) from None
+            _unreachable_until[address] = time.monotonic() + _UNREACHABLE_FOR
+            raise self._error(error) from None
         try:
-            self._channel.set_timeout(patience + _SLACK)
-            self._channel.send(encode(fetch))
+            self._channel.set_timeout(max_wait + _HUNG_AFTER)
+            self._channel.send(encode(request))
         except (OSError, EOFError) as error:
             self.close()
-            raise self._broken(error) from None
+            raise self._error(error) from None
 
     def next_page(self) -> Page:
         """See `sluice.source.stream_log.RecordPublisher.next_page`."""
         channel = self._channel
         if channel is None:
-            raise self._broken("it was closed")
+            raise self._error("the publisher was closed")
         try:
             frame = channel.receive()
         except (OSError, EOFError) as error:
-            raise self._broken(error) from None
+            raise self._error(error) from None
         kind, body = bytes(frame[:1]), frame[1:]
         if kind == EVENT:
             page = decode_page(body, target=self._target)
             if self._end is not None and page.records:
-                self._is_done = int(page.records[-1].sequence_number) >= self._end
+                self._has_last_event = int(page.records[-1].sequence_number) >= self._end
             return page
-        if kind == DONE:  # asked for on behind the range's end: only where that is the shard's
-            self._let_go(channel)
+        self._return(channel)
+        if kind == DONE:  # a page behind the last event is asked for only where the range ends with the shard
             return Page((), None, 0)
-        self._let_go(channel)
-        raise self._broken(bytes(body).decode(errors="replace"))
+        raise self._error(bytes(body).decode(errors="replace"))
 
     def close(self) -> None:
+        """Gives the connection back, or closes it where a part of the answer may still come."""
         channel = self._channel
-        if channel is not None:
-            self._let_go(channel, is_over=self._is_done and _says_done(channel))
-
-    def _let_go(self, channel: Channel, *, is_over: bool = True) -> None:
-        self._channel = None
-        if is_over:
-            self._connections.keep(self._address, channel)
+        if channel is None:
+            return
+        if self._has_last_event and _receives_done(channel):
+            self._return(channel)
         else:
+            self._channel = None
             channel.close()
 
-    def _broken(self, why: object) -> ServiceError:
+    def _return(self, channel: Channel) -> None:
+        self._channel = None
+        self._pool.release(self._address, channel)
+
+    def _error(self, why: object) -> ServiceError:
         cause = str(why) or type(why).__name__
         return ServiceError(
-            f"the fan-out agent at {self._address} does not give {self._target}: {cause}",
+            f"the fan-out agent at {self._address} can't serve {self._target}: {cause}",
             operation="SubscribeToShard",
             target=self._target,
             retryable=True,
         )
 
 
-def _says_done(channel: Channel) -> bool:
-    """Takes the word that follows the last event at once."""
+def _receives_done(channel: Channel) -> bool:
     try:
         channel.set_timeout(_DONE_TIMEOUT)
         return bytes(channel.receive()[:1]) == DONE
@@ -134,7 +140,14 @@ def _says_done(channel: Channel) -> bool:
 
 
 class SubscriptionRecordPublisher:
-    """Subscribes to a shard for one range. Only for splits that no agent holds: there is one owner."""
+    """Subscribes to a shard to read one range.
+
+    Only for shards that no agent subscribes to: a consumer has one subscription to a shard.
+
+    Args:
+        arn: gives the consumer's ARN at each call.
+        position: where to read on: the start of the range, or behind it.
+    """
 
     is_gapless = False
 
@@ -152,4 +165,5 @@ class SubscriptionRecordPublisher:
         return decode_page(payload, target=self._target)
 
     def close(self) -> None:
+        """Ends the subscription."""
         self._subscriber.close()
