@@ -71,7 +71,7 @@ LAYERS = (
     Layer(("sluice.kinesis",)),
     Layer(
         ("sluice.destinations.kinesis",),
-        (*BASE, "sluice.aws", "sluice.kinesis.kpl", "sluice.sink"),
+        (*BASE, "sluice.aws", "sluice.kinesis.arns", "sluice.kinesis.kpl", "sluice.sink"),
         SDK,
     ),
     # What destinations share knows none of them; a destination may not import another one: `of_its_own`.
@@ -185,7 +185,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.destinations.sqs", "from sluice.source.splits import Split"),
         ("sluice.aws.clients", "from sluice.source.splits import SplitId"),
         ("sluice.aws.clients", "from sluice.kinesis.options import SourceConfig"),
-        ("sluice.destinations.sqs", "from sluice.kinesis.kpl.aggregator import Packer"),
+        ("sluice.destinations.sqs", "from sluice.kinesis.kpl.aggregator import Aggregator"),
         ("sluice.destinations.kinesis.shard_map", "from sluice.kinesis.client import KinesisLog"),
         ("sluice.kinesis.client", "from sluice.kinesis.driver import make_enumerator"),
         (

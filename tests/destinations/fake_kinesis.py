@@ -1,4 +1,4 @@
-"""A stream in memory: shards that are split and merged, records that are refused, readers of each kind."""
+"""A Kinesis stream in memory, with reshards and refusals, and readers that follow the rules of real ones."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+from hypothesis import strategies as st
+
 from sluice.aws.responses import Outcome
-from sluice.destinations.kinesis.aggregates import routed_by
+from sluice.destinations.kinesis.aggregates import hash_key_of
+from sluice.destinations.kinesis.aggregating_destination import AggregatingDestination
 from sluice.destinations.kinesis.converter import KinesisEntry
-from sluice.destinations.kinesis.shard_map import ListedShard
+from sluice.destinations.kinesis.shard_map import Shard, ShardMapCache
 from sluice.errors import ServiceError
-from sluice.kinesis.kpl.deaggregator import MAGIC, deaggregate, hash_key, unpack
+from sluice.kinesis.kpl.deaggregator import deaggregate, hash_key, unpack
+from sluice.kinesis.kpl.format import MAGIC
 from sluice.sink.contracts import Rejection, SubmitResult
 from sluice.source.stream_log import Record
 
 KEY_SPACE = 2**128
 
 
-def evenly(shards: int, first_id: int = 0) -> list[ListedShard]:
-    """The key space in as many shards."""
-    edges = [KEY_SPACE * n // shards for n in range(shards + 1)]
-    return [ListedShard(f"shardId-{first_id + n:012}", (edges[n], edges[n + 1] - 1)) for n in range(shards)]
+def even_shards(count: int, first_id: int = 0) -> list[Shard]:
+    """Open shards that divide the key space into equal ranges."""
+    edges = [KEY_SPACE * n // count for n in range(count + 1)]
+    return [Shard(f"shardId-{first_id + n:012}", edges[n], edges[n + 1] - 1) for n in range(count)]
 
 
 class User(NamedTuple):
-    """A record of the user, as a reader gives it."""
+    """A user record, as a reader returns it."""
 
     key: str
     data: bytes
@@ -34,15 +39,20 @@ class User(NamedTuple):
 
 @dataclass
 class FakeStream:
-    """Takes the place of the plain destination and of ``ListShards``.
+    """Replaces `KinesisStreamsDestination` and ``ListShards``.
 
     Attributes:
-        refuse: asked for every record with the shard it goes to: a code, or None to take it.
+        shards: open and closed ones.
+        refuse: called with every record and the shard it belongs to; returns an error code, or None to accept
+            the record.
+        before: called before every request.
         requests: the records of every request.
-        listings: how often the shards were listed.
+        stored: the accepted records of every shard.
+        listings: the calls of ``ListShards``.
+        closed: the calls of ``close``.
     """
 
-    shards: list[ListedShard]
+    shards: list[Shard]
     refuse: Callable[[KinesisEntry, str], str | None] = lambda _entry, _shard: None
     before: Callable[[], None] = lambda: None
     requests: list[Sequence[KinesisEntry]] = field(default_factory=list)
@@ -52,16 +62,16 @@ class FakeStream:
     lock: Any = field(default_factory=threading.RLock)
     closed: int = 0
 
-    def listed(self) -> list[ListedShard]:
+    def list_shards(self) -> list[Shard]:
         with self.lock:
             self.listings += 1
             return [*self.shards]
 
     def reshard(self, count: int) -> None:
-        """Closes all shards and opens as many new ones."""
+        """Closes all shards and opens `count` new ones."""
         with self.lock:
             old = [shard._replace(is_closed=True) for shard in self.shards]
-            self.shards = [*old, *evenly(count, len(old))]
+            self.shards = [*old, *even_shards(count, len(old))]
 
     def put(self, entries: Sequence[KinesisEntry]) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]:
         self.before()
@@ -73,7 +83,7 @@ class FakeStream:
             for entry in entries:
                 assert entry.partition_key
                 assert len(entry.data) + len(entry.partition_key.encode()) <= 10 * 2**20
-                shard = self.shard_of(routed_by(entry))
+                shard = self.shard_of(hash_key_of(entry))
                 code = self.refuse(entry, shard)
                 if code is None:
                     self.stored.setdefault(shard, []).append(entry)
@@ -88,11 +98,8 @@ class FakeStream:
             return SubmitResult(failed=failed, codes=codes, rejected=rejected), outcomes
 
     def shard_of(self, key: int) -> str:
-        (shard,) = [
-            each.id
-            for each in self.shards
-            if not each.is_closed and each.hash_range[0] <= key <= each.hash_range[1]
-        ]
+        """The id of the open shard that takes this hash key."""
+        (shard,) = [each.id for each in self.shards if not each.is_closed and each.holds(key, key)]
         return shard
 
     def size_in_bytes(self, entry: KinesisEntry) -> int:
@@ -109,10 +116,10 @@ class FakeStream:
     def _by_shard(self) -> Iterator[tuple[KinesisEntry, tuple[int, int]]]:
         for shard in self.shards:
             for entry in self.stored.get(shard.id, ()):
-                yield entry, shard.hash_range
+                yield entry, (shard.first, shard.last)
 
     def read_by_source(self) -> list[User]:
-        """As this library's source reads it: shard by shard, parents first."""
+        """All user records as ``kinesis-efo`` reads them: shard by shard, parents first."""
         return [
             User(user.partition_key, user.data)
             for entry, hash_range in self._by_shard()
@@ -120,15 +127,48 @@ class FakeStream:
         ]
 
     def read_by_client_library(self) -> list[User]:
-        """By the rules of ``AggregatorUtil`` of the Kinesis Client Library: a stray drops its aggregate."""
+        """All user records as the KCL's ``AggregatorUtil`` reads them.
+
+        It drops an aggregate if one of its records is outside the shard's range.
+        """
         found: list[User] = []
         for entry, (first, last) in self._by_shard():
             try:
                 keys, data, explicit = unpack(entry.data if entry.data.startswith(MAGIC) else b"")
-            except ValueError:  # not an aggregate, though data of a user may begin like one
+            except ValueError:  # not an aggregate, although a user's data may begin like one
                 found.append(User(entry.partition_key, entry.data))
                 continue
-            routes = [hash_key(k) if h is None else int(h) for k, h in zip(keys, explicit, strict=True)]
-            if all(first <= route <= last for route in routes):
+            hash_keys = [hash_key(k) if h is None else int(h) for k, h in zip(keys, explicit, strict=True)]
+            if all(first <= each <= last for each in hash_keys):
                 found += map(User, keys, data)
         return found
+
+
+def aggregating(stream: FakeStream, **options: Any) -> AggregatingDestination:
+    """A destination that writes aggregates to `stream`."""
+    plain: Any = stream
+    return AggregatingDestination(plain, ShardMapCache(stream.list_shards), **options)
+
+
+# --- rows ---------------------------------------------------------------------------------------------
+
+Row = tuple[bytes, "str | None", "str | None"]  # data, partition key, explicit hash key
+
+
+def rows(count: int, *, keys: int = 50, size: int = 0) -> list[Row]:
+    """Numbered rows with one of `keys` partition keys."""
+    return [(f"{n}".encode().ljust(size), f"key-{n % keys}", None) for n in range(count)]
+
+
+def as_batch(given: list[Row]) -> pa.RecordBatch:
+    data, keys, hash_keys = zip(*given, strict=True) if given else ((), (), ())
+    arrays = [pa.array(data, pa.binary()), pa.array(keys, pa.string()), pa.array(hash_keys, pa.string())]
+    return pa.record_batch(arrays, names=["data", "partitionKey", "explicitHashKey"])
+
+
+def row_lists() -> st.SearchStrategy[list[Row]]:
+    """Rows with and without keys of both kinds."""
+    text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+    keys = st.none() | text | st.just("a")
+    hash_keys = st.none() | st.integers(0, KEY_SPACE - 1).map(str) | st.just("0")
+    return st.lists(st.tuples(st.binary(max_size=60), keys, hash_keys), max_size=60)

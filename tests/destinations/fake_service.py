@@ -1,13 +1,16 @@
-"""What tests of several destinations share: a network of their own under the SDK, and whole writers."""
+"""A fake AWS service below the SDK, and helpers that write through whole writers."""
 
 from __future__ import annotations
 
+import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from kinesis_wire import Wire
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from urllib3._collections import HTTPHeaderDict
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
@@ -21,15 +24,15 @@ CONNECTION = ConnectionConfig(
     access_key_id="id",
     secret_access_key="very-secret",
 )
-# The same for `read_sink`.
+# The same as options.
 OPTIONS = {
     "region": "eu-west-1",
     "endpointUrl": "http://service.test",
     "awsAccessKeyId": "id",
     "awsSecretAccessKey": "very-secret",
 }
-# As services name them; what every destination must call fatal, and what it must try again.
-LASTING = (
+# Error codes that are fatal for every destination; then codes and HTTP statuses that each of them retries.
+FATAL_CODES = (
     "ResourceNotFoundException",
     "AccessDeniedException",
     "ValidationException",
@@ -37,7 +40,7 @@ LASTING = (
     "UnrecognizedClientException",
     "InvalidSignatureException",
 )
-PASSING = (
+TRANSIENT_CODES = (
     ("ThrottlingException", 400),
     ("RequestLimitExceeded", 400),
     ("InternalFailure", 500),
@@ -46,21 +49,62 @@ PASSING = (
 )
 
 
-class ServiceWire(Wire):
-    """Takes the place of the network under the SDK's client of `service`.
+class _Body:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self, **_: Any) -> Iterator[bytes]:
+        yield self._body
+
+
+def answer(body: Mapping[str, Any], status: int = 200) -> AWSResponse:
+    """An HTTP response with a JSON body."""
+    raw = json.dumps(body).encode()
+    headers: Any = HTTPHeaderDict({"content-length": str(len(raw))})
+    return AWSResponse("http://service.test", status, headers, _Body(raw))
+
+
+def refusal(code: str, message: str = "no", *, status: int = 400) -> AWSResponse:
+    """An HTTP response with an error."""
+    return answer({"__type": code, "message": message}, status)
+
+
+class FakeService:
+    """Answers the requests of an SDK client, in the place of the network.
 
     Args:
         service: as the SDK names it.
-        respond: told operation and parameters, gives the answer, or the error of the transport. One call
-            at a time.
+        respond: called with operation and parameters, for one request at a time; returns the response, or
+            the exception of the transport.
+
+    Attributes:
+        calls: operation and parameters of every request.
     """
 
     def __init__(self, service: str, respond: Callable[[str, dict[str, Any]], Any]) -> None:
-        super().__init__(respond)
-        events = client_for(CONNECTION, service).meta.events
-        # Clients are shared: the last one that was installed answers.
-        events.unregister(f"before-send.{service}", unique_id="wire")
-        events.register(f"before-send.{service}", self.send, unique_id="wire")
+        self._service = service
+        self._respond = respond
+        self._lock = threading.Lock()
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.install(client_for(CONNECTION, service))
+
+    def install(self, client: Any) -> None:
+        """Answers for `client` from now on, in the place of the fake that was installed before."""
+        client.meta.events.unregister(f"before-send.{self._service}", unique_id="fake")
+        client.meta.events.register(f"before-send.{self._service}", self._send, unique_id="fake")
+
+    def _send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
+        target = request.headers["X-Amz-Target"]
+        operation = (target.decode() if isinstance(target, bytes) else str(target)).rpartition(".")[2]
+        body: Any = request.body
+        parameters = json.loads(body)
+        with self._lock:
+            self.calls.append((operation, parameters))
+            answered = self._respond(operation, parameters)
+        if isinstance(answered, Exception):
+            raise answered
+        response: AWSResponse = answered
+        return response
 
 
 def read_async_sink(options: dict[str, str]) -> AsyncSinkSetup:
@@ -70,18 +114,18 @@ def read_async_sink(options: dict[str, str]) -> AsyncSinkSetup:
     return setup
 
 
-def fast() -> float:
-    """A clock a thousand times as fast, so that pauses after refusals take no time."""
+def fast_clock() -> float:
+    """Monotonic seconds, a thousand times as fast, so that pauses after refusals take no time."""
     return time.monotonic() * 1000
 
 
 def write_all(options: dict[str, str], *batches: pa.RecordBatch, **changes: Any) -> SinkFigures:
-    """Writes `batches` as a task would, by `options`, with nothing that is due by time.
+    """Writes `batches` as a task would. Nothing times out, and batches are sent when full or at the end.
 
     Args:
-        options: of the destination; how to reach it is added.
+        options: of the destination, without those of the connection.
         batches: the rows.
-        changes: of the writer's configuration.
+        changes: to the writer's configuration.
     """
     setup = read_async_sink(OPTIONS | options)
     settings = vars(setup.config) | {
@@ -90,7 +134,10 @@ def write_all(options: dict[str, str], *batches: pa.RecordBatch, **changes: Any)
         "max_retry_duration": 1e9,
     }
     writer = AsyncSinkWriter(
-        setup.destination, AsyncSinkConfig(**(settings | changes)), NoRateLimitingStrategy(), clock=fast
+        setup.destination,
+        AsyncSinkConfig(**(settings | changes)),
+        NoRateLimitingStrategy(),
+        clock=fast_clock,
     )
     try:
         for batch in batches:

@@ -1,4 +1,4 @@
-"""What destinations share, looked at through one of them: what is fatal, what is tried again."""
+"""One batch operation of a service: which errors are fatal, and which entries are sent again."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from botocore import exceptions as sdk
-from kinesis_wire import answer, refusal
-from service_wire import CONNECTION, LASTING, PASSING, ServiceWire
+from fake_service import CONNECTION, FATAL_CODES, TRANSIENT_CODES, FakeService, answer, refusal
 
 from sluice.destinations.common import batch_call
 from sluice.destinations.common.batch_call import BatchCall, Refusal
@@ -19,14 +18,14 @@ URL = "http://service.test"
 
 
 @pytest.fixture(autouse=True)
-def _strangers() -> Iterator[None]:
-    batch_call._known.clear()
+def _no_endpoint_has_answered() -> Iterator[None]:
+    batch_call._answered.clear()
     yield
-    batch_call._known.clear()
+    batch_call._answered.clear()
 
 
 def made(respond: Callable[[str, dict[str, Any]], Any], **more: Any) -> BatchCall:
-    ServiceWire("firehose", respond)
+    FakeService("firehose", respond)
     return BatchCall(CONNECTION, "firehose", "PutRecordBatch", "orders", **more)
 
 
@@ -41,9 +40,9 @@ def raised(respond: Callable[[str, dict[str, Any]], Any], **more: Any) -> tuple[
     return caught.value, batch_call.is_fatal(caught.value)
 
 
-@pytest.mark.parametrize("code", LASTING)
-def test_what_another_attempt_will_not_change_is_fatal(code: str) -> None:
-    """Nothing to write to, no access, a bad request, credentials that are not good (any more)."""
+@pytest.mark.parametrize("code", FATAL_CODES)
+def test_lasting_errors_are_fatal(code: str) -> None:
+    """A missing target, no access, a malformed request, wrong or expired credentials."""
     error, fatal = raised(lambda _, __: refusal(code))
 
     assert fatal
@@ -52,14 +51,14 @@ def test_what_another_attempt_will_not_change_is_fatal(code: str) -> None:
     assert "very-secret" not in f"{error!r} {error}"
 
 
-@pytest.mark.parametrize(("code", "status"), PASSING)
-def test_what_will_pass_is_retried(code: str, status: int) -> None:
-    """Throttling, and whatever is the service's own fault."""
+@pytest.mark.parametrize(("code", "status"), TRANSIENT_CODES)
+def test_transient_errors_are_retried(code: str, status: int) -> None:
+    """Throttling, and failures of the service itself."""
     assert not raised(lambda _, __: refusal(code, status=status))[1]
 
 
-def test_a_destination_may_know_more_codes_that_pass() -> None:
-    """A service's own names for being busy."""
+def test_a_destination_may_name_more_transient_codes() -> None:
+    """For codes that only its service has."""
     busy = refusal("BusyWithKeys")
 
     assert raised(lambda _, __: busy)[1]
@@ -76,12 +75,12 @@ def test_a_destination_may_know_more_codes_that_pass() -> None:
     ],
 )
 def test_a_lost_connection_is_retried(error: Exception) -> None:
-    """Timeouts and dropped connections say nothing about the next attempt."""
+    """The next attempt may succeed after a timeout or a dropped connection."""
     assert not raised(lambda _, __: error)[1]
 
 
 def test_an_endpoint_that_never_answers_is_fatal_within_seconds() -> None:
-    """A wrong endpoint is named at once, not after the fifteen minutes a busy one is given."""
+    """Its address is probably wrong. It is not tried for `maxRetryDuration`, 15 minutes."""
     now = [100.0]
     batch_call = made(lambda _, __: sdk.EndpointConnectionError(endpoint_url=URL), clock=lambda: now[0])
     with pytest.raises(ServiceError, match=r"service\.test") as caught:
@@ -93,8 +92,8 @@ def test_an_endpoint_that_never_answers_is_fatal_within_seconds() -> None:
 
 
 @pytest.mark.parametrize("reply", [answer({"RequestResponses": []}), refusal("ThrottlingException")])
-def test_an_endpoint_that_has_answered_is_waited_for(reply: Any) -> None:
-    """An outage is not a wrong endpoint, whatever the answer was; nor is it for the next epoch."""
+def test_an_endpoint_that_has_answered_before_is_retried(reply: Any) -> None:
+    """Its address is right, whatever the answer was. This holds for later epochs in the process, too."""
     now = [100.0]
     batch_call = made(lambda _, __: reply)
     try:
@@ -109,8 +108,8 @@ def test_an_endpoint_that_has_answered_is_waited_for(reply: Any) -> None:
     assert not batch_call.is_fatal(caught.value)
 
 
-def test_errors_of_the_sdk_itself_are_judged_too() -> None:
-    """is_fatal takes whatever a request may have raised, translated or not."""
+def test_is_fatal_takes_errors_of_the_sdk() -> None:
+    """As well as the errors that they are translated to."""
     batch_call = made(lambda _, __: None)
 
     assert batch_call.is_fatal(sdk.ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "X"))
@@ -121,28 +120,28 @@ def test_errors_of_the_sdk_itself_are_judged_too() -> None:
 @pytest.mark.parametrize(
     ("verdict", "codes"),
     [
-        ("again", ["ServiceUnavailableException", "InternalFailure", "ThrottlingException", "Unheard"]),
-        ("again", ["KmsThrottled", "KMSThrottlingException"]),
-        ("never", ["InvalidParameterValue", "com.amazonaws.x#ValidationException"]),
-        ("stop", ["AccessDeniedException", "InvalidKMSResourceException", "KmsDisabled"]),
-        ("stop", ["AWS.SimpleQueueService.NonExistentQueue", "ResourceNotFoundException"]),
+        ("retry", ["ServiceUnavailableException", "InternalFailure", "ThrottlingException", "Unheard"]),
+        ("retry", ["KmsThrottled", "KMSThrottlingException"]),
+        ("reject", ["InvalidParameterValue", "com.amazonaws.x#ValidationException"]),
+        ("fatal", ["AccessDeniedException", "InvalidKMSResourceException", "KmsDisabled"]),
+        ("fatal", ["AWS.SimpleQueueService.NonExistentQueue", "ResourceNotFoundException"]),
     ],
 )
-def test_codes_of_single_entries(verdict: str, codes: list[str]) -> None:
-    """What could not be done just now is tried again, what the entry cannot be is not; the rest is fatal."""
+def test_error_codes_of_single_entries(verdict: str, codes: list[str]) -> None:
+    """An invalid entry is rejected. A code that concerns the target is fatal. Others are retried."""
     batch_call = made(lambda _, __: None)
 
     assert {batch_call.verdict(code) for code in codes} == {verdict}
 
 
-def test_a_destination_may_know_more_codes_of_entries_that_pass() -> None:
-    """The same set as for whole requests."""
-    assert made(lambda _, __: None, transient=frozenset({"InvalidMood"})).verdict("x.InvalidMood") == "again"
+def test_transient_codes_apply_to_entries_too() -> None:
+    """The destination names them once, for requests and for entries."""
+    assert made(lambda _, __: None, transient=frozenset({"InvalidMood"})).verdict("x.InvalidMood") == "retry"
 
 
-def test_no_secret_gets_into_a_reason() -> None:
-    """Dead letters are kept, and services echo what they were sent."""
-    refused = Refusal("InvalidX", "for AKIAIOSFODNN7EXAMPLE", "never")
-    result = made(lambda _, __: None).outcome(["a"], {0: refused})
+def test_no_secret_is_in_the_reason_of_a_rejection() -> None:
+    """The service may repeat credentials in its message, and dead letters are stored."""
+    refused = Refusal("InvalidX", "for AKIAIOSFODNN7EXAMPLE", "reject")
+    result = made(lambda _, __: None).result(["a"], {0: refused})
 
     assert result.rejected == [Rejection("a", "InvalidX: for ***")]

@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from botocore import exceptions as sdk
+from fake_service import CONNECTION, OPTIONS, FakeService, answer, read_async_sink, refusal, write_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinesis_wire import answer, refusal
-from service_wire import CONNECTION, OPTIONS, ServiceWire, read_async_sink, write_all
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
@@ -37,8 +36,8 @@ def delete(key: str) -> DynamoDbWrite:
 
 def destination(
     respond: Callable[[str, dict[str, Any]], Any], **more: Any
-) -> tuple[DynamoDbDestination, ServiceWire]:
-    return DynamoDbDestination(CONNECTION, "orders", **more), ServiceWire("dynamodb", respond)
+) -> tuple[DynamoDbDestination, FakeService]:
+    return DynamoDbDestination(CONNECTION, "orders", **more), FakeService("dynamodb", respond)
 
 
 def left_over(*requests: Any, table: str = "orders") -> Any:
@@ -47,10 +46,10 @@ def left_over(*requests: Any, table: str = "orders") -> Any:
 
 def test_a_request_holds_all_writes() -> None:
     """Puts as items, deletions as keys, in order, to the table by name."""
-    made, wire = destination(lambda _, __: left_over())
+    made, service = destination(lambda _, __: left_over())
 
     assert made.submit([put("a", b={"B": b"\x00"}), delete("b")]) == SubmitResult([], {}, [])
-    ((operation, sent),) = wire.calls
+    ((operation, sent),) = service.calls
     assert operation == "BatchWriteItem"
     assert sent == {
         "RequestItems": {
@@ -145,12 +144,12 @@ def test_a_table_by_its_arn() -> None:
         seen.append(connection.region)
         return client_for(CONNECTION, service)
 
-    wire = ServiceWire("dynamodb", lambda _, __: left_over())
+    service = FakeService("dynamodb", lambda _, __: left_over())
     made = DynamoDbDestination(ConnectionConfig(), ARN, client=client)
     made.submit([put("a")])
 
     assert seen == ["ap-south-1"]
-    assert list(wire.calls[0][1]["RequestItems"]) == [ARN]
+    assert list(service.calls[0][1]["RequestItems"]) == [ARN]
     assert made.name == "dynamodb table 'orders'"
 
 
@@ -234,7 +233,7 @@ def rows(keys: Sequence[str], **more: Any) -> pa.RecordBatch:
 
 def test_an_item_that_is_too_large_is_refused() -> None:
     """Before it is sent; 400,000 bytes with names are fine."""
-    ServiceWire("dynamodb", lambda _, __: left_over())
+    FakeService("dynamodb", lambda _, __: left_over())
 
     def one(length: int) -> pa.RecordBatch:
         return pa.record_batch([pa.array(["x" * length])], names=["id"])
@@ -252,7 +251,7 @@ def test_unprocessed_items_are_errors_where_asked_for(fail_on_error: bool) -> No
     def respond(_: str, params: dict[str, Any]) -> Any:
         return left_over(*params["RequestItems"]["orders"][: next(first, False)])
 
-    ServiceWire("dynamodb", respond)
+    FakeService("dynamodb", respond)
     if fail_on_error:
         with pytest.raises(ServiceError, match=r"1 of 3 records were not accepted .*UnprocessedItem"):
             write_all(KEYED, rows("abc"), fail_on_error=True)
@@ -261,7 +260,7 @@ def test_unprocessed_items_are_errors_where_asked_for(fail_on_error: bool) -> No
 
 
 class Table:
-    """A table behind the wire, in weather that is drawn: what becomes of each request.
+    """A table behind the SDK, in weather that is drawn: what becomes of each request.
 
     A number: the writes whose bits are set are unprocessed. ``cut`` and ``throttle``: nothing is written.
     ``lost``: all is written and the answer is lost. Like the service it refuses two writes of one key in a
@@ -326,7 +325,7 @@ def test_the_last_write_of_a_key_wins(
     accepted before an older one that is still to be written again, and no request has a key twice.
     """
     table = Table(weather)
-    ServiceWire("dynamodb", table.respond)
+    FakeService("dynamodb", table.respond)
     expected: dict[str, int] = {}
     made = []
     number = 0
@@ -359,7 +358,7 @@ def test_the_last_write_of_a_key_wins(
 def test_without_keys_everything_is_written(weather: list[int | str]) -> None:
     """Unprocessed items are found again among the rows by what they hold."""
     table = Table(weather)
-    ServiceWire("dynamodb", table.respond)
+    FakeService("dynamodb", table.respond)
     write_all(TABLE, rows([f"key {n}" for n in range(90)]), max_batch_size=10)
 
     assert table.items == {f"key {n}": n for n in range(90)}

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from sluice.destinations.dynamodb.values import (
-    UnfitError,
+    UnsupportedValueError,
     canonical,
     serializer,
     size_of_item,
-    unfit_type,
+    unsupported_type,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -149,16 +149,16 @@ def test_floats_by_example(value: float, text: str) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_none_are_refused(kind: Any, value: float) -> None:
     """NaN and the infinities, also inside of arrays."""
-    with pytest.raises(UnfitError, match="NaN or infinite"):
+    with pytest.raises(UnsupportedValueError, match="NaN or infinite"):
         serializer(kind)(value)
-    with pytest.raises(UnfitError, match="NaN or infinite"):
+    with pytest.raises(UnsupportedValueError, match="NaN or infinite"):
         serializer(pa.list_(kind))([1.0, value])
 
 
 @pytest.mark.parametrize("value", [1e126, -1e126, 1e-131, 5e-324, 1.7e308])
 def test_numbers_beyond_the_services_are_refused(value: float) -> None:
     """1E-130 to 9.99E+125, and their negatives."""
-    with pytest.raises(UnfitError, match="beyond DynamoDB's numbers"):
+    with pytest.raises(UnsupportedValueError, match="beyond DynamoDB's numbers"):
         serializer(pa.float64())(value)
     assert serializer(pa.float64())(1e125)
 
@@ -172,7 +172,7 @@ def test_decimals_have_38_digits() -> None:
     assert serializer(pa.decimal128(38, 38))(Decimal("1E-38"))["N"] == "0." + "0" * 37 + "1"
     assert serializer(pa.decimal256(76, 0))(Decimal("1" + "0" * 60)) == {"N": "1" + "0" * 60}
     assert serializer(kind)(Decimal("0.00")) == {"N": "0"}
-    with pytest.raises(UnfitError, match="more than 38 digits"):
+    with pytest.raises(UnsupportedValueError, match="more than 38 digits"):
         serializer(pa.decimal256(76, 0))(Decimal("9" * 39))
 
 
@@ -187,13 +187,13 @@ def test_timestamps_are_text_that_sorts() -> None:
 
 def test_a_map_needs_keys() -> None:
     """An attribute has a name."""
-    with pytest.raises(UnfitError, match="empty key"):
+    with pytest.raises(UnsupportedValueError, match="empty key"):
         serializer(pa.map_(pa.string(), pa.int32()))([("", 1)])
 
 
 def test_a_type_without_a_counterpart_is_refused() -> None:
     """Whoever uses the converter by hand gets an error too."""
-    with pytest.raises(UnfitError, match="holds a timedelta"):
+    with pytest.raises(UnsupportedValueError, match="holds a timedelta"):
         serializer(pa.duration("us"))(timedelta(1))
 
 
@@ -258,7 +258,7 @@ for _ in range(31):
 )
 def test_types_that_a_table_can_hold(kind: Any) -> None:
     """All but a few of Spark's, up to 32 levels deep."""
-    assert unfit_type(kind) is None
+    assert unsupported_type(kind) is None
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_types_that_a_table_can_hold(kind: Any) -> None:
     [
         (
             spark.DayTimeIntervalType(),
-            "has type interval day to second, which DynamoDB has no counterpart of",
+            "has type interval day to second, which DynamoDB does not have",
         ),
         (spark.ArrayType(spark.VariantType()), "has type variant"),
         (
@@ -285,4 +285,4 @@ def test_types_that_a_table_can_hold(kind: Any) -> None:
 )
 def test_types_that_it_cannot_hold(kind: Any, why: str) -> None:
     """Said when the query starts."""
-    assert why in str(unfit_type(kind))
+    assert why in str(unsupported_type(kind))

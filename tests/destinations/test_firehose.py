@@ -9,11 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from botocore import exceptions as sdk
+from fake_service import CONNECTION, OPTIONS, FakeService, answer, read_async_sink, refusal, write_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinesis_wire import answer, refusal
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
-from service_wire import CONNECTION, OPTIONS, ServiceWire, read_async_sink, write_all
 
 from sluice.destinations import read_sink
 from sluice.destinations.firehose import FirehoseDestination, FirehoseRowConverter
@@ -24,8 +23,8 @@ FIREHOSE = {"destination": "firehose", "deliveryStream": "orders"}
 FINE = {"RecordId": "1"}
 
 
-def destination(respond: Callable[[str, dict[str, Any]], Any]) -> tuple[FirehoseDestination, ServiceWire]:
-    return FirehoseDestination(CONNECTION, "orders"), ServiceWire("firehose", respond)
+def destination(respond: Callable[[str, dict[str, Any]], Any]) -> tuple[FirehoseDestination, FakeService]:
+    return FirehoseDestination(CONNECTION, "orders"), FakeService("firehose", respond)
 
 
 def outcomes(*records: dict[str, str]) -> Any:
@@ -95,10 +94,10 @@ def test_a_batch_without_data_is_refused_even_unopened() -> None:
 
 def test_a_request_holds_all_entries() -> None:
     """To the delivery stream by name, in order."""
-    made, wire = destination(lambda _, __: outcomes(FINE, FINE))
+    made, service = destination(lambda _, __: outcomes(FINE, FINE))
 
     assert made.submit([b"a", b"b"]) == SubmitResult([], {}, [])
-    ((operation, sent),) = wire.calls
+    ((operation, sent),) = service.calls
     assert operation == "PutRecordBatch"
     assert sent == {
         "DeliveryStreamName": "orders",
@@ -176,7 +175,7 @@ def test_options_that_cannot_work_are_refused(given_options: dict[str, str], mes
 
 def test_a_record_that_is_too_large_is_refused() -> None:
     """Before it is sent; 1000 KiB are fine."""
-    ServiceWire("firehose", lambda _, params: outcomes(*[FINE] * len(params["Records"])))
+    FakeService("firehose", lambda _, params: outcomes(*[FINE] * len(params["Records"])))
 
     assert write_all(FIREHOSE, rows([b"x" * 1024_000])).records == 1
     with pytest.raises(InvalidRecordError, match="a record of 1024001 bytes"):
@@ -210,7 +209,7 @@ def test_a_writer_delivers_everything_in_spite_of_all(fates: list[int | str]) ->
                 stored.append(base64.b64decode(record["Data"]).decode())
         return outcomes(*results)
 
-    ServiceWire("firehose", respond)
+    FakeService("firehose", respond)
     figures = write_all(FIREHOSE, rows([str(n) for n in range(100)]), max_batch_size=20)
 
     assert sorted(stored, key=int) == [str(n) for n in range(100)]

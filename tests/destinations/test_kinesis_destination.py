@@ -1,4 +1,4 @@
-"""The destination kinesis at the level of HTTP: what is sent, what an answer means, what is fatal."""
+"""Destination kinesis over HTTP: requests, answers, and which errors are fatal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from botocore import exceptions as sdk
-from kinesis_wire import Wire, answer, refusal
+from fake_service import CONNECTION, FakeService, answer, refusal
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
@@ -20,21 +20,15 @@ from sluice.errors import OptionError, ServiceError
 from sluice.options import read_options
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
 
-CONNECTION = ConnectionConfig(
-    region="eu-west-1",
-    endpoint_url="http://kinesis.test",
-    access_key_id="id",
-    secret_access_key="very-secret",
-)
 ENTRIES = [KinesisEntry(b"a", "k"), KinesisEntry(b"b", "k", "7"), KinesisEntry(b"c", "l")]
 FINE = {"SequenceNumber": "1", "ShardId": "s"}
 
 
 @pytest.fixture(autouse=True)
-def _strangers() -> Iterator[None]:
-    batch_call._known.clear()
+def _no_endpoint_has_answered() -> Iterator[None]:
+    batch_call._answered.clear()
     yield
-    batch_call._known.clear()
+    batch_call._answered.clear()
 
 
 def accepted(count: int) -> Any:
@@ -42,11 +36,10 @@ def accepted(count: int) -> Any:
 
 
 def destination(
-    respond: Callable[[str, dict[str, Any]], Any], connection: ConnectionConfig = CONNECTION, **more: Any
-) -> tuple[KinesisStreamsDestination, Wire]:
-    wire = Wire(respond)
-    wire.install(client_for(connection, "kinesis"))
-    return KinesisStreamsDestination(connection, **({"stream_name": "orders"} | more)), wire
+    respond: Callable[[str, dict[str, Any]], Any], **more: Any
+) -> tuple[KinesisStreamsDestination, FakeService]:
+    service = FakeService("kinesis", respond)
+    return KinesisStreamsDestination(CONNECTION, **({"stream_name": "orders"} | more)), service
 
 
 def raised(respond: Callable[[str, dict[str, Any]], Any]) -> tuple[ServiceError, bool]:
@@ -57,11 +50,11 @@ def raised(respond: Callable[[str, dict[str, Any]], Any]) -> tuple[ServiceError,
 
 
 def test_a_request_holds_all_entries() -> None:
-    """Data, partition key and explicit hash key of every entry, in order, to the stream by name."""
-    made, wire = destination(lambda _, __: accepted(3))
+    """In their order, each with data, partition key and explicit hash key; the stream by name."""
+    made, service = destination(lambda _, __: accepted(3))
 
     assert made.submit(ENTRIES) == SubmitResult(failed=[], rejected=[])
-    (operation, sent) = wire.calls[0]
+    (operation, sent) = service.calls[0]
     assert operation == "PutRecords"
     assert sent["StreamName"] == "orders"
     assert [base64.b64decode(record["Data"]) for record in sent["Records"]] == [b"a", b"b", b"c"]
@@ -70,29 +63,29 @@ def test_a_request_holds_all_entries() -> None:
 
 
 def test_a_stream_can_be_named_by_its_arn() -> None:
-    """The ARN is sent; its region holds where none is given."""
+    """The ARN is sent. Its region is used unless the connection has one."""
     arn = "arn:aws:kinesis:ap-south-1:123456789012:stream/orders"
     anywhere = replace(CONNECTION, region=None)
-    wire = Wire(lambda _, __: accepted(3))
+    service = FakeService("kinesis", lambda _, __: accepted(3))
     seen = []
 
-    def client(connection: ConnectionConfig, service: str) -> Any:
+    def client(connection: ConnectionConfig, name: str) -> Any:
         seen.append(connection.region)
-        made = client_for(connection, service)
-        wire.install(made)
+        made = client_for(connection, name)
+        service.install(made)
         return made
 
     made = KinesisStreamsDestination(anywhere, stream_arn=arn, client=client)
     made.submit(ENTRIES)
 
     assert seen == ["ap-south-1"]
-    assert wire.calls[0][1]["StreamARN"] == arn
-    assert "StreamName" not in wire.calls[0][1]
+    assert service.calls[0][1]["StreamARN"] == arn
+    assert "StreamName" not in service.calls[0][1]
     assert made.name == "kinesis stream 'orders'"
 
 
-def test_refused_entries_are_found_by_their_place() -> None:
-    """Each result belongs to the entry at its index; the count in the answer is not relied upon."""
+def test_results_belong_to_entries_by_position() -> None:
+    """The answer's count of failures is not used."""
     throttled = {"ErrorCode": "ProvisionedThroughputExceededException", "ErrorMessage": "slow"}
     made, _ = destination(
         lambda _, __: answer(
@@ -106,8 +99,8 @@ def test_refused_entries_are_found_by_their_place() -> None:
     assert dict(result.codes) == {"ProvisionedThroughputExceededException": 1, "InternalFailure": 1}
 
 
-def test_too_few_results_are_no_success() -> None:
-    """An answer that does not speak for every entry is a damaged one: the batch goes again."""
+def test_an_answer_with_too_few_results_is_damaged() -> None:
+    """The batch is sent again."""
     error, fatal = raised(lambda _, __: accepted(2))
 
     assert "2 results for 3 records" in str(error)
@@ -126,8 +119,8 @@ def test_too_few_results_are_no_success() -> None:
         "KMSAccessDeniedException",
     ],
 )
-def test_what_another_attempt_will_not_change_is_fatal(code: str) -> None:
-    """No such stream, no access, a bad request, credentials that are not good (any more)."""
+def test_lasting_errors_are_fatal(code: str) -> None:
+    """A missing stream, no access, a malformed request, wrong or expired credentials."""
     error, fatal = raised(lambda _, __: refusal(code))
 
     assert fatal
@@ -146,8 +139,8 @@ def test_what_another_attempt_will_not_change_is_fatal(code: str) -> None:
         ("Unheard", 502),
     ],
 )
-def test_what_will_pass_is_retried(code: str, status: int) -> None:
-    """Throttling, and whatever is the service's own fault."""
+def test_transient_errors_are_retried(code: str, status: int) -> None:
+    """Throttling, and failures of the service itself."""
     _, fatal = raised(lambda _, __: refusal(code, status=status))
 
     assert not fatal
@@ -156,25 +149,25 @@ def test_what_will_pass_is_retried(code: str, status: int) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        sdk.ReadTimeoutError(endpoint_url="http://kinesis.test"),
-        sdk.ConnectTimeoutError(endpoint_url="http://kinesis.test"),
-        sdk.ConnectionClosedError(endpoint_url="http://kinesis.test"),
+        sdk.ReadTimeoutError(endpoint_url="http://service.test"),
+        sdk.ConnectTimeoutError(endpoint_url="http://service.test"),
+        sdk.ConnectionClosedError(endpoint_url="http://service.test"),
         ConnectionResetError("reset"),
     ],
 )
 def test_a_lost_connection_is_retried(error: Exception) -> None:
-    """Timeouts and dropped connections say nothing about the next attempt."""
+    """The next attempt may succeed after a timeout or a dropped connection."""
     _, fatal = raised(lambda _, __: error)
 
     assert not fatal
 
 
 def test_an_endpoint_that_never_answers_is_fatal_within_seconds() -> None:
-    """A wrong endpoint is named at once, not after the fifteen minutes a busy one is given."""
+    """Its address is probably wrong. It is not tried for `maxRetryDuration`, 15 minutes."""
     now = [100.0]
-    unreachable = sdk.EndpointConnectionError(endpoint_url="http://kinesis.test")
+    unreachable = sdk.EndpointConnectionError(endpoint_url="http://service.test")
     made, _ = destination(lambda _, __: unreachable, clock=lambda: now[0])
-    with pytest.raises(ServiceError, match=r"kinesis\.test") as caught:
+    with pytest.raises(ServiceError, match=r"service\.test") as caught:
         made.submit(ENTRIES)
     assert not made.is_fatal(caught.value)
     now[0] += 5.0
@@ -182,10 +175,10 @@ def test_an_endpoint_that_never_answers_is_fatal_within_seconds() -> None:
     assert made.is_fatal(caught.value)
 
 
-def test_an_endpoint_that_has_answered_is_waited_for() -> None:
-    """An outage is not a wrong endpoint; nor is it for the next epoch's destination in this process."""
+def test_an_endpoint_that_has_answered_before_is_retried() -> None:
+    """Its address is right. This holds for the next epoch's destination in the same process, too."""
     now = [100.0]
-    replies: list[Any] = [accepted(3), sdk.EndpointConnectionError(endpoint_url="http://kinesis.test")]
+    replies: list[Any] = [accepted(3), sdk.EndpointConnectionError(endpoint_url="http://service.test")]
     made, _ = destination(lambda _, __: replies[0], clock=lambda: now[0])
     made.submit(ENTRIES)
     made, _ = destination(lambda _, __: replies[1], clock=lambda: now[0])
@@ -196,8 +189,8 @@ def test_an_endpoint_that_has_answered_is_waited_for() -> None:
     assert not made.is_fatal(caught.value)
 
 
-def test_errors_of_the_sdk_itself_are_judged_too() -> None:
-    """is_fatal takes whatever a request may have raised, translated or not."""
+def test_is_fatal_takes_errors_of_the_sdk() -> None:
+    """As well as the errors that they are translated to."""
     made, _ = destination(lambda _, __: accepted(3))
     missing = sdk.ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "PutRecords")
     busy = sdk.ClientError({"Error": {"Code": "ProvisionedThroughputExceededException"}}, "PutRecords")
@@ -208,14 +201,14 @@ def test_errors_of_the_sdk_itself_are_judged_too() -> None:
 
 
 def test_no_secret_is_in_an_error() -> None:
-    """Messages reach logs that many people read."""
+    """Many people read the logs that messages get into."""
     error, _ = raised(lambda _, __: refusal("AccessDeniedException", "no"))
 
     assert "very-secret" not in f"{error!r} {error}"
 
 
 def test_sizes_count_the_partition_key_in_bytes() -> None:
-    """As Kinesis counts them: data plus the UTF-8 of the key."""
+    """The size of data and key in UTF-8, as Kinesis counts them."""
     made, _ = destination(lambda _, __: accepted(1))
 
     assert made.size_in_bytes(KinesisEntry(b"1234", "ab")) == 6
@@ -238,7 +231,7 @@ def test_sizes_count_the_partition_key_in_bytes() -> None:
     ],
 )
 def test_options_that_cannot_work_are_refused(given: dict[str, str], message: str) -> None:
-    """By name, before anything runs."""
+    """With their names, before the query starts."""
     values = read_options("test", KinesisStreamsDestination.OPTIONS, given)
     KinesisStreamsDestination.from_options(values, CONNECTION)
     with pytest.raises(OptionError) as caught:
@@ -248,7 +241,7 @@ def test_options_that_cannot_work_are_refused(given: dict[str, str], message: st
 
 
 def test_limits_are_those_of_the_interface() -> None:
-    """500 records, 10 MiB a request and a record; 50 requests in flight, 10,000 records buffered; 0.99."""
+    """A request: 500 records, 10 MiB. A record: 10 MiB. 50 requests in flight, 10,000 records buffered."""
     limits = KinesisStreamsDestination.LIMITS
 
     assert (limits.max_batch_size, limits.max_in_flight_requests, limits.max_buffered_requests) == (
@@ -260,8 +253,8 @@ def test_limits_are_those_of_the_interface() -> None:
     assert limits.aimd_decrease_factor == 0.99
 
 
-def test_a_writer_delivers_everything_in_spite_of_throttling() -> None:
-    """The writer, this destination and the SDK together: every record is accepted exactly once."""
+def test_throttled_records_are_delivered() -> None:
+    """Through the writer, the destination and the SDK: each record is accepted exactly once."""
     stored: list[bytes] = []
 
     def respond(_: str, params: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from importlib import metadata
 from typing import Any, ClassVar
 
 import pytest
-from service_wire import read_async_sink
+from fake_service import read_async_sink
 
 from sluice.destinations import read_sink, registry
 from sluice.destinations.kinesis import KinesisStreamsDestination

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from botocore import exceptions as sdk
-from service_wire import read_async_sink
+from fake_service import read_async_sink
 
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.s3_dead_letters import S3DeadLetterQueue

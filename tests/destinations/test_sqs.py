@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from botocore import exceptions as sdk
+from fake_service import CONNECTION, OPTIONS, FakeService, answer, read_async_sink, refusal, write_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinesis_wire import answer, refusal
-from service_wire import CONNECTION, OPTIONS, ServiceWire, read_async_sink, write_all
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
@@ -29,8 +28,8 @@ AB = [SqsMessage("a"), SqsMessage("b")]
 
 def destination(
     respond: Callable[[str, dict[str, Any]], Any], url: str = URL
-) -> tuple[SqsDestination, ServiceWire]:
-    return SqsDestination(CONNECTION, url), ServiceWire("sqs", respond)
+) -> tuple[SqsDestination, FakeService]:
+    return SqsDestination(CONNECTION, url), FakeService("sqs", respond)
 
 
 def results(accepted: Sequence[int], *failed: tuple[int, str, bool]) -> Any:
@@ -48,11 +47,11 @@ def results(accepted: Sequence[int], *failed: tuple[int, str, bool]) -> Any:
 
 def test_a_request_holds_all_that_a_message_has() -> None:
     """And nothing that it has not."""
-    made, wire = destination(lambda _, __: results([0, 1]))
+    made, service = destination(lambda _, __: results([0, 1]))
     full = SqsMessage("a", "g", "d", 7, {"kind": "x"})
 
     assert made.submit([full, SqsMessage("b")]) == SubmitResult([], {}, [])
-    ((operation, sent),) = wire.calls
+    ((operation, sent),) = service.calls
     assert operation == "SendMessageBatch"
     assert sent == {
         "QueueUrl": URL,
@@ -111,7 +110,7 @@ def test_a_code_that_speaks_of_the_queue_is_fatal() -> None:
 
 def test_a_message_refused_for_good_fails_the_task() -> None:
     """Unless there is a dead letter queue; the others of its batch are in the queue all the same."""
-    ServiceWire("sqs", lambda _, __: results([1], (0, "InvalidMessageContents", True)))
+    FakeService("sqs", lambda _, __: results([1], (0, "InvalidMessageContents", True)))
     with pytest.raises(
         InvalidRecordError, match=r"sqs queue 'orders': 1 record was refused .*InvalidMessageC"
     ):
@@ -176,7 +175,7 @@ def test_the_region_is_the_queues_unless_another_is_given() -> None:
         seen.append(connection.region)
         return client_for(CONNECTION, service)
 
-    ServiceWire("sqs", lambda _, __: results([0, 1]))
+    FakeService("sqs", lambda _, __: results([0, 1]))
     for region in (None, "us-east-1"):
         SqsDestination(ConnectionConfig(region=region), URL, client=client).submit(AB)
 
@@ -224,7 +223,7 @@ def test_options_that_cannot_work_are_refused(given_options: dict[str, str], mes
 
 def test_a_message_that_is_too_large_is_refused() -> None:
     """Before it is sent; 1 MiB is fine."""
-    ServiceWire("sqs", lambda _, __: results([0]))
+    FakeService("sqs", lambda _, __: results([0]))
 
     assert write_all(SQS, pa.record_batch([pa.array(["x" * 2**20])], names=["body"])).records == 1
     with pytest.raises(InvalidRecordError, match="a record of 1048577 bytes"):
@@ -232,7 +231,7 @@ def test_a_message_that_is_too_large_is_refused() -> None:
 
 
 class Queue:
-    """A FIFO queue behind the wire, in weather that is drawn: what becomes of each request.
+    """A FIFO queue behind the SDK, in weather that is drawn: what becomes of each request.
 
     A number: the messages whose bits are set are refused. ``lost``: they are accepted and the answer is
     lost. ``cut`` and ``throttle``: nothing is accepted.
@@ -284,7 +283,7 @@ def test_a_fifo_queue_gets_each_group_in_order(
     accepted, so none can be overtaken; a lost answer's message is known again by its deduplication id.
     """
     queue = Queue(weather)
-    ServiceWire("sqs", queue.respond)
+    FakeService("sqs", queue.respond)
     numbers = [str(n) for n in range(len(groups))]
     batch = pa.record_batch(
         [pa.array(numbers), pa.array(groups), pa.array(numbers)],
@@ -306,11 +305,11 @@ def test_a_fifo_queue_gets_each_group_in_order(
 def test_a_standard_queue_gets_everything(weather: list[int | str]) -> None:
     """Each message once where no answer was lost, in full requests: groups do not matter here."""
     queue = Queue(weather)
-    wire = ServiceWire("sqs", queue.respond)
+    service = FakeService("sqs", queue.respond)
     batch = pa.record_batch(
         [pa.array([str(n) for n in range(95)]), pa.array(["g"] * 95)], names=["body", "messageGroupId"]
     )
     write_all(SQS, batch)
 
     assert sorted(number for _, number in queue.messages) == list(range(95))
-    assert sorted(len(params["Entries"]) for _, params in wire.calls)[-9:] == [10] * 9
+    assert sorted(len(params["Entries"]) for _, params in service.calls)[-9:] == [10] * 9

@@ -1,4 +1,4 @@
-"""One batch operation of one service: calling it, and telling what passes from what does not."""
+"""Calls one batch operation of an AWS service and judges its errors and its answers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from botocore import exceptions as sdk
+from botocore import xform_name
 
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
@@ -21,30 +22,30 @@ __all__ = ["BatchCall", "Refusal", "Verdict"]
 
 EntryT = TypeVar("EntryT")
 
-# An endpoint that has never answered, for this long (seconds), is taken for a wrong one.
+# An endpoint that has not answered for this long (seconds), and never before, is taken for a wrong one.
 _FIRST_CONTACT: Final = 5.0
-# Those that have, while this process lives: a destination is made anew for every epoch.
-_known: Final[set[tuple[ConnectionConfig, str]]] = set()
-# Codes of single entries that speak of the whole target: no entry will be accepted.
-_OF_THE_TARGET: Final = re.compile(
+# Endpoints that have answered this process. Destinations are made anew for every epoch; this set stays.
+_answered: Final[set[tuple[ConnectionConfig, str]]] = set()
+
+# Error codes of single entries. These concern the target as a whole: it will accept no entry.
+_TARGET_CODES: Final = re.compile(
     r"AccessDenied|NotAuthorized|NotFound|NonExistent|UnrecognizedClient|ExpiredToken|InvalidSignature"
     r"|InvalidKMS|^Kms(?!Throttled)|^KMS(?!Throttling)"
 )
-# And those that speak of the entry: it will be refused again. All others are tried again, as services name
-# here what they could not do just now.
-_OF_THE_ENTRY: Final = re.compile(r"^(Invalid|Validation)")
+# These concern the entry: it would be refused again. All other codes are for passing failures.
+_ENTRY_CODES: Final = re.compile(r"^(Invalid|Validation)")
 
-Verdict = Literal["again", "never", "stop"]
+Verdict = Literal["retry", "reject", "fatal"]
 
 
 class Refusal(NamedTuple):
-    """What a service says of an entry that it did not accept.
+    """The service's reason for refusing one entry of a batch.
 
     Attributes:
-        code: the service's.
-        message: the service's.
-        verdict: ``again``: it may be accepted later; ``never``: the entry will be refused again;
-            ``stop``: so will every other one.
+        code: the service's error code.
+        message: the service's error message.
+        verdict: ``retry``: the entry may be accepted later. ``reject``: the service will never accept it.
+            ``fatal``: the service will accept no entry.
     """
 
     code: str
@@ -53,19 +54,19 @@ class Refusal(NamedTuple):
 
 
 class BatchCall:
-    """An operation that takes a batch, as a destination calls it: once, without retrier.
+    """One batch operation on one target. Calls it without retries: the writer retries.
 
     Args:
         connection: how to reach the service.
         service: as the SDK names it (``sqs``).
         operation: as the service spells it (``SendMessageBatch``).
-        target: what is written to, for messages.
-        transient: codes of errors that will pass, beyond those that every service has.
+        target: the stream, table or queue, for messages.
+        transient: error codes that are worth a retry, besides those of all services.
         client: makes the SDK's client; replaced in tests.
         clock: monotonic seconds.
     """
 
-    def __init__(  # noqa: PLR0913 - what an operation is called by
+    def __init__(  # noqa: PLR0913 - four name the operation, two are for tests
         self,
         connection: ConnectionConfig,
         service: str,
@@ -79,102 +80,105 @@ class BatchCall:
         self._connection = connection
         self._service = service
         self._operation = operation
-        self._method = re.sub(r"(?<!^)(?=[A-Z])", "_", operation).lower()
+        self._method = xform_name(operation)
         self._target = target
         self._transient = transient
         self._make_client = client
         self._clock = clock
-        self._first_try: float | None = None
+        self._first_call_at: float | None = None
 
     def __call__(self, **parameters: Any) -> dict[str, Any]:
-        """Calls the operation.
+        """Calls the operation once.
 
         Raises:
-            ServiceError: the call failed: nothing is known to have been accepted.
+            ServiceError: the call failed; no entry is known to have been accepted.
             OptionError: no client can be made from the connection options.
         """
-        if self._first_try is None:
-            self._first_try = self._clock()
+        if self._first_call_at is None:
+            self._first_call_at = self._clock()
         client = self._make_client(self._connection, self._service)
         try:
-            response: dict[str, Any] = getattr(client, self._method)(**parameters)
-        except Exception as error:  # noqa: BLE001 - whatever the SDK raises, it leaves as a ServiceError
+            answer: dict[str, Any] = getattr(client, self._method)(**parameters)
+        except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
             raise self.translated(error) from None
-        _known.add((self._connection, self._service))
-        return response
+        _answered.add((self._connection, self._service))
+        return answer
 
-    def damaged(self, what: str) -> ServiceError:
-        """The error for an answer that does not fit what was asked; the batch may be sent again."""
+    def damaged_answer(self, problem: str) -> ServiceError:
+        """A retryable error for an answer that does not match the request."""
         return ServiceError(
-            f"{self._operation} of {self._target}: {what}",
+            f"{self._operation} of {self._target}: {problem}",
             operation=self._operation,
             target=self._target,
             code="DamagedAnswer",
             retryable=True,
         )
 
-    def outcome(self, entries: Sequence[EntryT], refused: Mapping[int, Refusal]) -> SubmitResult[EntryT]:
-        """What became of `entries`, of which those at the places in `refused` were not accepted.
+    def result(self, entries: Sequence[EntryT], refused: Mapping[int, Refusal]) -> SubmitResult[EntryT]:
+        """The result of a request.
+
+        Args:
+            entries: the entries of the request.
+            refused: by index in `entries`; all others were accepted.
 
         Raises:
-            ServiceError: nothing will be accepted any more. Not to be retried.
+            ServiceError: the verdict of an entry is ``fatal``. Not retryable.
         """
-        again: list[int] = []
+        failed: list[int] = []
         rejected: list[Rejection[EntryT]] = []
-        for place, (code, message, verdict) in sorted(refused.items()):
-            if verdict == "stop":
+        for index, (code, message, verdict) in sorted(refused.items()):
+            if verdict == "fatal":
                 error = self.translated(
                     sdk.ClientError({"Error": {"Code": code, "Message": message}}, self._operation)
                 )
                 error.retryable = False
                 raise error
-            if verdict == "never":
-                rejected.append(Rejection(entries[place], f"{code}: {redact(message)}"))
+            if verdict == "reject":
+                rejected.append(Rejection(entries[index], f"{code}: {redact(message)}"))
             else:
-                again.append(place)
+                failed.append(index)
         return SubmitResult(
-            failed=[entries[place] for place in again],
-            codes=Counter(refused[place].code for place in again),
+            failed=[entries[index] for index in failed],
+            codes=Counter(refused[index].code for index in failed),
             rejected=rejected,
         )
 
-    def outcome_in_order(
-        self, entries: Sequence[EntryT], outcomes: Sequence[Outcome]
-    ) -> SubmitResult[EntryT]:
-        """What became of `entries`, by an answer with one outcome for each, in their order.
+    def result_in_order(self, entries: Sequence[EntryT], outcomes: Sequence[Outcome]) -> SubmitResult[EntryT]:
+        """The result of a request whose answer has one outcome for each entry, in their order.
 
-        Its count of failures is not relied upon: each outcome speaks for itself, by its ``ErrorCode``.
+        An entry was refused if its outcome has an error code. The answer's count of failures is not used.
 
         Raises:
-            ServiceError: the answer does not fit the entries, or as `outcome` does.
+            ServiceError: there are more or fewer outcomes than entries (retryable), or as `result` does.
         """
         if len(outcomes) != len(entries):
-            raise self.damaged(f"{len(outcomes)} results for {len(entries)} records")
+            raise self.damaged_answer(f"{len(outcomes)} results for {len(entries)} records")
         refused = {
-            place: Refusal(each.error_code, each.error_message or "", self.verdict(each.error_code))
-            for place, each in enumerate(outcomes)
+            index: Refusal(each.error_code, each.error_message or "", self.verdict(each.error_code))
+            for index, each in enumerate(outcomes)
             if each.error_code
         }
-        return self.outcome(entries, refused)
+        return self.result(entries, refused)
 
     def verdict(self, code: str) -> Verdict:
-        """What the code of a single entry says of another attempt."""
+        """What to do about an entry that was refused with `code`."""
         name = re.split(r"[.#]", code)[-1]
         if name in self._transient:
-            return "again"
-        if _OF_THE_TARGET.search(name):
-            return "stop"
-        return "never" if _OF_THE_ENTRY.search(name) else "again"
+            return "retry"
+        if _TARGET_CODES.search(name):
+            return "fatal"
+        return "reject" if _ENTRY_CODES.search(name) else "retry"
 
-    def is_passing(self, code: str) -> bool:
-        """Whether the code of a single entry says that it may well be accepted later."""
+    def is_transient(self, code: str) -> bool:
+        """Whether a whole request that failed with `code` would be retried."""
         return self.translated(sdk.ClientError({"Error": {"Code": code}}, self._operation)).retryable
 
     def is_fatal(self, error: Exception) -> bool:
-        """Fatal is what another attempt will not change: nothing to write to, no access, bad credentials.
+        """Whether to give up after `error`, because another attempt would fail, too.
 
-        Throttling, a failure of the service, a timeout or a lost connection is not, unless the
-        endpoint has never answered at all: then it is more likely to be the wrong one.
+        Fatal: a missing target, no access, a malformed request, bad credentials. Not fatal: throttling,
+        failures of the service, timeouts and lost connections. If the endpoint has never answered, the last
+        two are fatal 5 s after the first call, because then its address is probably wrong.
         """
         if isinstance(error, OptionError):
             return True
@@ -182,13 +186,13 @@ class BatchCall:
             error = self.translated(error)
         if not error.retryable:
             return True
-        known = (self._connection, self._service) in _known
-        if known or not is_unanswered(error) or error.code == "ReadTimeoutError":
+        answered = (self._connection, self._service) in _answered
+        if answered or not is_unanswered(error) or error.code == "ReadTimeoutError":
             return False
-        return self._first_try is not None and self._clock() - self._first_try >= _FIRST_CONTACT
+        return self._first_call_at is not None and self._clock() - self._first_call_at >= _FIRST_CONTACT
 
     def translated(self, error: Exception) -> ServiceError:
-        """What `error` of the SDK means."""
+        """The ServiceError for an error of the SDK."""
         translated = translate(
             error,
             operation=self._operation,
@@ -198,5 +202,5 @@ class BatchCall:
         if translated.code in self._transient:
             translated.retryable = True
         if not is_unanswered(translated):
-            _known.add((self._connection, self._service))
+            _answered.add((self._connection, self._service))
         return translated

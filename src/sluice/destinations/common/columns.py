@@ -1,9 +1,9 @@
-"""Columns by name, as destinations with a fixed set of them need it."""
+"""Columns by name, for destinations that take a fixed set of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,16 +11,28 @@ import pyarrow.compute as pc
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.sink.contracts import StructType
 
-__all__ = ["Column", "check_columns", "column_of", "first_row", "invalid_row"]
+__all__ = [
+    "ROWS_AT_A_TIME",
+    "Column",
+    "binary_values",
+    "check_columns",
+    "column_of",
+    "first_row",
+    "invalid_row",
+    "required_column",
+]
+
+ROWS_AT_A_TIME: Final = 1024
+"""Rows that a converter turns into Python objects at once, so that a large batch needs little memory."""
 
 
 class Column(NamedTuple):
     """A column that a destination takes.
 
     Attributes:
-        name: as the documentation spells it; names are compared as Spark does, without regard to case.
-        types: the Spark types it may have, as SQL spells them; "string" includes collated strings.
-        required: refused when missing.
+        name: as the documentation spells it. Names of columns are compared without regard to case.
+        types: the Spark types it may have, as SQL spells them; ``string`` includes collated strings.
+        required: rows without this column are refused.
     """
 
     name: str
@@ -29,11 +41,15 @@ class Column(NamedTuple):
 
     @property
     def allowed(self) -> str:
+        """The types, for messages."""
         return " or ".join(self.types)
 
 
 def check_columns(destination: str, columns: Sequence[Column], schema: StructType) -> list[str]:
-    """The names, as in `columns`, of those that are there. Other columns are left alone.
+    """Checks the columns of a schema; those with other names are ignored.
+
+    Returns:
+        The names of the columns that the schema has, spelled as in `columns`.
 
     Raises:
         OptionError: names all columns that are missing, there twice or of a wrong type.
@@ -62,20 +78,58 @@ def check_columns(destination: str, columns: Sequence[Column], schema: StructTyp
 
 
 def column_of(batch: pa.RecordBatch, name: str) -> Any:
-    """The Arrow array of column `name`, or None."""
+    """The Arrow array of column `name`, in any case; None if the batch has no such column."""
     for position, found in enumerate(batch.schema.names):
         if found.lower() == name.lower():
             return batch.column(position)
     return None
 
 
+def required_column(destination: str, column: Column, batch: pa.RecordBatch) -> Any:
+    """The Arrow array of a column. Raises OptionError if the batch has no such column."""
+    array = column_of(batch, column.name)
+    if array is None:
+        raise OptionError(
+            f"destination '{destination}': column '{column.name}' ({column.allowed}) is required"
+        )
+    return array
+
+
+def binary_values(destination: str, column: Column, array: Any, first: int) -> list[bytes]:
+    """The values of a binary or string column; strings as UTF-8.
+
+    Args:
+        destination: for messages.
+        column: for messages.
+        array: some rows of the column.
+        first: the number of the first row in its batch.
+
+    Raises:
+        InvalidRecordError: a value is null.
+    """
+    if array.null_count:
+        raise invalid_row(
+            destination, first + first_row(pc.is_null(array)), f"column '{column.name}' is null"
+        )
+    if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
+        array = array.cast(pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary())
+    values: list[bytes] = array.to_pylist()
+    return values
+
+
 def first_row(mask: Any) -> int:
-    """The first row for which an Arrow array of booleans is true; -1 for none."""
+    """The index of the first true value in an Arrow array of booleans; -1 if there is none."""
     return int(pc.index(pc.fill_null(mask, fill_value=False), value=True).as_py())
 
 
 def invalid_row(destination: str, row: int, why: str) -> InvalidRecordError:
-    """The error for a row that can never be delivered. `why` holds none of its data."""
+    """The error for a row that can never be delivered.
+
+    Args:
+        destination: for the message.
+        row: its number in the batch, counted from 0.
+        why: must not hold any of the row's data.
+    """
     return InvalidRecordError(
         f"destination '{destination}': row {row} of a batch of rows (counted from 0): {why}"
     )

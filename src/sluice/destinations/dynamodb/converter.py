@@ -1,4 +1,4 @@
-"""Rows as writes to a table: items to put, keys to delete."""
+"""Makes DynamoDB writes from rows: items to put, keys to delete."""
 
 from __future__ import annotations
 
@@ -7,36 +7,33 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from sluice.destinations.common.columns import invalid_row
+from sluice.destinations.common.columns import ROWS_AT_A_TIME, invalid_row
 from sluice.destinations.dynamodb.values import (
     AttributeValue,
-    UnfitError,
+    UnsupportedValueError,
     canonical,
     serializer,
     size_of_item,
-    unfit_type,
+    unsupported_type,
 )
-from sluice.errors import OptionError
+from sluice.errors import InvalidRecordError, OptionError
 from sluice.sink.contracts import StructType
 
 __all__ = ["DynamoDbRowConverter", "DynamoDbWrite"]
 
 _NAME: Final = "dynamodb"
 _ITEM: Final = "item"
-_LONGEST_KEY: Final = 2048  # bytes; of a sort key the service takes 1024
-_KEY_TYPES: Final = ("S", "N", "B")
-# Rows turned into Python objects at a time, whatever the size of the batch they come in.
-_SLICE: Final = 1024
+_MAX_KEY: Final = 2048  # bytes, for a partition key; a sort key has at most 1024
 
 
 class DynamoDbWrite(NamedTuple):
     """One write.
 
     Attributes:
-        operation: what is done.
-        attributes: the item to put, or the key to delete, in the form of the low-level API.
-        key: what the writes to one item have in common; None where the key is not known.
-        size: bytes, as the service counts them.
+        operation: ``PUT`` or ``DELETE``.
+        attributes: the item to put, or the key to delete.
+        key: equal for writes to the same item; None if the table's key columns are not known.
+        size: bytes, as DynamoDB counts them.
     """
 
     operation: Literal["PUT", "DELETE"]
@@ -45,27 +42,34 @@ class DynamoDbWrite(NamedTuple):
     size: int
 
 
-class _Rows(NamedTuple):
-    """The columns of a batch, told apart."""
+class _Columns(NamedTuple):
+    """The columns of a batch, by what they are for.
 
-    names: list[str]  # of attributes
-    columns: list[Any]
+    Attributes:
+        names: of the attributes.
+        arrays: of the attributes.
+        operations: the operation column; None without option ``operationColumn``.
+        items: the column ``item``, if its fields are the attributes and some rows of it are null; else None.
+    """
+
+    names: list[str]
+    arrays: list[Any]
     operations: Any
-    items: Any  # the column `item`, where that is what is written
+    items: Any
 
 
 class DynamoDbRowConverter:
-    """Makes writes of rows.
+    """Makes writes from rows.
 
-    Every column is an attribute of its name. A struct `item` that is the only column (beside that of the
-    operation) is an item of its own: its fields are the attributes. Null is no attribute.
+    Every column becomes an attribute. If the only column, besides the operation column, is a struct named
+    ``item``, its fields become the attributes instead. A null becomes no attribute.
 
-    Of rows in one batch with the same key only the last is written; which others came before it makes no
-    difference to the table. Across batches the writer keeps order: see `DynamoDbDestination.ordering_key`.
+    Of the rows of one batch that have the same key, only the last is written. Across batches the writer keeps
+    the order of writes with the same key: see `DynamoDbDestination.ordering_key`.
 
     Args:
-        key_columns: the attributes of the table's key; empty where they are not given.
-        operation_column: the column that holds ``PUT`` or ``DELETE``; without one every row is put.
+        key_columns: the attributes of the table's key; empty if not known.
+        operation_column: the column that holds ``PUT`` or ``DELETE``; without it every row is put.
     """
 
     def __init__(self, *, key_columns: Sequence[str] = (), operation_column: str | None = None) -> None:
@@ -77,7 +81,7 @@ class DynamoDbRowConverter:
 
         Raises:
             OptionError: a column that an option names is missing or has the wrong type, or a column has a
-                type that a table cannot hold.
+                type that DynamoDB cannot hold.
         """
         problems: list[str] = []
         fields = {field.name: field.dataType for field in schema.fields}
@@ -96,46 +100,50 @@ class DynamoDbRowConverter:
         if not fields:
             problems.append("there is no column to write")
         for name, kind in fields.items():
-            why = "has no name" if not name else unfit_type(kind)
+            why = "has no name" if not name else unsupported_type(kind)
             if why is not None:
                 problems.append(f"column '{name}' {why}")
-        problems += filter(None, (_unfit_key(key, fields) for key in self._keys))
+        problems += filter(None, (_key_problem(key, fields) for key in self._keys))
         if problems:
             raise OptionError(f"destination '{_NAME}': " + "; ".join(problems))
 
     def convert(self, batch: pa.RecordBatch) -> Iterator[DynamoDbWrite]:
-        """The writes of a batch, made slice by slice as they are asked for.
+        """The writes of a batch, made lazily.
 
         Raises:
-            InvalidRecordError: a row that the table would never take.
+            InvalidRecordError: the table would not accept a row.
             OptionError: a column that an option names is missing.
         """
-        rows = self._told_apart(batch)
-        last = self._last_rows(rows)
-        serializers = [serializer(column.type) for column in rows.columns]
-        key_places = [place for place, name in enumerate(rows.names) if name in self._keys]
-        for start in range(0, batch.num_rows, _SLICE):
-            values = [_values(each.slice(start, _SLICE), start) for each in rows.columns]
-            operations = None if rows.operations is None else rows.operations.slice(start, _SLICE).to_pylist()
-            for offset in range(min(_SLICE, batch.num_rows - start)):
+        columns = self._split_columns(batch)
+        last_rows = self._last_rows(columns)
+        serializers = [serializer(array.type) for array in columns.arrays]
+        key_positions = [position for position, name in enumerate(columns.names) if name in self._keys]
+        all_positions = range(len(columns.names))
+        names, items = columns.names, columns.items
+        for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
+            values = [_values(array.slice(start, ROWS_AT_A_TIME), start) for array in columns.arrays]
+            operations = None
+            if columns.operations is not None:
+                operations = columns.operations.slice(start, ROWS_AT_A_TIME).to_pylist()
+            for offset in range(min(ROWS_AT_A_TIME, batch.num_rows - start)):
                 row = start + offset
-                if rows.items is not None and not rows.items[row].is_valid:
-                    raise invalid_row(_NAME, row, "column 'item' is null")
+                if items is not None and not items[row].is_valid:
+                    raise _invalid(row, "column 'item' is null")
                 operation = _operation(row, operations[offset]) if operations is not None else "PUT"
-                places = key_places if operation == "DELETE" else range(len(rows.names))
+                positions = key_positions if operation == "DELETE" else all_positions
                 attributes: dict[str, AttributeValue] = {}
-                for place in places:
-                    value = values[place][offset]
+                for position in positions:
+                    value = values[position][offset]
                     if value is not None:
                         try:
-                            attributes[rows.names[place]] = serializers[place](value)
-                        except UnfitError as error:
-                            raise invalid_row(_NAME, row, f"column '{rows.names[place]}' {error}") from None
+                            attributes[names[position]] = serializers[position](value)
+                        except UnsupportedValueError as error:
+                            raise _invalid(row, f"column '{names[position]}' {error}") from None
                 key = self._key(row, attributes)
-                if key is None or last[key] == row:
+                if key is None or last_rows[key] == row:
                     yield DynamoDbWrite(operation, attributes, key, size_of_item(attributes))
 
-    def _told_apart(self, batch: pa.RecordBatch) -> _Rows:
+    def _split_columns(self, batch: pa.RecordBatch) -> _Columns:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         operations = None
         if self._operation is not None:
@@ -152,48 +160,47 @@ class DynamoDbRowConverter:
         missing = [key for key in self._keys if key not in columns]
         if missing:
             raise OptionError(f"destination '{_NAME}': there is no column '{missing[0]}' (keyColumns)")
-        return _Rows(list(columns), list(columns.values()), operations, items)
+        return _Columns(list(columns), list(columns.values()), operations, items)
 
-    def _last_rows(self, rows: _Rows) -> dict[Hashable, int]:
+    def _last_rows(self, columns: _Columns) -> dict[Hashable, int]:
         """The last row of every key."""
         if not self._keys:
             return {}
-        columns = [rows.columns[rows.names.index(key)] for key in self._keys]
-        serializers = [serializer(column.type) for column in columns]
+        arrays = [columns.arrays[columns.names.index(key)] for key in self._keys]
+        serializers = [serializer(array.type) for array in arrays]
 
         def key(values: tuple[Any, ...]) -> Hashable:
             if None in values:
-                return None  # refused when it is the row's turn
+                return None  # `convert` refuses the row when it comes to it
             try:
                 return tuple(canonical(make(value)) for make, value in zip(serializers, values, strict=True))
-            except UnfitError:
-                return None  # so is this
+            except UnsupportedValueError:
+                return None  # likewise
 
-        rows_of_keys = zip(*(_values(column, 0) for column in columns), strict=True)
-        return {key(values): row for row, values in enumerate(rows_of_keys)}
+        keys = zip(*(_values(array, 0) for array in arrays), strict=True)
+        return {key(values): row for row, values in enumerate(keys)}
 
     def _key(self, row: int, attributes: Mapping[str, AttributeValue]) -> Hashable:
         if not self._keys:
             if not attributes:
-                raise invalid_row(_NAME, row, "every column is null")
+                raise _invalid(row, "every column is null")
             return None
         for name in self._keys:
             value = attributes.get(name)
             if value is None:
-                raise invalid_row(_NAME, row, f"column '{name}' (keyColumns) is null")
+                raise _invalid(row, f"column '{name}' (keyColumns) is null")
             if value.get("S") == "" or value.get("B") == b"":
-                raise invalid_row(_NAME, row, f"column '{name}' (keyColumns) is empty")
-            if size_of_item({"": value}) > _LONGEST_KEY:
-                raise invalid_row(
-                    _NAME, row, f"column '{name}' (keyColumns) is longer than {_LONGEST_KEY} bytes"
-                )
+                raise _invalid(row, f"column '{name}' (keyColumns) is empty")
+            if size_of_item({"": value}) > _MAX_KEY:
+                raise invalid_row(_NAME, row, f"column '{name}' (keyColumns) is longer than {_MAX_KEY} bytes")
         return tuple(canonical(attributes[name]) for name in self._keys)
 
     def _is_operation(self, name: str) -> bool:
         return self._operation is not None and name.lower() == self._operation.lower()
 
 
-def _unfit_key(key: str, fields: Mapping[str, Any]) -> str | None:
+def _key_problem(key: str, fields: Mapping[str, Any]) -> str | None:
+    """The reason why the column `key` cannot be a key column; None if it can."""
     if key not in fields:
         near = next((name for name in fields if name.lower() == key.lower()), None)
         hint = "" if near is None else f", only '{near}', and names of attributes tell upper from lower case"
@@ -211,22 +218,26 @@ def _operation(row: int, text: str | None) -> Literal["PUT", "DELETE"]:
     if operation == "DELETE":
         return "DELETE"
     what = "is null" if text is None else "is something else"
-    raise invalid_row(_NAME, row, f"operationColumn {what}: allowed are PUT and DELETE")
+    raise _invalid(row, f"operationColumn {what}: allowed are PUT and DELETE")
 
 
 def _values(column: Any, start: int) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
-        # Spark's dates and timestamps reach further than Python's.
-        row = next((row for row, value in enumerate(column, start) if not _is_in_python(value)), start)
-        raise invalid_row(_NAME, row, "a date or timestamp is not in the years 1 to 9999") from None
+        # Spark has dates and timestamps before the year 1 and after 9999, Python has not.
+        row = next((row for row, value in enumerate(column, start) if not _fits_python(value)), start)
+        raise _invalid(row, "a date or timestamp is not in the years 1 to 9999") from None
     return values
 
 
-def _is_in_python(value: Any) -> bool:
+def _fits_python(value: Any) -> bool:
     try:
         value.as_py()
     except (ValueError, OverflowError):
         return False
     return True
+
+
+def _invalid(row: int, why: str) -> InvalidRecordError:
+    return invalid_row(_NAME, row, why)

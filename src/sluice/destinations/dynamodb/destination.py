@@ -21,18 +21,21 @@ from sluice.destinations.dynamodb.converter import DynamoDbRowConverter, DynamoD
 from sluice.destinations.dynamodb.values import canonical
 from sluice.errors import ServiceError
 from sluice.options import TEXT, Kind, Option, OptionValues, matching
+from sluice.sink.bases import BaseDestination
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
 
 __all__ = ["DynamoDbDestination"]
 
 _KB: Final = 1000
-_UNPROCESSED: Final = Refusal("UnprocessedItem", "", "again")
-_STILL_WRITING: Final = Refusal("StillBeingWritten", "", "again")
-_STAND_IN: Final[Any] = ({"DeleteRequest": {"Key": {}}},)
-# Of tables that are replicated with strong consistency: two regions wrote at once.
+_UNPROCESSED: Final = Refusal("UnprocessedItem", "", "retry")
+_STILL_WRITING: Final = Refusal("StillBeingWritten", "", "retry")
+_PLACEHOLDER: Final[Any] = ({"DeleteRequest": {"Key": {}}},)
+# From global tables with strong consistency, when two regions write an item at the same time.
 _TRANSIENT: Final = frozenset({"ReplicatedWriteConflictException"})
-_ARN = re.compile(r"arn:aws[a-z-]*:dynamodb:(?P<region>[a-z0-9-]+):\d{12}:table/(?P<name>[a-zA-Z0-9_.-]+)")
+_ARN: Final = re.compile(
+    r"arn:aws[a-z-]*:dynamodb:(?P<region>[a-z0-9-]+):\d{12}:table/(?P<name>[a-zA-Z0-9_.-]+)"
+)
 
 
 def _parse_keys(text: str) -> tuple[str, ...]:
@@ -47,41 +50,41 @@ TABLE_NAME = Option(
     matching(
         "string",
         "3 to 255 letters, digits or any of _.-, or arn:aws:dynamodb:<region>:<account>:table/<name>",
-        re.compile(rf"[a-zA-Z0-9_.-]{{3,255}}|{_ARN.pattern}"),
+        rf"[a-zA-Z0-9_.-]{{3,255}}|{_ARN.pattern}",
     ),
     None,
-    "Name or ARN of the table; the region of an ARN holds unless `region` is given.",
+    "Name or ARN of the table. The region is that of the ARN unless `region` is set.",
     required=True,
 )
 OPERATION_COLUMN = Option(
     "operationColumn",
     TEXT,
     None,
-    "Column that holds `PUT` or `DELETE`, and is not written; needs `keyColumns`. Without it all is put.",
+    "Column with `PUT` or `DELETE`, which is not written; needs `keyColumns`. Without it every row is put.",
 )
 KEY_COLUMNS: Option[tuple[str, ...]] = Option(
     "keyColumns",
     Kind("names", "the one or two columns of the table's key, comma-separated", _parse_keys),
     None,
-    "The table's key: one column, or two with a comma between. Rows of one key may be written more than once "
-    "then, and the last one wins; without it they are refused by the service where they meet in a request.",
+    "The table's key: one column, or two with a comma between. With it, the last of several rows with the "
+    "same key wins. Without it, DynamoDB refuses a request that has two such rows.",
 )
 
 
-class DynamoDbDestination:
-    """A table, as the async sink sees it.
+class DynamoDbDestination(BaseDestination[DynamoDbWrite]):
+    """Writes items to a table.
 
     Args:
         connection: how to reach the service.
-        table: name or ARN.
-        key_columns: the table's key, where it is known.
-        operation_column: the column that holds ``PUT`` or ``DELETE``.
+        table: name or ARN of the table.
+        key_columns: the table's key columns; empty if not known.
+        operation_column: the column that holds ``PUT`` or ``DELETE``; None to put every row.
         client: makes the SDK's client; replaced in tests.
         clock: monotonic seconds.
 
     Attributes:
-        ordering_key: the key of the item that is written, so that of several writes to one item none is
-            sent before the one before it has been accepted; None where the key is not known.
+        ordering_key: the key of the written item: the next write to an item is sent when the one before it
+            has been accepted. None if the key columns are not known.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]] = (TABLE_NAME, OPERATION_COLUMN, KEY_COLUMNS)
@@ -91,7 +94,7 @@ class DynamoDbDestination:
         max_record_size_in_bytes=400 * _KB,
     )
 
-    def __init__(  # noqa: PLR0913 - the options, and what tests replace
+    def __init__(  # noqa: PLR0913 - four options, and two for tests
         self,
         connection: ConnectionConfig,
         table: str,
@@ -114,17 +117,15 @@ class DynamoDbDestination:
         self._lock = threading.Lock()
         self._being_written: set[Hashable] = set()
         self.name = f"dynamodb table '{name}'"
-        self.ordering_key: Callable[[DynamoDbWrite], Hashable] | None = _key if self._keys else None
+        self.ordering_key = _key if self._keys else None
 
     @classmethod
     def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> DynamoDbDestination | None:
-        """Makes the destination from the options. What cannot be is noted in `values`."""
+        """See `DestinationClass.from_options`."""
         table, keys = values.get(TABLE_NAME), values.get(KEY_COLUMNS) or ()
         operation = values.get(OPERATION_COLUMN)
         if operation is not None and not values.given(KEY_COLUMNS):
-            values.reject(
-                OPERATION_COLUMN.key, f"needs '{KEY_COLUMNS.key}': what to delete is known by its key"
-            )
+            values.reject(OPERATION_COLUMN.key, f"needs '{KEY_COLUMNS.key}': an item is deleted by its key")
         if operation is not None and operation.lower() in (key.lower() for key in keys):
             values.reject(
                 OPERATION_COLUMN.key, f"is {operation!r}, which is one of '{KEY_COLUMNS.key}' as well"
@@ -135,18 +136,18 @@ class DynamoDbDestination:
         return DynamoDbRowConverter(key_columns=self._keys, operation_column=self._operation)
 
     def size_in_bytes(self, entry: DynamoDbWrite) -> int:
-        """Names and values of all attributes; of a deletion those of the key."""
+        """The size of the names and values of the item, or of the key to delete."""
         return entry.size
 
     def submit(self, entries: Sequence[DynamoDbWrite]) -> SubmitResult[DynamoDbWrite]:
         """Calls ``BatchWriteItem`` once.
 
         Raises:
-            ServiceError: nothing is known to have been accepted.
+            ServiceError: no write is known to have been accepted.
             OptionError: no client can be made from the connection options.
         """
         with self._lock:
-            # A request that timed out may still run, and would put its older item on top of this one.
+            # A request that has timed out may still run. Its older items must not overwrite newer ones.
             held = {n: _STILL_WRITING for n, entry in enumerate(entries) if entry.key in self._being_written}
             sent = [entry for n, entry in enumerate(entries) if n not in held]
             keys = {entry.key for entry in sent} - {None}
@@ -157,24 +158,24 @@ class DynamoDbDestination:
             with self._lock:
                 self._being_written -= keys
         refused = {id(entry): _UNPROCESSED for entry in unprocessed}
-        return self._call.outcome(
+        return self._call.result(
             entries,
             held | {n: refused[id(entry)] for n, entry in enumerate(entries) if id(entry) in refused},
         )
 
     def _write(self, entries: Sequence[DynamoDbWrite]) -> list[DynamoDbWrite]:
-        """Writes, and returns what was not."""
+        """Sends one request; returns the writes that the answer calls unprocessed."""
         try:
-            # Its endpoint may depend on the table, which the SDK has to see.
-            ready = PreparedParameter(
-                {self._table: list(map(_as_request, entries))}, {self._table: _STAND_IN}
+            # The placeholder names the table, because the SDK may choose the endpoint by the table.
+            items = PreparedParameter(
+                {self._table: list(map(_as_request, entries))}, {self._table: _PLACEHOLDER}
             )
-            answer = self._call(RequestItems=ready)
+            answer = self._call(RequestItems=items)
         except ServiceError as error:
             if "duplicates" in str(error) and not self._keys:
                 error.args = (f"{error} (option 'keyColumns' makes the last of several rows of a key win)",)
             raise
-        # By whatever name the service has for the table; there is one only.
+        # One table, under its name or its ARN.
         left = [write for writes in (answer.get("UnprocessedItems") or {}).values() for write in writes]
         if not left:
             return []
@@ -185,7 +186,7 @@ class DynamoDbDestination:
         for write in left:
             candidates = by_content.get(_content(write))
             if not candidates:
-                raise self._call.damaged("an unprocessed item that was not in the request")
+                raise self._call.damaged_answer("an unprocessed item that was not in the request")
             unprocessed.append(candidates.pop())
         return unprocessed
 
@@ -194,7 +195,7 @@ class DynamoDbDestination:
         return self._call.is_fatal(error)
 
     def close(self) -> None:
-        """Nothing to let go of: clients live as long as the process."""
+        """Does nothing: clients live as long as the process."""
 
 
 def _key(entry: DynamoDbWrite) -> Hashable:
@@ -208,7 +209,7 @@ def _as_request(entry: DynamoDbWrite) -> dict[str, Any]:
 
 
 def _content(request: Mapping[str, Any]) -> Hashable:
-    """The same for a request and for the service's own way of writing it."""
+    """A hashable form of a write, the same for our request and for the service's copy of it."""
     ((operation, parameters),) = ((name, value) for name, value in request.items() if value)
     ((_, attributes),) = parameters.items()
     return operation, canonical({"M": attributes})

@@ -1,4 +1,4 @@
-"""Values of Spark as attribute values of DynamoDB, and how large they are there.
+"""Spark values as DynamoDB attribute values, and the sizes that DynamoDB counts for them.
 
 Types: https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/HowItWorks.NamingRulesDataTypes.html
 Sizes: https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/CapacityUnitCalculations.html
@@ -16,18 +16,26 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-__all__ = ["AttributeValue", "UnfitError", "canonical", "serializer", "size_of_item", "unfit_type"]
+__all__ = [
+    "AttributeValue",
+    "UnsupportedValueError",
+    "canonical",
+    "serializer",
+    "size_of_item",
+    "unsupported_type",
+]
 
-# As the low-level API has it: {"S": "text"}, {"N": "1.5"}, {"M": {"name": {"BOOL": True}}}.
 AttributeValue = Mapping[str, Any]
+"""A value in the form of the low-level API: ``{"S": "a"}``, ``{"N": "1.5"}``, ``{"L": [{"BOOL": True}]}``."""
+
 _Serializer = Callable[[Any], AttributeValue]
 
 NULL: Final[AttributeValue] = {"NULL": True}
-_DEEPEST: Final = 32
-_MOST_DIGITS: Final = 38
-_TOO_LARGE: Final = 1e126
+_MAX_DEPTH: Final = 32
+_MAX_DIGITS: Final = 38
+_UPPER_BOUND: Final = 1e126
 _SMALLEST: Final = 1e-130
-_COLLECTION_OVERHEAD: Final = 3
+_COLLECTION_OVERHEAD: Final = 3  # bytes
 _SCALARS: Final = frozenset(
     {
         "bigint",
@@ -50,43 +58,48 @@ _SCALARS: Final = frozenset(
 )
 
 
-class UnfitError(ValueError):
-    """A value that DynamoDB cannot hold. The message says why and holds none of it."""
+class UnsupportedValueError(ValueError):
+    """A value that DynamoDB cannot hold. The message gives the reason, without the value."""
 
 
 # --- Spark's types ------------------------------------------------------------------------------------
 
 
-def unfit_type(kind: Any, depth: int = 1) -> str | None:
-    """Why a Spark type cannot be written, or None. Nested types are looked through."""
-    if depth > _DEEPEST:
-        return f"is nested deeper than {_DEEPEST} levels"
+def unsupported_type(kind: Any, depth: int = 1) -> str | None:
+    """The reason why a Spark type, or a type nested in it, cannot be written; None if it can.
+
+    Args:
+        kind: a `DataType` of PySpark.
+        depth: nesting level of `kind`, 1 for a column.
+    """
+    if depth > _MAX_DEPTH:
+        return f"is nested deeper than {_MAX_DEPTH} levels"
     if hasattr(kind, "elementType"):
-        return unfit_type(kind.elementType, depth + 1)
+        return unsupported_type(kind.elementType, depth + 1)
     if hasattr(kind, "keyType"):
-        return _unfit_map(kind, depth)
+        return _unsupported_map(kind, depth)
     if hasattr(kind, "fields"):
-        return _unfit_struct(kind.fields, depth)
+        return _unsupported_struct(kind.fields, depth)
     if _scalar(kind) in _SCALARS:
         return None
-    return f"has type {kind.simpleString()}, which DynamoDB has no counterpart of: cast it to string"
+    return f"has type {kind.simpleString()}, which DynamoDB does not have: cast it to string"
 
 
-def _unfit_map(kind: Any, depth: int) -> str | None:
+def _unsupported_map(kind: Any, depth: int) -> str | None:
     if _scalar(kind.keyType) not in ("string", "char", "varchar"):
         return f"has a map with keys of type {kind.keyType.simpleString()}: allowed is string"
-    return unfit_type(kind.valueType, depth + 1)
+    return unsupported_type(kind.valueType, depth + 1)
 
 
-def _unfit_struct(fields: Sequence[Any], depth: int) -> str | None:
+def _unsupported_struct(fields: Sequence[Any], depth: int) -> str | None:
     names = [field.name for field in fields]
     if "" in names or len(set(names)) < len(names):
         return "has a struct with a field that is there twice, or has no name"
-    return next(filter(None, (unfit_type(field.dataType, depth + 1) for field in fields)), None)
+    return next(filter(None, (unsupported_type(field.dataType, depth + 1) for field in fields)), None)
 
 
 def _scalar(kind: Any) -> str:
-    """The name of a type without what follows: ``decimal(10,2)``, ``string collate UNICODE``."""
+    """The name of a type without its parameters: ``decimal`` for ``decimal(10,2)``."""
     return re.split(r"[( ]", kind.simpleString(), maxsplit=1)[0]
 
 
@@ -94,9 +107,9 @@ def _scalar(kind: Any) -> str:
 
 
 def serializer(kind: pa.DataType) -> _Serializer:
-    """What makes attribute values of the Python values (not None) of an Arrow type.
+    """A function that makes attribute values from the Python values of an Arrow type, except None.
 
-    It raises UnfitError for a value that DynamoDB cannot hold, and for a type that has no counterpart.
+    It raises UnsupportedValueError for a value, or any value of a type, that DynamoDB cannot hold.
     """
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -108,7 +121,7 @@ def serializer(kind: pa.DataType) -> _Serializer:
     for fits, made in _BY_TYPE:
         if fits(kind):
             return made
-    return _no_counterpart
+    return _unsupported
 
 
 def _of_list(element: _Serializer) -> _Serializer:
@@ -119,8 +132,8 @@ def _of_map(item: _Serializer) -> _Serializer:
     def serialize(pairs: Any) -> AttributeValue:
         values = dict(pairs)
         if "" in values:
-            raise UnfitError("has a map with an empty key")
-        # A key with nothing behind it is something else than no key.
+            raise UnsupportedValueError("has a map with an empty key")
+        # A key with a null value differs from no key.
         return {"M": {key: NULL if value is None else item(value) for key, value in values.items()}}
 
     return serialize
@@ -140,8 +153,8 @@ def _double(value: float) -> AttributeValue:
 
 
 def _float(value: float) -> AttributeValue:
-    # Python holds it with twice the precision: 0.1 of a float column is to be 0.1, the shortest number
-    # that is the same float, and not 0.10000000149011612.
+    # Writes the shortest number that is the same 32-bit float: 0.1, not 0.10000000149011612, which is what
+    # Python's 64 bits show.
     for digits in range(6, 9):
         text = f"{value:.{digits}g}"
         if struct.unpack("f", struct.pack("f", float(text)))[0] == value:
@@ -153,11 +166,11 @@ def _float(value: float) -> AttributeValue:
 
 def _in_range(value: float, text: str) -> str:
     if not math.isfinite(value):
-        raise UnfitError("is NaN or infinite, and DynamoDB has no such number")
+        raise UnsupportedValueError("is NaN or infinite, and DynamoDB has no such number")
     if value == 0:
         return "0"
-    if not _SMALLEST <= abs(value) < _TOO_LARGE:
-        raise UnfitError(
+    if not _SMALLEST <= abs(value) < _UPPER_BOUND:
+        raise UnsupportedValueError(
             "is beyond DynamoDB's numbers, which go from 1E-130 to 9.99E+125 and their negatives"
         )
     return text
@@ -165,9 +178,9 @@ def _in_range(value: float, text: str) -> str:
 
 def _decimal(value: Decimal) -> AttributeValue:
     if not value.is_finite():
-        raise UnfitError("is NaN or infinite, and DynamoDB has no such number")
-    if len("".join(map(str, value.as_tuple().digits)).strip("0")) > _MOST_DIGITS:
-        raise UnfitError(f"has more than {_MOST_DIGITS} digits")
+        raise UnsupportedValueError("is NaN or infinite, and DynamoDB has no such number")
+    if len("".join(map(str, value.as_tuple().digits)).strip("0")) > _MAX_DIGITS:
+        raise UnsupportedValueError(f"has more than {_MAX_DIGITS} digits")
     return {"N": f"{value:f}" if value else "0"}
 
 
@@ -176,15 +189,15 @@ def _date(value: date) -> AttributeValue:
 
 
 def _timestamp(value: datetime) -> AttributeValue:
-    # Always six digits, and UTC: the text sorts as the instants do.
+    # Always UTC and six digits, so that the text sorts like the instants.
     if value.tzinfo is None:
         return {"S": value.isoformat(timespec="microseconds")}
     instant = value.astimezone(timezone.utc).replace(tzinfo=None)
     return {"S": instant.isoformat(timespec="microseconds") + "Z"}
 
 
-def _no_counterpart(value: Any) -> AttributeValue:
-    raise UnfitError(f"holds a {type(value).__name__}, which DynamoDB has no counterpart of")
+def _unsupported(value: Any) -> AttributeValue:
+    raise UnsupportedValueError(f"holds a {type(value).__name__}, which DynamoDB does not have")
 
 
 _BY_TYPE: Final[tuple[tuple[Callable[[Any], bool], _Serializer], ...]] = (
@@ -204,9 +217,9 @@ _BY_TYPE: Final[tuple[tuple[Callable[[Any], bool], _Serializer], ...]] = (
 
 
 def size_of_item(attributes: Mapping[str, AttributeValue]) -> int:
-    """Bytes of an item, names and values, as DynamoDB counts them.
+    """The size of an item's names and values in bytes, as DynamoDB counts it.
 
-    Numbers take about one byte for two significant digits, one more, and one more below zero.
+    A number counts one byte for each two significant digits, one more, and one more if it is negative.
     """
     return sum(_length(name) + _size(value) for name, value in attributes.items())
 
@@ -232,7 +245,7 @@ def _length(text: str) -> int:
 
 
 def canonical(value: AttributeValue) -> tuple[str, Any]:
-    """Equal for values that are equal to DynamoDB, however they are written: ``1.0`` is ``1``. Hashable."""
+    """A hashable form of a value, the same for all that DynamoDB takes for equal, as ``1.0`` and ``1``."""
     ((kind, content),) = value.items()
     if kind == "N":
         return kind, Decimal(content)

@@ -1,4 +1,7 @@
-"""Rows packed into aggregates of the Kinesis Producer Library's format, shard by shard."""
+"""Packs rows into aggregates of the Kinesis Producer Library's format, each for one shard.
+
+Format: https://github.com/awslabs/amazon-kinesis-producer/blob/master/aggregation-format.md
+"""
 
 from __future__ import annotations
 
@@ -10,55 +13,56 @@ import pyarrow as pa
 
 from sluice.destinations.kinesis.converter import KinesisEntry, KinesisRowConverter, random_keys
 from sluice.destinations.kinesis.shard_map import Shard, ShardMap
-from sluice.kinesis.kpl.aggregator import Packer
-from sluice.kinesis.kpl.deaggregator import PRODUCER_LIBRARY_KEY, hash_key, unpack
+from sluice.kinesis.kpl.aggregator import Aggregator
+from sluice.kinesis.kpl.deaggregator import hash_key, unpack
+from sluice.kinesis.kpl.format import PRODUCER_LIBRARY_KEY
 
 __all__ = [
     "Aggregate",
     "AggregatingConverter",
     "Entry",
-    "bounds",
-    "regrouped",
-    "routed_by",
+    "hash_key_bounds",
+    "hash_key_of",
+    "repacked",
     "user_records",
 ]
 
 
 Entry: TypeAlias = Union[KinesisEntry, "Aggregate"]
-"""What is written: a record of the user as it is, or several in one."""
+"""A record to write: one user record, or an aggregate of several."""
 
 
 @dataclass(slots=True, eq=False)
 class Aggregate:
-    """A record to write that holds several of the user's.
+    """A record to write that holds several user records.
 
     Attributes:
-        record: what is sent. Its explicit hash key is that of the first record it holds.
-        holds: how many records it holds.
-        first, last: all its records have hash keys from `first` to `last`, both included; those may be wider
-            than they need be.
-        lane: the shard it was made for, by which order is kept; None where no order is asked for.
-        parts: after it was divided among several shards, what has still to be accepted.
+        record: is sent. Its explicit hash key is that of the first user record.
+        count: its user records.
+        first, last: the range of its user records' hash keys, both included. May be wider than necessary.
+        shard_id: the shard that it was packed for, and in whose order it must be accepted. None if its rows
+            have no keys, and so no order.
+        parts: None until it had to be split because of a reshard; then the parts that were not yet accepted.
     """
 
     record: KinesisEntry
-    holds: int
+    count: int
     first: int
     last: int
-    lane: str | None
+    shard_id: str | None
     parts: Sequence[Entry] | None = None
 
 
 class AggregatingConverter(KinesisRowConverter):
-    """Makes aggregates of rows, and single records of those that are too large or alone.
+    """Makes aggregates from rows. A row that is too large, or alone in its aggregate, becomes a plain record.
 
-    The rows of one batch are packed together: what is packed waits for nothing but the rest of its batch.
-    Rows of one shard keep their order. Rows without any key go anywhere: those of one aggregate share a
-    key made at random.
+    The rows of one batch are packed together; an aggregate never waits for the next batch. Rows for the same
+    shard keep their order. Rows without any key may go to any shard: those of one aggregate share a random
+    partition key.
 
     Args:
-        shards: the shards to pack for, asked for when there are rows.
-        limit: bytes that an aggregate may have.
+        shards: gives the shards to pack for; called once for each batch.
+        limit: the largest size of an aggregate in bytes.
     """
 
     def __init__(self, shards: Callable[[], ShardMap], limit: int) -> None:
@@ -69,7 +73,7 @@ class AggregatingConverter(KinesisRowConverter):
         """The entries of a batch, each as soon as it is full.
 
         Raises:
-            InvalidRecordError: a row without data, or with a key that is not allowed.
+            InvalidRecordError: in a row, ``data`` is null or a key is not allowed.
             OptionError: the batch has no column ``data``.
             ServiceError: the stream's shards cannot be listed.
         """
@@ -77,135 +81,147 @@ class AggregatingConverter(KinesisRowConverter):
         for data, keys, hash_keys in self.columns(batch):
             nothing = [None] * len(data)
             for row in zip(data, keys or nothing, hash_keys or nothing, strict=True):
-                done = packing.add(*row)
-                if done:
-                    yield from done
+                full = packing.add(*row)
+                if full:
+                    yield from full
         yield from packing.finish()
 
 
-def routed_by(entry: KinesisEntry) -> int:
-    """The hash key that decides about the shard of a record."""
-    return _hash_of(entry.partition_key, entry.explicit_hash_key)
+def hash_key_of(record: KinesisEntry) -> int:
+    """The hash key that selects the shard of a record."""
+    return _hash_key(record.partition_key, record.explicit_hash_key)
 
 
 def user_records(entry: Entry) -> list[KinesisEntry]:
-    """The records of the user that an entry holds, in their order; of a divided one, what is left."""
+    """The user records in an entry, in their order; of a split aggregate those that were not yet accepted."""
     if isinstance(entry, KinesisEntry):
         return [entry]
     if entry.parts is not None:
         return [record for part in entry.parts for record in user_records(part)]
-    return list(map(KinesisEntry, *_columns(entry)))
+    return list(map(KinesisEntry, *_unpack(entry)))
 
 
-def bounds(entry: Aggregate) -> tuple[int, int]:
-    """The least and the greatest of the hash keys that are really in it."""
-    _, keys, hash_keys = _columns(entry)
-    routes = [_hash_of(key, explicit) for key, explicit in set(zip(keys, hash_keys, strict=True))]
-    return min(routes), max(routes)
+def hash_key_bounds(aggregate: Aggregate) -> tuple[int, int]:
+    """The smallest and the largest hash key of the user records; unpacks the aggregate."""
+    _, keys, hash_keys = _unpack(aggregate)
+    found = [_hash_key(key, explicit) for key, explicit in set(zip(keys, hash_keys, strict=True))]
+    return min(found), max(found)
 
 
-def regrouped(entry: Aggregate, shards: ShardMap) -> list[Entry]:
-    """What is in `entry`, packed anew for other shards."""
-    packing = _Packing(shards, len(entry.record.data))
-    found = [done for row in zip(*_columns(entry), strict=True) for done in packing.add(*row)]
-    return [*found, *packing.finish()]
+def repacked(aggregate: Aggregate, shards: ShardMap) -> list[Entry]:
+    """The user records of an aggregate, packed for `shards`."""
+    packing = _Packing(shards, len(aggregate.record.data))
+    full = [entry for row in zip(*_unpack(aggregate), strict=True) for entry in packing.add(*row)]
+    return [*full, *packing.finish()]
 
 
-def _columns(entry: Aggregate) -> tuple[list[bytes], list[str], list[str | None]]:
-    keys, data, hash_keys = unpack(entry.record.data)
+def _unpack(aggregate: Aggregate) -> tuple[list[bytes], list[str], list[str | None]]:
+    keys, data, hash_keys = unpack(aggregate.record.data)
     return data, keys, hash_keys
 
 
-def _hash_of(key: str, explicit: str | None) -> int:
+def _hash_key(key: str, explicit: str | None) -> int:
     return hash_key(key) if explicit is None else int(explicit)
 
 
 class _Packing:
-    """Aggregates that are being filled, one for each shard and one for what may go anywhere."""
+    """The aggregates that are being filled: one for each shard, and one for rows without keys."""
 
     def __init__(self, shards: ShardMap, limit: int) -> None:
         self._shards = shards
         self._limit = limit
-        self._groups: dict[str, _Group] = {}
-        self._by_key: dict[str, _Group] = {}
-        self._by_hash_key: dict[str, _Group] = {}
-        self._anywhere = _Group(None, limit)
-        # For rows that have a hash key alone.
+        self._by_shard: dict[str, _OpenAggregate] = {}
+        self._by_key: dict[str, _OpenAggregate] = {}
+        self._by_hash_key: dict[str, _OpenAggregate] = {}
+        self._without_keys = _OpenAggregate(None, limit)
+        # The partition key of rows that have only an explicit hash key.
         (self._spare_key,) = random_keys(1)
 
     def add(self, data: bytes, key: str | None, explicit: str | None) -> Sequence[Entry]:
-        """Takes a record; returns what is full by now."""
+        """Takes a row; returns the entries that are now full."""
         if explicit is not None:
             key = self._spare_key if key is None else key
-            group = self._by_hash_key.get(explicit) or self._group(key, explicit)
+            aggregate = self._by_hash_key.get(explicit) or self._aggregate_for(key, explicit)
         elif key is not None:
-            group = self._by_key.get(key) or self._group(key, None)
+            aggregate = self._by_key.get(key) or self._aggregate_for(key, None)
         else:
-            group = self._anywhere
-            key = group.key
-        if group is None:
+            aggregate = self._without_keys
+            key = aggregate.shared_key
+        if aggregate is None:
             return (KinesisEntry(data, key, explicit),)
-        if group.packer.add(key, data, explicit):
+        if aggregate.packer.add(key, data, explicit):
             return ()
-        return group.turn_over(data, key, explicit)
+        return aggregate.replace_full(data, key, explicit)
 
     def finish(self) -> Iterator[Entry]:
-        """What is not full."""
-        for group in (*self._groups.values(), self._anywhere):
-            yield from group.seal()
+        """The entries that are not full."""
+        for aggregate in (*self._by_shard.values(), self._without_keys):
+            yield from aggregate.seal()
 
-    def _group(self, key: str, explicit: str | None) -> _Group | None:
-        shard = self._shards.find(_hash_of(key, explicit))
+    def _aggregate_for(self, key: str, explicit: str | None) -> _OpenAggregate | None:
+        """The aggregate of the shard that a hash key belongs to; None if no shard is known to take it."""
+        shard = self._shards.find(_hash_key(key, explicit))
         if shard is None:
             return None
-        group = self._groups.get(shard.id)
-        if group is None:
-            group = self._groups[shard.id] = _Group(shard, self._limit)
+        aggregate = self._by_shard.get(shard.id)
+        if aggregate is None:
+            aggregate = self._by_shard[shard.id] = _OpenAggregate(shard, self._limit)
         if explicit is None:
-            self._by_key[key] = group
+            self._by_key[key] = aggregate
         else:
-            self._by_hash_key[explicit] = group
-        return group
+            self._by_hash_key[explicit] = aggregate
+        return aggregate
 
 
-class _Group:
-    """The aggregate that is being filled for one shard, or for any (`shard` is None)."""
+class _OpenAggregate:
+    """The aggregate that is being filled for one shard, and after it the next one.
 
-    __slots__ = ("_limit", "_opening", "_shard", "key", "packer")
+    Attributes:
+        packer: holds the rows so far.
+        shared_key: the partition key of rows that have none.
+
+    Args:
+        shard: None for rows without keys.
+        limit: the largest size of an aggregate in bytes.
+    """
+
+    __slots__ = ("_first_record", "_limit", "_shard", "packer", "shared_key")
 
     def __init__(self, shard: Shard | None, limit: int) -> None:
         self._shard = shard
         self._limit = limit
-        self._opening = _NONE
-        self.packer = Packer(0)  # takes nothing: the first record opens a real one
-        self.key = ""  # of all records, where they have none
+        self._first_record = _NO_RECORD
+        # A packer without room: the first row replaces it.
+        self.packer = Aggregator(0)
+        self.shared_key = ""
 
-    def turn_over(self, data: bytes, key: str, explicit: str | None) -> list[Entry]:
-        """Takes a record for which there was no room; returns what had filled it, and what is too large."""
-        done = self.seal()
+    def replace_full(self, data: bytes, key: str, explicit: str | None) -> list[Entry]:
+        """Begins another aggregate with a row for which there was no room.
+
+        Returns:
+            The full aggregate, and after it the row itself if it is too large for any.
+        """
+        entries = self.seal()
         if self._shard is None:
             (key,) = random_keys(1)
-            self.key = key
-        self._opening = KinesisEntry(data, key, explicit)
-        self.packer = Packer(self._limit)
+            self.shared_key = key
+        self._first_record = KinesisEntry(data, key, explicit)
+        self.packer = Aggregator(self._limit)
         if not self.packer.add(key, data, explicit):
-            self.packer = Packer(0)
-            done.append(self._opening)
-        return done
+            self.packer = Aggregator(0)
+            entries.append(self._first_record)
+        return entries
 
     def seal(self) -> list[Entry]:
-        """What is in it: an aggregate, a single record as it is, or nothing."""
-        packer, self.packer = self.packer, Packer(0)
+        """Ends the aggregate. Returns it; or the plain record, if it holds only one; or nothing."""
+        packer, self.packer = self.packer, Aggregator(0)
         if packer.count < 2:
-            return [self._opening] if packer.count else []
-        route = routed_by(self._opening)
-        first, last, lane = (
-            (route, route, None)
-            if self._shard is None
-            else (self._shard.first, self._shard.last, self._shard.id)
-        )
-        record = KinesisEntry(packer.seal(), PRODUCER_LIBRARY_KEY, str(route))
-        return [Aggregate(record, packer.count, first, last, lane)]
+            return [self._first_record] if packer.count else []
+        first_hash_key = hash_key_of(self._first_record)
+        record = KinesisEntry(packer.seal(), PRODUCER_LIBRARY_KEY, str(first_hash_key))
+        if self._shard is None:
+            return [Aggregate(record, packer.count, first_hash_key, first_hash_key, None)]
+        return [Aggregate(record, packer.count, self._shard.first, self._shard.last, self._shard.id)]
 
 
-_NONE: Final = KinesisEntry(b"", "")
+_NO_RECORD: Final = KinesisEntry(b"", "")

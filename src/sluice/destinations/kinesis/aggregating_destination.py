@@ -1,240 +1,243 @@
-"""The destination that packs: what it needs beyond a plain one is to know where its aggregates go.
+"""Writes aggregates to a Kinesis stream, and sends those again that a reshard has taken to the wrong shard.
 
-Readers leave out what is in the wrong shard: the Kinesis Client Library a whole aggregate of which one
-record does not belong to the shard it is read from, the source of this library those records. They rely on
-the producer to send them again. So here every answer is compared with the shard that was meant, and an
-aggregate that went astray, because of a reshard, is packed anew and sent again, all of it. A reader that
-looks at hash keys gets each record at least once; one that does not, like a plain consumer, may see
-it twice.
+Readers drop records of an aggregate that do not belong to the shard they are read from: the Kinesis Client
+Library drops the whole aggregate, ``kinesis-efo`` only the records outside the shard's range. Both rely on
+the producer to send them again. So the shard in every answer is compared with the shard that the aggregate
+was packed for. If it is another one, all records of the aggregate are packed and sent again. A reader that
+looks at hash keys gets each record at least once; a reader that does not look may see all of them twice.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluice.aws.responses import Outcome
 from sluice.destinations.kinesis.aggregates import (
     Aggregate,
     AggregatingConverter,
     Entry,
-    bounds,
-    regrouped,
-    routed_by,
+    hash_key_bounds,
+    hash_key_of,
+    repacked,
     user_records,
 )
 from sluice.destinations.kinesis.converter import KinesisEntry
-from sluice.destinations.kinesis.shard_map import ShardMap, Shards
+from sluice.destinations.kinesis.shard_map import ShardMap, ShardMapCache
+from sluice.sink.bases import BaseDestination
 from sluice.sink.contracts import Rejection, SubmitResult
+
+if TYPE_CHECKING:
+    from sluice.destinations.kinesis.destination import KinesisStreamsDestination
 
 __all__ = ["DEFAULT_LIMIT", "AggregatingDestination"]
 
 DEFAULT_LIMIT: Final = 51_200
-"""Bytes of an aggregate; the default of the Kinesis Producer Library."""
+"""The largest size of an aggregate in bytes; the default of the Kinesis Producer Library."""
 
-# How often what went astray is sent again at once, before it takes its place among what was refused.
+# How often misrouted aggregates are sent before they are reported as failed, for the writer to retry.
 _ATTEMPTS: Final = 3
-_ASTRAY: Final = "WrongShard"
+_MISROUTED: Final = "WrongShard"  # error code in messages
 
+# https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecords.html
 _MAX_RECORDS: Final = 500
 _MAX_BYTES: Final = 10 * 1024 * 1024
 
 
-class Plain(Protocol):
-    """The destination that does not pack."""
-
-    @property
-    def name(self) -> str: ...
-    def put(
-        self, entries: Sequence[KinesisEntry]
-    ) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]: ...
-    def size_in_bytes(self, entry: KinesisEntry) -> int: ...
-    def is_fatal(self, error: Exception) -> bool: ...
-    def close(self) -> None: ...
-
-
 class _Part(NamedTuple):
-    """What is put for an entry: the entry itself, unless its shard was divided meanwhile."""
+    """An entry, or a part of one that was split.
 
-    owner: int  # place among the entries submitted
+    Attributes:
+        position: of the submitted entry that it belongs to.
+        entry: the entry or part to send.
+    """
+
+    position: int
     entry: Entry
 
 
-class _Fate:
-    """What becomes of the entries of a request, part by part."""
+class _Refused:
+    """Collects the parts that were not accepted, by the submitted entry they belong to."""
 
     def __init__(self) -> None:
-        self.failed: set[int] = set()
-        self.rejected: dict[int, str] = {}
         self.codes: Counter[str] = Counter()
-        self._left: dict[int, list[Entry]] = {}
+        self._failed: set[int] = set()
+        self._rejected: dict[int, str] = {}
+        self._parts: dict[int, list[Entry]] = {}
 
-    def refuse(self, part: _Part, reason: str | None = None) -> None:
-        """A part was not accepted; for good, where there is a reason."""
-        self._left.setdefault(part.owner, []).append(part.entry)
-        if reason is None:
-            self.failed.add(part.owner)
-        else:
-            self.rejected[part.owner] = reason
+    def add_failed(self, part: _Part) -> None:
+        """A part that may be accepted later."""
+        self._parts.setdefault(part.position, []).append(part.entry)
+        self._failed.add(part.position)
 
-    def of(self, entries: Sequence[Entry]) -> SubmitResult[Entry]:
-        """An entry of which a part was refused is refused, and what is left of it remembered in it.
+    def add_rejected(self, part: _Part, reason: str) -> None:
+        """A part that will never be accepted."""
+        self._parts.setdefault(part.position, []).append(part.entry)
+        self._rejected[part.position] = reason
 
-        A request that was given up may still be under way beside this one. Whichever is the last to say
-        what is left: all else had been accepted.
+    def result(self, entries: Sequence[Entry]) -> SubmitResult[Entry]:
+        """The result for the submitted entries. An entry is refused if any part of it is.
+
+        The refused parts are stored in the entry, so that only they are sent again. A request that has timed
+        out may store its refused parts later than a newer one: that is no harm, because all other parts were
+        accepted.
         """
-        for owner, left in self._left.items():
-            entry = entries[owner]
-            if isinstance(entry, Aggregate) and left != [entry]:
-                entry.parts = left
+        for position, parts in self._parts.items():
+            entry = entries[position]
+            if isinstance(entry, Aggregate) and parts != [entry]:
+                entry.parts = parts
         return SubmitResult(
-            failed=[entries[owner] for owner in sorted(self.failed)],
+            failed=[entries[position] for position in sorted(self._failed)],
             codes=self.codes,
             rejected=[
-                Rejection(entries[owner], reason)
-                for owner, reason in sorted(self.rejected.items())
-                if owner not in self.failed
+                Rejection(entries[position], reason)
+                for position, reason in sorted(self._rejected.items())
+                if position not in self._failed
             ],
         )
 
 
-class AggregatingDestination:
-    """A stream whose records hold many rows each.
+class AggregatingDestination(BaseDestination[Entry]):
+    """Writes aggregates to a stream.
 
     Args:
-        plain: the same stream, without packing.
+        plain: writes single records to the same stream.
         shards: of the stream.
-        limit: bytes that an aggregate may have.
+        limit: the largest size of an aggregate in bytes.
     """
 
-    def __init__(self, plain: Plain, shards: Shards, *, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(
+        self, plain: KinesisStreamsDestination, shards: ShardMapCache, *, limit: int = DEFAULT_LIMIT
+    ) -> None:
         self._plain = plain
         self._shards = shards
         self._limit = limit
-        self._lanes: ShardMap | None = None
+        self._first_map: ShardMap | None = None
         self.name = plain.name
 
     def create_converter(self) -> AggregatingConverter:
-        return AggregatingConverter(self._packed_for, self._limit)
+        return AggregatingConverter(self._packing_shards, self._limit)
 
     def size_in_bytes(self, entry: Entry) -> int:
-        """As Kinesis counts a record, with its partition key."""
+        """The size of the record, as Kinesis counts it, with its partition key."""
         return self._plain.size_in_bytes(_record(entry))
 
     def ordering_key(self, entry: Entry) -> str | None:
-        """The shard: what goes to one goes there in its order. See `Destination`."""
+        """The shard: records for the same shard are accepted in their order."""
         if isinstance(entry, Aggregate):
-            return entry.lane
-        shard = self._packed_for().find(routed_by(entry))
+            return entry.shard_id
+        shard = self._packing_shards().find(hash_key_of(entry))
         return shard.id if shard else ""
 
     def records_in(self, entry: Entry) -> int:
-        """How many rows an entry holds. See `Destination`."""
-        return entry.holds if isinstance(entry, Aggregate) else 1
+        """The number of user records in an entry."""
+        return entry.count if isinstance(entry, Aggregate) else 1
 
     def unpacked(self, entry: Entry) -> Sequence[KinesisEntry]:
-        """What an entry holds, row by row. See `Destination`."""
+        """The user records in an entry."""
         return user_records(entry)
 
     def submit(self, entries: Sequence[Entry]) -> SubmitResult[Entry]:
-        """Calls ``PutRecords``: once, but for reshards.
+        """Calls ``PutRecords`` once; more often only during a reshard.
 
         Raises:
-            ServiceError: nothing is known to have been accepted.
+            ServiceError: no record is known to have been accepted.
             OptionError: no client can be made from the connection options.
         """
         shards = self._shards.current()
-        fate = _Fate()
-        waiting = [
-            _Part(owner, part) for owner, entry in enumerate(entries) for part in _parts(entry, shards)
+        refused = _Refused()
+        parts = [
+            _Part(position, part) for position, entry in enumerate(entries) for part in _split(entry, shards)
         ]
         for _ in range(_ATTEMPTS):
-            astray = [
-                part for request in _requests(waiting, self) for part in self._put(request, shards, fate)
+            misrouted = [
+                part
+                for request in _requests(parts, self)
+                for part in self._put_request(request, shards, refused)
             ]
-            if not astray:
-                return fate.of(entries)
+            if not misrouted:
+                return refused.result(entries)
             shards = self._shards.newer_than(shards)
-            waiting = [_Part(owner, part) for owner, entry in astray for part in _parts(entry, shards)]
-        for part in waiting:
-            fate.refuse(part)
-        fate.codes[_ASTRAY] += len({part.owner for part in waiting})
-        return fate.of(entries)
+            parts = [_Part(position, part) for position, entry in misrouted for part in _split(entry, shards)]
+        for part in parts:
+            refused.add_failed(part)
+        refused.codes[_MISROUTED] += len({part.position for part in parts})
+        return refused.result(entries)
 
     def is_fatal(self, error: Exception) -> bool:
-        """As the plain destination's."""
+        """See `BatchCall.is_fatal`."""
         fatal = self._plain.is_fatal(error)
         if fatal:
-            # A stream that is gone may come back with other shards of the same names.
-            self._shards.forget()
+            # A deleted stream may be created again, with shards of the same names and other hash keys.
+            self._shards.invalidate()
         return fatal
 
     def close(self) -> None:
         self._plain.close()
 
-    def _packed_for(self) -> ShardMap:
-        """The shards as they were when the first row came: a lane must not change while it is in use.
+    def _packing_shards(self) -> ShardMap:
+        """The shards as they were when the task's first row came.
 
-        What reshards change later is seen to in `submit`.
+        They stay the same for the whole task, because the ordering key of a row must not change while rows
+        before it wait. `submit` splits what a later reshard has separated.
         """
-        if self._lanes is None:
-            self._lanes = self._shards.current()
-        return self._lanes
+        if self._first_map is None:
+            self._first_map = self._shards.current()
+        return self._first_map
 
-    def _put(self, parts: Sequence[_Part], shards: ShardMap, fate: _Fate) -> list[_Part]:
-        """Puts one request; returns what was accepted, but by a shard where not all of it belongs."""
+    def _put_request(self, parts: Sequence[_Part], shards: ShardMap, refused: _Refused) -> list[_Part]:
+        """Sends one request; returns the accepted aggregates with records of other shards than took them."""
         records = [_record(part.entry) for part in parts]
         result, outcomes = self._plain.put(records)
-        fate.codes.update(result.codes)
+        refused.codes.update(result.codes)
         failed = set(map(id, result.failed))
         rejected = {id(each.entry): each.reason for each in result.rejected}
-        astray: list[_Part] = []
+        misrouted: list[_Part] = []
         for part, record, outcome in zip(parts, records, outcomes, strict=True):
             if id(record) in failed:
-                fate.refuse(part)
+                refused.add_failed(part)
             elif id(record) in rejected:
-                fate.refuse(part, rejected[id(record)])
-            elif isinstance(part.entry, Aggregate) and not self._arrived(
+                refused.add_rejected(part, rejected[id(record)])
+            elif isinstance(part.entry, Aggregate) and not self._all_belong(
                 part.entry, outcome.shard_id, shards
             ):
-                astray.append(part)
-        return astray
+                misrouted.append(part)
+        return misrouted
 
-    def _arrived(self, entry: Aggregate, shard: str | None, shards: ShardMap) -> bool:
-        """Whether the shard that took an aggregate is that of all of its records."""
-        meant = shards.find(routed_by(entry.record))
-        if meant is not None and meant.id == shard:
+    def _all_belong(self, aggregate: Aggregate, shard_id: str | None, shards: ShardMap) -> bool:
+        """Whether all records of an aggregate belong to the shard that took it."""
+        expected = shards.find(hash_key_of(aggregate.record))
+        if expected is not None and expected.id == shard_id:
             return True
-        taken_by = shards.named(shard or "") or self._shards.newer_than(shards).named(shard or "")
-        if taken_by is None:
+        if shard_id is None:
             return False
-        return taken_by.holds(*bounds(entry))
+        actual = shards.named(shard_id) or self._shards.newer_than(shards).named(shard_id)
+        return actual is not None and actual.holds(*hash_key_bounds(aggregate))
 
 
 def _record(entry: Entry) -> KinesisEntry:
     return entry.record if isinstance(entry, Aggregate) else entry
 
 
-def _parts(entry: Entry, shards: ShardMap) -> Sequence[Entry]:
-    """What to put for an entry, as the shards are now: the entry itself, or what it holds, packed anew."""
+def _split(entry: Entry, shards: ShardMap) -> Sequence[Entry]:
+    """The entry itself if all of it belongs to one shard of `shards`, else its records packed anew."""
     if not isinstance(entry, Aggregate):
         return (entry,)
     if entry.parts is not None:
-        return [each for part in entry.parts for each in _parts(part, shards)]
+        return [each for part in entry.parts for each in _split(part, shards)]
     shard = shards.find(entry.first)
-    return (
-        (entry,) if shard is not None and shard.holds(entry.first, entry.last) else regrouped(entry, shards)
-    )
+    if shard is not None and shard.holds(entry.first, entry.last):
+        return (entry,)
+    return repacked(entry, shards)
 
 
 def _requests(parts: Sequence[_Part], destination: AggregatingDestination) -> Iterator[Sequence[_Part]]:
-    """The parts in as many requests as the service's limits ask for."""
+    """The parts, in requests within the service's limits."""
     start = size = 0
-    for place, part in enumerate(parts):
-        more = destination.size_in_bytes(part.entry)
-        if place > start and (place - start == _MAX_RECORDS or size + more > _MAX_BYTES):
-            yield parts[start:place]
-            start, size = place, 0
-        size += more
+    for index, part in enumerate(parts):
+        part_size = destination.size_in_bytes(part.entry)
+        if index > start and (index - start == _MAX_RECORDS or size + part_size > _MAX_BYTES):
+            yield parts[start:index]
+            start, size = index, 0
+        size += part_size
     yield parts[start:]

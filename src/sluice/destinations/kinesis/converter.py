@@ -1,4 +1,4 @@
-"""Rows as records of Kinesis Data Streams: columns ``data``, ``partitionKey``, ``explicitHashKey``."""
+"""Makes Kinesis records from rows: columns ``data``, ``partitionKey`` and ``explicitHashKey``."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.errors import InvalidRecordError, OptionError
+from sluice.destinations.common.columns import (
+    ROWS_AT_A_TIME,
+    Column,
+    binary_values,
+    check_columns,
+    column_of,
+    first_row,
+    invalid_row,
+    required_column,
+)
 from sluice.sink.contracts import StructType
 
-__all__ = ["Columns", "KinesisEntry", "KinesisRowConverter", "random_keys"]
+__all__ = ["KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys"]
 
-_DATA: Final = "data"
-_PARTITION_KEY: Final = "partitionKey"
-_HASH_KEY: Final = "explicitHashKey"
-# Column to the Spark types it may have, as SQL spells them; "string" includes collated strings.
-_COLUMNS: Final = {_DATA: ("binary", "string"), _PARTITION_KEY: ("string",), _HASH_KEY: ("string",)}
+_NAME: Final = "kinesis"
+_DATA: Final = Column("data", ("binary", "string"), required=True)
+_PARTITION_KEY: Final = Column("partitionKey", ("string",))
+_HASH_KEY: Final = Column("explicitHashKey", ("string",))
 
-_LONGEST_KEY: Final = 256  # Unicode characters
+_MAX_KEY: Final = 256  # Unicode characters
 _LARGEST_HASH_KEY: Final = str(2**128 - 1)
-_RANDOM_KEY_BYTES: Final = 8  # 16 characters: short, as keys count for the size of a record
-# Rows turned into Python objects at a time, whatever the size of the batch they come in.
-_SLICE: Final = 1024
+_RANDOM_KEY_BYTES: Final = 8  # 16 characters: short, because a record's size counts its key
 
 
 class KinesisEntry(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True, gc=False):
-    """A record to write, with its fields as they are on the wire.
+    """A record to write. Encodes to JSON as the API wants it.
 
-    Without an explicit hash key its partition key decides about the shard.
+    The partition key selects the shard unless there is an explicit hash key.
     """
 
     data: bytes
@@ -40,12 +46,12 @@ class KinesisEntry(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=T
     explicit_hash_key: str | None = None
 
     def _asdict(self) -> dict[str, Any]:
-        """As of a named tuple: from this dead letters know the fields."""
+        """The fields, as a named tuple gives them: dead letters need them."""
         return msgspec.structs.asdict(self)
 
 
-class Columns(NamedTuple):
-    """Some rows, column by column. A column without any value is None."""
+class RowColumns(NamedTuple):
+    """The values of some rows, by column. None stands for a missing column, or for one that is all null."""
 
     data: list[bytes]
     partition_keys: list[str | None] | None
@@ -53,68 +59,43 @@ class Columns(NamedTuple):
 
 
 class KinesisRowConverter:
-    """Makes records of rows.
+    """Makes records from rows.
 
-    Column names are compared as Spark does, without regard to case. Other columns are not written, as
-    with Spark's Kafka sink: rows of the source can go into the sink as they are.
+    Columns with other names are not written, as in Spark's Kafka sink: rows of the source can be written
+    without a ``select``.
     """
 
     def open(self, schema: StructType) -> None:
         """Checks the columns.
 
         Raises:
-            OptionError: there is no column ``data``, or a column has the wrong type.
+            OptionError: column ``data`` is missing, or a column has the wrong type.
         """
-        problems: list[str] = []
-        seen: set[str] = set()
-        by_key = {name.lower(): name for name in _COLUMNS}
-        for field in schema.fields:
-            column = by_key.get(field.name.lower())
-            if column is None:
-                continue
-            if column in seen:
-                problems.append(f"column '{column}' is there twice")
-            seen.add(column)
-            given = field.dataType.simpleString()
-            if given.split(" ")[0] not in _COLUMNS[column]:
-                problems.append(f"column '{column}' is {given}: allowed is {' or '.join(_COLUMNS[column])}")
-        if _DATA not in seen:
-            problems.insert(0, "column 'data' (binary or string) is required")
-        if problems:
-            raise OptionError(
-                "destination 'kinesis' takes the columns data, partitionKey and explicitHashKey: "
-                + "; ".join(problems)
-            )
+        check_columns(_NAME, [_DATA, _PARTITION_KEY, _HASH_KEY], schema)
 
     def convert(self, batch: pa.RecordBatch) -> Iterator[KinesisEntry]:
-        """The records of a batch, made slice by slice as they are asked for.
+        """The records of a batch, made lazily.
 
         Raises:
-            InvalidRecordError: a row without data, or with a key that is not allowed.
+            InvalidRecordError: in a row, ``data`` is null or a key is not allowed.
             OptionError: the batch has no column ``data``.
         """
         return chain.from_iterable(map(_entries, self.columns(batch)))
 
-    def columns(self, batch: pa.RecordBatch) -> Iterator[Columns]:
-        """The columns of a batch, checked, slice by slice. Raises as `convert` does."""
-        positions = {name.lower(): n for n, name in enumerate(batch.schema.names)}
-        if _DATA not in positions:
-            raise OptionError("destination 'kinesis': column 'data' (binary or string) is required")
-        for start in range(0, batch.num_rows, _SLICE):
-            rows = batch.slice(start, _SLICE)
-
-            def column(name: str, rows: pa.RecordBatch = rows) -> Any:
-                position = positions.get(name.lower())
-                return None if position is None else rows.column(position)
-
-            yield Columns(
-                _data(column(_DATA), start),
-                _partition_keys(column(_PARTITION_KEY), start),
-                _hash_keys(column(_HASH_KEY), start),
+    def columns(self, batch: pa.RecordBatch) -> Iterator[RowColumns]:
+        """The checked values of a batch, up to 1,024 rows at a time. Raises as `convert` does."""
+        data = required_column(_NAME, _DATA, batch)
+        keys = column_of(batch, _PARTITION_KEY.name)
+        hash_keys = column_of(batch, _HASH_KEY.name)
+        for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
+            yield RowColumns(
+                binary_values(_NAME, _DATA, data.slice(start, ROWS_AT_A_TIME), start),
+                None if keys is None else _partition_keys(keys.slice(start, ROWS_AT_A_TIME), start),
+                None if hash_keys is None else _hash_keys(hash_keys.slice(start, ROWS_AT_A_TIME), start),
             )
 
 
-def _entries(columns: Columns) -> Iterator[KinesisEntry]:
+def _entries(columns: RowColumns) -> Iterator[KinesisEntry]:
     data, keys, hash_keys = columns
     filled = _with_random_keys(keys, len(data))
     if hash_keys is None:
@@ -122,30 +103,20 @@ def _entries(columns: Columns) -> Iterator[KinesisEntry]:
     return map(KinesisEntry, data, filled, hash_keys)
 
 
-def _data(column: Any, start: int) -> list[bytes]:
-    if column.null_count:
-        raise _invalid(start + _first(pc.is_null(column)), "column 'data' is null")
-    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        wide = pa.types.is_large_string(column.type)
-        column = column.cast(pa.large_binary() if wide else pa.binary())
-    values: list[bytes] = column.to_pylist()
-    return values
-
-
-def _partition_keys(column: Any, start: int) -> list[str | None] | None:
-    if column is None or column.null_count == len(column):
+def _partition_keys(array: Any, start: int) -> list[str | None] | None:
+    if array.null_count == len(array):
         return None
-    lengths = pc.utf8_length(column)
-    wrong = pc.or_kleene(pc.equal(lengths, 0), pc.greater(lengths, _LONGEST_KEY))
+    lengths = pc.utf8_length(array)
+    wrong = pc.or_kleene(pc.equal(lengths, 0), pc.greater(lengths, _MAX_KEY))
     if pc.any(wrong).as_py():
-        row = _first(wrong)
-        length = lengths[row].as_py()
-        raise _invalid(
+        row = first_row(wrong)
+        raise invalid_row(
+            _NAME,
             start + row,
-            f"column 'partitionKey' has {length} characters: allowed are 1 to {_LONGEST_KEY}, or null for "
-            "a random key",
+            f"column 'partitionKey' has {lengths[row].as_py()} characters: allowed are 1 to {_MAX_KEY}, or "
+            "null for a random key",
         )
-    keys: list[str | None] = column.to_pylist()
+    keys: list[str | None] = array.to_pylist()
     return keys
 
 
@@ -160,38 +131,30 @@ def _with_random_keys(keys: list[str | None] | None, count: int) -> list[str]:
 
 
 def random_keys(count: int) -> list[str]:
-    """So many partition keys, none like another."""
+    """`count` different partition keys."""
     digits = secrets.token_hex(_RANDOM_KEY_BYTES * count)
     width = 2 * _RANDOM_KEY_BYTES
     return [digits[n : n + width] for n in range(0, width * count, width)]
 
 
-def _hash_keys(column: Any, start: int) -> list[str | None] | None:
-    if column is None or column.null_count == len(column):
+def _hash_keys(array: Any, start: int) -> list[str | None] | None:
+    if array.null_count == len(array):
         return None
-    for key in pc.unique(column).to_pylist():
+    for key in pc.unique(array).to_pylist():
         if key is not None and not _is_hash_key(key):
-            row = _first(pc.equal(column, key))
-            raise _invalid(
-                start + row,
+            raise invalid_row(
+                _NAME,
+                start + first_row(pc.equal(array, key)),
                 f"column 'explicitHashKey' ({len(key)} characters) is not a decimal number from 0 to 2^128-1",
             )
-    keys: list[str | None] = column.to_pylist()
+    keys: list[str | None] = array.to_pylist()
     return keys
 
 
 def _is_hash_key(key: str) -> bool:
     if not (key.isascii() and key.isdigit()) or (len(key) > 1 and key[0] == "0"):
         return False
-    # Digits of equal length compare like the numbers they are.
+    # Numbers with equally many digits compare like text.
     return len(key) < len(_LARGEST_HASH_KEY) or (
         len(key) == len(_LARGEST_HASH_KEY) and key <= _LARGEST_HASH_KEY
     )
-
-
-def _first(mask: Any) -> int:
-    return int(pc.index(pc.fill_null(mask, fill_value=False), value=True).as_py())
-
-
-def _invalid(row: int, why: str) -> InvalidRecordError:
-    return InvalidRecordError(f"destination 'kinesis': row {row} of a batch of rows (counted from 0): {why}")

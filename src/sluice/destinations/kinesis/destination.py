@@ -1,11 +1,10 @@
-"""Kinesis Data Streams: rows become records, in batches, through ``PutRecords``.
+"""Kinesis Data Streams: rows become records of a stream, through ``PutRecords``.
 
 Limits: https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecords.html
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,8 +17,10 @@ from sluice.aws.responses import Outcome, outcomes_of
 from sluice.destinations.common.batch_call import BatchCall
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.converter import KinesisEntry, KinesisRowConverter
-from sluice.destinations.kinesis.shard_map import Shards, shards_of
-from sluice.options import BOOLEAN, Option, OptionValues, matching
+from sluice.destinations.kinesis.shard_map import ShardMapCache, shard_map_cache
+from sluice.kinesis.arns import NAME_FORM, STREAM_ARN_FORM, StreamArn, parse_name
+from sluice.options import BOOLEAN, Kind, Option, OptionValues
+from sluice.sink.bases import BaseDestination
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
 from sluice.sink.options import MAX_BATCH_SIZE_IN_BYTES, MAX_RECORD_SIZE_IN_BYTES
@@ -27,26 +28,19 @@ from sluice.sink.options import MAX_BATCH_SIZE_IN_BYTES, MAX_RECORD_SIZE_IN_BYTE
 __all__ = ["KinesisStreamsDestination"]
 
 _MIB: Final = 1024 * 1024
-_STAND_IN: Final = ({"Data": b"", "PartitionKey": "-"},)
-
-_ARN = re.compile(
-    r"arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):\d{12}:stream/(?P<name>[a-zA-Z0-9_.-]{1,128})"
-)
-
+_PLACEHOLDER: Final = ({"Data": b"", "PartitionKey": "-"},)
 
 STREAM_NAME = Option(
     "streamName",
-    matching(
-        "string", "one name of 1 to 128 letters, digits or any of _.-", re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-    ),
+    Kind("string", f"one name of {NAME_FORM}", parse_name),
     None,
     "Name of the stream to write to; this or `streamArn` is required.",
 )
-STREAM_ARN = Option(
+STREAM_ARN: Option[StreamArn] = Option(
     "streamArn",
-    matching("arn", "one arn:aws:kinesis:<region>:<account>:stream/<name>", _ARN),
+    Kind("arn", f"one {STREAM_ARN_FORM}", StreamArn.parse),
     None,
-    "ARN of the stream to write to; its region holds unless `region` is given.",
+    "ARN of the stream to write to. The region is that of the ARN unless `region` is set.",
 )
 AGGREGATE = Option(
     "aggregate",
@@ -58,13 +52,13 @@ AGGREGATE = Option(
 )
 
 
-class KinesisStreamsDestination:
-    """A stream, as the async sink sees it.
+class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
+    """Writes records to a stream. Give either `stream_name` or `stream_arn`.
 
     Args:
-        connection: how to reach the service.
-        stream_name: this or
-        stream_arn: this one.
+        connection: how to reach the service. Without a region, that of the ARN is used.
+        stream_name: the name of the stream.
+        stream_arn: the ARN of the stream.
         client: makes the SDK's client; replaced in tests.
         clock: monotonic seconds.
     """
@@ -86,21 +80,21 @@ class KinesisStreamsDestination:
         client: Callable[[ConnectionConfig, str], Any] = client_for,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        arn = _ARN.fullmatch(stream_arn) if stream_arn else None
+        arn = StreamArn.parse(stream_arn) if stream_arn else None
         if arn is not None and connection.region is None:
-            connection = replace(connection, region=arn["region"])
-        self._stream = {"StreamARN": stream_arn} if stream_arn else {"StreamName": stream_name}
+            connection = replace(connection, region=arn.region)
+        self._address = {"StreamName": stream_name} if arn is None else {"StreamARN": arn.text}
         self._connection = connection
         self._arn = stream_arn
-        self._target = target = stream_name or (arn["name"] if arn else str(stream_arn))
-        self._call = BatchCall(connection, "kinesis", "PutRecords", target, client=client, clock=clock)
-        self.name = f"kinesis stream '{target}'"
+        self._stream = stream_name or (arn.stream if arn else "")
+        self._call = BatchCall(connection, "kinesis", "PutRecords", self._stream, client=client, clock=clock)
+        self.name = f"kinesis stream '{self._stream}'"
 
     @classmethod
     def from_options(
         cls, values: OptionValues, connection: ConnectionConfig
     ) -> KinesisStreamsDestination | AggregatingDestination | None:
-        """Makes the destination from the options. What cannot be is noted in `values`."""
+        """See `DestinationClass.from_options`."""
         name, arn = values.get(STREAM_NAME), values.get(STREAM_ARN)
         if values.given(STREAM_NAME) and values.given(STREAM_ARN):
             values.reject(STREAM_ARN.key, f"and '{STREAM_NAME.key}' exclude one another: give one of them")
@@ -108,25 +102,25 @@ class KinesisStreamsDestination:
         if name is None and arn is None:
             values.reject(STREAM_NAME.key, f"or '{STREAM_ARN.key}' is required")
             return None
-        plain = cls(connection, stream_name=name, stream_arn=arn)
+        plain = cls(connection, stream_name=name, stream_arn=None if arn is None else arn.text)
         if not values.get(AGGREGATE):
             return plain
-        # An aggregate must not be larger than the user lets a record be; its key is one byte.
+        # The record of an aggregate is one byte larger: it has the partition key "a".
         limits = filter(None, (values.get(MAX_RECORD_SIZE_IN_BYTES), values.get(MAX_BATCH_SIZE_IN_BYTES)))
         return AggregatingDestination(
             plain, plain.shards, limit=min([DEFAULT_LIMIT, *(each - 1 for each in limits)])
         )
 
     @property
-    def shards(self) -> Shards:
-        """The stream's shards; listed when they are asked for."""
-        return shards_of(self._connection, self._target, self._arn)
+    def shards(self) -> ShardMapCache:
+        """The stream's shards, which are listed when they are needed."""
+        return shard_map_cache(self._connection, self._stream, self._arn)
 
     def create_converter(self) -> KinesisRowConverter:
         return KinesisRowConverter()
 
     def size_in_bytes(self, entry: KinesisEntry) -> int:
-        """Data and partition key count, the key as UTF-8."""
+        """The size of the data and of the partition key in UTF-8."""
         key = entry.partition_key
         return len(entry.data) + (len(key) if key.isascii() else len(key.encode()))
 
@@ -134,20 +128,20 @@ class KinesisStreamsDestination:
         """Calls ``PutRecords`` once.
 
         Raises:
-            ServiceError: nothing is known to have been accepted.
+            ServiceError: no record is known to have been accepted, or none will be any more.
             OptionError: no client can be made from the connection options.
         """
         return self.put(entries)[0]
 
     def put(self, entries: Sequence[KinesisEntry]) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]:
-        """The same; beside the result, what the service says of each entry. Raises as `submit` does."""
-        answer = self._call(Records=PreparedParameter(entries, _STAND_IN), **self._stream)
+        """As `submit`. Also returns the service's outcome for each entry."""
+        answer = self._call(Records=PreparedParameter(entries, _PLACEHOLDER), **self._address)
         outcomes = outcomes_of(answer, "Records")
-        return self._call.outcome_in_order(entries, outcomes), outcomes
+        return self._call.result_in_order(entries, outcomes), outcomes
 
     def is_fatal(self, error: Exception) -> bool:
         """See `BatchCall.is_fatal`."""
         return self._call.is_fatal(error)
 
     def close(self) -> None:
-        """Nothing to let go of: clients live as long as the process."""
+        """Does nothing: clients live as long as the process."""

@@ -18,6 +18,7 @@ from sluice.aws.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
 from sluice.options import Option, OptionValues, matching
+from sluice.sink.bases import BaseDestination
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
 
@@ -25,17 +26,17 @@ __all__ = ["SqsDestination"]
 
 _MIB: Final = 1024 * 1024
 _STRING: Final = "String"
-_STAND_IN: Final = ({"Id": "0", "MessageBody": "-"},)
-# SQS blames the sender for these, but they pass.
+_PLACEHOLDER: Final = ({"Id": "0", "MessageBody": "-"},)
+# SQS marks these as the sender's fault, although they pass.
 _TRANSIENT: Final = frozenset({"KmsThrottled", "RequestThrottled"})
-_REGION = re.compile(r"sqs\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
+_REGION: Final = re.compile(r"sqs\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
 
 QUEUE_URL = Option(
     "queueUrl",
     matching(
         "url",
         "a queue's URL such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders",
-        re.compile(r"https?://[^\s/@?#]+/([^\s?#]+/)?[a-zA-Z0-9_-]{1,80}(\.fifo)?"),
+        r"https?://[^\s/@?#]+/([^\s?#]+/)?[a-zA-Z0-9_-]{1,80}(\.fifo)?",
     ),
     None,
     "URL of the queue; a FIFO queue's ends in `.fifo`. Its region holds unless `region` is given.",
@@ -43,20 +44,20 @@ QUEUE_URL = Option(
 )
 
 
-class SqsDestination:
-    """A queue, as the async sink sees it.
+class SqsDestination(BaseDestination[SqsMessage]):
+    """Sends messages to a queue.
 
-    A FIFO queue keeps the order in which it accepts the messages of a group, so they are given to it one
-    after the other: see `ordering_key`.
+    A FIFO queue keeps the order in which it accepts the messages of a group. So `ordering_key` is the message
+    group: the next message of a group is sent when the one before it has been accepted.
 
     Args:
         connection: how to reach the service.
-        queue_url: the queue's.
+        queue_url: the URL of the queue.
         client: makes the SDK's client; replaced in tests.
         clock: monotonic seconds.
 
     Attributes:
-        ordering_key: of a FIFO queue, the group of a message; None for a standard queue.
+        ordering_key: the group of a message; None for a standard queue.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]] = (QUEUE_URL,)
@@ -85,11 +86,11 @@ class SqsDestination:
             connection, "sqs", "SendMessageBatch", name, transient=_TRANSIENT, client=client, clock=clock
         )
         self.name = f"sqs queue '{name}'"
-        self.ordering_key: Callable[[SqsMessage], str | None] | None = _group if self._fifo else None
+        self.ordering_key = _group if self._fifo else None
 
     @classmethod
     def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> SqsDestination | None:
-        """Makes the destination from the options. What cannot be is noted in `values`."""
+        """See `DestinationClass.from_options`."""
         url = values.get(QUEUE_URL)
         return None if url is None else cls(connection, url)
 
@@ -97,7 +98,7 @@ class SqsDestination:
         return SqsRowConverter(fifo=self._fifo)
 
     def size_in_bytes(self, entry: SqsMessage) -> int:
-        """The body, and of every attribute its name, type and value, all as UTF-8."""
+        """The bytes of the body, and of each attribute's name, type and value, as UTF-8."""
         size = _length(entry.body)
         for name, value in (entry.attributes or {}).items():
             size += len(name) + len(_STRING) + _length(value)
@@ -107,31 +108,31 @@ class SqsDestination:
         """Calls ``SendMessageBatch`` once.
 
         Raises:
-            ServiceError: nothing is known to have been accepted, or nothing will be any more.
+            ServiceError: no message is known to have been accepted, or none will be any more.
             OptionError: no client can be made from the connection options.
         """
         answer = self._call(
             QueueUrl=self._url,
             Entries=PreparedParameter(
-                [_as_request_entry(n, entry) for n, entry in enumerate(entries)], _STAND_IN
+                [_as_request_entry(n, entry) for n, entry in enumerate(entries)], _PLACEHOLDER
             ),
         )
-        refused = {n: Refusal("NoResult", "", "again") for n in range(len(entries))}
+        refused = {n: Refusal("NoResult", "", "retry") for n in range(len(entries))}
         try:
             for accepted in answer.get("Successful", ()):
                 del refused[int(accepted["Id"])]
             for failure in answer.get("Failed", ()):
                 refused[int(failure["Id"])] = self._refusal(failure)
         except (KeyError, ValueError) as error:
-            raise self._call.damaged(f"a result for no message: {error}") from None
-        return self._call.outcome(entries, refused)
+            raise self._call.damaged_answer(f"a result for no message: {error}") from None
+        return self._call.result(entries, refused)
 
     def _refusal(self, failure: dict[str, Any]) -> Refusal:
-        """Of a message. What is the sender's fault will be refused again, unless it is too much at once."""
+        """Reads one failure. A sender's fault will be refused again, unless it is throttling."""
         code = str(failure.get("Code", ""))
         verdict = self._call.verdict(code)
-        if verdict == "again" and failure.get("SenderFault") and not self._call.is_passing(code):
-            verdict = "never"
+        if verdict == "retry" and failure.get("SenderFault") and not self._call.is_transient(code):
+            verdict = "reject"
         return Refusal(code, str(failure.get("Message", "")), verdict)
 
     def is_fatal(self, error: Exception) -> bool:
@@ -139,7 +140,7 @@ class SqsDestination:
         return self._call.is_fatal(error)
 
     def close(self) -> None:
-        """Nothing to let go of: clients live as long as the process."""
+        """Does nothing: clients live as long as the process."""
 
 
 def _group(entry: SqsMessage) -> str | None:
