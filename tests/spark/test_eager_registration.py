@@ -1,4 +1,4 @@
-"""What ``load()`` registers reaches the readers: Spark pickles the source once it has its schema."""
+"""Consumers that are registered at ``load()``: readers know them, though Spark pickles the source first."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ OPTIONS = {"streamname": "clicks", "region": "eu-west-1", "consumername": "me"}
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks/consumer/me:1700000000"
 
 
-def test_what_load_registers_travels_with_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for its schema again, a source finds its consumer there, and still knows whose it is."""
+def test_a_pickled_source_knows_the_consumers_registered_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when Spark asks for the schema again, and the consumer exists by then."""
     answers: list[Mapping[str, str]] = [{"clicks": ARN}, {}]
     asked: list[SourceConfig] = []
 
@@ -36,8 +36,8 @@ def test_what_load_registers_travels_with_the_source(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("more", [{}, {"consumerregistration": "lazy"}, {"consumerarn": ARN}])
-def test_nothing_is_registered_at_load_otherwise(more: Mapping[str, str]) -> None:
-    """No call is made, and there is nothing to deregister but what the query will register."""
+def test_nothing_else_is_registered_at_load(more: Mapping[str, str]) -> None:
+    """Otherwise the query registers its consumer, or the user has."""
     source = KinesisDataSource(OPTIONS | dict(more))
     source.schema()
     fan_out = source._config(streaming=True).fan_out

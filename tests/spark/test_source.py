@@ -1,4 +1,4 @@
-"""Spark's calls on the source's readers, without a Spark session: every one is translated, none decides."""
+"""What Spark calls on the source and its readers, without a Spark session."""
 
 from __future__ import annotations
 
@@ -54,7 +54,12 @@ def at(number: int) -> Offsets:
 
 
 class FakeEnumerator:
-    """Plans batches of ten numbers up to `tip`, and writes down what it was asked."""
+    """Plans batches of ten numbers up to `tip`.
+
+    Attributes:
+        asked: the arguments of every `advance`.
+        initials: how often `initial` was called.
+    """
 
     def __init__(self, tip: int = 25) -> None:
         self.tip = tip
@@ -88,19 +93,24 @@ class FakeEnumerator:
 
 
 class FakePlanning:
-    """What plans beside the driver, without fan-out."""
+    """A `StreamPlanning` without a service.
+
+    Attributes:
+        recalled: the argument of every `recall`.
+        assignment: what tasks are given.
+    """
 
     def __init__(self, enumerator: FakeEnumerator) -> None:
         self.enumerator = enumerator
         self.recalled: list[Offsets] = []
-        self.given = FanOutAssignment({"clicks": "arn:consumer"})
+        self.assignment = FanOutAssignment({"clicks": "arn:consumer"})
 
     def recall(self, offsets: Offsets) -> None:
         self.recalled.append(offsets)
 
     def access(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
         del ranges
-        return self.given
+        return self.assignment
 
     def close(self, *, has_hung_up: bool) -> None:
         self.has_hung_up = has_hung_up
@@ -108,7 +118,7 @@ class FakePlanning:
 
 
 def plain_reader(enumerator: FakeEnumerator, **options: str) -> StreamReader:
-    """The reader of Spark 4.0 and 4.1, whatever is installed."""
+    """The reader for Spark 4.0 and 4.1, whichever is installed."""
     made = cast("StreamReader", source(**options).streamReader(SPARK_SCHEMA))
     reader = StreamReader(made._config)
     reader._planning = cast("StreamPlanning", FakePlanning(enumerator))
@@ -116,22 +126,22 @@ def plain_reader(enumerator: FakeEnumerator, **options: str) -> StreamReader:
 
 
 def admitting_reader(enumerator: FakeEnumerator, **options: str) -> Any:
-    """The reader of Spark 4.2 and later."""
+    """The reader for Spark 4.2 and later."""
     reader: Any = source(**options).streamReader(SPARK_SCHEMA)
     reader._planning = FakePlanning(enumerator)
     return reader
 
 
-# --- the format -----------------------------------------------------------------------------------------
+# --- the format ---------------------------------------------------------------------------------------
 
 
-def test_the_format_is_known_by_its_name() -> None:
-    """As users write it."""
+def test_the_format_has_its_name() -> None:
+    """The one that users write."""
     assert KinesisDataSource.name() == "kinesis-efo"
 
 
 def test_the_schema_is_that_of_the_record_batches() -> None:
-    """Spark checks Arrow's names, order and types to the letter: both declarations say the same."""
+    """Spark checks the names, order and types of Arrow's fields, so both declarations say the same."""
     assert source().schema() == SCHEMA
     assert [field.split() for field in SCHEMA.split(", ")] == [
         [field.name, field.dataType.simpleString().replace("bigint", "long")] for field in SPARK_SCHEMA
@@ -140,14 +150,14 @@ def test_the_schema_is_that_of_the_record_batches() -> None:
 
 
 def _arrow(field: StructField) -> pa.DataType:
-    """Spark's own mapping; of a timestamp it depends on the session, where workers always have UTC."""
+    """Spark's own mapping. That of timestamps depends on the session; workers always have UTC."""
     if isinstance(field.dataType, TimestampType):
         return pa.timestamp("us", "UTC")
     return to_arrow_type(field.dataType)
 
 
-def test_options_are_checked_before_anything_runs() -> None:
-    """At load(): the schema is only told when the options can work."""
+def test_options_are_checked_at_load() -> None:
+    """Or when a reader is made, for options that a stream does not take."""
     with pytest.raises(OptionError, match=r"'maxrecordpertrigger' .* did you mean 'maxRecordsPerTrigger'"):
         source(maxRecordPerTrigger="5").schema()
     with pytest.raises(OptionError, match="option 'endingPosition' is for batch reads only"):
@@ -164,23 +174,23 @@ def test_options_are_checked_before_anything_runs() -> None:
     ],
     ids=["order", "fewer", "type", "more"],
 )
-def test_a_schema_of_the_users_own_is_refused(schema: StructType) -> None:
-    """``.schema(...)`` can't change what the source gives: rows would be read as something else."""
+def test_another_schema_is_refused(schema: StructType) -> None:
+    """``.schema(...)`` cannot change what the source gives; rows would be read with wrong types."""
     for make in (source().reader, source().streamReader):
         with pytest.raises(OptionError, match="the schema can't be chosen; it is always: data binary"):
             make(schema)
 
 
-def test_a_schema_of_the_users_own_that_fits_is_taken() -> None:
-    """Columns that are said not to be null are the same columns."""
+def test_a_schema_with_the_same_columns_is_taken() -> None:
+    """Also where it says that columns are not nullable."""
     strict = StructType([StructField(field.name, field.dataType, nullable=False) for field in SPARK_SCHEMA])
 
     assert isinstance(source().reader(strict), BatchReader)
     assert isinstance(source().streamReader(strict), StreamReader)
 
 
-def test_the_shim_is_light_and_has_nothing_but_the_source() -> None:
-    """Spark imports it to learn the name: neither the SDK nor Arrow's readers may come with it."""
+def test_the_shim_imports_neither_the_sdk_nor_the_readers() -> None:
+    """Spark imports it in every session, only to learn the format's name."""
     code = (
         "import sys, pyspark_kinesis_efo as shim\n"
         "assert [n for n in vars(shim) if n.startswith('D')] == ['DefaultSource']\n"
@@ -190,15 +200,17 @@ def test_the_shim_is_light_and_has_nothing_but_the_source() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# --- partitions -----------------------------------------------------------------------------------------
+# --- partitions ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("shards", "per_task", "sizes"),
     [(0, 16, []), (1, 16, [1]), (16, 16, [16]), (17, 16, [9, 8]), (5, 1, [1] * 5), (7, 3, [3, 2, 2])],
 )
-def test_ranges_are_dealt_to_as_few_tasks_as_may_be(shards: int, per_task: int, sizes: list[int]) -> None:
-    """No task has more than ``shardsPerTask``, none is idle, and no range is left out or twice."""
+def test_ranges_are_dealt_out_to_as_few_tasks_as_possible(
+    shards: int, per_task: int, sizes: list[int]
+) -> None:
+    """No task has more than ``shardsPerTask`` or none, and every range is dealt out once."""
     ids = [SplitId("clicks", f"shardId-{number:012}") for number in range(shards)]
     end = Offsets({split: After("7") for split in ids}, {}, frozenset({"clicks"}))
     start = Offsets({}, {}, frozenset({"clicks"}))
@@ -212,19 +224,19 @@ def test_ranges_are_dealt_to_as_few_tasks_as_may_be(shards: int, per_task: int, 
     assert all(r.start == HORIZON and r.end == After("7") for part in dealt for r in part)
 
 
-def test_every_task_is_told_how_to_read_what_is_pushed() -> None:
-    """Only the partitions carry anything from the planning process to the tasks."""
+def test_every_partition_carries_the_fan_out_assignment() -> None:
+    """Nothing else reaches the tasks from the planning process."""
     reader = plain_reader(FakeEnumerator())
     planning = cast("FakePlanning", reader._planning)
 
     partitions = reader.partitions(at(0).to_json(), at(10).to_json())
 
     carried: Any = pickle.loads(pickle.dumps(partitions[0]))
-    assert carried.access == planning.given
+    assert carried.assignment == planning.assignment
 
 
-def test_what_an_earlier_run_registered_is_learnt_from_the_offsets() -> None:
-    """After a restart the log is the only place that says so."""
+def test_logged_offsets_tell_which_consumers_an_earlier_run_registered() -> None:
+    """After a restart nothing else does."""
     reader = plain_reader(FakeEnumerator())
     planning = cast("FakePlanning", reader._planning)
 
@@ -235,14 +247,14 @@ def test_what_an_earlier_run_registered_is_learnt_from_the_offsets() -> None:
 
 
 def ranges(partition: InputPartition) -> tuple[SplitRange, ...]:
-    """What Spark carries into the task."""
+    """The ranges of a partition that Spark has pickled."""
     carried: Any = pickle.loads(pickle.dumps(partition))
     found: tuple[SplitRange, ...] = carried.ranges
     return found
 
 
 def test_a_batch_that_is_read_again_has_the_same_ranges() -> None:
-    """After a restart the first call is ``partitions`` with the logged pair: it says it all."""
+    """After a restart the first call is ``partitions`` with the logged offsets."""
     pair = at(3).to_json(), at(9).to_json()
 
     first, second = (plain_reader(FakeEnumerator()).partitions(*pair) for _ in range(2))
@@ -252,13 +264,13 @@ def test_a_batch_that_is_read_again_has_the_same_ranges() -> None:
 
 @pytest.mark.parametrize("mode", ["batch", "stream"])
 def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a task gets of the reader is its options; of the partition, its ranges and how to read them."""
+    """The reader gives it the options, the partition its ranges and the fan-out assignment."""
     seen: list[tuple[SourceConfig, Sequence[SplitRange], FanOutAssignment | None]] = []
 
     def read_ranges(
-        config: SourceConfig, given: Sequence[SplitRange], access: FanOutAssignment | None
+        config: SourceConfig, given: Sequence[SplitRange], assignment: FanOutAssignment | None
     ) -> Any:
-        seen.append((config, given, access))
+        seen.append((config, given, assignment))
         return iter(())
 
     monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
@@ -266,17 +278,17 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     wanted = SplitRange(SHARD, After("3"), After("9"))
 
     copy = pickle.loads(pickle.dumps(made))
-    access = FanOutAssignment({"clicks": "arn:consumer"})
-    settled: list[bool] = []
-    monkeypatch.setattr(source_reader, "freeze_loaded_objects", lambda: settled.append(bool(seen)))
-    list(copy.read(source_reader.RangesPartition((wanted,), access)))
+    assignment = FanOutAssignment({"clicks": "arn:consumer"})
+    frozen: list[bool] = []
+    monkeypatch.setattr(source_reader, "freeze_loaded_objects", lambda: frozen.append(bool(seen)))
+    list(copy.read(source_reader.RangesPartition((wanted,), assignment)))
 
-    assert seen == [(made._config, (wanted,), access)]
-    assert settled == [True]  # when all that tasks need has been loaded
+    assert seen == [(made._config, (wanted,), assignment)]
+    assert frozen == [True]  # at the end, when the SDK is loaded
 
 
-def test_a_batch_read_plans_once_and_deals_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``spark.read`` asks for the ranges of a read that ends, and deals them by ``shardsPerTask``."""
+def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By ``shardsPerTask``."""
     wanted = [SplitRange(SplitId("clicks", f"shardId-{n}"), HORIZON, After("9")) for n in range(3)]
     monkeypatch.setattr(source_reader, "plan_bounded_read", lambda _config: wanted)
 
@@ -285,8 +297,8 @@ def test_a_batch_read_plans_once_and_deals_likewise(monkeypatch: pytest.MonkeyPa
     assert [len(ranges(partition)) for partition in partitions] == [2, 1]
 
 
-def test_a_batch_read_of_nothing_is_one_empty_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given no partition, Spark has None read instead."""
+def test_a_batch_read_of_nothing_has_one_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would replace an empty list by a dummy partition."""
     monkeypatch.setattr(source_reader, "plan_bounded_read", lambda _config: [])
     reader = source().reader(SPARK_SCHEMA)
 
@@ -295,31 +307,30 @@ def test_a_batch_read_of_nothing_is_one_empty_task(monkeypatch: pytest.MonkeyPat
     assert list(reader.read(partition)) == []
 
 
-# --- pickling -------------------------------------------------------------------------------------------
+# --- pickling -----------------------------------------------------------------------------------------
 
 
 def test_a_pickled_reader_is_plain_data() -> None:
-    """Spark sends the reader to every task: what belongs to the planning process stays there."""
+    """Spark sends it to the tasks; the planning stays in its process."""
     reader = plain_reader(FakeEnumerator(), awsAccessKeyId="AKIDEXAMPLE", awsSecretAccessKey="s3cret")
     reader.latestOffset(at(0).to_json())
 
     copy: Any = pickle.loads(pickle.dumps(reader))
 
     assert copy._planning is None
-    assert copy._planned is None
+    assert copy._next_start is None
     assert copy._config == reader._config
     assert reader._planning is not None
     assert "s3cret" not in repr(copy._config)
 
 
-def test_a_reader_that_never_planned_stops_quietly() -> None:
-    """Spark may stop a reader it has never asked anything."""
-    plain_reader(FakeEnumerator())
+def test_a_reader_that_never_planned_can_be_stopped() -> None:
+    """Spark may stop a reader on which it has called nothing else."""
     cast("StreamReader", source().streamReader(SPARK_SCHEMA)).stop()
 
 
-def test_stop_lets_go_of_the_planner() -> None:
-    """Its threads end with it."""
+def test_stop_closes_the_enumerator() -> None:
+    """And so its threads."""
     enumerator = FakeEnumerator()
     plain_reader(enumerator).stop()
 
@@ -329,8 +340,8 @@ def test_stop_lets_go_of_the_planner() -> None:
 @pytest.mark.parametrize(
     ("problem", "has_hung_up"), [(EOFError(), True), (BrokenPipeError(), True), (ValueError(), False)]
 )
-def test_stop_tells_a_connection_that_closed_from_an_error(problem: Exception, *, has_hung_up: bool) -> None:
-    """Spark stops a reader while an error passes; where the connection is gone a signal may be coming."""
+def test_stop_tells_a_closed_connection_from_an_error(problem: Exception, *, has_hung_up: bool) -> None:
+    """Spark calls it while an exception is raised. If that is a closed connection, SIGTERM may follow."""
     enumerator = FakeEnumerator()
     reader = plain_reader(enumerator)
     with contextlib.suppress(type(problem)):
@@ -343,11 +354,11 @@ def test_stop_tells_a_connection_that_closed_from_an_error(problem: Exception, *
     assert cast("Any", reader._planning).has_hung_up is has_hung_up
 
 
-# --- offsets, as 4.0 and 4.1 ask for them ------------------------------------------------------------
+# --- offsets, as Spark 4.0 and 4.1 ask for them -------------------------------------------------------
 
 
-def test_without_a_start_batches_follow_one_another() -> None:
-    """4.0 and 4.1 do not say where a batch starts: at the end of the last one that was read."""
+def test_without_a_start_a_batch_starts_where_the_last_one_ended() -> None:
+    """Spark 4.0 and 4.1 do not say where a batch starts."""
     enumerator = FakeEnumerator(tip=25)
     reader = plain_reader(enumerator)
     offset = reader.initialOffset()
@@ -363,15 +374,15 @@ def test_without_a_start_batches_follow_one_another() -> None:
     assert [start for start, _ in enumerator.asked] == [at(0), at(10), at(20), at(25)]
 
 
-def test_without_a_start_an_end_that_was_not_read_is_planned_again() -> None:
-    """Spark may ask twice before it makes a batch; the second batch must not skip what the first had."""
+def test_without_a_start_a_batch_that_was_not_read_is_planned_again() -> None:
+    """Spark may ask for an end twice before it makes a batch; no record must be skipped."""
     reader = plain_reader(FakeEnumerator())
 
     assert reader.latestOffset() == reader.latestOffset() == at(10).to_json()
 
 
-def test_without_a_start_a_restart_goes_on_from_the_batch_logged_last() -> None:
-    """The first call after a restart is ``partitions``, with (x, x) where nothing was left open."""
+def test_without_a_start_a_restarted_query_goes_on_from_the_last_logged_batch() -> None:
+    """The first call is ``partitions``: with that batch, or with an empty one if it was committed."""
     idle, interrupted = plain_reader(FakeEnumerator()), plain_reader(FakeEnumerator())
     idle.partitions(at(10).to_json(), at(10).to_json())
     interrupted.partitions(at(0).to_json(), at(10).to_json())
@@ -380,8 +391,8 @@ def test_without_a_start_a_restart_goes_on_from_the_batch_logged_last() -> None:
     assert Offsets.from_json(interrupted.latestOffset()) == at(20)
 
 
-def test_without_admission_control_limits_hold_inside() -> None:
-    """4.0 and 4.1 pass no limit: the reader's own count."""
+def test_without_admission_control_the_options_limit_every_batch() -> None:
+    """Spark 4.0 and 4.1 pass no limit."""
     enumerator = FakeEnumerator()
     plain_reader(
         enumerator, maxRecordsPerTrigger="5", maxBytesPerTrigger="1MiB", maxTimeSpanPerTrigger="2s"
@@ -390,14 +401,14 @@ def test_without_admission_control_limits_hold_inside() -> None:
     assert enumerator.asked == [(at(0), Limits(5, 2**20, 2_000_000))]
 
 
-# --- offsets, as 4.2 and later ask for them ----------------------------------------------------------
+# --- offsets, as Spark 4.2 and later ask for them -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "make", [plain_reader, pytest.param(admitting_reader, marks=needs_admission_control)]
 )
-def test_with_a_start_the_batch_begins_there(make: Any) -> None:
-    """Whatever the reader remembers: the offset log is the only truth."""
+def test_with_a_start_the_batch_starts_there(make: Any) -> None:
+    """Whatever the reader has planned before."""
     enumerator = FakeEnumerator()
     reader = make(enumerator)
     reader.partitions(at(0).to_json(), at(3).to_json())
@@ -410,8 +421,8 @@ def test_with_a_start_the_batch_begins_there(make: Any) -> None:
 @pytest.mark.parametrize(
     "make", [plain_reader, pytest.param(admitting_reader, marks=needs_admission_control)]
 )
-def test_nothing_new_is_the_start_to_the_letter(make: Any) -> None:
-    """Spark compares JSON: a hint that was lost on the way through would be a batch without rows."""
+def test_nothing_new_is_the_start_as_it_came(make: Any) -> None:
+    """Spark compares the JSON. If an unknown key were lost on the way, it would run an empty batch."""
     start = {**at(25).to_json(), "from a later release": 1}
 
     assert make(FakeEnumerator(tip=25)).latestOffset(start, None) == start
@@ -431,18 +442,18 @@ def test_nothing_new_is_the_start_to_the_letter(make: Any) -> None:
         ({"maxTimeSpanPerTrigger": "5s"}, ("ReadMaxRows", {"max_rows": 2**63 - 1})),
     ],
 )
-def test_the_read_limit_that_spark_is_told(
+def test_spark_is_told_a_read_limit_if_there_is_one(
     options: dict[str, str], expected: tuple[str, dict[str, int]]
 ) -> None:
-    """One that Spark knows, and none only where there is none: Spark drops them all for ``once``."""
+    """``ReadAllAvailable`` only without limits, because Spark passes it to lift them."""
     limit = admitting_reader(FakeEnumerator(), **options).getDefaultReadLimit()
 
     assert (type(limit).__name__, vars(limit)) == expected
 
 
 @needs_admission_control
-def test_a_trigger_without_limits_takes_all() -> None:
-    """``once`` asks for all there is; every other trigger gives back the limit it was told."""
+def test_a_trigger_may_lift_the_limits() -> None:
+    """``Trigger.Once`` does; all others pass the default read limit."""
     module: Any = source_reader
     enumerator = FakeEnumerator()
     reader = admitting_reader(enumerator, maxRecordsPerTrigger="5", maxTimeSpanPerTrigger="1s")
@@ -454,8 +465,8 @@ def test_a_trigger_without_limits_takes_all() -> None:
 
 
 @needs_admission_control
-def test_available_now_is_passed_on() -> None:
-    """The targets are the planner's business."""
+def test_available_now_stops_at_what_is_available() -> None:
+    """The enumerator finds the targets."""
     enumerator = FakeEnumerator()
     admitting_reader(enumerator).prepareForTriggerAvailableNow()
 
@@ -464,7 +475,7 @@ def test_available_now_is_passed_on() -> None:
 
 @needs_admission_control
 def test_progress_has_the_newest_offset_and_the_lag_of_every_shard() -> None:
-    """By stream and shard, beside an offset that is one; nothing before there is something to say."""
+    """By stream and shard. There is no report before the first batch is planned."""
     reader = admitting_reader(FakeEnumerator(tip=25))
     before = reader.reportLatestOffset()
     reader.latestOffset(at(0).to_json(), None)
@@ -475,8 +486,8 @@ def test_progress_has_the_newest_offset_and_the_lag_of_every_shard() -> None:
     assert reported["millisBehindLatest"] == {"clicks": {SHARD.shard: 1500}, "views": {"b": 0}}
 
 
-def test_the_reader_fits_the_installed_spark() -> None:
-    """With admission control where PySpark knows it, else without: no hook that is never called."""
+def test_the_reader_has_the_methods_that_the_installed_spark_calls() -> None:
+    """And no others."""
     reader = source().streamReader(SPARK_SCHEMA)
 
     assert hasattr(reader, "prepareForTriggerAvailableNow") is HAS_ADMISSION_CONTROL
@@ -484,7 +495,7 @@ def test_the_reader_fits_the_installed_spark() -> None:
 
 
 def test_commit_keeps_nothing() -> None:
-    """The offset log is the only state."""
+    """The offset log keeps all state."""
     reader = plain_reader(FakeEnumerator())
     before = dict(reader.__dict__)
     reader.commit(at(10).to_json())

@@ -1,7 +1,7 @@
-"""The format ``kinesis-efo`` as Spark knows it.
+"""The format ``kinesis-efo``.
 
-Spark imports this to learn the name alone, so what is heavy (the SDK, Arrow) is imported when a query
-asks for a reader.
+Spark imports this module in every session to learn the name of the format. The SDK and Arrow take long to
+import, so they are imported when a query uses the format.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ class KinesisDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # By stream, the ARN of each consumer registered at load(). Spark pickles this object after it
-        # has asked for the schema, and has readers made by the copy.
+        # By stream, the ARN of a consumer that was registered at load(). Spark calls `schema` first; then it
+        # pickles this object and lets the copy make the readers.
         self._registered: dict[str, str] = {}
 
     def schema(self) -> str:
-        """Registers consumers where that is to be done at ``load()``.
+        """The columns. Called at ``load()``: registers consumers if ``consumerRegistration`` is ``eager``.
 
-        Raises OptionError for options that cannot work, ServiceError for consumers that can't be had.
+        Raises:
+            OptionError: the options cannot work.
+            ServiceError: a consumer cannot be registered.
         """
         from sluice.kinesis.consumers import register_at_load  # noqa: PLC0415 - see above
 
@@ -53,14 +55,22 @@ class KinesisDataSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Raises OptionError for options or a schema that cannot work."""
+        """Called for ``spark.read``.
+
+        Raises:
+            OptionError: the options or the schema cannot work.
+        """
         from sluice.spark.source_reader import BatchReader  # noqa: PLC0415 - see above
 
         _check_schema(schema)
         return BatchReader(self._config())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Raises OptionError for options or a schema that cannot work."""
+        """Called for ``spark.readStream``.
+
+        Raises:
+            OptionError: the options or the schema cannot work.
+        """
         from sluice.spark.source_reader import make_stream_reader  # noqa: PLC0415 - see above
 
         _check_schema(schema)

@@ -1,7 +1,8 @@
-"""Spark's calls on a reader, translated.
+"""Spark's reader interfaces in front of `sluice.source`.
 
-Spark keeps the reader that plans in one process beside the driver, and sends a pickled one to the
-tasks; so readers hold plain data, and what they work with is made where it is used.
+Two processes use a reader. Spark calls the planning methods in a process beside the driver, and sends a
+pickled copy to the tasks, which call ``read``. So a reader holds plain data; a process makes what it works
+with when it needs it. ``docs/architecture.md`` follows a batch from here on.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -31,7 +32,7 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # before 4.2
+except ImportError:  # PySpark 4.0 and 4.1
     HAS_ADMISSION_CONTROL = False
 else:
     HAS_ADMISSION_CONTROL = True
@@ -41,83 +42,105 @@ __all__ = ["BatchReader", "StreamReader", "make_stream_reader"]
 
 @dataclass
 class RangesPartition(InputPartition):
-    """What one task reads, and how it may."""
+    """The ranges that one task reads.
+
+    Attributes:
+        assignment: how the task reads by fan-out. None: it polls.
+    """
 
     ranges: tuple[SplitRange, ...]
-    access: FanOutAssignment | None = None
+    assignment: FanOutAssignment | None = None
 
 
 class BatchReader(DataSourceReader):
-    """A read that ends."""
+    """The reader of a batch read (``spark.read``)."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
 
     def partitions(self) -> Sequence[InputPartition]:
+        """Called once, when the read is planned."""
         configure_driver_log()
-        access = bounded_assignment(self._config)
+        assignment = bounded_assignment(self._config)
         ranges = plan_bounded_read(self._config)
-        # Of no partition at all Spark would make one that holds nothing, not even ranges.
-        return _deal(ranges, self._config.shards_per_task, access) or [RangesPartition(())]
+        # Spark replaces an empty partition list by a dummy partition; return an empty one of ours.
+        return _deal(ranges, self._config.shards_per_task, assignment) or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called in each task."""
         return _read(self._config, partition)
 
 
 class StreamReader(DataSourceStreamReader):
-    """A query's reader: beside the driver it says where batches end, in a task it reads one.
+    """The reader of a streaming query on Spark 4.0 and 4.1.
 
-    This is all that Spark 4.0 and 4.1 can ask. There limits hold inside, and ``Trigger.AvailableNow``
+    These versions pass no limits, so the options' limits hold for every batch, and ``Trigger.AvailableNow``
     and ``Trigger.Once`` run one batch.
     """
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
         self._planning: StreamPlanning | None = None
-        self._planned: Offsets | None = None
+        self._next_start: Offsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planning": None, "_planned": None}
+        return {**self.__dict__, "_planning": None, "_next_start": None}
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return self._beside_driver().enumerator.initial().to_json()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Called when a query starts for the first time, possibly more than once."""
+        return self._planning_here().enumerator.initial().to_json()
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        planning = self._beside_driver()
-        enumerator = planning.enumerator
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Called for every trigger; some 90 times a second while there is no data.
+
+        Args:
+            start: where the batch starts. Spark 4.0 and 4.1 do not pass it; the batch then starts where the
+                last one ended.
+            limit: a ``ReadLimit``. Spark 4.0 and 4.1 do not pass it.
+
+        Returns:
+            Where the batch ends; `start` as it came where nothing is new.
+        """
+        planning = self._planning_here()
         if start is not None:
-            planned = Offsets.from_json(start)
-            planning.recall(planned)
-        elif self._planned is not None:
-            # Before 4.2 Spark does not say where a batch starts: it is where the last one ended.
-            planned = self._planned
+            begin = Offsets.from_json(start)
+            planning.recall(begin)
         else:
-            planned = enumerator.initial()
-        end = enumerator.advance(planned, self._limits(limit))
-        self._planned = planned
-        if end is planned and start is not None:
-            return dict(start)
-        return end.to_json()
+            begin = self._next_start or planning.enumerator.initial()
+        end = planning.enumerator.advance(begin, self._limits(limit))
+        self._next_start = begin
+        return dict(start) if start is not None and end is begin else end.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._planned = Offsets.from_json(end)
-        planning = self._beside_driver()
-        planning.recall(self._planned)
-        ranges = planning.enumerator.ranges(Offsets.from_json(start), self._planned)
+        """Called for every batch, once its end is in the offset log.
+
+        After a restart it is the first call, with the batch that was logged and not committed. Spark 4.0 and
+        4.1 may call it with an empty batch first (`start` equals `end`).
+        """
+        planning = self._planning_here()
+        self._next_start = Offsets.from_json(end)
+        planning.recall(self._next_start)
+        ranges = planning.enumerator.ranges(Offsets.from_json(start), self._next_start)
         return _deal(ranges, self._config.shards_per_task, planning.access(ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called in each task."""
         return _read(self._config, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept for batches that are done: the offset log is the only state."""
+        """Called for a batch when the next one is planned. Does nothing: only the offset log keeps state."""
 
     def stop(self) -> None:
+        """Called when a planning method raises, or the connection to the JVM is closed.
+
+        It is not called when a query is stopped: the process gets SIGTERM, possibly after the connection was
+        closed in the middle of a call. See `StreamPlanning.close`.
+        """
         if self._planning is not None:
-            # A stop may close the connection in the middle of a call, before it sends its signal.
             self._planning.close(has_hung_up=isinstance(sys.exc_info()[1], (EOFError, OSError)))
 
-    def _beside_driver(self) -> StreamPlanning:
+    def _planning_here(self) -> StreamPlanning:
+        """What plans in this process. The first call makes it."""
         if self._planning is None:
             configure_driver_log()
             self._planning = StreamPlanning(self._config)
@@ -129,50 +152,62 @@ class StreamReader(DataSourceStreamReader):
 
 
 def make_stream_reader(config: SourceConfig) -> DataSourceStreamReader:
-    """The reader with all that the installed Spark can ask."""
+    """A reader with the methods that the installed Spark calls."""
     return AdmittingStreamReader(config) if HAS_ADMISSION_CONTROL else StreamReader(config)
 
 
 if HAS_ADMISSION_CONTROL:
 
     class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):
-        """The same with Spark 4.2's admission control."""
+        """The reader of a streaming query on Spark 4.2 and later, which has admission control.
 
-        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        ``Trigger.AvailableNow`` runs several batches, each within the limits.
+        """
+
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+            """Called once, when the query starts. Spark passes the result to every `latestOffset`.
+
+            With ``Trigger.Once`` it passes `ReadAllAvailable` instead, which lifts all limits. So this must
+            not return `ReadAllAvailable` if there is any limit.
+            """
             limits = self._config.limits
             if limits.is_none:
                 return ReadAllAvailable()
             if limits.records is None and limits.bytes is not None:
                 return ReadMaxBytes(limits.bytes)
-            # Spark has no limit of time; all that counts is that it sees one.
+            # Spark has no limit of arrival time: a limit of records that no batch reaches stands for it.
             return ReadMaxRows(2**63 - 1 if limits.records is None else limits.records)
 
-        def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-            if self._planned is None:
+        def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+            """Called for every progress report; appears there as ``sources[].latestOffset``."""
+            if self._next_start is None:
                 return None
-            enumerator = self._beside_driver().enumerator
+            enumerator = self._planning_here().enumerator
             lag: dict[str, dict[str, int]] = {}
             for split, millis in sorted(enumerator.millis_behind_latest.items()):
                 lag.setdefault(split.stream, {})[split.shard] = millis
-            return {**enumerator.newest(self._planned).to_json(), "millisBehindLatest": lag}
+            return {**enumerator.newest(self._next_start).to_json(), "millisBehindLatest": lag}
 
-        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-            self._beside_driver().enumerator.stop_at_available()
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+            """Called once, when a query with ``Trigger.AvailableNow`` starts."""
+            self._planning_here().enumerator.stop_at_available()
 
         def _limits(self, limit: Any) -> Limits:
-            # A trigger that takes all there is in one batch (once) comes without limits.
             return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._config.limits
 
 
 def _deal(
-    ranges: Sequence[SplitRange], shards_per_task: int, access: FanOutAssignment | None
+    ranges: Sequence[SplitRange], shards_per_task: int, assignment: FanOutAssignment | None
 ) -> list[InputPartition]:
-    """Deals ranges out to as few tasks as may be: a task is dear, and a shard is light."""
+    """Deals ranges out to as few tasks as possible.
+
+    A Spark task costs about 50 ms; a shard delivers at most 2 MiB/s. One task therefore reads several shards.
+    """
     count = -(-len(ranges) // shards_per_task)
-    return [RangesPartition(tuple(ranges[index::count]), access) for index in range(count)]
+    return [RangesPartition(tuple(ranges[index::count]), assignment) for index in range(count)]
 
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    assert isinstance(partition, RangesPartition)  # noqa: S101 - no other is made
-    yield from read_ranges(config, partition.ranges, partition.access)
-    freeze_loaded_objects()
+    given = cast("RangesPartition", partition)
+    yield from read_ranges(config, given.ranges, given.assignment)
+    freeze_loaded_objects()  # the SDK is loaded by now
