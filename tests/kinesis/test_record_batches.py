@@ -1,4 +1,4 @@
-"""From records to Arrow: every field in its place, ranges that begin or end inside an aggregate exact."""
+"""Record batches: every field, and ranges that begin or end inside an aggregated record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.kinesis.kpl.aggregator import Packer
+from sluice.kinesis.kpl.aggregator import Aggregator
 from sluice.kinesis.record_batches import ARROW_SCHEMA, to_record_batches
 from sluice.source.offsets import HORIZON, After, Closed, Position, SplitRange
 from sluice.source.splits import SplitId
@@ -23,7 +23,7 @@ OTHER = SplitRange(SplitId("orders", OTHER_SHARD), HORIZON, Closed())
 PLAIN = Record("1", 0, "k", b"plain")
 
 
-def aggregate(*data: bytes) -> bytes:
+def aggregated(*data: bytes) -> bytes:
     aggregator = aws_kinesis_agg.aggregator.RecordAggregator()
     for index, each in enumerate(data):
         aggregator.add_user_record(f"key-{index}", each)
@@ -60,25 +60,25 @@ def test_every_field_in_its_place() -> None:
 
 @pytest.mark.parametrize("sizes", [(5_000, 3, 7_001, 0, 4_096), (0, 1, 2), (2_048,), (10 * 2**20, 1)])
 def test_data_of_every_length(sizes: tuple[int, ...]) -> None:
-    """However the column is put together, each record has its own."""
+    """Each record has its data, in whichever way the column is built."""
     records = [Record(str(n), 0, "k", bytes([n]) * size) for n, size in enumerate(sizes)]
 
     assert rows(WHOLE, records) == [(record.sequence_number, 0, record.data) for record in records]
 
 
-def test_aggregates_are_unpacked_in_order_among_plain_records() -> None:
-    """User records count from 0 inside their aggregate; plain ones are 0."""
+def test_aggregated_records_are_unpacked_in_order_among_plain_ones() -> None:
+    """User records count from 0 inside an aggregated record; a plain record has 0."""
     records = [
         Record("1", 0, "k", b"plain"),
-        Record("2", 0, "a", aggregate(b"x", b"y")),
+        Record("2", 0, "a", aggregated(b"x", b"y")),
         Record("3", 0, "k", b"z"),
     ]
     assert rows(WHOLE, records) == [("1", 0, b"plain"), ("2", 0, b"x"), ("2", 1, b"y"), ("3", 0, b"z")]
 
 
-def test_aggregates_stay_packed_when_asked() -> None:
-    """deaggregate=false gives the record as it is stored."""
-    packed = aggregate(b"x", b"y")
+def test_aggregated_records_stay_packed_without_deaggregate() -> None:
+    """deaggregate=false gives the data as it is stored."""
+    packed = aggregated(b"x", b"y")
     assert rows(WHOLE, [Record("2", 0, "a", packed)], unpack=False) == [("2", 0, packed)]
 
 
@@ -92,16 +92,16 @@ def test_aggregates_stay_packed_when_asked() -> None:
         (After("1"), After("2"), [0, 1, 2]),
     ],
 )
-def test_a_range_may_begin_and_end_inside_an_aggregate(
+def test_a_range_may_begin_and_end_inside_an_aggregated_record(
     start: Position, end: After | Closed, expected: list[int]
 ) -> None:
-    """`sub` is the last sub-record that is done."""
-    record = Record("2", 0, "a", aggregate(b"x", b"y", b"z"))
+    """`sub` is the last user record before the position."""
+    record = Record("2", 0, "a", aggregated(b"x", b"y", b"z"))
     assert [sub for _, sub, _ in rows(SplitRange(SPLIT, start, end), [record])] == expected
 
 
 def test_large_pages_become_several_batches() -> None:
-    """Batches stay near the size Spark takes fastest, and none is empty."""
+    """Batches have the size that Spark takes fastest, and none is empty."""
     records = [Record(str(n), 0, "k", bytes(2**20)) for n in range(20)]
     batches = list(to_record_batches([(WHOLE, records)], unpack=True))
     assert len(batches) > 1
@@ -109,9 +109,9 @@ def test_large_pages_become_several_batches() -> None:
     assert sum(batch.num_rows for batch in batches) == 20
 
 
-def test_aggregates_of_tiny_records_become_several_batches() -> None:
-    """A key is in an aggregate once and in every row: memory goes by rows, not by what was packed."""
-    packed = aggregate_of_one_key(1000, "key" * 80)
+def test_many_tiny_user_records_become_several_batches() -> None:
+    """An aggregated record has a key once, its rows have it each: rows bound the memory of a batch."""
+    packed = aggregated_with_one_key(1000, "key" * 80)
     records = [Record(str(n), 0, "a", packed) for n in range(120)]
     batches = list(to_record_batches([(WHOLE, records)], unpack=True))
     assert [batch.num_rows for batch in batches] == [50_000, 50_000, 20_000]
@@ -119,14 +119,14 @@ def test_aggregates_of_tiny_records_become_several_batches() -> None:
 
 
 def test_small_pages_share_a_batch() -> None:
-    """Of whatever ranges: a batch of few rows costs as much as one of hundreds."""
+    """Also pages of several ranges: a batch of few rows costs as much as one of hundreds."""
     batches = list(to_record_batches([(WHOLE, [PLAIN]), (OTHER, []), (OTHER, [PLAIN] * 2)], unpack=True))
     assert [batch.column("shardId").to_pylist() for batch in batches] == [[SPLIT.shard, *[OTHER_SHARD] * 2]]
     assert batches[0].column("streamName").to_pylist() == ["clicks", "orders", "orders"]
 
 
-def test_pages_are_not_held_back_without_end() -> None:
-    """Rows go out as soon as there are enough of them, and what is left at the end."""
+def test_gathered_pages_go_out_when_they_suffice() -> None:
+    """A batch is yielded as soon as its pages are large enough, and the rest at the end."""
     given: list[int] = []
 
     def pages() -> Iterator[tuple[SplitRange, list[Record]]]:
@@ -150,13 +150,13 @@ def test_pages_are_not_held_back_without_end() -> None:
         max_size=12,
     )
 )
-def test_every_row_comes_once_in_the_order_of_its_range(
+def test_every_row_comes_once_and_in_order_within_its_range(
     pages: list[tuple[int, list[tuple[int, bool]]]],
 ) -> None:
-    """However pages of several ranges are mixed, whether they are small or large, packed or not."""
+    """With any mix of ranges, small and large pages, plain and aggregated records."""
     ranges = [SplitRange(SplitId("clicks", f"shardId-{n}"), HORIZON, Closed()) for n in range(3)]
     numbers = itertools.count()
-    packed = aggregate(b"x", b"y")
+    packed = aggregated(b"x", b"y")
     given_pages = [
         (
             ranges[n],
@@ -183,7 +183,7 @@ def test_every_row_comes_once_in_the_order_of_its_range(
     assert found == expected
 
 
-def aggregate_of_one_key(count: int, key: str) -> bytes:
-    packer = Packer(10**6)
-    assert all(packer.add(key, b"%d" % n) for n in range(count))
-    return packer.seal()
+def aggregated_with_one_key(count: int, key: str) -> bytes:
+    aggregator = Aggregator(10**6)
+    assert all(aggregator.add(key, b"%d" % n) for n in range(count))
+    return aggregator.seal()

@@ -1,4 +1,4 @@
-"""Records off the wire: their times to the microsecond, one by one and as a column; when they are equal."""
+"""Records of the wire: arrival times to the microsecond, singly and as a column; equality."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = st.one_of(
     st.floats(-62_135_596_800.0, 253_402_300_798.0),
     st.integers(-62_135_596_800, 253_402_300_798).map(float),
     st.integers(0, 4 * 10**15).map(lambda value: value / 1_000_000),
-    # Halves of a microsecond, which are rounded to the even one.
+    # Halves of a microsecond, which are rounded half to even.
     st.integers(-(2**38), 2**38).map(lambda value: value / 128),
     st.floats(-1e-5, 1e-5),
 )
@@ -30,8 +30,8 @@ def wire_record(seconds: float) -> WireRecord:
 
 
 @given(st.lists(SECONDS, max_size=20))
-def test_a_column_of_arrivals_is_what_the_records_say(seconds: list[float]) -> None:
-    """To the microsecond, and to the bit what `datetime.fromtimestamp` makes of the same number."""
+def test_a_column_of_arrivals_is_that_of_the_records(seconds: list[float]) -> None:
+    """And what `datetime.fromtimestamp` makes of the same number."""
     records = [wire_record(each) for each in seconds]
     column = arrivals_of(records)
 
@@ -42,8 +42,8 @@ def test_a_column_of_arrivals_is_what_the_records_say(seconds: list[float]) -> N
     ]
 
 
-def test_a_column_of_other_records_is_what_they_say() -> None:
-    """Records of any kind, and of several kinds, have a column."""
+def test_other_records_have_a_column_of_arrivals() -> None:
+    """Plain records, and several classes mixed."""
     plain: list[AnyRecord] = [Record("1", 1_700_000_000_123_456, "k", b"")]
     mixed: list[AnyRecord] = [wire_record(1.5), *plain]
 
@@ -53,7 +53,7 @@ def test_a_column_of_other_records_is_what_they_say() -> None:
 
 
 def test_a_time_is_rounded_half_to_even() -> None:
-    """As Python rounds it."""
+    """As Python rounds."""
     seconds = (1.5, -1.5, 1 / 128, 3 / 128, -1 / 128, -3 / 128)
     expected = [1_500_000, -1_500_000, 7_812, 23_438, -7_812, -23_438]
 
@@ -73,8 +73,8 @@ def test_a_time_is_rounded_half_to_even() -> None:
         None,
     ],
 )
-def test_records_are_equal_when_they_say_the_same(other: Any) -> None:
-    """Whatever holds them."""
+def test_records_with_equal_fields_are_equal(other: Any) -> None:
+    """Of any class."""
     record = wire_record(1.5)
     same = Record("1", 1_500_000, "k", b"a")
 

@@ -1,4 +1,4 @@
-"""From records to the rows users see, as Arrow record batches: never a Python object for each row."""
+"""Makes Arrow record batches from records, without a Python object per row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.instants import MICROS_PER_SECOND
-from sluice.kinesis.kpl.deaggregator import MAGIC, UserRecord, deaggregate
+from sluice.kinesis.kpl.deaggregator import UserRecord, deaggregate
+from sluice.kinesis.kpl.format import MAGIC
 from sluice.source.offsets import After, Position, SplitRange
 from sluice.source.stream_log import AnyRecord
 
@@ -28,24 +29,24 @@ ARROW_SCHEMA = pa.schema(
         ("shardId", pa.string()),
     ]
 )
-"""The source's schema; Spark wants it to the letter."""
+"""The source's schema. Spark checks that record batches have exactly this one."""
 
 _BATCH_BYTES = 8 * 2**20
-"""Of data. Measured into Spark, batches of 1 to 32 MiB are equally fast, so that a page is one batch or two;
-half a MiB costs a tenth, a quarter of a MiB a third, and above 64 MB they are 40 % slower."""
+"""The most data in a batch. Measured into Spark: batches of 1 to 32 MiB are equally fast, so a page is one or
+two batches; half a MiB costs a tenth more, a quarter of a MiB a third, and more than 64 MB cost 40 %."""
 
-_ENOUGH = 256 * 2**10
-"""Pages are gathered up to so many bytes: a batch of few rows costs as much as one of hundreds."""
+_MIN_BATCH_BYTES = 256 * 2**10
+"""Small pages are gathered to this size, because a batch of few rows costs as much as one of hundreds."""
 
-_ENVELOPE = 100
-"""Bytes that a record takes beside its data, about."""
+_RECORD_OVERHEAD = 100
+"""Bytes that a record takes beside its data, roughly."""
 
 _LONG = 2 * 2**10
-"""Bytes a value from which on joining values is faster than appending them one by one; at 10 KiB thrice."""
+"""Mean bytes of a value from which on joining values is faster than appending them one by one; three times as
+fast at 10 KiB."""
 
 _BATCH_ROWS = 50_000
-"""Of user records, whose keys may take far more room unpacked than packed."""
-
+"""The most user records in a batch: unpacked keys may take far more room than packed ones."""
 
 _Piece = tuple[SplitRange, Sequence[AnyRecord]]
 
@@ -53,20 +54,20 @@ _Piece = tuple[SplitRange, Sequence[AnyRecord]]
 def to_record_batches(
     pages: Iterable[tuple[SplitRange, Sequence[AnyRecord]]], *, unpack: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of pages, those of each range in order. Small pages share a batch, of whatever ranges.
+    """The rows of pages, in order within each range. Small pages share a batch, also pages of several ranges.
 
     Args:
-        pages: with their ranges. Where one starts or ends inside an aggregated record, the sub-records
-            that are not in it are left out.
-        unpack: whether aggregated records of the Kinesis Producer Library are taken apart.
+        pages: each with its range. Where a range starts or ends inside an aggregated record, only the user
+            records in the range become rows.
+        unpack: make a row of each user record in the Kinesis Producer Library's aggregated records.
     """
     gathered: list[_Piece] = []
     size = 0
     for split_range, records in pages:
         for chunk, chunk_size in _chunks(records):
             gathered.append((split_range, chunk))
-            size += chunk_size + len(chunk) * _ENVELOPE
-            if size >= _ENOUGH:
+            size += chunk_size + len(chunk) * _RECORD_OVERHEAD
+            if size >= _MIN_BATCH_BYTES:
                 yield from _batches(gathered, unpack=unpack)
                 gathered, size = [], 0
     if gathered:
@@ -74,10 +75,10 @@ def to_record_batches(
 
 
 def _chunks(records: Sequence[AnyRecord]) -> Iterator[tuple[Sequence[AnyRecord], int]]:
-    """Parts of a page of `_BATCH_BYTES` at most, with their bytes of data."""
+    """Parts of a page with at most `_BATCH_BYTES` of data each, and their bytes of data."""
     total = sum([len(r.data) for r in records])
     if records and total <= _BATCH_BYTES:
-        yield records, total  # as most pages are: nothing to look at record by record
+        yield records, total  # most pages: no loop over their records
         return
     start = size = 0
     for index, record in enumerate(records):
@@ -111,7 +112,7 @@ def _batches(pieces: Sequence[_Piece], *, unpack: bool) -> Iterator[pa.RecordBat
 
 
 def _binary(values: Sequence[bytes]) -> pa.Array:
-    """The column of data. Long values are put together at once: it need not grow, and other threads run."""
+    """The column of data. Joining long values does not grow a buffer, and lets other threads run."""
     ends = list(accumulate(map(len, values), initial=0))
     if ends[-1] < _LONG * len(values):
         return pa.array(values, pa.binary())
@@ -131,9 +132,9 @@ def _unpacked(split_range: SplitRange, records: Sequence[AnyRecord]) -> Iterator
 
 
 def _in_range(split_range: SplitRange, record: AnyRecord) -> list[UserRecord]:
-    """Of the user records in `record` those that are in the range."""
-    users = deaggregate(record, split_range.hash_range)
-    first, last = _edge(split_range.start, record), _edge(split_range.end, record)
+    """The user records in `record` that are in the range."""
+    users = deaggregate(record, split_range.hash_range, split_range.split)
+    first, last = _place_of(split_range.start, record), _place_of(split_range.end, record)
     if first is not None:
         users = [user for user in users if user.sub_sequence_number > first]
     if last is not None:
@@ -141,8 +142,8 @@ def _in_range(split_range: SplitRange, record: AnyRecord) -> list[UserRecord]:
     return users
 
 
-def _edge(position: Position, record: AnyRecord) -> int | None:
-    """The last user record that is before `position`, where that is inside `record`."""
+def _place_of(position: Position, record: AnyRecord) -> int | None:
+    """The place of the last user record before `position`; None if `position` is not inside `record`."""
     if not isinstance(position, After) or position.sub is None:
         return None
     return position.sub if position.sequence == int(record.sequence_number) else None
@@ -164,7 +165,7 @@ def _unpacked_batch(split_range: SplitRange, users: Sequence[UserRecord]) -> pa.
 
 
 def _names(counts: Sequence[tuple[SplitRange, int]]) -> Iterator[pa.Array]:
-    """The columns of streams and of shards: those of each range so many times."""
+    """The columns of stream names and shard ids, from ranges and their numbers of rows."""
     for names in ([r.split.stream for r, _ in counts], [r.split.shard for r, _ in counts]):
         if len(counts) == 1:
             yield pa.repeat(pa.scalar(names[0], pa.string()), counts[0][1])
@@ -174,13 +175,13 @@ def _names(counts: Sequence[tuple[SplitRange, int]]) -> Iterator[pa.Array]:
 
 
 def arrivals_of(records: Sequence[AnyRecord]) -> pa.Array:
-    """The column of arrivals: to the microsecond what `AnyRecord.arrival` says of each record."""
+    """The column of arrival times: for each record, exactly its `AnyRecord.arrival`."""
     try:
         seconds = [record.approximate_arrival_timestamp for record in records]  # type: ignore[attr-defined]
-    except AttributeError:  # not all of them are straight from the wire
+    except AttributeError:  # some record is not a WireRecord
         return pa.array([record.arrival for record in records], _MICROSECONDS)
     values = pa.array(seconds, pa.float64())
-    # The steps of `micros_from_seconds`, each exact or rounded alike: half to even.
+    # The steps of `micros_from_seconds`: each is exact, or rounded half to even as there.
     whole = pc.trunc(values)
     parts = pc.round(pc.multiply(pc.subtract(values, whole), 1e6), round_mode="half_to_even")
     total = pc.add(pc.multiply(pc.cast(whole, pa.int64()), MICROS_PER_SECOND), pc.cast(parts, pa.int64()))

@@ -1,4 +1,4 @@
-"""Aggregates as we write them, against the vendor's own implementation of the format and our own reader."""
+"""Aggregated records as we write them, read by the vendor's implementation of the format and by ours."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from aws_kinesis_agg.messages_pb2 import AggregatedRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.kinesis.kpl.aggregator import Packer
-from sluice.kinesis.kpl.deaggregator import MAGIC, Unpacked, unpack
+from sluice.kinesis.kpl.aggregator import Aggregator
+from sluice.kinesis.kpl.deaggregator import Unpacked, unpack
+from sluice.kinesis.kpl.format import MAGIC
 
 MANY = 10**9
-# Also empty ones: the service takes none, but the format does.
+# Also empty keys, which the format has and the service refuses.
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(["a", "k"])
 HASH_KEYS = st.integers(0, 2**128 - 1).map(str) | st.sampled_from(["0", "7"])
 DATA = st.binary(max_size=300) | st.sampled_from([127, 128, 17_000]).map(bytes)
@@ -25,17 +26,17 @@ USERS = st.lists(st.tuples(KEYS, DATA, st.none() | HASH_KEYS), max_size=20)
 User = tuple[str, bytes, "str | None"]
 
 
-def packed(users: list[User], limit: int = MANY) -> Packer:
-    packer = Packer(limit)
+def packed(users: list[User], limit: int = MANY) -> Aggregator:
+    aggregator = Aggregator(limit)
     for user in users:
-        assert packer.add(*user)
-    return packer
+        assert aggregator.add(*user)
+    return aggregator
 
 
 def vendor_view(data: bytes) -> list[tuple[str, bytes]]:
-    """What the vendor's Python library makes of it.
+    """Partition keys and data as the vendor's Python library reads them.
 
-    Its explicit hash keys are no reference: a record without one gets the first of the table.
+    Not the explicit hash keys: it gives a user record without one the first of the table.
     """
     raw: dict[str, Any] = {
         "SequenceNumber": "1",
@@ -51,7 +52,7 @@ def vendor_view(data: bytes) -> list[tuple[str, bytes]]:
 
 @given(USERS)
 def test_the_vendor_reads_what_we_pack(users: list[User]) -> None:
-    """Every record with its keys and data, in order; hash keys by the vendor's protobuf classes."""
+    """All keys and data, in order; the vendor's protobuf classes read the hash keys."""
     sealed = packed(users).seal()
     assert not users or vendor_view(sealed) == [(key, data) for key, data, _ in users]
     message = AggregatedRecord.FromString(sealed[len(MAGIC) : -16])
@@ -64,18 +65,18 @@ def test_the_vendor_reads_what_we_pack(users: list[User]) -> None:
 
 @given(USERS)
 def test_we_read_what_we_pack(users: list[User]) -> None:
-    """Column by column."""
-    packer = packed(users)
+    """All columns, in order."""
+    aggregator = packed(users)
     expected = Unpacked(
         [key for key, _, _ in users], [data for _, data, _ in users], [h for _, _, h in users]
     )
-    assert unpack(packer.seal()) == expected
-    assert packer.count == len(users)
+    assert unpack(aggregator.seal()) == expected
+    assert aggregator.count == len(users)
 
 
 @given(USERS)
 def test_keys_stand_in_their_tables_once(users: list[User]) -> None:
-    """In the order in which they are first used, as the producer library writes them: before the records."""
+    """In the order of their first use, and before the records, as the producer library writes them."""
     message = AggregatedRecord.FromString(packed(users).seal()[len(MAGIC) : -16])
     assert list(message.partition_key_table) == list(dict.fromkeys(key for key, _, _ in users))
     assert list(message.explicit_hash_key_table) == list(
@@ -86,19 +87,19 @@ def test_keys_stand_in_their_tables_once(users: list[User]) -> None:
 
 @given(USERS, st.integers(0, 3000))
 def test_the_size_is_exact_and_never_passes_the_limit(users: list[User], limit: int) -> None:
-    """What is refused changes nothing, and is refused only where there is no room."""
-    packer = Packer(limit)
+    """A user record is refused only where there is no room, and changes nothing then."""
+    aggregator = Aggregator(limit)
     taken: list[User] = []
     for user in users:
-        if packer.add(*user):
+        if aggregator.add(*user):
             taken.append(user)
         else:
             assert packed([*taken, user]).size > limit
-        sealed = packer.seal()
-        assert len(sealed) == packer.size
-        assert not taken or packer.size <= limit
-    assert packer.count == len(taken)
-    keys, data, hash_keys = unpack(packer.seal())
+        sealed = aggregator.seal()
+        assert len(sealed) == aggregator.size
+        assert not taken or aggregator.size <= limit
+    assert aggregator.count == len(taken)
+    keys, data, hash_keys = unpack(aggregator.seal())
     assert list(zip(keys, data, hash_keys, strict=True)) == taken
 
 
@@ -109,9 +110,9 @@ def test_many_keys_and_long_data() -> None:
     assert list(zip(*unpack(packed(users).seal()), strict=True)) == [(k, data, h) for k, data, h in users]
 
 
-def test_the_bytes_of_an_aggregate() -> None:
-    """By hand, from the format's description."""
-    packer = packed([("k", b"one", None), ("l", b"", "5"), ("k", b"two", None)])
+def test_the_bytes_of_an_aggregated_record() -> None:
+    """Written by hand from the format's description."""
+    aggregator = packed([("k", b"one", None), ("l", b"", "5"), ("k", b"two", None)])
     message = (
         b"\x0a\x01k\x0a\x01l"
         b"\x12\x015"
@@ -119,15 +120,15 @@ def test_the_bytes_of_an_aggregate() -> None:
         b"\x1a\x06\x08\x01\x10\x00\x1a\x00"
         b"\x1a\x07\x08\x00\x1a\x03two"
     )
-    assert packer.seal() == b"\xf3\x89\x9a\xc2" + message + hashlib.md5(message).digest()  # noqa: S324
+    assert aggregator.seal() == b"\xf3\x89\x9a\xc2" + message + hashlib.md5(message).digest()  # noqa: S324
 
 
 @pytest.mark.parametrize("length", [0, 1, 122, 127, 128, 16_384])
 @pytest.mark.parametrize("keys", [1, 127, 128, 129])
 def test_lengths_at_the_edges_of_a_byte(length: int, keys: int) -> None:
-    """A length or an index takes another byte from 128 and from 16,384 on."""
+    """A length or an index takes one byte more from 128 on, and from 16,384 on."""
     users: list[User] = [(f"{n}", bytes(length), None) for n in range(keys)]
     users += [("x" * length, bytes(length - 4 if length > 4 else length), None)]
-    packer = packed(users)
-    assert packer.size == len(packer.seal())
-    assert vendor_view(packer.seal()) == [(key, data) for key, data, _ in users]
+    aggregator = packed(users)
+    assert aggregator.size == len(aggregator.seal())
+    assert vendor_view(aggregator.seal()) == [(key, data) for key, data, _ in users]

@@ -1,4 +1,4 @@
-"""Aggregated records, against the vendor's own implementation of the format."""
+"""Aggregated records as we read them, compared with the vendor's implementation of the format."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from aws_kinesis_agg.messages_pb2 import AggregatedRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.kinesis.kpl import deaggregator as aggregation
-from sluice.kinesis.kpl.deaggregator import MAGIC, UserRecord, deaggregate
+from sluice.kinesis.kpl import deaggregator
+from sluice.kinesis.kpl.deaggregator import UserRecord, deaggregate
+from sluice.kinesis.kpl.format import MAGIC
 from sluice.source.stream_log import Record
 
 ALL = (0, 2**128 - 1)
@@ -34,7 +35,7 @@ def sealed(message: bytes) -> bytes:
 
 
 def packed(users: list[tuple[str, bytes, str | None]]) -> bytes:
-    """As the vendor's protobuf classes write it."""
+    """An aggregated record as the vendor's protobuf classes write it."""
     message = AggregatedRecord()
     for key, data, hash_key in users:
         inner = message.records.add()
@@ -49,7 +50,7 @@ def packed(users: list[tuple[str, bytes, str | None]]) -> bytes:
 
 
 def vendor_view(data: bytes) -> list[tuple[int, str, bytes]]:
-    """What the vendor's Python library makes of it: place, partition key, data."""
+    """Place, partition key and data as the vendor's Python library reads them."""
     raw: dict[str, Any] = {
         "SequenceNumber": "4242",
         "PartitionKey": "p",
@@ -73,7 +74,7 @@ def vendor_view(data: bytes) -> list[tuple[int, str, bytes]]:
 
 @given(USERS)
 def test_what_the_vendor_packs_is_unpacked(users: list[tuple[str, bytes, str | None]]) -> None:
-    """Every user record with its place, keys and data, in order."""
+    """All user records with place, keys and data, in order."""
     assert deaggregate(whole(packed(users)), ALL) == [
         UserRecord("4242", sub, 1_700_000_000_000_000, key, data, hash_key)
         for sub, (key, data, hash_key) in enumerate(users)
@@ -82,7 +83,7 @@ def test_what_the_vendor_packs_is_unpacked(users: list[tuple[str, bytes, str | N
 
 @given(st.lists(st.tuples(KEYS, st.binary(min_size=1, max_size=200)), min_size=1, max_size=20))
 def test_the_vendors_aggregator_and_ours_agree(users: list[tuple[str, bytes]]) -> None:
-    """What the vendor's aggregator writes, the vendor's deaggregator and ours read the same."""
+    """Both read the same from what the vendor's aggregator writes."""
     aggregator = RecordAggregator()
     for key, data in users:
         aggregator.add_user_record(key, data)
@@ -93,10 +94,10 @@ def test_the_vendors_aggregator_and_ours_agree(users: list[tuple[str, bytes]]) -
 
 
 @given(USERS, st.data())
-def test_a_damaged_aggregate_is_given_as_it_is(
+def test_a_damaged_record_is_returned_as_it_is(
     users: list[tuple[str, bytes, str | None]], data: st.DataObject
 ) -> None:
-    """One flipped bit, anywhere behind the magic: one record, all of its bytes, as at the vendor's."""
+    """One flipped bit behind the magic number: one plain record with all bytes, as the vendor returns it."""
     good = packed(users)
     at = data.draw(st.integers(len(MAGIC), len(good) - 1))
     bad = good[:at] + bytes([good[at] ^ (1 << data.draw(st.integers(0, 7)))]) + good[at + 1 :]
@@ -106,7 +107,7 @@ def test_a_damaged_aggregate_is_given_as_it_is(
 
 @given(st.binary(max_size=60).map(sealed))
 def test_noise_under_a_good_checksum_never_raises(data: bytes) -> None:
-    """Whatever the message holds: either what it says, or the record as it is. Never an exception."""
+    """Either the user records of the message, or the record as it is."""
     found = deaggregate(whole(data), ALL)
     assert all(user.data == data for user in found) or all(len(user.data) < len(data) for user in found)
 
@@ -115,7 +116,7 @@ def test_noise_under_a_good_checksum_never_raises(data: bytes) -> None:
 def test_a_cut_message_under_a_good_checksum_is_never_partly_dropped(
     users: list[tuple[str, bytes, str | None]], data: st.DataObject
 ) -> None:
-    """A message that ends inside a field gives the record as it is, not its first half."""
+    """A message that ends inside a field is damaged: its first user records alone would lose the others."""
     message = packed(users)[len(MAGIC) : -16]
     last = AggregatedRecord.FromString(message).records[-1].ByteSize()
     cut = sealed(message[: -data.draw(st.integers(1, last))])
@@ -149,17 +150,18 @@ def record_field(number: int, value: bytes) -> bytes:
     ],
 )
 def test_why_a_message_is_refused(message: bytes, why: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Each way to be malformed is said in the log, and the record is kept whole."""
-    aggregation._damaged = iter([1])  # type: ignore[assignment]
+    """The log says how the message is malformed, and the row gets the record as it is."""
+    deaggregator._damaged = iter([1])  # type: ignore[assignment]
     with caplog.at_level(logging.WARNING):
-        assert [user.data for user in deaggregate(whole(sealed(message)), ALL)] == [sealed(message)]
+        users = deaggregate(whole(sealed(message)), ALL, "clicks/shardId-7")
+    assert [user.data for user in users] == [sealed(message)]
     assert why in caplog.text
-    assert "4242" in caplog.text
+    assert "clicks/shardId-7: record 4242 " in caplog.text
 
 
 def test_a_flood_of_damage_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """A thousand damaged records make ten lines."""
-    aggregation._damaged = itertools.count(1)
+    deaggregator._damaged = itertools.count(1)
     with caplog.at_level(logging.WARNING):
         for _ in range(1000):
             deaggregate(whole(MAGIC + b"x" * 20), ALL)
@@ -168,12 +170,12 @@ def test_a_flood_of_damage_does_not_flood_the_log(caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize("data", [b"", b"plain", MAGIC, MAGIC + b"x" * 16, MAGIC[:3]])
 def test_plain_data_is_passed_on(data: bytes) -> None:
-    """Also what is too short to hold a message; its place is 0."""
+    """Also data too short for a message; the place is 0."""
     assert deaggregate(whole(data), ALL) == [UserRecord("4242", 0, 1_700_000_000_000_000, "p", data, None)]
 
 
 def test_unknown_fields_are_skipped() -> None:
-    """Tags, and what later versions may add, do not disturb."""
+    """Tags, and fields that later versions may add."""
     inner = (
         b"\x08\x00"
         + record_field(3, b"d")
@@ -188,7 +190,7 @@ def test_unknown_fields_are_skipped() -> None:
 
 
 def test_long_data_and_tables_of_many_keys() -> None:
-    """Lengths and indexes that need several bytes."""
+    """Lengths and indexes of several bytes."""
     users: list[tuple[str, bytes, str | None]] = [
         (f"key-{n}", bytes([n % 256]) * 500, None) for n in range(300)
     ]
@@ -197,7 +199,7 @@ def test_long_data_and_tables_of_many_keys() -> None:
     assert [(user.partition_key, user.data, user.explicit_hash_key) for user in found] == users
 
 
-# --- records that went to the wrong shard -------------------------------------------------------------
+# --- user records in the wrong shard ------------------------------------------------------------------
 
 MIDDLE = 2**127
 LOWER, UPPER = (0, MIDDLE - 1), (MIDDLE, 2**128 - 1)
@@ -211,7 +213,7 @@ def placed(data: bytes, hash_range: tuple[int, int], partition_key: str) -> list
 
 
 def test_records_that_the_producer_library_sends_again_are_left_out() -> None:
-    """Its aggregates have the key 'a': what lies outside the shard's range comes again in its own shard."""
+    """Its aggregated records have the key 'a'; user records outside the shard's range come again."""
     users = [("x", b"1", "0"), ("y", b"2", str(MIDDLE)), ("z", b"3", str(MIDDLE - 1)), ("w", b"4", None)]
     by_key = int(hashlib.md5(b"w").hexdigest(), 16)  # noqa: S324 - how Kinesis hashes keys
     data = packed([(key, value, hash_key) for key, value, hash_key in users])
@@ -225,7 +227,7 @@ def test_records_that_the_producer_library_sends_again_are_left_out() -> None:
 def test_two_halves_of_a_stream_get_each_record_once(
     users: list[tuple[str, bytes, str | None]], border: int
 ) -> None:
-    """Whichever way the key space is cut, every record belongs to exactly one side."""
+    """Wherever the hash keys are divided, every user record belongs to exactly one side."""
     users = [("first", b"", None), *users]
     data = packed(users)
     found = placed(data, (0, border - 1), "a") + placed(data, (border, 2**128 - 1), "a")
@@ -233,14 +235,14 @@ def test_two_halves_of_a_stream_get_each_record_once(
 
 
 def test_other_producers_lose_nothing() -> None:
-    """Nobody sends these records again, so they are kept wherever they are."""
+    """They send no user record again, so all are kept in any shard."""
     data = packed([("x", b"1", "0"), ("y", b"2", str(MIDDLE))])
     assert placed(data, UPPER, "x") == [(0, "x"), (1, "y")]
     assert len(deaggregate(whole(data, "a"), None)) == 2
 
 
-def test_where_the_producer_cannot_be_told_nothing_is_lost() -> None:
-    """Others name an aggregate after its first record: with that one's key being "a", it may be theirs."""
+def test_nothing_is_lost_where_the_producer_is_unknown() -> None:
+    """Others use the key of the first user record. Where that is "a", any producer may have written it."""
     users = [("a", b"1", None), ("x", b"2", "0"), ("y", b"3", str(MIDDLE))]
     data = packed([(key, value, hash_key) for key, value, hash_key in users])
     for hash_range in (LOWER, UPPER, (7, 7)):
@@ -248,10 +250,10 @@ def test_where_the_producer_cannot_be_told_nothing_is_lost() -> None:
 
 
 @given(st.lists(st.tuples(KEYS | st.just("a"), st.binary(min_size=1, max_size=9)), min_size=1, max_size=9))
-def test_of_the_vendors_aggregator_for_other_languages_nothing_is_lost(
+def test_nothing_is_lost_of_the_vendors_aggregator_for_other_languages(
     users: list[tuple[str, bytes]],
 ) -> None:
-    """Whatever its keys, wherever it went: it gives no second copy of anything."""
+    """With any keys, in any shard: that aggregator sends nothing again."""
     aggregator = RecordAggregator()
     for user in users:
         aggregator.add_user_record(*user)
@@ -260,15 +262,15 @@ def test_of_the_vendors_aggregator_for_other_languages_nothing_is_lost(
         assert len(deaggregate(whole(data, key), hash_range)) == len(users)
 
 
-def test_the_places_of_those_that_stay_are_kept() -> None:
-    """A sub-sequence number is a place in the aggregate, whatever is left out: offsets go by it."""
+def test_user_records_keep_their_places() -> None:
+    """Offsets hold places, so user records that are left out must not shift the others."""
     data = packed([("x", b"1", "7"), ("y", b"2", "5"), ("x", b"3", None), ("z", b"4", "6")])
     assert placed(data, (5, 6), "a") == [(1, "y"), (3, "z")]
 
 
 @given(USERS)
 def test_the_order_of_fields_does_not_matter(users: list[tuple[str, bytes, str | None]]) -> None:
-    """Nor that a record names its data before its keys: any protobuf message that says the same is read."""
+    """Tables behind records, and data before keys: protobuf allows any order of fields."""
     message = AggregatedRecord.FromString(packed(users)[len(MAGIC) : -16])
     raw = b""
     for record in message.records:
@@ -288,12 +290,12 @@ def _varint(value: int) -> bytes:
 
 
 def test_a_hash_key_that_is_no_number_leaves_the_record_as_it_is() -> None:
-    """There is no telling where it belongs."""
+    """Its shard is unknown."""
     data = packed([("x", b"1", "zero")])
     assert [user.data for user in deaggregate(whole(data, "a"), ALL)] == [data]
 
 
 def test_the_vendors_library_is_what_we_compare_with() -> None:
-    """A data_loss for the tests above: the vendor reads its own format as they assume."""
+    """Guards the tests above: the vendor reads its own format as they assume."""
     assert vendor_view(packed([("k", b"v", None)])) == [(0, "k", b"v")]
     assert deaggregate_records([]) == []

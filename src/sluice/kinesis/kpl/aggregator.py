@@ -1,4 +1,4 @@
-"""Packing of user records into aggregates, in the format that `sluice.kinesis.kpl.deaggregator` reads."""
+"""Packs user records into aggregated records. The format is in `sluice.kinesis.kpl.format`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,38 @@ import hashlib
 from functools import lru_cache
 from typing import Final
 
-from sluice.kinesis.kpl.deaggregator import DIGEST_SIZE, MAGIC
+from sluice.kinesis.kpl.format import (
+    CHECKSUM_SIZE,
+    DATA,
+    HASH_KEY_INDEX,
+    HASH_KEY_TABLE,
+    MAGIC,
+    PARTITION_KEY_INDEX,
+    PARTITION_KEY_TABLE,
+    RECORDS,
+)
 
-__all__ = ["Packer"]
+__all__ = ["Aggregator"]
 
-_FIXED: Final = len(MAGIC) + DIGEST_SIZE
+_FIXED_SIZE: Final = len(MAGIC) + CHECKSUM_SIZE
+
+_PARTITION_KEY_TABLE: Final = bytes([PARTITION_KEY_TABLE])
+_HASH_KEY_TABLE: Final = bytes([HASH_KEY_TABLE])
+_RECORDS: Final = bytes([RECORDS])
+_PARTITION_KEY_INDEX: Final = bytes([PARTITION_KEY_INDEX])
+_HASH_KEY_INDEX: Final = bytes([HASH_KEY_INDEX])
+_DATA: Final = bytes([DATA])
 
 
-class Packer:
-    """One aggregate, while it is filled. Its size is exact at any time, so that it never passes its limit.
+class Aggregator:
+    """One aggregated record while it is filled.
 
     Args:
-        limit: bytes that the aggregate may have, its magic and its checksum included.
+        limit: bytes that the aggregated record may have, with magic number and checksum.
+
+    Attributes:
+        count: user records so far.
+        size: bytes of the aggregated record so far, exactly.
     """
 
     __slots__ = (
@@ -39,17 +59,17 @@ class Packer:
         self._hash_key_table: list[bytes] = []
         self._records: list[bytes] = []
         self.count = 0
-        self.size = _FIXED
+        self.size = _FIXED_SIZE
 
     def add(self, partition_key: str, data: bytes, hash_key: str | None = None) -> bool:
-        """Takes a record, unless there is no room for it: then nothing is changed.
+        """Adds a user record; changes nothing where it would pass the limit.
 
         Args:
-            partition_key: may be any text that has a form in UTF-8.
-            hash_key: an explicit one, in decimal.
+            partition_key: any text that UTF-8 can encode.
+            hash_key: an explicit hash key, in decimal.
 
         Returns:
-            Whether it was taken.
+            Whether it was added.
         """
         if hash_key is not None:
             return self._add_with_hash_key(partition_key, data, hash_key)
@@ -57,7 +77,7 @@ class Packer:
         index = self._keys.get(partition_key)
         if index is None:
             index = len(self._keys)
-            entry = _table_entry(b"\x0a", partition_key)
+            entry = _table_entry(_PARTITION_KEY_TABLE, partition_key)
             head = _head(index, length)
             size = self.size + len(entry) + len(head) + length
             if size > self._limit:
@@ -78,8 +98,8 @@ class Packer:
     def _add_with_hash_key(self, partition_key: str, data: bytes, hash_key: str) -> bool:
         index = self._keys.get(partition_key, len(self._keys))
         hash_index = self._hash_keys.get(hash_key, len(self._hash_keys))
-        keys = [_table_entry(b"\x0a", partition_key)] if index == len(self._keys) else []
-        hash_keys = [_table_entry(b"\x12", hash_key)] if hash_index == len(self._hash_keys) else []
+        keys = [_table_entry(_PARTITION_KEY_TABLE, partition_key)] if index == len(self._keys) else []
+        hash_keys = [_table_entry(_HASH_KEY_TABLE, hash_key)] if hash_index == len(self._hash_keys) else []
         head = _head(index, len(data), hash_index)
         size = self.size + sum(map(len, keys + hash_keys)) + len(head) + len(data)
         if size > self._limit:
@@ -94,32 +114,32 @@ class Packer:
         return True
 
     def seal(self) -> bytes:
-        """The aggregate."""
+        """The data of the aggregated record."""
         message = b"".join([*self._key_table, *self._hash_key_table, *self._records])
         return b"%b%b%b" % (MAGIC, message, hashlib.md5(message, usedforsecurity=False).digest())
 
 
-def _table_entry(tag: bytes, text: str) -> bytes:
+def _table_entry(field: bytes, text: str) -> bytes:
     value = text.encode()
-    return tag + _varint(len(value)) + value
+    return field + _varint(len(value)) + value
 
 
-# Records of one stream are much alike: most have one of a few lengths and one of the first keys.
+# Cached, because most records of a stream have one of few lengths and one of the first keys.
 @lru_cache(maxsize=65536)
 def _head(key: int, length: int, hash_key: int | None = None) -> bytes:
-    """What stands before a record's data: its own size, the indexes of its keys, the size of the data."""
-    inner = b"\x08" + _varint(key)
+    """The bytes before the data of a user record: its size, the indexes of its keys, the size of its data."""
+    inner = _PARTITION_KEY_INDEX + _varint(key)
     if hash_key is not None:
-        inner += b"\x10" + _varint(hash_key)
-    inner += b"\x1a" + _varint(length)
-    return b"\x1a" + _varint(len(inner) + length) + inner
+        inner += _HASH_KEY_INDEX + _varint(hash_key)
+    inner += _DATA + _varint(length)
+    return _RECORDS + _varint(len(inner) + length) + inner
 
 
 def _varint(value: int) -> bytes:
-    return _SHORT[value] if value < len(_SHORT) else _encoded(value)
+    return _SHORT_VARINTS[value] if value < len(_SHORT_VARINTS) else _encode_varint(value)
 
 
-def _encoded(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -128,4 +148,4 @@ def _encoded(value: int) -> bytes:
     return bytes(out)
 
 
-_SHORT: Final = [_encoded(value) for value in range(1024)]
+_SHORT_VARINTS: Final = [_encode_varint(value) for value in range(1024)]

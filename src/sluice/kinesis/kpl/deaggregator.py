@@ -1,22 +1,4 @@
-"""Unpacking of aggregated records: many user records in one, as the Kinesis Producer Library writes them.
-
-The format (https://github.com/awslabs/amazon-kinesis-producer/blob/master/aggregation-format.md) is four
-magic bytes, a protobuf message, and the MD5 of that message::
-
-    message AggregatedRecord {
-      repeated string partition_key_table = 1;
-      repeated string explicit_hash_key_table = 2;
-      repeated Record records = 3;
-    }
-    message Record {
-      required uint64 partition_key_index = 1;
-      optional uint64 explicit_hash_key_index = 2;
-      required bytes data = 3;
-      repeated Tag tags = 4;
-    }
-
-That is little enough to be read by hand, without the protobuf runtime, of which Spark brings its own.
-"""
+"""Unpacks aggregated records into user records. The format is in `sluice.kinesis.kpl.format`."""
 
 from __future__ import annotations
 
@@ -27,29 +9,21 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from sluice.kinesis.kpl.format import (
+    CHECKSUM_SIZE,
+    DATA,
+    MAGIC,
+    PARTITION_KEY_INDEX,
+    PARTITION_KEY_TABLE,
+    PRODUCER_LIBRARY_KEY,
+    RECORDS,
+)
 from sluice.source.stream_log import AnyRecord
 
-__all__ = [
-    "DIGEST_SIZE",
-    "MAGIC",
-    "PRODUCER_LIBRARY_KEY",
-    "Unpacked",
-    "UserRecord",
-    "deaggregate",
-    "hash_key",
-    "unpack",
-]
+__all__ = ["Unpacked", "UserRecord", "deaggregate", "hash_key", "unpack"]
 
 _log = logging.getLogger(__name__)
 
-MAGIC: Final = b"\xf3\x89\x9a\xc2"
-DIGEST_SIZE: Final = 16
-PRODUCER_LIBRARY_KEY: Final = "a"
-"""What the Kinesis Producer Library gives every aggregate as partition key; it routes by hash key."""
-
-# How fields of number 1 and 3 start, where they have a length.
-_KEYS: Final = 0x0A
-_RECORDS: Final = 0x1A
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MAX_UINT64: Final = 2**64 - 1
 
@@ -60,10 +34,10 @@ class UserRecord(NamedTuple):
     """A record as its producer wrote it.
 
     Attributes:
-        sequence_number: of the record it came in.
-        sub_sequence_number: its place inside that record, counted from 0; 0 when it came alone.
-        arrival: of the record it came in (microseconds since the epoch).
-        explicit_hash_key: what it was routed by instead of its partition key, when it was aggregated so.
+        sequence_number: that of the record in the shard.
+        sub_sequence_number: the place inside an aggregated record, counted from 0; 0 for a plain record.
+        arrival: that of the record in the shard (microseconds since the epoch).
+        explicit_hash_key: the one that an aggregated record has for this user record, if any.
     """
 
     sequence_number: str
@@ -75,10 +49,10 @@ class UserRecord(NamedTuple):
 
 
 class Unpacked(NamedTuple):
-    """The user records of one aggregate, column by column, in their order.
+    """The user records of one aggregated record, column by column, in their order.
 
     Attributes:
-        hash_keys: explicit ones; None for a record that has none.
+        hash_keys: explicit hash keys; None for a user record without one.
     """
 
     partition_keys: list[str]
@@ -86,34 +60,37 @@ class Unpacked(NamedTuple):
     hash_keys: list[str | None]
 
 
-def deaggregate(record: AnyRecord, hash_range: tuple[int, int] | None) -> list[UserRecord]:
-    """The user records in `record`: itself alone, where it is not aggregated.
+def deaggregate(
+    record: AnyRecord, hash_range: tuple[int, int] | None, shard: object = "a shard"
+) -> list[UserRecord]:
+    """The user records in `record`; a plain record is its only user record.
 
-    When the producer library learns, after a reshard, that an aggregate has gone to another shard than it
-    thought, it sends those of its records again that do not belong there (``Retrier`` in
-    https://github.com/awslabs/amazon-kinesis-producer). So of an aggregate of that library, records
-    with a hash key outside `hash_range` are left out: they come once more, in their own shard. The vendor's
-    consumer library drops the whole aggregate if one record of it is outside (``AggregatorUtil`` in
-    https://github.com/awslabs/amazon-kinesis-client). Here those inside are kept: the producer library
-    does not always send them again, and a record twice is better than none.
+    After a reshard, an aggregated record may be in a shard that some of its user records do not belong to.
+    The Kinesis Producer Library notices and sends these user records again (``Retrier`` in
+    https://github.com/awslabs/amazon-kinesis-producer). So from its aggregated records, user records with a
+    hash key outside `hash_range` are left out. The vendor's consumer library drops the whole aggregated
+    record (``AggregatorUtil`` in https://github.com/awslabs/amazon-kinesis-client). Here the user records
+    inside are kept: the producer library does not always send them again, and a record twice is better than
+    none.
 
-    Other producers send nothing again, and all of their records are kept. An aggregate is taken for the
-    producer library's by its partition key, "a", which others have only where the first record in it has
-    that key: they name an aggregate after it. Then there is no telling, and everything is kept.
+    Other producers send nothing again, so all of their user records are kept. The producer library gives its
+    aggregated records the partition key "a"; others use that of the first user record. Where the first user
+    record has the partition key "a" as well, the producer is unknown, and all user records are kept.
 
-    What looks like an aggregate but is damaged is given as it is, with a warning.
+    A damaged aggregated record is returned as a plain one, with a warning.
 
     Args:
         record: as read from a shard.
-        hash_range: first and last hash key of that shard, both included; None keeps all records.
+        hash_range: first and last hash key of that shard, both included; None keeps all user records.
+        shard: names the shard in the warning.
     """
-    if not record.data.startswith(MAGIC) or len(record.data) <= len(MAGIC) + DIGEST_SIZE:
-        return [_alone(record)]
+    if not record.data.startswith(MAGIC) or len(record.data) <= len(MAGIC) + CHECKSUM_SIZE:
+        return [_plain_record(record)]
     try:
         keys, data, hash_keys = unpack(record.data)
         left_out = _left_out(record, keys, hash_keys, hash_range)
     except (ValueError, IndexError) as error:
-        return [_given_as_it_is(record, str(error))]
+        return [_damaged_record(record, shard, str(error))]
     number, arrival = itertools.repeat(record.sequence_number), itertools.repeat(record.arrival)
     columns = zip(number, range(len(keys)), arrival, keys, data, hash_keys, strict=False)
     users = list(map(UserRecord._make, columns))
@@ -121,20 +98,20 @@ def deaggregate(record: AnyRecord, hash_range: tuple[int, int] | None) -> list[U
 
 
 def unpack(data: bytes) -> Unpacked:
-    """The user records in the bytes of an aggregate, which start with the magic ones.
+    """The user records in the data of an aggregated record, which starts with the magic number.
 
     Raises:
-        ValueError, IndexError: it is damaged; the message says how.
+        ValueError, IndexError: the data is damaged; the message says how.
     """
-    message = data[len(MAGIC) : -DIGEST_SIZE]
-    if hashlib.md5(message, usedforsecurity=False).digest() != data[-DIGEST_SIZE:]:
+    message = data[len(MAGIC) : -CHECKSUM_SIZE]
+    if hashlib.md5(message, usedforsecurity=False).digest() != data[-CHECKSUM_SIZE:]:
         raise ValueError("its checksum is wrong")
     return _user_records(message)
 
 
 @lru_cache(maxsize=16384)
 def hash_key(partition_key: str) -> int:
-    """By which a record with this partition key is routed, unless it has an explicit hash key."""
+    """The hash key that Kinesis routes a record with this partition key by: its MD5 as a number."""
     return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
 
 
@@ -144,13 +121,13 @@ def _left_out(
     hash_keys: Sequence[str | None],
     hash_range: tuple[int, int] | None,
 ) -> set[int]:
-    """The places of those that do not belong to the shard, and will come again where they do."""
+    """The places of the user records that the producer library sends again to their own shard."""
     if hash_range is None or record.partition_key != PRODUCER_LIBRARY_KEY:
         return set()
     if not keys or keys[0] == PRODUCER_LIBRARY_KEY:
         return set()
     first, last = hash_range
-    # Most aggregates have far fewer keys than records.
+    # Most aggregated records have far fewer keys than user records.
     distinct = set(zip(keys, hash_keys, strict=True))
     outside = {pair for pair in distinct if not first <= _routed_by(*pair) <= last}
     if not outside:
@@ -162,28 +139,32 @@ def _routed_by(partition_key: str, explicit_hash_key: str | None) -> int:
     return hash_key(partition_key) if explicit_hash_key is None else int(explicit_hash_key)
 
 
-def _alone(record: AnyRecord) -> UserRecord:
+def _plain_record(record: AnyRecord) -> UserRecord:
     return UserRecord(record.sequence_number, 0, record.arrival, record.partition_key, record.data)
 
 
-def _given_as_it_is(record: AnyRecord, why: str) -> UserRecord:
-    # A producer that damages one record may damage them all: the log gets the 1st, 2nd, 4th, 8th, ...
+def _damaged_record(record: AnyRecord, shard: object, why: str) -> UserRecord:
+    # A producer may damage all of its records: log the 1st, 2nd, 4th, 8th, ...
     count = next(_damaged)
     if count & (count - 1) == 0:
         _log.warning(
-            "record %s looks aggregated, but %s: given as it is (%d such so far)",
+            "%s: record %s starts like an aggregated record, but %s; its row gets the data as it is "
+            "(%d such records in this process)",
+            shard,
             record.sequence_number,
             why,
             count,
         )
-    return _alone(record)
+    return _plain_record(record)
 
 
 # --- the protobuf message -----------------------------------------------------------------------------
 
 
 def _user_records(message: bytes) -> Unpacked:
-    """Raises ValueError or IndexError for what is not an AggregatedRecord."""
+    """Reads an AggregatedRecord. Raises ValueError or IndexError for other bytes."""
+    # Locals, as the loop runs once for each user record.
+    key_table, records, key_index, data_field = PARTITION_KEY_TABLE, RECORDS, PARTITION_KEY_INDEX, DATA
     keys: list[str] = []
     hash_keys: list[str] = []
     indexes: list[int] = []
@@ -191,40 +172,40 @@ def _user_records(message: bytes) -> Unpacked:
     data: list[bytes] = []
     at, end = 0, len(message)
     while at < end:
-        if message[at] == _KEYS and (stop := at + 2 + message[at + 1]) <= end and message[at + 1] < 0x80:
+        if message[at] == key_table and (stop := at + 2 + message[at + 1]) <= end and message[at + 1] < 0x80:
             keys.append(message[at + 2 : stop].decode())
             at = stop
             continue
-        if message[at] != _RECORDS:
-            number, value, at = _field(message, at)
+        if message[at] != records:
+            number, value, at = _read_field(message, at)
             if isinstance(value, bytes) and number in (1, 2):
                 (keys if number == 1 else hash_keys).append(value.decode())
             continue
         size = message[at + 1]
         at += 2
         if size >= 0x80:
-            size, at = _varint(message, at - 1)
+            size, at = _read_varint(message, at - 1)
         stop = at + size
         if stop > end:
             raise ValueError("it ends inside a field")
-        # What the libraries write, in their order: a partition key, no hash key, data, no tags.
+        # A user record as most producers write it: a partition key and data, in this order.
         if (
             size >= 4
-            and message[at] == 0x08
+            and message[at] == key_index
             and (index := message[at + 1]) < 0x80
-            and message[at + 2] == 0x1A
+            and message[at + 2] == data_field
         ):
             length = message[at + 3]
             first = at + 4
             if length >= 0x80:
-                length, first = _varint(message, at + 3)
+                length, first = _read_varint(message, at + 3)
             if first + length == stop:
                 indexes.append(index)
                 hash_indexes.append(None)
                 data.append(message[first:stop])
                 at = stop
                 continue
-        user = _user_fields(message[at:stop], len(data))
+        user = _read_record(message[at:stop], len(data))
         indexes.append(user[0])
         hash_indexes.append(user[1])
         data.append(user[2])
@@ -238,17 +219,17 @@ def _user_records(message: bytes) -> Unpacked:
     )
 
 
-def _user_fields(message: bytes, sub: int) -> tuple[int, int | None, bytes]:
-    """Index of the partition key, of the hash key, and the data.
+def _read_record(message: bytes, sub: int) -> tuple[int, int | None, bytes]:
+    """Index of the partition key, index of the hash key, and data of the user record at place `sub`.
 
-    Of a field that is there twice, the last counts.
+    The last one counts of a field that is there more than once, as protobuf has it.
     """
     key_index: int | None = None
     hash_index: int | None = None
     data: bytes | None = None
     at = 0
     while at < len(message):
-        number, value, at = _field(message, at)
+        number, value, at = _read_field(message, at)
         if isinstance(value, bytes):
             data = value if number == 3 else data
         elif value is not None and number == 1:
@@ -265,22 +246,24 @@ def _check_indexes(indexes: Sequence[int], table: Sequence[str]) -> None:
         raise ValueError(f"a key has index {max(indexes)} in a table of {len(table)}")
 
 
-def _field(message: bytes, at: int) -> tuple[int, int | bytes | None, int]:
+def _read_field(message: bytes, at: int) -> tuple[int, int | bytes | None, int]:
     """The field that starts at `at`: its number, its value, and where it ends.
 
-    The value is a varint as int, anything with a length as bytes, None for what is neither.
+    The value is an int for a varint, bytes for a field with a length, None for a field of fixed size.
 
-    Raises ValueError where the message ends inside a field, IndexError where it ends inside a varint.
+    Raises:
+        ValueError: the message ends inside the field.
+        IndexError: the message ends inside a varint.
     """
-    tag, at = _varint(message, at)
+    tag, at = _read_varint(message, at)
     number, wire_type = tag >> 3, tag & 7
     if number == 0:
         raise ValueError("a field has number 0")
     if wire_type == _VARINT:
-        value, at = _varint(message, at)
+        value, at = _read_varint(message, at)
         return number, value, at
     if wire_type == _LENGTH:
-        size, at = _varint(message, at)
+        size, at = _read_varint(message, at)
     elif wire_type in (_FIXED64, _FIXED32):
         size = 8 if wire_type == _FIXED64 else 4
     else:
@@ -291,7 +274,7 @@ def _field(message: bytes, at: int) -> tuple[int, int | bytes | None, int]:
     return number, message[at:stop] if wire_type == _LENGTH else None, stop
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
     """The number that starts at `at`, and where it ends."""
     byte = message[at]
     if byte < 0x80:
