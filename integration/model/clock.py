@@ -31,6 +31,9 @@ class Clock(Protocol):
     def step(self, seconds: float) -> None:
         """Sets the time of day forward, or back where `seconds` is negative."""
 
+    def advance(self, seconds: float) -> None:
+        """Time passes by both hands, for the service alone."""
+
 
 class ManualClock:
     """Stands still until somebody sleeps or `advance` is called.
@@ -83,6 +86,7 @@ class RealClock:
         self, offset: float = 0.0, drift: float = 0.0, steps: dict[float, float] | None = None
     ) -> None:
         self._started = time.monotonic()
+        self._skipped = 0.0
         self._offset = offset
         self._drift = drift
         self._steps = dict(steps or {})
@@ -91,11 +95,11 @@ class RealClock:
         """See `Clock.now`."""
         age = self.elapsed()
         steps = sum(by for at, by in self._steps.items() if at <= age)
-        return round((time.time() + self._offset + self._drift * age + steps) * SECOND)
+        return round((time.time() + self._offset + self._skipped + self._drift * age + steps) * SECOND)
 
     def elapsed(self) -> float:
         """See `Clock.elapsed`."""
-        return time.monotonic() - self._started
+        return time.monotonic() - self._started + self._skipped
 
     def sleep(self, seconds: float) -> None:
         """See `Clock.sleep`."""
@@ -104,3 +108,7 @@ class RealClock:
     def step(self, seconds: float) -> None:
         """See `Clock.step`."""
         self._offset += seconds
+
+    def advance(self, seconds: float) -> None:
+        """See `Clock.advance`."""
+        self._skipped += seconds
