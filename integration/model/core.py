@@ -56,6 +56,7 @@ class Core:
 
     Attributes:
         calls: how often each operation was called.
+        refusals: operation and code to how often it was refused, by a law or a fault.
         expired_keys: access keys whose calls are refused with ExpiredTokenException.
         generation: of iterators; those of an older one have expired.
     """
@@ -72,6 +73,7 @@ class Core:
         self.lock = threading.RLock()
         self.streams: dict[str, Stream] = {}
         self.calls: Counter[str] = Counter()
+        self.refusals: Counter[tuple[str, str]] = Counter()
         self.expired_keys: set[str] = set()
         self.generation = 0
         self.on_change: list[Callable[[], None]] = []

@@ -118,17 +118,27 @@ class KinesisModel:
         core = self._core
         with core.lock:
             core.calls[operation] += 1
-            core.settle()
-            if access_key in core.expired_keys or (core.expired_keys and not access_key):
-                raise ModelError("ExpiredTokenException")
-            fault = core.faults.draw(operation, request)
-            if fault is not None and fault.code != LOST_ANSWER:
-                raise fault
-            core.limit_calls(operation, _named(request))
-            answer = function(request)
-            if fault is not None:
-                raise fault
-            return answer
+            try:
+                return self._carry_out(operation, request, access_key, function)
+            except ModelError as error:
+                core.refusals[operation, error.code] += 1
+                raise
+
+    def _carry_out(
+        self, operation: str, request: Request, access_key: str, function: Callable[[Request], T]
+    ) -> T:
+        core = self._core
+        core.settle()
+        if access_key in core.expired_keys or (core.expired_keys and not access_key):
+            raise ModelError("ExpiredTokenException")
+        fault = core.faults.draw(operation, request)
+        if fault is not None and fault.code != LOST_ANSWER:
+            raise fault
+        core.limit_calls(operation, _named(request))
+        answer = function(request)
+        if fault is not None:
+            raise fault
+        return answer
 
     # --- for tests ---
 
@@ -158,6 +168,11 @@ class KinesisModel:
     def calls(self) -> Counter[str]:
         """How often each operation was called."""
         return self._core.calls
+
+    @property
+    def refusals(self) -> Counter[tuple[str, str]]:
+        """Operation and code to how often it was refused, by a law or a fault."""
+        return self._core.refusals
 
     def create(self, name: str, shards: int = 1) -> list[str]:
         """A stream that is ACTIVE at once, and its shards' ids."""

@@ -71,8 +71,9 @@ def _silence(model: KinesisModel, _: WireFaults, given: _Parameters) -> Any:
 
 
 def _status(model: KinesisModel, wire: WireFaults, _: _Parameters) -> Any:
+    refusals = [[*what, count] for what, count in model.refusals.items()]
     fired = [[*what, count] for what, count in model.faults.fired.items()]
-    return {"calls": model.calls, "fired": fired, "fired_on_wire": wire.fired}
+    return {"calls": model.calls, "refusals": refusals, "fired": fired, "fired_on_wire": wire.fired}
 
 
 _VERBS: Final[Mapping[str, Callable[[KinesisModel, WireFaults, _Parameters], Any]]] = {

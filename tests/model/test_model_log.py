@@ -1,4 +1,6 @@
-"""The model as the log behind the source: its errors, its retries, and a query that reads through its laws."""
+"""The model as the log behind the source: its errors, its retries, and a query that reads through its
+laws.
+"""
 
 from __future__ import annotations
 
