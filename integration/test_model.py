@@ -296,7 +296,7 @@ def filled(spark: SparkSession) -> Iterator[tuple[ModelServer, list[bytes]]]:
 
 def test_spark_reads_by_polling_under_all_laws(spark: SparkSession, checkpoint: str) -> None:
     with filled(spark) as (server, data):
-        run = start(read_stream(spark, server.endpoint, "s"), checkpoint)
+        run = start(read_stream(spark, server.endpoint, "s", shardDiscoveryInterval="1s"), checkpoint)
         run.wait_for_rows(len(data))
         server.model.put("s", "late", b"late")
         rows = run.wait_for_rows(len(data) + 1)

@@ -26,7 +26,7 @@ class Clock(Protocol):
         """Seconds since some moment; never less than before."""
 
     def sleep(self, seconds: float) -> None:
-        """Returns when so many seconds have passed."""
+        """Returns when `seconds` have passed."""
 
     def step(self, seconds: float) -> None:
         """Sets the time of day forward, or back where `seconds` is negative."""

@@ -105,7 +105,8 @@ class Laws:
 
     tip_before_records: float = 0.0
     """How often the first page of an iterator at or after a sequence number is empty and says
-    MillisBehindLatest=0 although records follow. Suspected by nobody's document, feared by readers."""
+    MillisBehindLatest=0 although records follow. No document says that it may; a reader that takes such a
+    page for the tip would report lost records."""
 
     # --- writes: API_PutRecords, API_PutRecord, dev/large-records ---
 

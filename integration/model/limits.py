@@ -8,7 +8,7 @@ __all__ = ["CallLimit", "ReadLimit", "TokenBucket"]
 
 
 class CallLimit:
-    """At most so many calls in any second. A refused call does not count."""
+    """Limits the calls in any second. A refused call does not count."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque()
@@ -17,7 +17,7 @@ class CallLimit:
         """Whether one more call is allowed, which it then counts as."""
         if rate is None:
             return True
-        # A rate below one a second is one call in so many seconds.
+        # A rate of a half means one call in any two seconds.
         span, most = (1.0, int(rate)) if rate >= 1 else (1.0 / rate, 1)
         # A nanosecond of grace: pauses of exactly a fifth of a second add up to a little less than one
         # second.

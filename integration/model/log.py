@@ -40,7 +40,7 @@ _TARGET: Final = "http://model"
 
 
 class ModelLog:
-    """Implements `sluice.source.stream_log.StreamLog`.
+    """Implements `sluice.source.stream_log.StreamLog`, and does to a stream what tests do to `MemoryLog`.
 
     Args:
         model: the service.
@@ -112,6 +112,34 @@ class ModelLog:
     def server_time(self) -> int:
         """See `StreamLog.server_time`."""
         return self.model.clock.now() + round(self.skew * SECOND)
+
+    # --- what producers, operators and time do ---
+
+    def create(self, stream: str, shards: int = 1) -> list[SplitId]:
+        """See `KinesisModel.create`."""
+        return [SplitId(stream, shard) for shard in self.model.create(stream, shards)]
+
+    def put(self, stream: str, key: str, data: bytes = b"x", *, arrival: int | None = None) -> Record:
+        """See `KinesisModel.put`."""
+        return Record._make(self.model.put(stream, key, data, arrival=arrival)[1])
+
+    def split(self, split: SplitId) -> list[SplitId]:
+        """See `KinesisModel.split`."""
+        return [SplitId(split.stream, shard) for shard in self.model.split(*split)]
+
+    def merge(self, split: SplitId, other: SplitId) -> SplitId:
+        """See `KinesisModel.merge`."""
+        return SplitId(split.stream, self.model.merge(*split, other.shard))
+
+    def sleep(self, seconds: float) -> None:
+        """What a reader does between two calls."""
+        self.model.clock.sleep(seconds)
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes without a reader."""
+        self.model.clock.advance(seconds)
+
+    # --- inside ---
 
     def _call(self, operation: str, target: str, request: Mapping[str, Any]) -> dict[str, Any]:
         return self._retry(operation, target, lambda: self.model.call(operation, request))

@@ -11,7 +11,13 @@ __all__ = ["Accepted", "Oracle"]
 
 
 class Accepted(NamedTuple):
-    """A record that is, or was, in a stream. `arrival` is in microseconds since the epoch."""
+    """A record that is, or was, in a stream.
+
+    Attributes:
+        arrival: microseconds since the epoch.
+        has_expired: no reader can get it any more.
+        was_read: it was in a page or in an event at least once, whether the answer arrived or not.
+    """
 
     stream: str
     shard: str

@@ -189,12 +189,12 @@ class Reads:
         self._let_strangers_poll(stream, shard, elapsed)
         if shard.read_limit.refusal(laws.read_calls, laws.read_bytes, elapsed):
             raise self._throttled(stream, shard)
-        if is_fresh and shard.read(place._replace(empty=0), 1, None, now).size:
+        if is_fresh and shard.has_records(place):
             return Page(shard, (), self._iterator(stream, shard, place, is_fresh=False), 0)
         reading = shard.read(place, limit, laws.page_bytes, now)
         shard.read_limit.add(reading.size, laws.read_bytes, laws.longest_refusal, elapsed)
         following = None if reading.is_end else self._iterator(stream, shard, reading.place)
-        return Page(shard, shard.records[reading.first : reading.last], following, reading.millis_behind)
+        return Page(shard, shard.take(reading), following, reading.millis_behind)
 
     def _iterator(self, stream: Stream, shard: Shard, place: Place, is_fresh: bool = False) -> str:
         core = self._core

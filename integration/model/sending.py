@@ -15,7 +15,7 @@ _LINGER: Final = struct.pack("ii", 1, 0)  # closing sends a reset
 
 
 class CutError(ConnectionError):
-    """The connection is to be closed, because a fault says so."""
+    """A fault closes the connection here."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,7 @@ class KinesisModel:
             "DecreaseStreamRetentionPeriod": control.decrease_stream_retention_period,
             "DeleteStream": control.delete_stream,
             "DeregisterStreamConsumer": consumers.deregister_stream_consumer,
+            "DescribeLimits": control.describe_limits,
             "DescribeStream": control.describe_stream,
             "DescribeStreamConsumer": consumers.describe_stream_consumer,
             "DescribeStreamSummary": control.describe_stream_summary,
@@ -215,7 +216,7 @@ class KinesisModel:
             return self._resharding.merge(found, self._open(stream, shard), self._open(stream, other)).id
 
     def scale(self, stream: str, shards: int) -> None:
-        """Splits and merges until there are so many shards, at once."""
+        """Splits and merges at once until `shards` shards are open."""
         with self._core.lock:
             self._resharding.scale(self._core.named(stream), shards)
 

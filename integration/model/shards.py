@@ -201,7 +201,6 @@ class Shard:
             return Reading(index, index, Place(self.tip(now)), 0, is_end=not self.is_open)
         last = self._end_of_page(index, limit, most_bytes)
         size = self._sizes[last] - self._sizes[index]
-        self.was_read[index:last] = b"\x01" * (last - index)
         following = Place(self.places[last - 1] + 1)
         newest = self.records[last - 1].arrival
         if last < len(self.records):
@@ -214,6 +213,15 @@ class Shard:
         if self.is_open:
             return Reading(index, last, Place(self.tip(now)), 0, size=size)
         return Reading(index, last, following, 0, is_end=True, size=size)
+
+    def take(self, reading: Reading) -> list[StoredRecord]:
+        """The records of a reading that is given to a reader."""
+        self.was_read[reading.first : reading.last] = b"\x01" * (reading.last - reading.first)
+        return self.records[reading.first : reading.last]
+
+    def has_records(self, place: Place) -> bool:
+        """Whether a record lies at `place` or behind it."""
+        return max(bisect_left(self.places, place.at), self.first) < len(self.records)
 
     def _end_of_page(self, index: int, limit: int, most_bytes: int | None) -> int:
         last = min(len(self.records), index + min(limit, self.laws.page_records))

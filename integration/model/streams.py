@@ -53,6 +53,7 @@ class Stream:
     reshards: list[float] = field(default_factory=list)
     missed: dict[str, int] = field(default_factory=dict)
     _open: list[Shard] | None = None
+    _starts: list[int] | None = None
 
     @property
     def open_shards(self) -> list[Shard]:
@@ -62,13 +63,14 @@ class Stream:
         return self._open
 
     def shard_for(self, hash_key: int) -> Shard:
-        """The open shard that a hash key belongs to."""
-        starts = [shard.hash_range[0] for shard in self.open_shards]
-        return self.open_shards[bisect_right(starts, hash_key) - 1]
+        """The open shard whose range holds a hash key."""
+        if self._starts is None:
+            self._starts = [shard.hash_range[0] for shard in self.open_shards]
+        return self.open_shards[bisect_right(self._starts, hash_key) - 1]
 
     def changed(self) -> None:
         """To be called when shards were opened or closed."""
-        self._open = None
+        self._open = self._starts = None
 
     def expire(self, now: int) -> None:
         """Records, and closed shards, that are older than the retention are gone for good."""

@@ -139,7 +139,7 @@ class Subscription:
 
     def _event(self, reading: Reading) -> dict[str, Any]:
         shard = self._shard
-        records = shard.records[reading.first : reading.last]
+        records = shard.take(reading)
         event: dict[str, Any] = {
             "Records": [api_record(record) for record in records],
             "MillisBehindLatest": reading.millis_behind,

@@ -55,7 +55,7 @@ def refused(model: KinesisModel, consumer: str) -> str | None:
 def follow(
     subscription: Subscription, clock: ManualClock, seconds: float
 ) -> list[tuple[float, dict[str, Any]]]:
-    """What comes within so many seconds, and when."""
+    """The events that come within `seconds`, each with its time."""
     events = []
     end = clock.elapsed() + seconds
     while clock.elapsed() < end and not subscription.has_ended:

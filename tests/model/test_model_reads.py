@@ -57,9 +57,7 @@ def read_all(
 
 @pytest.mark.parametrize(("calls", "codes"), [(5, [None] * 5 + [THROTTLED]), (None, [None] * 6)])
 def test_five_reads_a_second(calls: float | None, codes: list[str | None]) -> None:
-    """The sixth within a second is refused, whoever made the others; a second later all five are free
-    again.
-    """
+    """The sixth call within a second is refused. A second later five are allowed again."""
     model, clock = model_of(replace(KIND, read_calls=calls))
     it = iterator(model)
     assert [code_of(model, "GetRecords", ShardIterator=it) for _ in codes] == codes
