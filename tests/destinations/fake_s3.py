@@ -83,7 +83,7 @@ class FakeS3:
             raise AttributeError(method)
         return lambda **parameters: self._answer(method, lambda: do(self, **parameters), parameters)
 
-    def settle(self, *, calls: int = 0) -> None:
+    def apply_late_calls(self, *, calls: int = 0) -> None:
         """Late calls take effect now, or after `calls` more calls."""
         late = [(len(self.calls) + calls, effect) for _, effect in self._late]
         self._late = late if calls else []

@@ -310,7 +310,7 @@ class Table:
 FAULTS = st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "cut", "lost"])), max_size=40)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from("aaabbcdefgh"), st.booleans()), max_size=12), max_size=8),
     FAULTS,

@@ -182,7 +182,7 @@ def test_a_record_that_is_too_large_is_refused() -> None:
         write_all(FIREHOSE, rows([b"x" * 1024_001]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.one_of(st.integers(0, 2**20), st.sampled_from(["throttle", "cut", "short"])), max_size=12))
 def test_every_record_is_delivered_despite_failures(faults: list[int | str]) -> None:
     """Exactly once: in this test the service stores nothing of a request that gets no full answer.

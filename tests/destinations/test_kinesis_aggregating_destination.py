@@ -265,11 +265,11 @@ def test_dead_letters_are_rows(tmp_path: Path) -> None:
     queue = LocalDeadLetterQueue(tmp_path, Origin("d"))
     figures = write(aggregating(stream), rows(100), dead_letters=queue).figures
     (file,) = tmp_path.rglob("*.jsonl")
-    letters = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [letter["attributes"] for letter in letters] == [
+    dead_letters = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [each["attributes"] for each in dead_letters] == [
         {"partitionKey": f"key-{n % 50}"} for n in range(100)
     ]
-    assert {letter["reason"] for letter in letters} == {"InvalidThing"}
+    assert {each["reason"] for each in dead_letters} == {"InvalidThing"}
     assert (figures.dead_letters, figures.records) == (100, 0)
 
 

@@ -153,7 +153,7 @@ def test_a_batch_without_data_is_refused_even_unopened() -> None:
 
 def test_an_entry_becomes_a_dead_letter_field_by_field() -> None:
     """Its data, and the keys under the names of the columns."""
-    letter = dead_letter_of_entry(KinesisEntry(b"\x00a", "k", "7"), "why")
+    dead_letter = dead_letter_of_entry(KinesisEntry(b"\x00a", "k", "7"), "why")
 
-    assert letter == DeadLetter("why", b"\x00a", {"partitionKey": "k", "explicitHashKey": "7"})
+    assert dead_letter == DeadLetter("why", b"\x00a", {"partitionKey": "k", "explicitHashKey": "7"})
     assert dead_letter_of_entry(KinesisEntry(b"", "k"), "why").attributes == {"partitionKey": "k"}

@@ -155,15 +155,15 @@ def test_a_manifest_that_arrives_late(arrives: str) -> None:
         commit(s3, first).commit(uploads)
     s3.fault = lambda _number, _operation: None
     if arrives == "before the abort":
-        s3.settle()
+        s3.apply_late_calls()
     commit(s3, first).abort(uploads)
     if arrives == "before the restart":
-        s3.settle()
+        s3.apply_late_calls()
     again = prepared(s3, second, 1, 2)
     if arrives == "in the next commit":
-        s3.settle(calls=3)
+        s3.apply_late_calls(calls=3)
     commit(s3, second).commit(again)
-    s3.settle()
+    s3.apply_late_calls()
     third = Epoch("q", "r2", 1)
     commit(s3, third).commit(prepared(s3, third, 3))
 
@@ -302,10 +302,10 @@ def test_a_failed_batch_write_is_never_committed(arrives: str) -> None:
         commit(s3, epoch).commit(uploads)
     s3.fault = lambda _number, _operation: None
     if arrives == "before the abort":
-        s3.settle()
+        s3.apply_late_calls()
         assert ids(s3) == [1]
     commit(s3, epoch).abort(uploads)
-    s3.settle()
+    s3.apply_late_calls()
 
     assert committed_keys(s3) == []
     assert s3.data == set()

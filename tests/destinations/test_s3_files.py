@@ -298,7 +298,7 @@ def test_parts_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def hold(_number: int, operation: str) -> None:
         if operation == "upload_part":
             taken.release()
-            assert gate.acquire(timeout=30)
+            assert gate.acquire(timeout=120)
 
     s3.fault = hold
     made = bucket(s3)

@@ -148,7 +148,7 @@ def moods(drawn: list[int]) -> Iterator[int]:
         yield 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.tuples(st.integers(0, 25), st.sampled_from(KINDS)), max_size=10),
     st.lists(st.integers(0, 8), max_size=60),
@@ -178,7 +178,7 @@ def test_rows_are_committed_once_and_nothing_is_left(
         assert seen in (Counter(sent(spark.logged)), Counter(sent(spark.logged + 1)))
         s3.fault = planned
     s3.fault = lambda _number, _operation: None
-    s3.settle()
+    s3.apply_late_calls()
     spark.moods = moods([])
     spark.run(BATCHES + 2)
 
@@ -222,7 +222,7 @@ class Write:
             made.abort(prepared)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from(KINDS)), max_size=4))
 def test_a_batch_write_is_committed_as_a_whole(faults: list[tuple[int, str]]) -> None:
     """After a success all rows; after a failure none, even if calls arrive late; if it was killed, either."""
@@ -232,7 +232,7 @@ def test_a_batch_write_is_committed_as_a_whole(faults: list[tuple[int, str]]) ->
     write.run()
     s3.dead = False
     s3.fault = lambda _number, _operation: None
-    s3.settle()
+    s3.apply_late_calls()
     found = sorted(row["id"] for row in committed_rows(s3))
     event(write.outcome)
 

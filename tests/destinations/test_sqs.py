@@ -268,7 +268,7 @@ class Queue:
             self.messages.append((entry.get("MessageGroupId", ""), int(entry["MessageBody"])))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.sampled_from("aaaabbc"), min_size=1, max_size=60),
     st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "cut", "lost"])), max_size=40),
@@ -300,7 +300,7 @@ def test_a_fifo_queue_gets_each_group_in_order(
     assert queue.most_of_a_group == 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "cut"])), max_size=20))
 def test_a_standard_queue_gets_everything(faults: list[int | str]) -> None:
     """Each message once if no answer is lost. Requests are full: messages of a group do not wait."""
