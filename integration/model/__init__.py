@@ -21,6 +21,7 @@ from integration.model.faults import FaultPlan
 from integration.model.laws import KIB, MIB, Laws
 from integration.model.log import BACKOFFS, NO_RETRIES, ModelLog
 from integration.model.oracle import Accepted, Oracle
+from integration.model.payloads import ModelPayloads, ModelSubscribing
 from integration.model.service import KinesisModel
 from integration.model.shards import StoredRecord
 from integration.model.subscriptions import Subscription
@@ -40,6 +41,8 @@ __all__ = [
     "ManualClock",
     "ModelError",
     "ModelLog",
+    "ModelPayloads",
+    "ModelSubscribing",
     "Oracle",
     "RealClock",
     "StoredRecord",

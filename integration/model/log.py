@@ -17,11 +17,12 @@ from integration.model.clock import SECOND
 from integration.model.errors import LOST_ANSWER, ModelError
 from integration.model.service import KinesisModel
 from sluice.aws.errors import translate
+from sluice.errors import ServiceError
 from sluice.retry import Backoff, Retrier
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 
-__all__ = ["BACKOFFS", "NO_RETRIES", "ModelLog"]
+__all__ = ["BACKOFFS", "NO_RETRIES", "ModelLog", "service_error"]
 
 T = TypeVar("T")
 
@@ -150,12 +151,15 @@ class ModelLog:
                 return call()
             except ModelError as error:
                 self.failures[operation, error.code] += 1
-                problem = translate(
-                    _sdk_error(error, operation), operation=operation, target=target, endpoint=None
-                )
+                problem = service_error(error, operation, target)
             raise problem
 
         return self._retrier.call(self._backoffs[operation], attempt)
+
+
+def service_error(error: ModelError, operation: str, target: str) -> ServiceError:
+    """What the library makes of an error of the model."""
+    return translate(_sdk_error(error, operation), operation=operation, target=target, endpoint=None)
 
 
 def _sdk_error(error: ModelError, operation: str) -> Exception:

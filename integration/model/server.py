@@ -12,6 +12,7 @@ import email.utils
 import re
 import select
 import socket
+import socketserver
 import threading
 import uuid
 from collections.abc import Iterator
@@ -127,6 +128,10 @@ class _Http(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 512
     owner: ModelServer
+
+    def server_bind(self) -> None:
+        """Binds, without asking for the host's name, as the base class does."""
+        socketserver.TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients may go away at any moment."""
