@@ -5,11 +5,9 @@ ways.
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -20,6 +18,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from pyspark.sql import SparkSession
 
 from integration.model import LOST_ANSWER, SECOND, Laws, RealClock
+from integration.model.process import running
 from integration.model.sending import WireFault
 from integration.model.server import ModelServer, serving
 from integration.model.steering import Steering
@@ -265,16 +264,17 @@ def test_the_date_header_shows_the_clock(connect: Connect) -> None:
 
 
 def test_it_runs_as_a_process_of_its_own(connect: Connect) -> None:
-    command = (sys.executable, "-m", "integration.model", "--port", "0", "--kind", "--law", "read_calls=5")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
-        try:
-            assert process.stdout is not None
-            endpoint = process.stdout.readline().strip()
-            Steering(endpoint).create("s")
-            assert len(connect(endpoint).list_shards(StreamName="s")["Shards"]) == 1
-        finally:
-            process.terminate()
-        assert process.wait(30) == 0
+    laws = replace(Laws.kind(), read_calls=5)
+    with running(laws, offset=60.0) as steering:
+        steering.create("s")
+        client = connect(steering.endpoint)
+        assert len(client.list_shards(StreamName="s")["Shards"]) == 1
+        start = {"ShardId": S0, "ShardIteratorType": "LATEST"}
+        iterator = client.get_shard_iterator(StreamName="s", **start)["ShardIterator"]
+        for _ in range(5):
+            client.get_records(ShardIterator=iterator)
+        assert refusal(client.get_records, ShardIterator=iterator) == "ProvisionedThroughputExceededException"
+        assert steering.do("clock")["now"] / SECOND == pytest.approx(time.time() + 60, abs=10)
 
 
 @contextlib.contextmanager

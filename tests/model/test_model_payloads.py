@@ -51,6 +51,8 @@ def test_a_subscriber_gets_every_record_once_whatever_the_service_does(seed: int
         got += head.numbers
         if head.has_ended:
             break
+        if head.numbers:
+            continue
         if clock.elapsed() < 1_200:
             put += [model.put("s", "k")[1].sequence_number for _ in range(20)]
         elif model.oracle.lineage("s").keys() == {S0.shard}:
