@@ -108,15 +108,16 @@ class Planner:
             state.begin_read()
             return Closed()  # nothing can follow the end of a closed split
         if state.is_due(self._now()) and not state.cut_points and state.reach is not Reach.TARGET:
-            session.read_page(SMALL_PAGE)
+            exact = state.target is not None
+            session.read_page(SMALL_PAGE, exact=exact)
             if state.cut_points and not state.is_exhausted:
-                session.seek_to_tip(self._now() - _TIP_DELAY, exact=state.target is not None)
+                session.seek_to_tip(self._now() - _TIP_DELAY, exact=exact)
         return state.cut_at(len(state.cut_points))
 
     def _find_tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
         if state.split.is_closed:
             return Closed()
-        session.read_page(SMALL_PAGE)
+        session.read_page(SMALL_PAGE, exact=True)
         if state.cut_points and not state.is_exhausted:
             session.seek_to_tip(until - _TIP_DELAY, exact=True)
         return state.cut_at(len(state.cut_points))
@@ -143,9 +144,10 @@ class Planner:
             return
         if state.cut_points and (state.reach is Reach.TIP or is_sampled(state, share)):
             return
-        session.read_page(SAMPLE)
+        exact = state.target is not None
+        session.read_page(SAMPLE, exact=exact)
         if not is_sampled(state, share):
-            session.read_page(LARGEST_PAGE)
+            session.read_page(LARGEST_PAGE, exact=exact)
 
     def _cut_before(
         self, session: ProbeSession, state: SplitState, until: int | None, *, is_strict: bool

@@ -30,6 +30,10 @@ LARGEST_PAGE = 10_000
 
 _MAX_BISECTIONS = 24
 _MAX_EMPTY_PAGES = 20
+"""Empty pages in a row after which a split is left for the next trigger, where that may be.
+
+Any number of them may come before a portion of the shard that holds records. Only an answer at the tip, or at
+the end of the split, says that there is no record."""
 _SCANNED_PAGES = 2
 
 
@@ -57,6 +61,10 @@ class _Found:
     point: CutPoint
     page: Page
     cursor: Cursor
+
+
+class _UndecidedError(Exception):
+    """Only empty pages came, none of them at the tip: whether a record follows is not known yet."""
 
 
 class Probe:
@@ -119,11 +127,18 @@ class ProbeSession:
         """Leaves a split alone for a while that is throttled or failing."""
         self._settings.pause(2 * self._settings.budget)
 
-    def read_page(self, limit: int) -> None:
-        """Reads on behind the last cut point: one page, or several as long as they are empty."""
+    def read_page(self, limit: int, *, exact: bool = False) -> None:
+        """Reads on behind the last cut point: one page, or several as long as they are empty.
+
+        Args:
+            exact: read on until records come, or the service says that there are none. Otherwise the
+                next trigger goes on after some empty pages.
+        """
         state = self._state
         state.begin_read()
-        for _ in range(_MAX_EMPTY_PAGES):
+        pages = 0
+        while exact or pages < _MAX_EMPTY_PAGES:
+            pages += 1
             self._pace()
             asked_at = self._probe.log.server_time()
             page = state.cursor.next_page(limit)
@@ -154,15 +169,18 @@ class ProbeSession:
             False where there is no such record. Then the last cut point is a record near the tip, or, with
             `exact`, the last record before `until`.
         """
-        found = self._first_at(until)
+        try:
+            found = self._first_at(until, exact=exact)
+        except _UndecidedError:
+            return False
         if found is not None:
             self._state.jump_to(found.point, found.cursor, found.page)
             return True
         # No record came so late. A backlog is often small: read on before searching by time.
-        self.read_page(SAMPLE)
+        self.read_page(SAMPLE, exact=exact)
         state = self._state
         if state.cut_points and not state.is_exhausted:
-            latest = self._latest_between(state.cut_points[-1].arrival, until)
+            latest = self._latest_between(state.cut_points[-1].arrival, until, exact=exact)
             if latest is not None:
                 state.jump_to(latest.point, latest.cursor, latest.page)
             self._scan(until, exact=exact)
@@ -173,19 +191,22 @@ class ProbeSession:
         pages = 0
         state = self._state
         while not state.is_exhausted and (exact or pages < _SCANNED_PAGES):
-            self.read_page(LARGEST_PAGE)
+            self.read_page(LARGEST_PAGE, exact=exact)
             pages += 1
             if state.cut_points and state.cut_points[-1].arrival > until:
                 return
 
-    def _latest_between(self, low: int, high: int) -> _Found | None:
+    def _latest_between(self, low: int, high: int, *, exact: bool) -> _Found | None:
         """The latest record that bisection finds from `low` on, where none is at or after `high`."""
         latest: _Found | None = None
         for _ in range(_MAX_BISECTIONS):
             if high - low <= MICROS_PER_SECOND:
                 break
             middle = (low + high) // 2
-            found = self._first_at(middle)
+            try:
+                found = self._first_at(middle, exact=exact)
+            except _UndecidedError:
+                break
             if found is None:
                 high = middle
             else:
@@ -193,18 +214,24 @@ class ProbeSession:
                 low = max(middle, min(found.point.arrival, high))
         return latest
 
-    def _first_at(self, instant: int) -> _Found | None:
-        """The first record at or after `instant` (microseconds); None where there is none."""
+    def _first_at(self, instant: int, *, exact: bool) -> _Found | None:
+        """The first record at or after `instant` (microseconds); None where the service says there is none.
+
+        Raises:
+            _UndecidedError: only empty pages came; never with `exact`.
+        """
         instant = min(instant, self._probe.log.server_time())  # the service refuses later instants
         cursor = self._probe.cursor(self._state.split, AtTime(instant))
-        for _ in range(_MAX_EMPTY_PAGES):
+        pages = 0
+        while exact or pages < _MAX_EMPTY_PAGES:
+            pages += 1
             self._pace()
             page = cursor.next_page(1)
             if page.records:
                 return _Found(CutPoint.of(page.records[0]), page, cursor)
             if page.next_iterator is None or page.millis_behind == 0:
                 return None
-        return None
+        raise _UndecidedError
 
     def _pace(self) -> None:
         if self._reads_owed + self._reads >= self._settings.burst:
