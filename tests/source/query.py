@@ -47,7 +47,7 @@ def new_enumerator(
     fail: bool = True,
     subscriptions: Subscriptions | None = None,
 ) -> StreamEnumerator:
-    probe = Probe(log, new_policy(log, fail=fail), ProbeSettings(pause=log.sleep))
+    probe = Probe(log, new_policy(log, fail=fail), ProbeSettings(pause=log.sleep, clock=log.monotonic))
     planner = Planner(probe, log.server_time, fail_on_missing=fail, threads=1)
     return StreamEnumerator(EnumeratorSettings(streams, initial), probe, planner, subscriptions=subscriptions)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from sluice.errors import OptionError
-from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
@@ -24,7 +24,7 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamE
 
 _log = logging.getLogger(__name__)
 
-_LAG_LINE_INTERVAL = 10 * MICROS_PER_SECOND
+_LAG_LINE_INTERVAL = 10.0
 
 SplitT_co = TypeVar("SplitT_co", covariant=True)
 PositionT = TypeVar("PositionT")
@@ -103,12 +103,12 @@ class StreamEnumerator:
         self._probe = probe
         self._planner = planner
         self._subscriptions = subscriptions
-        self._tracker = SubscriptionTracker(subscriptions, self._log.server_time)
+        self._clock = probe.settings.clock
+        self._tracker = SubscriptionTracker(subscriptions, self._clock)
         self._discovery = SplitDiscovery(
-            self._log,
+            probe,
             settings.streams,
             settings.discovery_interval,
-            fail_on_missing=self._data_loss.fail,
             find_unlisted=lambda listed: self._tracker.ended_unlisted(self._states, listed),
         )
         self._initial: Offsets | None = None
@@ -117,7 +117,7 @@ class StreamEnumerator:
         self._wants_targets = False
         self._expected: dict[tuple[SplitId, After | Closed], int] = {}
         self._lag: dict[SplitId, int] = {}
-        self._next_lag_line = 0
+        self._next_lag_line = -math.inf
 
     def close(self) -> None:
         """Ends the planner's threads and the subscriptions."""
@@ -351,7 +351,7 @@ class StreamEnumerator:
             self._log_lag()
 
     def _log_lag(self) -> None:
-        now = self._log.server_time()
+        now = self._clock()
         if self._lag and now >= self._next_lag_line:
             self._next_lag_line = now + _LAG_LINE_INTERVAL
             lag = {str(split): millis for split, millis in sorted(self._lag.items())}

@@ -53,7 +53,8 @@ class Planner:
         self._probe = probe
         self._now = now
         self._fail_on_missing = fail_on_missing
-        self._patience = int(patience * MICROS_PER_SECOND)
+        self._clock = probe.settings.clock
+        self._patience = patience
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sluice-planner")
 
     def close(self) -> None:
@@ -107,7 +108,7 @@ class Planner:
         if state.split.is_closed and not isinstance(state.target, After):
             state.begin_read()
             return Closed()  # nothing can follow the end of a closed split
-        if state.is_due(self._now()) and not state.cut_points and state.reach is not Reach.TARGET:
+        if state.is_due(self._clock()) and not state.cut_points and state.reach is not Reach.TARGET:
             exact = state.target is not None
             session.read_page(SMALL_PAGE, exact=exact)
             if state.cut_points and not state.is_exhausted:
@@ -140,7 +141,7 @@ class Planner:
 
     def _sample(self, session: ProbeSession, state: SplitState, share: int) -> None:
         """Reads far enough ahead to know how dense the backlog is, which is often several batches."""
-        if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._now()):
+        if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._clock()):
             return
         if state.cut_points and (state.reach is Reach.TIP or is_sampled(state, share)):
             return
@@ -209,8 +210,8 @@ class Planner:
         """Leaves a split where it is for now; raises `error` if it will not pass, or has lasted too long."""
         if not (error.retryable or error.throttling or error.missing):
             raise error
-        now = self._now()
-        next_read_at = now + _RETRY_PAUSE * MICROS_PER_SECOND
+        now = self._clock()
+        next_read_at = now + _RETRY_PAUSE
         if error.throttling:
             state.mark_throttled(next_read_at)
         else:

@@ -7,6 +7,7 @@ limit of one: two calls and one record, whatever the rate.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,12 +44,14 @@ class ProbeSettings:
 
     Attributes:
         pause: sleeps for a number of seconds.
+        clock: monotonic seconds. Reads are paced by it, because a wall clock may be set back.
         budget: seconds until a split may be read again, for each read of it.
         burst: reads of one split in a row without a pause.
         spacing: pause before each further read (seconds).
     """
 
     pause: Callable[[float], None]
+    clock: Callable[[], float] = time.monotonic
     budget: float = 1.0
     burst: int = 4
     spacing: float = 0.25
@@ -110,7 +113,7 @@ class ProbeSession:
         self._settings = probe.settings
         self._reads = 0
         # A run with a target reads splits that are not due yet. Then every read waits for a moment.
-        is_early = state.target is not None and state.next_read_at > probe.log.server_time()
+        is_early = state.target is not None and state.next_read_at > probe.settings.clock()
         self._reads_owed = probe.settings.burst if is_early else 0
 
     @property
@@ -121,7 +124,7 @@ class ProbeSession:
         """Sets when the split may be read again."""
         cost = min(self._reads, self._settings.burst) * self._settings.budget
         if self._reads:
-            self._state.end_reads(self._probe.log.server_time() + int(cost * MICROS_PER_SECOND))
+            self._state.end_reads(self._settings.clock() + cost)
 
     def back_off(self) -> None:
         """Leaves a split alone for a while that is throttled or failing."""

@@ -6,6 +6,7 @@ All of it is an accelerator: a state that is dropped is made again from the posi
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,8 @@ __all__ = ["Reach", "SplitState"]
 
 _CAUGHT_UP_WORTH_LOGGING = 600 * MICROS_PER_SECOND
 """A hint is logged when it is this much newer than the one in the log (microseconds)."""
+_FAILURE_MEMORY = 30.0
+"""Seconds after which a failed read does not count any more, if none was tried since."""
 
 
 class Reach(enum.Enum):
@@ -66,12 +69,13 @@ class SplitState:
         has_gap: records that no cut point counts lie between the cut points.
         millis_behind: how far the last answer was from the tip (milliseconds).
         caught_up_at: an instant (microseconds) at which no record lay behind `position`.
-        next_read_at: the service must not be read before (microseconds).
-        failing_since: when the first of the reads failed that have failed since (microseconds).
+        next_read_at: the service must not be read before (seconds by the planner's monotonic clock).
+        failing_since: when the first of the reads failed that have failed since (monotonic seconds).
+        failed_at: when the last of them failed (monotonic seconds).
         is_missing: the service says that there is no such split.
         is_pushed: a subscription gives the news, and the service is not read.
         stalled_since: since when a subscription has brought nothing though it is behind the tip
-            (microseconds).
+            (monotonic seconds).
         caught_up_version: the version of the `SubscriptionProgress` adopted last, if it said that no record
             lies behind `position`; else None.
     """
@@ -86,11 +90,12 @@ class SplitState:
     has_gap: bool = False
     millis_behind: int | None = None
     caught_up_at: int | None = None
-    next_read_at: int = 0
-    failing_since: int | None = None
+    next_read_at: float = -math.inf
+    failing_since: float | None = None
+    failed_at: float = -math.inf
     is_missing: bool = False
     is_pushed: bool = False
-    stalled_since: int | None = None
+    stalled_since: float | None = None
     caught_up_version: int | None = field(default=None, repr=False)
 
     # --- what is known --------------------------------------------------------------------------------
@@ -112,8 +117,8 @@ class SplitState:
             return self.cut_points[-1].sequence
         return self.position.sequence if isinstance(self.position, After) else -1
 
-    def is_due(self, now: int) -> bool:
-        """Whether a probe may read the split now.
+    def is_due(self, now: float) -> bool:
+        """Whether a probe may read the split at `now` (monotonic seconds).
 
         A run with a target ends when nothing is new. A split with a target is always due, so that no run
         ends because a split was not read.
@@ -220,7 +225,7 @@ class SplitState:
         self.millis_behind = page.millis_behind
         self._set_reach(Reach.END if page.next_iterator is None else Reach.UNKNOWN)
 
-    def end_reads(self, next_read_at: int) -> None:
+    def end_reads(self, next_read_at: float) -> None:
         """Caller: a probe that has read the split for this trigger. Affects: `next_read_at`."""
         self.next_read_at = next_read_at
 
@@ -228,20 +233,25 @@ class SplitState:
         """Caller: the planner, when a read has succeeded. Affects: `failing_since`."""
         self.failing_since = None
 
-    def mark_throttled(self, next_read_at: int) -> None:
+    def mark_throttled(self, next_read_at: float) -> None:
         """Caller: the planner, when a read was throttled. Affects: `next_read_at`, `is_missing`."""
         self.is_missing = False
         self.next_read_at = next_read_at
 
-    def mark_failed(self, now: int, next_read_at: int, *, is_missing: bool) -> int:
+    def mark_failed(self, now: float, next_read_at: float, *, is_missing: bool) -> float:
         """Caller: the planner, when a read has failed and may succeed later. Affects: `failing_since`,
-        `next_read_at`, `is_missing`.
+        `failed_at`, `next_read_at`, `is_missing`.
+
+        Args:
+            now: monotonic seconds.
 
         Returns:
-            For how long reads have failed (microseconds).
+            For how long reads have failed, one after the other (seconds). A failure long after the one
+            before it begins anew: nothing was tried in between.
         """
-        if self.failing_since is None:
+        if self.failing_since is None or now - self.failed_at > _FAILURE_MEMORY:
             self.failing_since = now
+        self.failed_at = now
         self.next_read_at = next_read_at
         self.is_missing = is_missing
         return now - self.failing_since
@@ -278,12 +288,12 @@ class SplitState:
         """Caller: the subscription tracker, when no subscription covers it. Affects: `is_pushed`."""
         self.is_pushed = False
 
-    def mark_stalled(self, now: int) -> int:
+    def mark_stalled(self, now: float) -> float:
         """Caller: the subscription tracker, when a subscription is behind the tip and brings nothing.
         Affects: `stalled_since`.
 
         Returns:
-            For how long that has been so (microseconds).
+            For how long that has been so (seconds).
         """
         if self.stalled_since is None:
             self.stalled_since = now

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 
-from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import Limits
 from sluice.source.offsets import Position
 from sluice.source.split_state import SplitState
@@ -17,8 +16,8 @@ __all__ = ["SubscriptionTracker"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_STALL = 5 * MICROS_PER_SECOND
-"""How long a subscription behind the tip may bring nothing before its split is probed (microseconds).
+_MAX_STALL = 5.0
+"""How long a subscription behind the tip may bring nothing before its split is probed (seconds).
 
 Batches may have come far ahead of it by polling. It then pushes records that have been read."""
 
@@ -28,12 +27,12 @@ class SubscriptionTracker:
 
     Args:
         subscriptions: None where there are none. Then the tracker does nothing.
-        now: the time by the service's clock (microseconds).
+        clock: monotonic seconds.
     """
 
-    def __init__(self, subscriptions: Subscriptions | None, now: Callable[[], int]) -> None:
+    def __init__(self, subscriptions: Subscriptions | None, clock: Callable[[], float]) -> None:
         self._subscriptions = subscriptions
-        self._now = now
+        self._clock = clock
         self._covered: set[SplitId] = set()
         self._has_planned = False
 
@@ -92,7 +91,7 @@ class SubscriptionTracker:
         if progress.cut_points or progress.is_at_tip or progress.has_ended:
             state.mark_moving()
             return False
-        return state.mark_stalled(self._now()) >= _MAX_STALL
+        return state.mark_stalled(self._clock()) >= _MAX_STALL
 
     def _note(self, split: SplitId, *, is_covered: bool) -> None:
         if is_covered and split not in self._covered:
