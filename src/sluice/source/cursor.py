@@ -151,7 +151,7 @@ class Cursor:
         if records:
             last = records[-1]
             self.position = After(last.sequence_number, arrival=last.arrival)
-        return Page(records, page.next_iterator, page.millis_behind)
+        return replace(page, records=records)
 
     def _unread(self, records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
         position = self.position

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
@@ -29,6 +30,15 @@ SAMPLE = 1_000
 LARGEST_PAGE = 10_000
 """Records of the largest page that Kinesis gives."""
 
+_FIRST_PAGE = 2
+"""Records asked for where nothing is known of their size, which may be 10 MiB."""
+_PAGE_BYTES = 2**20
+"""Bytes that a page of a probe is to hold, about. After a page of more than 2 MiB Kinesis refuses to read the
+shard for some seconds, and a task may have to read it next."""
+_MAX_THROTTLE_WAIT = 6.0
+"""Seconds that a plan waits for a throttled read of a split with a backlog. Kinesis refuses
+reads for 5 s after a page of 10 MiB. A batch that ended at the few records known so far would be planned
+again at once, with more reads."""
 _MAX_BISECTIONS = 24
 _MAX_EMPTY_PAGES = 20
 """Empty pages in a row after which a split is left for the next trigger, where that may be.
@@ -36,6 +46,8 @@ _MAX_EMPTY_PAGES = 20
 Any number of them may come before a portion of the shard that holds records. Only an answer at the tip, or at
 the end of the split, says that there is no record."""
 _SCANNED_PAGES = 2
+_COARSE = 16
+"""A batch may leave this part of an old backlog to the next one."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +155,15 @@ class ProbeSession:
         while exact or pages < _MAX_EMPTY_PAGES:
             pages += 1
             self._pace()
+            size = state.record_size
+            affordable = min(limit, _FIRST_PAGE if size is None else max(1, int(_PAGE_BYTES / max(size, 1))))
             asked_at = self._probe.log.server_time()
-            page = state.cursor.next_page(limit)
-            state.record_page(page, limit, asked_at)
-            if page.records or page.next_iterator is None or page.millis_behind == 0:
+            page = self._next_page(state.cursor, affordable)
+            state.record_page(page, affordable, asked_at)
+            if page.next_iterator is None or (page.millis_behind == 0 and len(page.records) < affordable):
+                return
+            is_small = size is None and sum(len(r.data) for r in page.records) < _PAGE_BYTES // 2
+            if page.records and not is_small:
                 return
 
     def seek_to_tip(self, until: int, *, exact: bool) -> None:
@@ -202,8 +219,9 @@ class ProbeSession:
     def _latest_between(self, low: int, high: int, *, exact: bool) -> _Found | None:
         """The latest record that bisection finds from `low` on, where none is at or after `high`."""
         latest: _Found | None = None
+        start, precision = low, MICROS_PER_SECOND
         for _ in range(_MAX_BISECTIONS):
-            if high - low <= MICROS_PER_SECOND:
+            if high - low <= precision:
                 break
             middle = (low + high) // 2
             try:
@@ -214,6 +232,8 @@ class ProbeSession:
                 high = middle
             else:
                 latest = found
+                if not exact:
+                    precision = max(precision, (found.point.arrival - start) // _COARSE)
                 low = max(middle, min(found.point.arrival, high))
         return latest
 
@@ -229,12 +249,26 @@ class ProbeSession:
         while exact or pages < _MAX_EMPTY_PAGES:
             pages += 1
             self._pace()
-            page = cursor.next_page(1)
+            page = self._next_page(cursor, 1)
             if page.records:
                 return _Found(CutPoint.of(page.records[0]), page, cursor)
             if page.next_iterator is None or page.millis_behind == 0:
                 return None
         raise _UndecidedError
+
+    def _next_page(self, cursor: Cursor, limit: int) -> Page:
+        """Reads a page; waits for some seconds if the split has a backlog and the read is throttled."""
+        waited = 0.0
+        while True:
+            try:
+                return cursor.next_page(limit)
+            except ServiceError as error:
+                wait = 2 * self._settings.spacing
+                is_backlog = bool(self._state.cut_points) and not self._state.is_exhausted
+                if not (error.throttling and is_backlog) or waited + wait > _MAX_THROTTLE_WAIT:
+                    raise
+                waited += wait
+                self._settings.pause(wait)
 
     def _pace(self) -> None:
         if self._reads_owed + self._reads >= self._settings.burst:

@@ -67,6 +67,7 @@ class SplitState:
         cut_points: where the next batch may end, in order, all behind `position`.
         reach: what lies behind the last cut point.
         has_gap: records that no cut point counts lie between the cut points.
+        record_size: mean size of the records of the last page that held any (bytes); None before the first.
         millis_behind: how far the last answer was from the tip (milliseconds).
         caught_up_at: an instant (microseconds) at which no record lay behind `position`.
         next_read_at: the service must not be read before (seconds by the planner's monotonic clock).
@@ -88,6 +89,7 @@ class SplitState:
     cut_points: Sequence[CutPoint] = ()
     reach: Reach = Reach.UNKNOWN
     has_gap: bool = False
+    record_size: float | None = None
     millis_behind: int | None = None
     caught_up_at: int | None = None
     next_read_at: float = -math.inf
@@ -196,7 +198,7 @@ class SplitState:
 
     def record_page(self, page: Page, limit: int, asked_at: int) -> None:
         """Caller: a probe that has read on through `cursor`. Affects: `cut_points`, `reach`, `millis_behind`,
-        `caught_up_at`.
+        `record_size`, `caught_up_at`.
 
         Args:
             limit: how many records were asked for.
@@ -204,7 +206,10 @@ class SplitState:
         """
         self.millis_behind = page.millis_behind
         self._set_reach(_reach_of(page, limit))
-        self._add(map(CutPoint.of, page.records))
+        points = list(map(CutPoint.of, page.records))
+        if points:
+            self.record_size = sum(point.size for point in points) / len(points)
+        self._add(points)
         if self.reach is Reach.TIP:
             self._confirm_caught_up(asked_at)
 
