@@ -1,4 +1,4 @@
-"""Writes the documents' tables from the options' declarations; with --check, fails when they are stale."""
+"""Writes the tables of options in the documents. With --check, fails if a table is not up to date."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BLOCK = re.compile(r"(<!-- begin (?P<name>\w+) -->\n).*?(<!-- end (?P=name) -->)
 
 
 def options_table(options: Iterable[Option[Any]]) -> str:
-    """One row an option."""
+    """One row for each option."""
     shown = [option for option in options if not BACKOFF.fullmatch(option.key)]
     return rows(
         ("option", "default", "meaning"),
@@ -43,7 +43,7 @@ def options_table(options: Iterable[Option[Any]]) -> str:
 
 
 def backoff_table(options: Sequence[Option[Any]]) -> str:
-    """One row an operation that is called, one column for each of its four options."""
+    """One row for each operation, with one column for each of its four options."""
     parts = ("MaxRetries", "BackoffBase", "BackoffMax", "BackoffExponent")
     by_operation: dict[str, dict[str, Option[Any]]] = {}
     for option in options:
@@ -59,7 +59,7 @@ def backoff_table(options: Sequence[Option[Any]]) -> str:
 
 
 def destinations_table() -> str:
-    """What a destination's own limits make the defaults."""
+    """The defaults that depend on the destination."""
     titles = ("destination", "`maxBatchSize`", "`maxBatchSizeInBytes`", "`maxRecordSizeInBytes`")
     return rows(
         (*titles, "`maxInFlightRequests`", "`maxBufferedRequests`", "`aimdDecreaseFactor`"),
@@ -79,7 +79,7 @@ def destinations_table() -> str:
 
 
 def size(count: int) -> str:
-    """In the largest unit that has no remainder."""
+    """A size in bytes, in the largest unit without a remainder."""
     units = {"MiB": 1024**2, "MB": 1000**2, "KiB": 1024, "KB": 1000}
     return next((f"{count // unit} {name}" for name, unit in units.items() if count % unit == 0), str(count))
 
@@ -115,7 +115,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def render(text: str) -> str:
-    """`text` with every block between markers made new."""
+    """`text` with new tables between the markers."""
     return BLOCK.sub(lambda block: f"{block[1]}{TABLES[block['name']]()}{block[3]}", text)
 
 

@@ -1,6 +1,7 @@
-"""Records and shards that are gone before they were read: found out, named, and never passed over silently.
+"""Records, shards and streams that are gone before they were read: the query fails, or logs the loss.
 
-The server trims by itself what is older than a stream's retention (a day); its clock is set forward.
+Records that are older than a stream's retention (a day) expire on the server, whose clock the tests set
+forward.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from integration.support.spark import SPARK_VERSION
 
 BOTH = pytest.mark.usefixtures("publisher")
 
-GONE_ON = "data loss, going on from what is there"
-RUNS = 1 if SPARK_VERSION >= (4, 2) else 2  # before, a run is one batch, and a batch that comes again is one
+LOSS_LOGGED = "data loss, reading on from the oldest record"
+RUNS = 1 if SPARK_VERSION >= (4, 2) else 2  # before, a run is one batch, be it one that is read again
 
 
 @dataclass
@@ -44,7 +45,7 @@ def aging() -> Iterator[Aging]:
 
 @dataclass
 class Case:
-    """A stream, a query on it, and what was put."""
+    """A stream, a query that reads it, and the records that were put last to each shard."""
 
     spark: SparkSession
     streams: Streams
@@ -75,7 +76,7 @@ class Case:
             self.recorder.run_available(self.source(fail=fail))
 
     def failure(self) -> str:
-        """What a run with ``failOnDataLoss`` fails with; it gives no row."""
+        """The error of a run with ``failOnDataLoss``, which gives no row."""
         before = self.recorder.data()
         with pytest.raises(StreamingQueryException) as caught:
             self.recorder.run_available(self.source(fail=True))
@@ -86,7 +87,7 @@ class Case:
         return message
 
     def run_and_fail_in_batch(self, batch: int) -> None:
-        """The application fails before it has done anything with the rows of `batch`, which is logged."""
+        """Runs until the application fails in `batch`, which is logged then and not committed."""
 
         def fail(current: int) -> None:
             if current == batch:
@@ -105,12 +106,12 @@ class Case:
 
 @pytest.fixture
 def case(spark: SparkSession, aging: Aging, checkpoint: str) -> Case:
-    """A stream of two shards, not read yet."""
+    """A stream of two shards, and a query that has not started."""
     return Case(spark, aging.streams, aging.clock, Recorder(checkpoint), aging.streams.create(2))
 
 
 def failed(query: StreamingQuery) -> str:
-    """What the query fails with."""
+    """The error of a query."""
     wait_until(lambda: not query.isActive, "the query to fail")
     error = query.exception()
     assert error is not None
@@ -118,9 +119,9 @@ def failed(query: StreamingQuery) -> str:
 
 
 @BOTH
-def test_records_trimmed_while_stopped(case: Case, driver_log: Path) -> None:
-    """Records that expired unread while the query was stopped: by default it fails and names the record
-    that it stood at; told to go on, it logs that, and reads what is left once, and what comes later too.
+def test_records_that_expire_while_the_query_is_stopped(case: Case, driver_log: Path) -> None:
+    """Records have expired unread. By default the query fails and names the last record that it has read.
+    With ``failOnDataLoss`` false it logs the loss and reads on with the oldest record.
     """
     read = case.fill("read")
     case.run(fail=True)
@@ -136,7 +137,7 @@ def test_records_trimmed_while_stopped(case: Case, driver_log: Path) -> None:
     )
     case.run(fail=False)
     assert case.recorder.data() == sorted(read + left)
-    assert GONE_ON in driver_log.read_text()
+    assert LOSS_LOGGED in driver_log.read_text()
 
     later = case.fill("later")
     case.run(fail=True)
@@ -144,8 +145,8 @@ def test_records_trimmed_while_stopped(case: Case, driver_log: Path) -> None:
 
 
 @BOTH
-def test_records_trimmed_while_a_batch_takes_its_time(case: Case) -> None:
-    """A query that is too slow for the stream's retention finds that out when it goes on."""
+def test_records_that_expire_during_a_slow_batch(case: Case) -> None:
+    """The query notices it when it plans the next batch."""
     read = case.fill("read")
     released = threading.Event()
 
@@ -169,8 +170,8 @@ def test_records_trimmed_while_a_batch_takes_its_time(case: Case) -> None:
     assert case.recorder.data() == sorted(read + left)
 
 
-def test_an_idle_shard_has_lost_nothing(case: Case) -> None:
-    """The last record of a shard expires, and the shard is known to have been idle since: no data loss."""
+def test_an_idle_shard_whose_last_record_expires_has_lost_nothing(case: Case) -> None:
+    """The offsets tell until when no record has followed it."""
     idle, busy = case.streams.open_shards(case.stream)
     read = case.fill("read")
     case.run(fail=True)
@@ -187,9 +188,9 @@ def test_an_idle_shard_has_lost_nothing(case: Case) -> None:
 
 @BOTH
 def test_a_start_at_the_latest_outlives_the_retention(case: Case) -> None:
-    """A shard that has no record for longer than the stream's retention after the query has started has
-    lost nothing, and neither has one that is read after another start of the query. The latest is that of
-    the server's clock, which is ahead of ours.
+    """A shard without a record since the start has lost nothing, though the start is older than the
+    stream's retention, and the query is restarted. The start is a time of the server's clock, which is ahead
+    of this machine's.
     """
     case.clock.advance(hours=1)
     case.fill("before the start")
@@ -200,7 +201,7 @@ def test_a_start_at_the_latest_outlives_the_retention(case: Case) -> None:
     query = case.recorder.start(source)
     wait_until(lambda: query.lastProgress is not None, "the first trigger")
 
-    def is_known_idle(since: float) -> bool:
+    def is_known_caught_up(since: float) -> bool:
         if error := query.exception():
             raise error
         read.extend(case.fill_shard(busy, f"busy {len(read)}", 1))
@@ -212,7 +213,7 @@ def test_a_start_at_the_latest_outlives_the_retention(case: Case) -> None:
     for _ in range(3):
         case.clock.advance(hours=13)
         now = case.clock.now()
-        wait_until(lambda since=now: is_known_idle(since), "a look at the idle shard")  # type: ignore[misc]
+        wait_until(lambda since=now: is_known_caught_up(since), "a probe of the idle shard")  # type: ignore[misc]
     query.stop()
     read += case.fill_shard(idle, "first")
     case.run(fail=True)
@@ -232,7 +233,7 @@ def recreate(case: Case) -> list[bytes]:
 
 
 def vanish(case: Case) -> list[bytes]:
-    """On this server a shard that is split goes at once, with its records."""
+    """On this server a shard that is split vanishes at once with its records."""
     first, second = case.streams.open_shards(case.stream)
     case.streams.split(case.stream, first)
     return [f"logged {second} {number}".encode() for number in range(10)]
@@ -240,8 +241,8 @@ def vanish(case: Case) -> list[bytes]:
 
 @pytest.mark.parametrize("lose", [trim, recreate, vanish])
 def test_a_logged_batch_is_never_cut_short(case: Case, lose: Callable[[Case], list[bytes]]) -> None:
-    """The records of a batch that is logged but not committed are gone: run again, it fails. Told to go
-    on, it has what is left of it, and the query reads on from there, all once.
+    """The records of a batch that is logged and not committed are gone, so the batch fails when it is read
+    again. With ``failOnDataLoss`` false it has the records that are left, and the query reads on from there.
     """
     read = case.fill("read")
     case.run(fail=True)
@@ -257,10 +258,8 @@ def test_a_logged_batch_is_never_cut_short(case: Case, lose: Callable[[Case], li
     assert case.recorder.data() == sorted(read + left + fresh)
 
 
-def test_a_logged_batch_of_which_some_records_are_gone(case: Case) -> None:
-    """A batch whose first records have expired is not given without them, however often it is tried,
-    unless told so.
-    """
+def test_a_logged_batch_whose_first_records_are_gone(case: Case) -> None:
+    """It fails however often it is read. With ``failOnDataLoss`` false it has the other records."""
     read = case.fill("read")
     case.run(fail=True)
     case.fill("expired")
@@ -278,8 +277,8 @@ def test_a_logged_batch_of_which_some_records_are_gone(case: Case) -> None:
     assert case.recorder.data() == sorted(read + left + fresh)
 
 
-def test_a_logged_batch_that_is_whole_is_given_again(case: Case) -> None:
-    """The record before a batch has expired, the batch has not: it was idle in between, so it is given."""
+def test_a_logged_batch_without_a_loss_is_read_again(case: Case) -> None:
+    """The record before the batch has expired. The offsets tell that no record came between the two."""
     idle, busy = case.streams.open_shards(case.stream)
     read = case.fill("read")
     case.run(fail=True)
@@ -297,8 +296,10 @@ def test_a_logged_batch_that_is_whole_is_given_again(case: Case) -> None:
 
 
 @pytest.mark.parametrize("fresh_records", [0, 10])
-def test_stream_created_again_while_stopped(case: Case, driver_log: Path, fresh_records: int) -> None:
-    """A stream of the same name is another stream: the query fails, or reads it from its beginning."""
+def test_a_stream_that_is_created_again_while_the_query_is_stopped(
+    case: Case, driver_log: Path, fresh_records: int
+) -> None:
+    """It is another stream: the query fails, or reads it from its beginning."""
     read = case.fill("read")
     case.run(fail=True)
     case.fill("never read")
@@ -309,7 +310,7 @@ def test_stream_created_again_while_stopped(case: Case, driver_log: Path, fresh_
     assert f"stream {case.stream} was deleted and created again" in case.failure()
     case.run(fail=False)
     assert case.recorder.data() == sorted(read + fresh)
-    assert GONE_ON in driver_log.read_text()
+    assert LOSS_LOGGED in driver_log.read_text()
 
     later = case.fill("later")
     case.run(fail=True)
@@ -318,7 +319,7 @@ def test_stream_created_again_while_stopped(case: Case, driver_log: Path, fresh_
 
 @pytest.fixture
 def two_queries(case: Case, tmp_path: Path) -> tuple[Recorder, Recorder]:
-    """Of the strict and of the lenient query."""
+    """Of a query that fails on data loss, and of one that does not."""
     return case.recorder, Recorder(str(tmp_path / "lenient"))
 
 
@@ -336,10 +337,10 @@ def start_both(
 
 @BOTH
 @pytest.mark.parametrize("discovery", ["300ms", "5s"])
-def test_stream_created_again_while_running(
+def test_a_stream_that_is_created_again_while_the_query_runs(
     case: Case, two_queries: tuple[Recorder, Recorder], discovery: str
 ) -> None:
-    """The same under a running query, be it noticed before or after records of the new stream are read."""
+    """Whether the query notices it before or after it has read records of the new stream."""
     read = case.fill("read", 3)
     strict, lenient = start_both(case, two_queries, read, shardDiscoveryInterval=discovery)
     case.clock.advance(seconds=60)
@@ -357,9 +358,9 @@ def test_stream_created_again_while_running(
 
 
 @BOTH
-def test_shard_gone_while_stopped(case: Case, driver_log: Path) -> None:
-    """A shard that is no longer there before it was read to its end is named; told to go on, the query
-    reads its children and the others.
+def test_a_shard_that_vanishes_while_the_query_is_stopped(case: Case, driver_log: Path) -> None:
+    """The error names the shard, which was not read to its end. With ``failOnDataLoss`` false the query
+    reads its children and the other shards.
     """
     first, second = case.streams.open_shards(case.stream)
     read = case.fill("read")
@@ -372,11 +373,13 @@ def test_shard_gone_while_stopped(case: Case, driver_log: Path) -> None:
     assert f"{case.stream}/{first}" in case.failure()
     case.run(fail=False)
     assert case.recorder.data() == sorted(read + kept + fresh)
-    assert GONE_ON in driver_log.read_text()
+    assert LOSS_LOGGED in driver_log.read_text()
 
 
-def test_shard_gone_while_running(case: Case, two_queries: tuple[Recorder, Recorder]) -> None:
-    """The same under a running query that polls."""
+def test_a_shard_that_vanishes_while_the_query_polls(
+    case: Case, two_queries: tuple[Recorder, Recorder]
+) -> None:
+    """The query fails, or reads its children."""
     first, _ = case.streams.open_shards(case.stream)
     read = case.fill("read")
     strict, lenient = start_both(case, two_queries, read, shardDiscoveryInterval="300ms")
@@ -391,9 +394,9 @@ def test_shard_gone_while_running(case: Case, two_queries: tuple[Recorder, Recor
     assert two_queries[1].data() == sorted(read + fresh)
 
 
-def test_subscribed_shard_gone_while_running(case: Case, driver_log: Path) -> None:
-    """A shard that goes while its subscription is open is lost to nobody: the last event says that all of
-    it was pushed, and the query reads on in its children.
+def test_a_subscribed_shard_that_vanishes_is_read_to_its_end(case: Case, driver_log: Path) -> None:
+    """The last event of its subscription says that all of it was pushed, and the query goes on with its
+    children.
     """
     first, _ = case.streams.open_shards(case.stream)
     read = case.fill("read")
@@ -408,4 +411,4 @@ def test_subscribed_shard_gone_while_running(case: Case, driver_log: Path) -> No
     case.recorder.wait_for_data(query, fresh)
     query.stop()
     assert case.recorder.data() == sorted(read + fresh)
-    assert GONE_ON not in driver_log.read_text()
+    assert LOSS_LOGGED not in driver_log.read_text()

@@ -1,4 +1,4 @@
-"""A driver that is killed in the middle of a batch, again and again: every batch comes again as it was."""
+"""A driver that is killed in the middle of batches: every batch is read again with the same rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEED = 20261121
 
 @dataclass
 class Producer:
-    """Puts single records and aggregated ones, and knows what rows they make."""
+    """Puts plain and aggregated records. `expected` has the rows that they make."""
 
     streams: Streams
     stream: str
@@ -50,7 +50,7 @@ class Producer:
             ]
 
     def _record(self) -> tuple[str, bytes, list[bytes]]:
-        """Partition key, what is put, and what rows it holds; one in ten is aggregated."""
+        """A partition key, the data to put, and the data of its rows. One record in ten is aggregated."""
         self._count += 1
         key = f"key-{self._count % 41}"
         if self._count % 10:
@@ -64,7 +64,7 @@ class Producer:
 
     @contextlib.contextmanager
     def putting(self) -> Iterator[None]:
-        """Puts on and on, beside what the ``with`` block does."""
+        """Puts in a thread until the ``with`` block ends."""
         stopping = threading.Event()
         failed: list[BaseException] = []
 
@@ -95,8 +95,8 @@ def drivers() -> Iterator[list[Driver]]:
 def test_a_killed_driver_reads_the_same_batches_again(
     streams: Streams, tmp_path: Path, drivers: list[Driver], publisher: str
 ) -> None:
-    """Killed with SIGKILL at any moment of a batch, and started again from its checkpoint while records
-    keep coming, a query is given the same rows for the same batch id, in each shard in the same order;
+    """A query is killed with SIGKILL at any moment of a batch and started again from its checkpoint, while
+    records keep coming. It gets the same rows for the same batch id, in the same order in each shard, and
     all batches together hold every record exactly once.
     """
     stream = streams.create(SHARDS)
@@ -140,17 +140,17 @@ def test_a_killed_driver_reads_the_same_batches_again(
     )
 
 
-def test_the_first_batch_after_a_start_at_the_latest_comes_again_as_it_was(
+def test_the_first_batch_after_a_start_at_the_latest_is_read_again(
     spark: SparkSession,
     resharding_streams: Streams,
     kinesis_local_faults: FaultProxy,
     checkpoint: str,
 ) -> None:
-    """Where `LATEST` was is logged with the first batch: when that fails, its rows are not passed over."""
+    """The time of `LATEST` is logged with the end of the batch, so no row is skipped when the batch fails."""
     streams = resharding_streams
     stream = streams.create(2)
     put: list[bytes] = []
-    # While the shards are listed for the first time, after the start is pinned, records arrive.
+    # Records arrive while shards are listed for the first time, after the start is pinned.
     kinesis_local_faults.set_rules({"service": "kinesis", "operation": "ListShards", "latency": 2000})
     recorder = Recorder(checkpoint)
 

@@ -1,4 +1,4 @@
-"""Resharding, on a server with real lineage: nothing lost, nothing twice, and every key in its order."""
+"""Resharding, on a server that keeps lineage: every record comes once, and those of a key in order."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from integration.support.spark import SPARK_VERSION
 BOTH = pytest.mark.usefixtures("publisher")
 
 KEYS = 16
-# Before Spark 4.2 a run of what is available is one batch, and a batch takes one generation of shards.
+# Before Spark 4.2 a run is one batch, and children are read in a later batch than their parents.
 RUNS = 1 if SPARK_VERSION >= (4, 2) else 4
 DISCOVERY = {"shardDiscoveryInterval": "300ms"}
 
 
 class Producer:
-    """Puts records that count, for each partition key, from zero: ``key:counter``.
+    """Puts records ``key:counter``, with a counter from 0 for each partition key.
 
-    One put has one record of each key, so that within a key the counter is the order of arrival.
+    One put has one record of each key, so the counters of a key tell the order of its records.
     """
 
     def __init__(self, streams: Streams, stream: str) -> None:
@@ -48,7 +48,7 @@ class Producer:
 
     @contextlib.contextmanager
     def putting(self) -> Iterator[None]:
-        """Puts on and on, beside what the ``with`` block does."""
+        """Puts in a thread until the ``with`` block ends."""
         stopping = threading.Event()
         failed: list[BaseException] = []
 
@@ -75,7 +75,7 @@ def split_first(streams: Streams, stream: str) -> None:
 
 
 def merge_first(streams: Streams, stream: str) -> None:
-    """Merges the first two neighbours by hash key."""
+    """Merges the first two open shards by hash key."""
     keys = {
         shard["ShardId"]: int(shard["HashKeyRange"]["StartingHashKey"]) for shard in streams.shards(stream)
     }
@@ -84,7 +84,7 @@ def merge_first(streams: Streams, stream: str) -> None:
 
 
 def change_count(streams: Streams, stream: str) -> None:
-    """To one more shard, which closes all there are."""
+    """Asks for one more shard, which closes all open ones."""
     streams.update_shard_count(stream, len(streams.open_shards(stream)) + 1)
 
 
@@ -92,7 +92,7 @@ OPERATIONS: tuple[Callable[[Streams, str], None], ...] = (split_first, merge_fir
 
 
 def reshard(streams: Streams, stream: str, between: Callable[[], object]) -> None:
-    """All three operations, with `between` before, between and after them."""
+    """Splits, merges and changes the count. Calls `between` before and after each."""
     between()
     for operation in OPERATIONS:
         operation(streams, stream)
@@ -109,7 +109,7 @@ def source(spark: SparkSession, streams: Streams, stream: str, **options: str) -
 
 
 def check(recorder: Recorder, producer: Producer, streams: Streams, stream: str) -> None:
-    """Everything once, each key in order, children in batches after those of their parents."""
+    """Every record came once, those of a key in order, children in later batches than their parents."""
     rows = recorder.rows
     assert recorder.found() == producer.expected()
     assert counters(rows) == {f"key-{key}": list(range(producer.rounds)) for key in range(KEYS)}
@@ -121,7 +121,7 @@ def check(recorder: Recorder, producer: Producer, streams: Streams, stream: str)
 
 
 def counters(rows: list[Row]) -> dict[str, list[int]]:
-    """What each key's records count, in the order in which they came."""
+    """By key, the counters of its rows in the order in which they came."""
     found: dict[str, list[int]] = defaultdict(list)
     for row in rows:
         key, counter = row.data.decode().split(":")
@@ -130,26 +130,26 @@ def counters(rows: list[Row]) -> dict[str, list[int]]:
 
 
 def check_lineage(rows: list[Row], streams: Streams, stream: str) -> int:
-    """No row of a child in the same or an earlier batch than a row of its parents; how many there are."""
+    """Rows of a child came in later batches than those of its parents. Returns how many pairs there are."""
     batches: dict[str, list[int]] = defaultdict(list)
     for row in rows:
         batches[row.shard].append(row.batch)
-    looked_at = 0
+    checked = 0
     for shard in streams.shards(stream):
         for parent in (shard.get("ParentShardId"), shard.get("AdjacentParentShardId")):
             child = shard["ShardId"]
             if parent and batches[parent] and batches[child]:
                 assert max(batches[parent]) < min(batches[child]), f"{child} came before {parent} was read"
-                looked_at += 1
-    assert looked_at
-    return looked_at
+                checked += 1
+    assert checked
+    return checked
 
 
 @BOTH
 def test_reshards_before_the_query_starts(
     spark: SparkSession, resharding_streams: Streams, checkpoint: str
 ) -> None:
-    """Closed shards are read to their end, parents first, over several batches of limited size."""
+    """Closed shards are read to their end, parents first, in several batches."""
     streams = resharding_streams
     stream = streams.create(2)
     producer = Producer(streams, stream)
@@ -166,7 +166,7 @@ def test_reshards_before_the_query_starts(
 def test_reshards_while_the_query_runs(
     spark: SparkSession, resharding_streams: Streams, checkpoint: str
 ) -> None:
-    """While a producer never pauses, the query follows a split, a merge and a change of count."""
+    """The query follows a split, a merge and a change of count while a producer goes on."""
     streams = resharding_streams
     stream = streams.create(2)
     producer = Producer(streams, stream)
@@ -188,7 +188,7 @@ def test_reshards_while_the_query_runs(
 def test_reshards_while_the_query_is_stopped(
     spark: SparkSession, resharding_streams: Streams, checkpoint: str
 ) -> None:
-    """From its checkpoint a query reads what was left of the old shards, and then their children."""
+    """A restarted query reads what was left of the old shards, and then their children."""
     streams = resharding_streams
     stream = streams.create(2)
     producer = Producer(streams, stream)
@@ -207,10 +207,10 @@ def test_reshards_while_the_query_is_stopped(
     check(recorder, producer, streams, stream)
 
 
-def test_what_is_available_ends_with_its_start(
+def test_available_now_follows_reshards(
     spark: SparkSession, resharding_streams: Streams, checkpoint: str
 ) -> None:
-    """``availableNow`` follows parents to their children, up to what was there; the next run goes on."""
+    """A run reads parents and children up to what was there at its start; the next run goes on."""
     streams = resharding_streams
     stream = streams.create(2)
     producer = Producer(streams, stream)
@@ -225,10 +225,10 @@ def test_what_is_available_ends_with_its_start(
     check(recorder, producer, streams, stream)
 
 
-def test_shards_born_after_a_start_at_the_latest(
+def test_shards_that_open_after_a_start_at_the_latest(
     spark: SparkSession, resharding_streams: Streams, checkpoint: str
 ) -> None:
-    """``LATEST`` passes over what was there at the start, and reads later shards from their horizon."""
+    """``LATEST`` skips records that were there at the start. Later shards are read from their horizon."""
     streams = resharding_streams
     stream = streams.create(2)
     streams.put(stream, [(f"key-{key}", b"old:0") for key in range(KEYS)])
@@ -238,7 +238,7 @@ def test_shards_born_after_a_start_at_the_latest(
         spark, streams.endpoint, stream, startingPosition="LATEST", shardDiscoveryInterval="2s"
     )
     query = recorder.start(frame)
-    # The start is pinned before the query first says what it has planned.
+    # The start is pinned before the first progress report.
     wait_until(lambda: query.lastProgress is not None, "the first trigger")
 
     reshard(streams, stream, lambda: producer.put_rounds(10))  # most of it before shards are listed again

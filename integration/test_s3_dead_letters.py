@@ -11,29 +11,32 @@ from integration.support.kinesis import REGION
 from integration.support.servers import Server
 from sluice.destinations import read_sink
 from sluice.errors import ServiceError
-from sluice.sink import DeadLetter
-from sluice.sink.dead_letters import Origin
+from sluice.sink import DeadLetter, DeadLetterQueue, Origin
+from sluice.sink.setup import AsyncSinkSetup
 
 ORIGIN = Origin("kinesis stream 'x'", query="q", run="r", batch=3)
 
 
-def options(moto: Server, path: str) -> dict[str, str]:
-    return {
-        "destination": "kinesis",
-        "streamName": "x",
-        "region": REGION,
-        "endpointUrl": moto.endpoint,
-        "deadLetterPath": path,
-    }
+def dead_letter_queue(moto: Server, path: str) -> DeadLetterQueue:
+    setup = read_sink(
+        {
+            "destination": "kinesis",
+            "streamName": "x",
+            "region": REGION,
+            "endpointUrl": moto.endpoint,
+            "deadLetterPath": path,
+        }
+    )
+    assert isinstance(setup, AsyncSinkSetup)
+    assert setup.dead_letters is not None
+    return setup.dead_letters(ORIGIN)
 
 
-def test_letters_are_objects_of_json_lines(moto: Server) -> None:
+def test_dead_letters_are_objects_of_json_lines(moto: Server) -> None:
     """One object a flush, below the prefix, with all that was added."""
     s3 = boto3.client("s3", endpoint_url=moto.endpoint, region_name=REGION)
     s3.create_bucket(Bucket="letters")
-    create = read_sink(options(moto, "s3://letters/of/x")).dead_letters
-    assert create is not None
-    queue = create(ORIGIN)
+    queue = dead_letter_queue(moto, "s3://letters/of/x")
     for data in (b"1", b"2"):
         queue.add(DeadLetter("no", data))
     queue.flush()
@@ -47,9 +50,7 @@ def test_letters_are_objects_of_json_lines(moto: Server) -> None:
 
 def test_a_bucket_that_is_not_there_fails_the_task(moto: Server) -> None:
     """Before Spark hears that the task is done."""
-    create = read_sink(options(moto, "s3://nowhere-to-be-found/x")).dead_letters
-    assert create is not None
-    queue = create(ORIGIN)
+    queue = dead_letter_queue(moto, "s3://nowhere-to-be-found/x")
     queue.add(DeadLetter("no", b"1"))
     with pytest.raises(ServiceError, match=r"NoSuchBucket.*") as caught:
         queue.flush()

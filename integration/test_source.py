@@ -1,4 +1,4 @@
-"""The source through Spark: where it starts and ends, what a batch holds, what faults do not change."""
+"""The source through Spark: where reads start and end, what a batch holds, and that faults change no row."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ needs_admission_control = pytest.mark.skipif(
 
 BOTH = pytest.mark.usefixtures("publisher")
 
-A_SECOND = 1.05  # ministack, before 1.5, cuts times of arrival to whole seconds
+A_SECOND = 1.05  # ministack before 1.5 cuts arrival times to whole seconds
 
 
 class Known(NamedTuple):
-    """A record as another client reads it, with its time of arrival."""
+    """A record as another client reads it."""
 
     stream: str
     shard: str
@@ -66,12 +66,12 @@ def known(streams: Streams, *names: str) -> list[Known]:
 
 
 def of(rows: Iterable[Row]) -> list[Known]:
-    """The same of rows, sorted; a record that came twice is there twice."""
+    """Rows as `Known`, sorted. A record that came twice is there twice."""
     return sorted(map(Known.of, rows))
 
 
 def records(count: int, start: int = 0, *, size: int = 20) -> list[tuple[str, bytes]]:
-    """(partition key, data), each different."""
+    """(partition key, data) of records that all differ."""
     return [(f"key-{n % 53:02}", str(n).zfill(size).encode()) for n in range(start, start + count)]
 
 
@@ -79,7 +79,7 @@ def records(count: int, start: int = 0, *, size: int = 20) -> list[tuple[str, by
 
 
 class Waves(NamedTuple):
-    """Two streams that were put to at three times, more than a second apart."""
+    """Two streams with records of three instants, more than a second apart."""
 
     first: str
     second: str
@@ -115,7 +115,7 @@ def iso(instant: float, zone: str = "Z") -> str:
 
 @pytest.mark.parametrize("form", ["iso", "offset", "epoch", "fraction"])
 def test_a_read_starts_at_a_time(spark: SparkSession, streams: Streams, waves: Waves, form: str) -> None:
-    """``AT_TIMESTAMP`` starts with the first record that arrived at that time or later, on every shard."""
+    """``AT_TIMESTAMP`` starts with the first record of each shard that arrived at that time or later."""
     instant = waves.instants[1]
     text = {
         "iso": iso(instant),
@@ -135,7 +135,7 @@ def test_a_read_starts_at_a_time(spark: SparkSession, streams: Streams, waves: W
 
 
 def test_a_read_from_latest_to_latest_is_empty(spark: SparkSession, streams: Streams, waves: Waves) -> None:
-    """What was there before the read was planned is not behind ``LATEST``."""
+    """Records that were there when the read was planned lie before ``LATEST``."""
     assert read(spark, streams.endpoint, waves.first, startingPosition="LATEST").collect() == []
 
 
@@ -162,7 +162,7 @@ def test_a_read_starts_at_a_sequence_number(
 def test_sequence_numbers_of_several_streams(
     spark: SparkSession, streams: Streams, waves: Waves, checkpoint: str
 ) -> None:
-    """With several streams the JSON names them; one that is not listed starts at its oldest record."""
+    """With several streams the JSON names them; a stream that is not listed starts at its oldest record."""
     (shard,) = streams.open_shards(waves.second)
     last = max(record for record in waves.records if record.stream == waves.second)
     position = json.dumps({waves.second: {shard: {"AT_SEQUENCE_NUMBER": last.written}}})
@@ -176,7 +176,7 @@ def test_sequence_numbers_of_several_streams(
 
 @BOTH
 def test_a_batch_read_ends_at_a_time(spark: SparkSession, streams: Streams, waves: Waves) -> None:
-    """``endingPosition`` ``AT_TIMESTAMP`` leaves out what arrived at that time or later."""
+    """``endingPosition`` ``AT_TIMESTAMP`` leaves out records that arrived at that time or later."""
     instant = waves.instants[-1]
     frame = read(
         spark,
@@ -193,7 +193,7 @@ def test_a_batch_read_ends_at_a_time(spark: SparkSession, streams: Streams, wave
 def test_batch_and_streaming_read_the_same(
     spark: SparkSession, streams: Streams, waves: Waves, checkpoint: str
 ) -> None:
-    """Several streams in one source: both ways give every column of every record alike, and all of them."""
+    """All records of several streams, with the same values in every column."""
     both = f"{waves.first},{waves.second}"
     batch = read(spark, streams.endpoint, both, endingPosition="LATEST").collect()
     run = start(read_stream(spark, streams.endpoint, both), checkpoint, availableNow=True)
@@ -204,7 +204,7 @@ def test_batch_and_streaming_read_the_same(
 
 
 def test_streams_by_their_arns(spark: SparkSession, streams: Streams, waves: Waves) -> None:
-    """``streamArn`` serves as ``streamName`` does; rows and offsets go by the name."""
+    """``streamArn`` in place of ``streamName``. Rows and offsets hold the names."""
     arns = [
         streams.client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
         for name in (waves.first, waves.second)
@@ -222,7 +222,7 @@ def test_streams_by_their_arns(spark: SparkSession, streams: Streams, waves: Wav
 def test_latest_is_pinned_when_the_query_first_starts(
     spark: SparkSession, streams: Streams, checkpoint: str
 ) -> None:
-    """``LATEST`` is the time of the first start, though nothing came: a restart reads what came meanwhile."""
+    """``LATEST`` is the time of the first start. A restarted query reads what has arrived since that time."""
     stream = streams.create(2)
     streams.put(stream, records(50))
     frame = read_stream(spark, streams.endpoint, stream, startingPosition="LATEST")
@@ -247,10 +247,10 @@ def test_latest_is_pinned_when_the_query_first_starts(
     assert all(position["at"].endswith("Z") and position["pinned"] for position in pinned.values())
 
 
-def test_a_checkpoint_outlives_the_starting_position(
+def test_with_a_checkpoint_the_starting_position_is_ignored(
     spark: SparkSession, streams: Streams, checkpoint: str
 ) -> None:
-    """Once there is a checkpoint, ``startingPosition`` does not count any more."""
+    """The query goes on from its offsets."""
     stream = streams.create(1)
     streams.put(stream, records(10))
     start(read_stream(spark, streams.endpoint, stream), checkpoint, availableNow=True)
@@ -297,7 +297,7 @@ LIMITS: dict[str, tuple[dict[str, str], Callable[[Sequence[Known]], float], floa
 def test_every_batch_keeps_to_the_limit(
     spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str, limit: str
 ) -> None:
-    """A backlog that planning sees whole is taken in batches none of which is too large, each row once."""
+    """A backlog that the planner has probed to its end comes in batches within the limit, each row once."""
     options, measure, most = LIMITS[limit]
     run = start(read_stream(spark, streams.endpoint, backlog.stream, **options), checkpoint)
     run.wait_for_rows(len(backlog.records))
@@ -318,10 +318,10 @@ def assert_in_order(rows: Sequence[Row]) -> None:
     assert all(numbers == sorted(numbers) for numbers in by_shard.values())
 
 
-def test_available_now_drains_in_batches_within_the_limit(
+def test_available_now_reads_a_backlog_in_batches_within_the_limit(
     spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str
 ) -> None:
-    """All that was there at the start, in several batches; before 4.2 one batch, and the next run goes on."""
+    """All that was there at the start. Before Spark 4.2 a run is one batch, and the next run goes on."""
     frame = read_stream(spark, streams.endpoint, backlog.stream, maxRecordsPerTrigger="250")
 
     run = start(frame, checkpoint, availableNow=True)
@@ -343,7 +343,7 @@ def test_available_now_drains_in_batches_within_the_limit(
 def test_once_takes_all_in_one_batch(
     spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str
 ) -> None:
-    """``once`` is Spark's word for one batch without limits."""
+    """``Trigger.Once`` lifts the limits."""
     frame = read_stream(spark, streams.endpoint, backlog.stream, maxRecordsPerTrigger="50")
 
     run = start(frame, checkpoint, once=True)
@@ -354,7 +354,7 @@ def test_once_takes_all_in_one_batch(
 
 @BOTH
 def test_an_idle_query_makes_no_batches(spark: SparkSession, streams: Streams, checkpoint: str) -> None:
-    """Nothing new is the same offset to the letter: Spark makes no batch, and the log does not grow."""
+    """Without news the offset stays the same, so Spark makes no batch and logs nothing."""
     stream = streams.create(2)
     streams.put(stream, records(20))
     run = start(read_stream(spark, streams.endpoint, stream), checkpoint)
@@ -371,7 +371,7 @@ def test_an_idle_query_makes_no_batches(spark: SparkSession, streams: Streams, c
 def test_progress_shows_how_far_the_query_is_behind(
     spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str
 ) -> None:
-    """``sources[0].latestOffset`` has the newest known position, and the lag of every shard, per batch."""
+    """``sources[0].latestOffset`` has the newest known position and the lag of every shard."""
     frame = read_stream(spark, streams.endpoint, backlog.stream, maxRecordsPerTrigger="300")
 
     run = start(frame, checkpoint, availableNow=True)
@@ -399,7 +399,7 @@ def offset(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
 def test_the_drivers_log_shows_the_lag_of_every_shard(
     spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str, tmp_path: Path
 ) -> None:
-    """Nobody has to configure logging to find ``millisBehindLatest`` by shard on the driver's stderr."""
+    """``millisBehindLatest`` by shard is on the driver's stderr, though nobody has configured logging."""
     frame = read_stream(spark, streams.endpoint, backlog.stream)
     with standard_error(spark, tmp_path / "stderr") as written:
         start(frame, checkpoint, availableNow=True)
@@ -412,7 +412,7 @@ def test_the_drivers_log_shows_the_lag_of_every_shard(
 
 @contextlib.contextmanager
 def standard_error(spark: SparkSession, path: Path) -> Iterator[Path]:
-    """What the driver's JVM, and the Python processes it starts, write to stderr meanwhile."""
+    """The file with what the driver's JVM and its Python processes write to stderr in the ``with`` block."""
     jvm: Any = spark.sparkContext._jvm
     before = jvm.java.lang.System.err
     stream = jvm.java.io.PrintStream(str(path))
@@ -452,7 +452,7 @@ def test_shards_that_open_while_it_runs_are_found(
 @BOTH
 @pytest.mark.parametrize("deaggregate", [True, False])
 def test_aggregated_records(spark: SparkSession, streams: Streams, *, deaggregate: bool) -> None:
-    """User records come out with their own keys, numbered from 0; or the aggregate as it is, on demand."""
+    """A row for each user record, numbered from 0 and with its own key; or, on demand, for the aggregate."""
     stream = streams.create(1)
     users = [(f"user-{n}", f"value {n}".encode()) for n in range(25)]
     aggregator = RecordAggregator()
@@ -498,7 +498,7 @@ def proxy(ministack: Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def faults(proxy: FaultProxy) -> Iterator[FaultProxy]:
-    """The proxy, the same for all tests: workers know its endpoint from one on. No rules yet."""
+    """The proxy, without rules. All tests share one endpoint."""
     proxy.clear()
     yield proxy
     proxy.clear()
@@ -512,11 +512,11 @@ def rule(operation: str, fault: Mapping[str, Any], **more: Any) -> dict[str, Any
 def test_faults_that_pass_change_nothing(
     spark: SparkSession, streams: Streams, faults: FaultProxy, checkpoint: str, fault: str
 ) -> None:
-    """Each operation fails, and some fail again: all rows come, each once."""
+    """Each operation fails once or twice; every row comes once."""
     stream = streams.create(2)
     streams.put(stream, records(300))
     expected = sorted(known(streams, stream))
-    # An endpoint that is never reached at all is given up sooner.
+    # This is the first call, and an endpoint that has never answered is given up sooner.
     times = {operation: 1 if operation == "DescribeStreamSummary" else 2 for operation in OPERATIONS}
     faults.set_rules(*(rule(operation, FAULTS[fault], times=times[operation]) for operation in OPERATIONS))
     frame = read_stream(spark, faults.endpoint, stream, **QUICK)
@@ -527,7 +527,7 @@ def test_faults_that_pass_change_nothing(
     assert Counter(each["operation"] for each in faults.fired()) == times
 
 
-# Tasks ask for pages of this size, planning never does.
+# Tasks ask for pages of this size, the planner never does.
 TASKS_ONLY = {"getRecordsLimit": "77"}
 PAGE_OF_A_TASK = "Limit == `77`"
 
@@ -535,7 +535,7 @@ PAGE_OF_A_TASK = "Limit == `77`"
 def test_after_the_last_retry_the_query_says_what_failed_where(
     spark: SparkSession, streams: Streams, faults: FaultProxy, checkpoint: str
 ) -> None:
-    """The error names stream, shard, operation and cause; a restart reads the batch that was left open."""
+    """The error names stream, shard, operation and cause. A restarted query reads the batch that failed."""
     stream = streams.create(1)
     streams.put(stream, records(200))
     faults.set_rules(rule("GetRecords", FAULTS["throttled"], body=PAGE_OF_A_TASK))
@@ -563,7 +563,7 @@ def test_after_the_last_retry_the_query_says_what_failed_where(
 def test_a_tasks_first_calls_are_retried_like_any_other(
     spark: SparkSession, streams: Streams, ministack_faults: FaultProxy
 ) -> None:
-    """A new worker has not reached the endpoint yet, but the driver has: its retries are not cut short."""
+    """A new worker has not reached the endpoint, but the driver has: the worker does not give up sooner."""
     stream = streams.create(1)
     streams.put(stream, records(10))
     frame = read(spark, ministack_faults.endpoint, stream, **QUICK)
@@ -582,7 +582,7 @@ def test_a_role_is_assumed_at_both_ends(
     faults: FaultProxy,
     checkpoint: str,
 ) -> None:
-    """With ``roleArn`` every call of planner, reading and writing tasks bears the role's credentials."""
+    """With ``roleArn`` all calls of the planner and of tasks have the role's credentials."""
     source, target = streams.create(1), streams.create(1)
     streams.put(source, records(30))
     faults.set_rules(
@@ -622,10 +622,10 @@ def test_spark_tries_the_same_range_again(
     faults: FaultProxy,
     checkpoint: str,
 ) -> None:
-    """Where a task may fail, its next attempt reads the range from its start, and each row comes once."""
+    """The next attempt of a task that failed reads the range from its start, and each row comes once."""
     stream = streams.create(1)
     streams.put(stream, records(200))
-    # The task's second page fails beyond its retries, when its first has been handed to Spark.
+    # The second page of the task fails in all its retries, after Spark has got the rows of the first.
     faults.set_rules(
         rule("GetRecords", {"latency": 1}, body=PAGE_OF_A_TASK, times=1),
         rule("GetRecords", FAULTS["broken service"], body=PAGE_OF_A_TASK, times=3),

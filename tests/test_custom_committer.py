@@ -1,4 +1,4 @@
-"""docs/custom-committer.md: its code does what the page says, as it is printed."""
+"""docs/custom-committer.md: the printed code does what the page says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = StructType([StructField("id", LongType())])
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The page's module, saved as it says."""
+    """Saves the module as the page says."""
     (code, _) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     directory = tmp_path / "modules"
     directory.mkdir()
@@ -38,7 +38,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 class Query:
-    """The calls that Spark makes for a streaming query, run after run."""
+    """Spark's calls for a streaming query, over several runs."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.directory = directory
@@ -46,13 +46,13 @@ class Query:
         self.context: dict[str, str] = {}
         self.attempts = 0
         context = SimpleNamespace(
-            getLocalProperty=self.told,
+            getLocalProperty=self.local_property,
             partitionId=lambda: 0,
             taskAttemptId=lambda: self.attempts,
         )
         monkeypatch.setattr(sink_writer, "TaskContext", SimpleNamespace(get=lambda: context))
 
-    def told(self, name: str) -> str | None:
+    def local_property(self, name: str) -> str | None:
         return self.context.get(name)
 
     def writer(self, *, streaming: bool = True) -> Any:
@@ -70,7 +70,7 @@ class Query:
         return self.writer().write(iter([rows(*ids)] if ids else []))
 
     @property
-    def spooled(self) -> list[Path]:
+    def task_files(self) -> list[Path]:
         return [path for path in self.directory.iterdir() if path.name != "rows.db"]
 
     @property
@@ -97,46 +97,46 @@ def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
     return made
 
 
-# The page's connections are left to the garbage collector.
+# The page's code does not close its connections.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 
 
 def test_it_has_under_60_lines(module: str) -> None:
-    """All of it: options, writer, committer, destination."""
+    """With options, writer, committer and destination."""
     assert len(module.splitlines()) < 60
 
 
-def test_a_batch_that_comes_again_is_there_once(query: Query) -> None:
-    """After a crash between the commit and Spark's log of it; and nothing stays in the spool."""
+def test_a_repeated_batch_is_committed_once(query: Query) -> None:
+    """After a crash between the commit and Spark's log of it. No file is left."""
     query.writer().commit([query.task("run-1", 0, 1, 2), query.task("run-1", 0, 3)], batchId=0)
     query.writer().commit([query.task("run-2", 0, 1, 2), query.task("run-2", 0, 3)], batchId=0)
     query.writer().commit([query.task("run-2", 1, 4), query.task("run-2", 1)], batchId=1)
 
     assert query.stored == [1, 2, 3, 4]
-    assert query.spooled == []
+    assert query.task_files == []
 
 
 def test_an_aborted_batch_leaves_nothing(query: Query) -> None:
-    """Twice, with None for the task that failed."""
+    """The abort is called twice, with None for the failed task."""
     message = query.task("run-1", 0, 1)
     for _ in range(2):
         query.writer().abort([message, None], batchId=0)
 
-    assert query.spooled == []
+    assert query.task_files == []
     query.writer().commit([query.task("run-2", 0, 1)], batchId=0)
     assert query.stored == [1]
 
 
 def test_a_task_that_fails_leaves_nothing(query: Query) -> None:
-    """Its rows cannot be written as JSON, say."""
+    """It raises while it writes."""
     with pytest.raises(AttributeError):
         query.writer().write(iter([rows(1), None]))
 
-    assert query.spooled == []
+    assert query.task_files == []
 
 
 def test_a_batch_write(query: Query) -> None:
-    """Each with an id of its own: the same rows again are other rows."""
+    """Each has its own id: two writes of the same rows are committed both."""
     for _ in range(2):
         writer = query.writer(streaming=False)
         writer.commit([writer.write(iter([rows(1, 2)]))])
@@ -145,6 +145,6 @@ def test_a_batch_write(query: Query) -> None:
 
 
 def test_options_are_checked() -> None:
-    """As those of a built-in destination."""
+    """Like those of a built-in destination."""
     with pytest.raises(OptionError, match="option 'directory' is required"):
         AsyncSinkDataSource({"destination": NAME}).writer(SCHEMA, overwrite=False)

@@ -1,4 +1,4 @@
-"""docs/custom-destination.md: its code does what the page says, as it is printed."""
+"""docs/custom-destination.md: the printed code does what the page says."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def printed(title: str) -> str:
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The page's modules, saved as it says."""
+    """Saves the modules as the page says."""
     files = {
-        "http_destination": "Documents to an HTTP endpoint, in batches.",
-        "patient": "A second of silence after a refusal.",
+        "http_destination": "Sends documents to an HTTP endpoint, in batches.",
+        "patient": "Waits a second after each refusal.",
     }
     directory = tmp_path / "modules"
     directory.mkdir()
@@ -53,13 +53,13 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Endpoint:
-    """The endpoint of the page: takes documents, with the faults that a test hands it."""
+    """The endpoint of the page, with faults."""
 
     def __init__(self) -> None:
         self.stored: list[Any] = []
         self.requests = 0
-        self.faults: list[int] = []  # whole requests to be answered with this status
-        self.busy_once = {3, 4}  # documents that are answered 429 the first time
+        self.faults: list[int] = []  # statuses of the next requests, which fail as a whole
+        self.busy_once = {3, 4}  # documents that get a 429 the first time
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -117,7 +117,9 @@ def write(options: dict[str, str], documents: list[str | None]) -> Any:
 
 
 def test_documents_arrive_and_bad_ones_are_dead_letters(endpoint: Endpoint, tmp_path: Path) -> None:
-    """Refused once: sent again. Malformed, null or too large: put aside. A busy endpoint is waited for."""
+    """Documents refused with 429 and requests refused with 503 are sent again. Malformed, null or oversized
+    documents become dead letters.
+    """
     endpoint.faults = [503]
     letters = tmp_path / "letters"
     numbers = [*range(10), -1]
@@ -149,7 +151,7 @@ def test_documents_arrive_and_bad_ones_are_dead_letters(endpoint: Endpoint, tmp_
 
 
 def test_a_fatal_answer_ends_the_task(endpoint: Endpoint) -> None:
-    """Any other 4xx: at once, and named."""
+    """A request refused with any other 4xx fails the task at once."""
     endpoint.faults = [403]
     with pytest.raises(ServiceError, match=r"http endpoint 'http://127.0.0.1:\d+/documents' answered 403"):
         write({"destination": NAME, "httpEndpoint": endpoint.url}, ['{"id": 1}'])
@@ -157,8 +159,8 @@ def test_a_fatal_answer_ends_the_task(endpoint: Endpoint) -> None:
     assert endpoint.requests == 1
 
 
-def test_an_endpoint_that_hangs_up_is_tried_again(endpoint: Endpoint) -> None:
-    """Errors of the transport say nothing of any entry; a mistake in the code is not tried again."""
+def test_a_lost_connection_is_not_fatal(endpoint: Endpoint) -> None:
+    """An error in the destination's code is."""
     destination: Any = read_sink({"destination": NAME, "httpEndpoint": endpoint.url}).destination
 
     assert not destination.is_fatal(ConnectionResetError())
@@ -174,7 +176,7 @@ def test_an_endpoint_that_hangs_up_is_tried_again(endpoint: Endpoint) -> None:
     ],
 )
 def test_its_options_are_checked_with_the_others(options: dict[str, str], message: str) -> None:
-    """As those of a built-in destination."""
+    """Like those of a built-in destination."""
     with pytest.raises(OptionError) as caught:
         read_sink({"destination": NAME, **options})
 
@@ -182,14 +184,14 @@ def test_its_options_are_checked_with_the_others(options: dict[str, str], messag
 
 
 def test_its_columns_are_checked() -> None:
-    """Before anything runs."""
+    """Before the query starts."""
     schema = StructType([StructField("document", IntegerType())])
     with pytest.raises(OptionError, match="column 'document'"):
         AsyncSinkDataSource({"destination": NAME, "httpEndpoint": "http://x"}).writer(schema, overwrite=False)
 
 
 def test_it_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the line that the page gives for pyproject.toml."""
+    """With the page's lines for pyproject.toml."""
     text = PAGE.read_text()
     ((registered, name, value),) = re.findall(r'entry-points\."(.+?)"\]\n(\w+) = "(.+?)"', text)
     point = SimpleNamespace(name=name, value=value)
@@ -204,8 +206,8 @@ def strategy(config: AsyncSinkConfig, clock: Any) -> Any:
     return module.PatientStrategy(config, clock)
 
 
-def test_the_strategy_of_the_page_is_silent_for_a_second(endpoint: Endpoint) -> None:
-    """By a clock of its own; and the sink builds it with the settings."""
+def test_the_strategy_waits_for_a_second(endpoint: Endpoint) -> None:
+    """The sink makes it with the configuration."""
     setup: Any = read_sink(
         {"destination": NAME, "httpEndpoint": endpoint.url, "rateLimiting": "patient:PatientStrategy"}
     )

@@ -187,7 +187,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.aws.clients", "from sluice.kinesis.options import SourceConfig"),
         ("sluice.destinations.sqs", "from sluice.kinesis.kpl.aggregator import Aggregator"),
         ("sluice.destinations.kinesis.shard_map", "from sluice.kinesis.client import KinesisLog"),
-        ("sluice.kinesis.client", "from sluice.kinesis.driver import make_enumerator"),
+        ("sluice.kinesis.client", "from sluice.kinesis.driver import create_enumerator"),
         (
             "sluice.kinesis.fanout.agent.agent",
             "from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher",

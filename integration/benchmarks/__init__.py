@@ -1,1 +1,1 @@
-"""What is measured: each module compares things in one run and prints ratios. ``make bench`` runs all."""
+"""Benchmarks. Each module compares several ways in one run and prints ratios. ``make bench`` runs all."""

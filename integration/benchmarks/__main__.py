@@ -1,4 +1,4 @@
-"""Runs the benchmarks that are named, or every one, one after the other, each in a process of its own."""
+"""Runs benchmarks one after the other, each in a process of its own: those that are named, or all."""
 
 from __future__ import annotations
 

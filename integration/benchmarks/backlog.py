@@ -1,4 +1,4 @@
-"""Streams that the benchmarks' server knows: one that is read to its end, with every page prepared."""
+"""What the benchmarks' server answers for a stream of closed shards; every page is prepared."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from integration.support.kinesis import REGION
 __all__ = ["STREAM", "backlog", "summary"]
 
 STREAM = "bench"
-MARK = "999999"  # of the page, in the numbers of the one that the others are made from
+PAGE_NUMBER = "999999"  # stands for the page's number in the sequence numbers of the model page
 
 
 def summary(created: float) -> Mapping[str, Any]:
-    """What DescribeStreamSummary answers. `created`: seconds since the epoch."""
+    """The answer to DescribeStreamSummary; `created` in seconds since the epoch."""
     return {
         "StreamDescriptionSummary": {
             "StreamName": STREAM,
@@ -32,9 +32,9 @@ def summary(created: float) -> Mapping[str, Any]:
 
 
 def backlog(shards: int, pages: int, records: int, size: int) -> server.Operations:
-    """Closed shards, each with `pages` of `records` of `size` bytes: nothing has to be looked for."""
+    """Closed shards, so that nothing is probed; each has `pages` of `records` of `size` bytes."""
     now = time.time()
-    numbers = [f"49{'0' * 42}{MARK}{index:06d}" for index in range(records)]
+    numbers = [f"49{'0' * 42}{PAGE_NUMBER}{index:06d}" for index in range(records)]
     model = server.page(numbers, b"x" * size, arrival=now)
     prepared = [_page(model, number, is_last=number + 1 == pages) for number in range(pages)]
     width = 2**128 // shards
@@ -64,4 +64,4 @@ def _page(model: bytes, number: int, *, is_last: bool) -> bytes:
     tail: dict[str, Any] = {"MillisBehindLatest": 0 if is_last else 1}
     if not is_last:
         tail["NextShardIterator"] = str(number + 1)
-    return model.replace(MARK.encode(), b"%06d" % number) + b"," + json.dumps(tail).encode()[1:]
+    return model.replace(PAGE_NUMBER.encode(), b"%06d" % number) + b"," + json.dumps(tail).encode()[1:]

@@ -1,12 +1,13 @@
-"""From PutRecords to the row in foreachBatch, by publisher, next to what Spark takes at best.
+"""The latency from PutRecords to the row in foreachBatch, by publisher, beside the lowest that Spark allows.
 
-The floor is a Python source that always has a row ready, made when its batch is planned; the fed floor
-costs as little, and its rows are made at any time, so that they wait for a batch that runs, as records
-do. The goal is 1.5 times the floor and what the embedded Kinesis itself takes to deliver, together; read
-strictly, with the delivery taken once, it may be out of reach of any source: the fed floor and delivery
-show that. Everything runs on the same cores, at a low rate.
-A subscription per batch looks better here than it is: the service refuses one within 5 s of the last,
-the embedded Kinesis only while that is open.
+Two sources that cost next to nothing are measured for comparison. The floor makes a row when a batch is
+planned. The fed floor makes rows at any time, so that they wait for the running batch to end, as records do.
+The goal is 1.5 times the sum of the floor and the time that the embedded Kinesis takes to deliver a record. A
+stricter goal, 1.5 times the floor plus the delivery, may be out of reach of any source: compare it with the
+fed floor plus the delivery. All processes share the cores of this machine, at a low rate of records.
+
+A subscription for each batch looks better here than it is: the service refuses one within 5 s of the last
+one, but the embedded Kinesis refuses it only while the last one is open.
 
     python -m integration.benchmarks.fan_out_latency
 """
@@ -41,18 +42,23 @@ MODES: dict[str, dict[str, str]] = {
     "polling": {},
 }
 FLOOR, FED = "floor", "fed"
-GOAL = 1.5  # times the floor and the delivery delay
-PAUSES = (0.05, 0.15)  # between two puts: not in step with anything
-PREHEAT = 15.0  # of a floor that does not count: the JVM gets faster for some time
-WARM_UP = 5.0  # of each query, after the first row, which waits for Spark to start workers
+GOAL = 1.5  # times the sum of floor and delivery
+PAUSES = (0.05, 0.15)  # seconds between two puts, at random: not in step with batches
+PREHEAT = 15.0  # seconds of a floor that does not count: the JVM gets faster for a while
+WARM_UP = 5.0  # seconds of each query after its first row, which waits for Spark to start workers
 START_LIMIT = 60.0
 DRAIN_LIMIT = 15.0
-SHOWN = 3.0  # seconds of latency in the picture
+SHOWN = 3.0  # highest latency in the picture, in seconds
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Latencies (seconds, sorted) of one way at one number of shards."""
+    """The latencies of one source at one number of shards.
+
+    Attributes:
+        latencies: seconds, in ascending order.
+        missing: records that did not come.
+    """
 
     latencies: Sequence[float]
     missing: int = 0
@@ -67,7 +73,7 @@ class Measured:
 
 
 class Producer:
-    """One thread that puts a record into every shard, some times a second. Its data is when."""
+    """One thread that puts a record into every shard, some 10 times a second. Its data is the time."""
 
     def __init__(self, streams: Streams, stream: str) -> None:
         self._client = streams.client
@@ -75,7 +81,7 @@ class Producer:
         self._hash_keys = [s["HashKeyRange"]["StartingHashKey"] for s in streams.shards(stream)]
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.sent: list[float] = []  # once a record
+        self.sent: list[float] = []  # one time for each record
         self._thread.start()
 
     def close(self) -> None:
@@ -97,7 +103,7 @@ class Producer:
 
 
 class Arrivals:
-    """When each record was sent, and when its row was there."""
+    """When each record was sent, and when its row arrived."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[float, float]] = []
@@ -114,7 +120,7 @@ class Arrivals:
 
 
 def measure(frame: DataFrame, producer: Producer | None, seconds: float) -> Measured:
-    """Runs a query on `frame` for `seconds`, once it is warm."""
+    """Runs a query on `frame`, and measures it for `seconds` after it has warmed up."""
     arrivals = Arrivals()
     query = frame.writeStream.foreachBatch(arrivals.take).start()
     try:
@@ -143,7 +149,7 @@ def measure(frame: DataFrame, producer: Producer | None, seconds: float) -> Meas
 
 
 def delivery(streams: Streams, stream: str, seconds: float) -> Measured:
-    """What the embedded Kinesis takes from PutRecords to the event, by plain subscriptions."""
+    """The time from PutRecords to the event, by plain subscriptions to the embedded Kinesis."""
     client = streams.client
     stream_arn = client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
     consumer: Any = client.register_stream_consumer(StreamARN=stream_arn, ConsumerName="bare")["Consumer"]
@@ -208,15 +214,15 @@ def main() -> int:
                 delay = delivery(streams, stream, arguments.seconds / 2)
                 runs = dict(measure_all(spark, streams, stream, producer, arguments.seconds))
             good = report(count, runs, delay) and good
-            panels.append(Panel(f"{count} shards: rows that are there, %, after", lines(runs)))
-    print(f"picture: {draw('fan_out_latency', panels)}, what Spark and its workers said: {log}")
+            panels.append(Panel(f"{count} shards: rows that have arrived, %, after", lines(runs)))
+    print(f"picture: {draw('fan_out_latency', panels)}, log of Spark and its workers: {log}")
     return 0 if good else 1
 
 
 def measure_all(
     spark: SparkSession, streams: Streams, stream: str, producer: Producer, seconds: float
 ) -> Iterator[tuple[str, Measured]]:
-    # The producer goes on meanwhile, for all of them alike.
+    # The producer goes on meanwhile, so that all of them run beside the same load.
     for source in (FLOOR, FED):
         yield source, measure(spark.readStream.format(source).load(), None, seconds)
     for mode, options in MODES.items():
@@ -224,7 +230,7 @@ def measure_all(
 
 
 def report(count: int, runs: dict[str, Measured], delay: Measured) -> bool:
-    """Prints a table; whether the goal is met."""
+    """Prints a table. Returns whether the goal is met."""
     floor = runs[FLOOR].p50
     columns = ("p50 ms", "p95 ms", "p99 ms", "p50 / floor", "rows", "missing", "batches/s")
     print(f"{f'{count} shards':<20}" + "".join(f"{title:>12}" for title in columns))

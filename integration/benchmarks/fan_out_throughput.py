@@ -1,9 +1,9 @@
-"""What one fan-out agent passes on, with 1 KiB records, and what CPU that takes.
+"""How many MB/s of 1 KiB records one fan-out agent passes on, and how much CPU that takes.
 
-A server with prepared events pushes to a real agent process; a planner's link moves batches on, and
-clients in processes of their own fetch the ranges, as tasks do: without decoding what they get, and
-with. Everything shares this machine's cores, so the figure to go by is MB of record data per second of
-the agent's CPU. Plain HTTP: TLS is not in it.
+A server pushes prepared events to a real agent process. The benchmark plans batches, and clients in processes
+of their own read the ranges as tasks do, first without decoding them and then with. All processes share the
+cores of this machine, so the figure to compare is MB of record data per second of the agent's CPU. The
+connections are plain HTTP: TLS is not measured.
 
     python -m integration.benchmarks.fan_out_throughput
 """
@@ -43,7 +43,7 @@ from sluice.source.cursor import iterator_start
 from sluice.source.offsets import HORIZON, After, Position, SplitRange
 from sluice.source.splits import SplitId
 
-GOAL = 200.0  # MB of record data a second of the agent's CPU
+GOAL = 200.0  # MB of record data per second of the agent's CPU
 STREAM = "bench"
 CONSUMER_ARN = f"arn:aws:kinesis:{REGION}:000000000000:stream/{STREAM}/consumer/bench:1"
 SIZE = 1024  # bytes of a record
@@ -55,7 +55,7 @@ PAUSE = 0.002
 
 @dataclass(frozen=True)
 class Load:
-    """What every shard pushes, once: `events` of `records` each."""
+    """What each shard pushes in a pass: `events` of `records` each."""
 
     shards: int
     events: int
@@ -67,7 +67,7 @@ class Load:
 
 
 def prepare(load: Load) -> server.Operations:
-    """Every shard pushes the same bytes, as fast as they are taken, and then nothing."""
+    """A service whose shards all push the same bytes, as fast as they are read, and then nothing."""
     source = random.Random(7)
     data = [source.randbytes(SIZE) for _ in range(load.records)]
     now = time.time()
@@ -79,7 +79,7 @@ def prepare(load: Load) -> server.Operations:
         del request
         yield server.initial_response()
         yield from events
-        threading.Event().wait(LIMIT)  # an end would be taken for a reason to subscribe again
+        threading.Event().wait(LIMIT)  # without an end, at which the agent would subscribe again
 
     return {"SubscribeToShard": subscribe}
 
@@ -88,16 +88,16 @@ def prepare(load: Load) -> server.Operations:
 
 
 def run_client(requests: Connection, *, decodes: bool) -> None:
-    """Fetches the ranges it is told to, one after the other; answers with the bytes of data in each."""
-    fetch = fetch_decoded if decodes else fetch_raw
+    """A client: reads the ranges that it receives, and sends back how many bytes it has read of each."""
+    read = read_decoded if decodes else read_raw
     with contextlib.suppress(EOFError):
         while True:
             address, split_range = requests.recv()
-            requests.send((split_range.split, split_range.end, fetch(address, split_range)))
+            requests.send((split_range.split, split_range.end, read(address, split_range)))
 
 
-def fetch_raw(address: Address, split_range: SplitRange) -> int:
-    """As `AgentRecordPublisher` does, but for decoding. Bytes of payload."""
+def read_raw(address: Address, split_range: SplitRange) -> int:
+    """Reads a range as `AgentRecordPublisher` does, without decoding. Returns the bytes of its payloads."""
     position, end = split_range.start, split_range.end
     assert isinstance(end, After)
     after = exclusive_start(position)
@@ -118,8 +118,8 @@ def fetch_raw(address: Address, split_range: SplitRange) -> int:
         return done
 
 
-def fetch_decoded(address: Address, split_range: SplitRange) -> int:
-    """Bytes of record data."""
+def read_decoded(address: Address, split_range: SplitRange) -> int:
+    """Reads and decodes a range. Returns the bytes of its records' data."""
     end = split_range.end
     assert isinstance(end, After)
     with contextlib.closing(
@@ -138,12 +138,12 @@ def fetch_decoded(address: Address, split_range: SplitRange) -> int:
 
 @dataclass
 class Pass:
-    """One time all data, through the agent."""
+    """One run of all data through the agent."""
 
     seconds: float
     cpu: float  # seconds of the agent
     data: float  # MB of record data
-    points: list[tuple[float, float]] = field(default_factory=list)  # seconds, MB/s since the one before
+    points: list[tuple[float, float]] = field(default_factory=list)  # seconds, MB/s since the last point
 
     @property
     def rate(self) -> float:
@@ -155,7 +155,7 @@ class Pass:
 
 
 class Bench:
-    """One agent, and a planner that has it pass on all data again and again."""
+    """One agent, and a planner that plans ranges of all data again in each pass."""
 
     def __init__(self, endpoint: str, load: Load) -> None:
         config = source_config_from_options(
@@ -182,8 +182,8 @@ class Bench:
         self._client.close()
 
     def measure(self, clients: Sequence[Connection]) -> Pass:
-        """Moves every shard from its horizon to its end, one range after the other."""
-        self._client.follow({})  # what was held of a pass before is let go
+        """Reads every shard from its horizon to its end, one range after the other."""
+        self._client.follow({})  # ends the subscriptions of the pass before
         last = server.NUMBERS_START + self._load.events * self._load.records - 1
         owner = dict(zip(self._splits, itertools.cycle(clients), strict=False))
         positions: dict[SplitId, Position] = dict.fromkeys(self._splits, HORIZON)
@@ -197,7 +197,7 @@ class Bench:
                 raise TimeoutError(f"a pass takes longer than {LIMIT:g} s: {positions}")
             self._client.follow(positions)
             for split in set(self._splits) - busy:
-                if self._fetch(split, positions[split], owner[split]):
+                if self._request(split, positions[split], owner[split]):
                     busy.add(split)
             for client in clients:
                 while client.poll():
@@ -214,7 +214,7 @@ class Bench:
         points = [(t, (mb - b) / (t - s)) for (s, b), (t, mb) in itertools.pairwise(steps)]
         return Pass(seconds, cpu, fetched, points)
 
-    def _fetch(self, split: SplitId, position: Position, client: Connection) -> bool:
+    def _request(self, split: SplitId, position: Position, client: Connection) -> bool:
         progress = self._client.progress(split, position)
         if progress is None or not progress.cut_points:
             return False
@@ -259,7 +259,7 @@ def clients(count: int, *, decodes: bool) -> Iterator[list[Connection]]:
 
 
 def server_limit(endpoint: str, load: Load) -> float:
-    """MB of record data a second that a client takes that looks at nothing."""
+    """MB/s of record data that a client reads which does nothing with it."""
     start = time.monotonic()
     bare_bytes = server.bare_read(endpoint, "SubscribeToShard", {}, load.shard_bytes)
     seconds = time.monotonic() - start
@@ -272,12 +272,12 @@ def main() -> int:
         prog="python -m integration.benchmarks.fan_out_throughput", description=__doc__
     )
     parser.add_argument("--shards", type=int, default=4)
-    parser.add_argument("--records", type=int, default=256, help="of an event (default 256)")
-    parser.add_argument("--megabytes", type=int, default=100, help="of data, a shard and pass (default 100)")
+    parser.add_argument("--records", type=int, default=256, help="in an event (default 256)")
+    parser.add_argument("--megabytes", type=int, default=100, help="of data in a shard (default 100)")
     parser.add_argument(
-        "--passes", type=int, default=3, help="of each kind, after one to warm up (default 3)"
+        "--passes", type=int, default=3, help="that count, for each kind of client (default 3)"
     )
-    parser.add_argument("--clients", type=int, default=2, help="processes that fetch (default 2)")
+    parser.add_argument("--clients", type=int, default=2, help="processes that read (default 2)")
     arguments = parser.parse_args()
     prepare_environment()
     events = max(1, arguments.megabytes * 1_000_000 // (arguments.records * SIZE))

@@ -1,7 +1,7 @@
-"""Streaming sources that cost next to nothing: what a micro-batch costs with a Python source at best.
+"""Two streaming sources that do no work: the least time that a micro-batch with a Python source takes.
 
-One always has a row ready, made when its batch is planned. The other one's rows are made at any time,
-as those of a stream are, and wait for the batch that runs to end.
+The floor source always has one row, made when the batch is planned. The rows of the fed source are made at
+any time, like the records of a stream, and wait until the batch that runs then has ended.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 
 __all__ = ["FedSource", "FloorSource"]
 
-_EVERY = 0.1  # seconds: in each of them one row of the fed source is made
+_EVERY = 0.1  # seconds; one row of the fed source is made in each such interval
 
 
 @dataclass
 class Made(InputPartition):
-    """When the rows of a batch were made."""
+    """When the rows of a batch were made (seconds since the epoch)."""
 
     at: list[float]
 
@@ -52,7 +52,7 @@ class FedReader(FloorReader):
 
 
 def _made(number: int) -> float:
-    """When the row `number` is made: somewhere in its tenth of a second, always at the same place."""
+    """When the row `number` is made: at a random time of its interval, the same at every call."""
     return (number + random.Random(number).random()) * _EVERY
 
 

@@ -1,8 +1,8 @@
-"""What grows with what: a batch's time with its shards and tasks, memory with the backlog.
+"""How the time of a batch grows with its shards and tasks, and memory with the backlog.
 
-A server with prepared bytes; the records are the same in number, spread over more and more shards, and
-then over more and more tasks. Memory is the most that a Python worker ever had, while one task reads a
-backlog of growing size from 16 shards side by side.
+The server has prepared answers. The same number of records is divided among more and more shards, and then
+among more and more tasks. Memory is the peak of a Python worker, while one task reads larger and larger
+backlogs from 16 shards side by side.
 
     python -m integration.benchmarks.growth
 """
@@ -38,7 +38,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
         spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
-        # First of all, since what is measured is the most that a process has had since its start.
+        # This comes first, because a process reports its peak since its start.
         memory: list[tuple[float, float]] = []
         for factor in BACKLOGS:
             with server.serving(backlog, 16, 5 * factor, BACKLOG_PAGE, 1024) as at:
@@ -47,7 +47,7 @@ def main() -> int:
             workers, driver = _peak("pyspark.daemon"), _peak("integration.benchmarks.growth")
             memory.append((records * 1024 / 1e6, workers))
             lines.append(f"{records:>12,} {records * 1024 / 1e6:>7,.0f} {workers:>12,.0f} {driver:>12,.0f}")
-        lines += ["", f"{RECORDS:,} records of 100 B; the first is that of each part"]
+        lines += ["", f"{RECORDS:,} records of 100 B; 'the first' is the first line of each part"]
         lines.append(
             f"{'shards':>7} {'tasks':>6} {'s a batch':>10} {'us a record':>12}"
             "  times the first (lowest-highest)"
@@ -104,7 +104,7 @@ def _read(spark: SparkSession, endpoint: str, per_task: int) -> None:
 
 
 def _peak(name: str) -> float:
-    """The most memory (MiB) that a process of ours with `name` in its command line has had."""
+    """The peak memory (MiB) of a process of this user with `name` in its command line."""
     most = 0.0
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

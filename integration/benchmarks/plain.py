@@ -1,4 +1,4 @@
-"""What a user would write without this project: the SDK's own parser and a tuple for each row."""
+"""What a user would write without Sluice: the SDK's own parser, and a tuple for each row."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _PlainReader(DataSourceReader):
 
 
 class PlainSource(DataSource):
-    """A stream, read by hand."""
+    """Reads a stream with the SDK."""
 
     @classmethod
     def name(cls) -> str:
@@ -91,7 +91,7 @@ class _ReadyReader(DataSourceReader):
 
 
 class ReadySource(DataSource):
-    """Yields one record batch again and again: what Spark takes at most."""
+    """Yields one record batch again and again: the most that Spark takes from Python."""
 
     @classmethod
     def name(cls) -> str:
@@ -106,7 +106,7 @@ class ReadySource(DataSource):
 
 
 def put_rows(rows: Iterable[Row], endpoint: str, stream: str) -> None:
-    """As with ``foreachPartition``: 500 records a call, and what was refused again."""
+    """For ``foreachPartition``: puts 500 records a call, and sends refused records again."""
     client = boto3.client("kinesis", endpoint_url=endpoint, region_name=REGION)
     batch: list[Any] = []
 

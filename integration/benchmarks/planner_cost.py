@@ -1,7 +1,7 @@
-"""Planning by looks: calls to the service and time a trigger, by number of shards, idle and busy.
+"""What planning by probes costs: calls and time for each trigger, by number of shards, idle and busy.
 
 The planner runs in this process, against a server whose shards are either empty or have a record every
-millisecond. Triggers are as far apart as looks at one shard are. With fan-out a shard costs no call.
+millisecond. Every trigger is late enough to read every shard again. With fan-out a shard costs no call.
 
     python -m integration.benchmarks.planner_cost
 """
@@ -35,12 +35,12 @@ from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, StreamInfo
 
 SHARDS = (1, 64, 512)
-PAUSE = 1.2  # seconds between triggers; a shard is looked at once a second
+PAUSE = 1.2  # seconds between triggers; a shard is read at most once a second
 WIDTH = 20  # digits of a number
 
 
 def prepare(shards: int, *, busy: bool) -> server.Operations:
-    """A record a millisecond in every shard, or none at all."""
+    """Every shard has a record for each millisecond (`busy`), or none."""
     created = time.time() - 3600
     listed = [
         {
@@ -82,7 +82,7 @@ def prepare_busy(shards: int) -> server.Operations:
 
 
 class CountingLog:
-    """Counts the calls of a log."""
+    """A `StreamLog` that counts its calls."""
 
     def __init__(self, log: KinesisLog) -> None:
         self._log = log
@@ -136,7 +136,7 @@ def main() -> int:
 
 
 def measure(endpoint: str, triggers: int) -> tuple[float, list[float]]:
-    """Calls a trigger, and the seconds of each trigger; listing not counted."""
+    """Calls for each trigger without those that list shards, and the seconds of each trigger."""
     config = source_config_from_options(
         {"streamName": STREAM, "endpointUrl": endpoint, "region": REGION, "startingPosition": "LATEST"},
         streaming=True,

@@ -1,8 +1,8 @@
-"""How the sink behaves against a destination that admits a fixed rate, by rate limiting strategy.
+"""The sink against a destination that admits a fixed rate, by rate-limiting strategy.
 
-The destination meters as Kinesis does: 1,000 records a second and shard with a second's burst, partial
-failures above, answers after 5 to 50 ms. Each strategy writes to one of its own, for as long as the
-others, through the same writer, threads and options as in Spark.
+The destination limits as Kinesis does: 1,000 records a second for each shard, a burst of one second, partial
+failures above that, answers after 5 to 50 ms. Each strategy writes to a destination of its own for the same
+time, with the writer, threads and options that Spark's tasks use.
 
     python -m integration.benchmarks.rate_limiting
 """
@@ -27,7 +27,7 @@ from sluice.sink import AsyncSinkWriter, SinkLimits, SubmitResult
 
 RATE = 1000.0  # records a second and shard
 INTERVAL = 0.5  # between two samples
-SETTLED = 5.0  # what comes later counts as settled
+SETTLED = 5.0  # seconds after which a strategy should have settled
 
 
 class Converter:
@@ -39,7 +39,7 @@ class Converter:
 
 
 class Shards:
-    """The destination."""
+    """A destination with the limits of `count` shards."""
 
     OPTIONS: ClassVar[Any] = ()
     LIMITS: ClassVar[SinkLimits] = SinkLimits(
@@ -97,7 +97,7 @@ class Shards:
 
 @dataclass
 class Measured:
-    """One strategy's run; by sample: time, accepted and refused since the one before, limit and pace."""
+    """The run of one strategy. A sample: time, accepted and refused since the last sample, limit, rate."""
 
     name: str
     samples: list[tuple[float, int, int, float, float]] = field(default_factory=list)
@@ -147,9 +147,9 @@ def measure(name: str, options: Mapping[str, str], seconds: float) -> Measured:
         time.sleep(max(0.0, (len(measured.samples) + 1) * INTERVAL - now))
         before, accepted, refused = (accepted, refused), destination.accepted, destination.refused
         limit = float(getattr(strategy, "limit", 0.0))
-        pace = float(getattr(strategy, "rate", None) or 0.0)
+        rate = float(getattr(strategy, "rate", None) or 0.0)
         at = time.monotonic() - started
-        measured.samples.append((at, accepted - before[0], refused - before[1], limit, pace))
+        measured.samples.append((at, accepted - before[0], refused - before[1], limit, rate))
     stopped.set()
     thread.join(30.0)
     with contextlib.closing(writer):
@@ -199,12 +199,12 @@ def picture(runs: Sequence[Measured], admitted: float) -> str:
     def lines(part: int, scale: float) -> list[Line]:
         return [Line(run.name, [(each[0], each[part] * scale) for each in run.samples]) for run in runs]
 
-    aimd = [Line("aimd: pace", [(each[0], each[4]) for each in runs[0].samples])]
+    aimd = [Line("aimd: rate", [(each[0], each[4]) for each in runs[0].samples])]
     limit = [Line("aimd: limit in flight", [(each[0], each[3]) for each in runs[0].samples])]
     panels = [
         Panel("accepted, records/s", [*lines(1, 1 / INTERVAL), line], top=2.5 * admitted),
         Panel("refused, records/s", lines(2, 1 / INTERVAL), top=2.5 * admitted),
-        Panel("the pace that aimd has learnt, records/s", [*aimd, line], top=2.5 * admitted),
+        Panel("the rate that aimd has learnt, records/s", [*aimd, line], top=2.5 * admitted),
         Panel("the limit of records in flight", limit),
     ]
     return str(draw("rate_limiting", panels))

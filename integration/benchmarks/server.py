@@ -1,8 +1,8 @@
-"""A Kinesis that answers with prepared bytes, so that what reads from it is what gets measured.
+"""A Kinesis that answers with prepared bytes, so that its clients are measured and not the server.
 
-A loopback HTTP server in a process of its own. It knows as many operations as it is given; one that
-gives pieces is answered as the service does an event stream, by chunked transfer. Nothing is checked,
-signed or kept, and no rule of the service is enforced.
+It is a loopback HTTP server in a process of its own. It serves the operations that it is given; the pieces
+of an event stream are sent with chunked transfer encoding, as Kinesis does. It checks no request and no
+signature, keeps nothing and enforces no limits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 LOOPBACK = "127.0.0.1"
 READY_TIMEOUT = 30.0
-NUMBERS_START = 49 * 10**54  # numbers of the service have 56 digits
+NUMBERS_START = 49 * 10**54  # sequence numbers of Kinesis have 56 digits
 ANSWER_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\n"
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.amazon.eventstream\r\n"
@@ -44,20 +44,20 @@ STREAM_HEAD = (
 _CHUNK = 1 << 20  # bytes taken from a socket at a time
 
 Operations = Mapping[str, Callable[[Any], Mapping[str, Any] | bytes | Iterable[bytes]]]
-"""By name, what makes the answer to a request: JSON (bytes of it, where it is prepared), or the pieces
-of an event stream. A function that `takes_bytes` is given the request's body as it came."""
+"""By name, a function that answers a request: with JSON (as bytes where it is prepared), or with the pieces
+of an event stream. A function marked by `takes_bytes` gets the body of the request as bytes."""
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 
 def takes_bytes(function: CallableT) -> CallableT:
-    """Marks an operation whose requests are too large to be taken apart for every call."""
+    """Marks an operation whose requests are too large to be parsed at every call."""
     function.takes_bytes = True  # type: ignore[attr-defined]
     return function
 
 
 def sequence_number(index: int) -> str:
-    """That of the record `index` of a shard."""
+    """The sequence number of the record `index` of a shard."""
     return str(NUMBERS_START + index)
 
 
@@ -66,7 +66,9 @@ def event(first: int, data: Sequence[bytes], *, arrival: float, millis_behind: i
 
     Args:
         first: index of its first record in the shard.
-        arrival: of all records (seconds since the epoch).
+        data: of each record.
+        arrival: arrival time of all records (seconds since the epoch).
+        millis_behind: how far the event is from the tip of the shard (milliseconds).
     """
     records = [
         {
@@ -120,7 +122,7 @@ def _message(kind: str, payload: bytes) -> bytes:
 
 @contextlib.contextmanager
 def serving(make: Callable[..., Operations], *arguments: object) -> Iterator[str]:
-    """The endpoint of a server in a process of its own, which calls `make` for its operations."""
+    """Runs a server, whose process calls `make(*arguments)` for its operations, and gives its endpoint."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
@@ -139,7 +141,7 @@ def serving(make: Callable[..., Operations], *arguments: object) -> Iterator[str
 
 
 def bare_read(endpoint: str, operation: str, request: Mapping[str, Any], size: int) -> int:
-    """Asks for an event stream and takes `size` bytes of it without looking at them; gives how many."""
+    """Asks for an event stream and receives `size` bytes without parsing them. Returns how many came."""
     buffer = bytearray(_CHUNK)
     done = 0
     with _connected(endpoint) as connection:
@@ -150,7 +152,7 @@ def bare_read(endpoint: str, operation: str, request: Mapping[str, Any], size: i
 
 
 def bare_call(endpoint: str, operation: str, bodies: Iterable[bytes]) -> int:
-    """Sends requests one after the other and takes the answers without looking at them; their bytes."""
+    """Sends requests one after the other and does not parse the answers. Returns their bytes."""
     buffer = bytearray(_CHUNK)
     done = 0
     with _connected(endpoint) as connection:
@@ -183,7 +185,7 @@ def _receive(connection: socket.socket, buffer: bytearray | memoryview) -> int:
 
 
 def _prepare_socket(connection: socket.socket) -> None:
-    # A head that is sent by itself must not wait for the other side's delayed acknowledgement: 40 ms.
+    # A small packet must not wait for the other side's delayed acknowledgement (40 ms).
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
@@ -194,7 +196,7 @@ def _request(operation: str, body: bytes) -> tuple[bytes, bytes]:
 
 
 def _send(connection: socket.socket, *parts: bytes) -> None:
-    """Sends one part after the other, in as few packets as there can be and without copying any."""
+    """Sends the parts in order, in as few packets as possible and without copying them."""
     left = [memoryview(part) for part in parts]
     while left:
         sent = connection.sendmsg(left)

@@ -1,4 +1,4 @@
-"""What a micro-batch near the tip costs, by how many shards one task reads: where the default comes from.
+"""The time of a micro-batch near the tip, by ``shardsPerTask``. The default of the option comes from here.
 
 The embedded Kinesis runs on the same cores: read the figures as ratios.
 """
@@ -54,7 +54,7 @@ def main() -> int:
 def measure(
     spark: SparkSession, streams: Streams, stream: str, arguments: argparse.Namespace, shards_per_task: int
 ) -> list[float]:
-    """How long (ms) Spark took to run each batch that had rows, planning aside."""
+    """The time (ms) of each batch that had rows, without its planning."""
     frame = (
         spark.readStream.format("kinesis-efo")
         .options(streamName=stream, endpointUrl=streams.endpoint, region=REGION)

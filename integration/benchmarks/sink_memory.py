@@ -2,8 +2,8 @@
 
     python -m integration.benchmarks.sink_memory
 
-The destination takes 5 ms a request and refuses one record in a thousand. Memory is bounded by the
-options, whatever passes: what is printed is what the process holds, once it is warm.
+The destination takes 5 ms a request and refuses one record in a thousand. The options bound the memory,
+however many records pass. Only samples after a warm-up count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy
 MIB = 1024 * 1024
 BATCH = 10_000
 SIZE = 200  # bytes of a record
-WARM = 0.1  # the part of the run after which memory counts
+WARM = 0.1  # the share of the records that is the warm-up
 
 
 class Converter:
@@ -37,7 +37,7 @@ class Converter:
 
 
 class Slow:
-    """Slower than the rows come, and refuses some."""
+    """A destination that is slower than the writer and refuses some records."""
 
     def __init__(self, latency: float) -> None:
         self._latency = latency
@@ -65,7 +65,7 @@ class Slow:
 
 
 def resident() -> float:
-    """What this process holds now, in MiB. Linux."""
+    """The resident memory of this process (MiB). Linux only."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / MIB
 
@@ -86,7 +86,7 @@ def main() -> int:
         request_timeout=600.0,
         max_retry_duration=900.0,
     )
-    # Values differ, so that no record is shared with another one.
+    # All values differ, so that no two records share memory.
     template = [(f"{n:08}" * (SIZE // 8)).encode() for n in range(BATCH)]
     started = time.monotonic()
     samples: list[tuple[float, int, float]] = []

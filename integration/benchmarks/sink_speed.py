@@ -1,6 +1,6 @@
-"""Writing: the sink against ``foreachPartition`` with the SDK's ``put_records``.
+"""The speed of writing: the sink against ``foreachPartition`` with the SDK's ``put_records``.
 
-One task, into a server that accepts everything.
+One task writes to a server that accepts everything.
 
     python -m integration.benchmarks.sink_speed
 """
@@ -28,16 +28,16 @@ from integration.support.kinesis import REGION
 from integration.support.spark import spark_session
 
 OURS, BY_HAND, BARE = "async-sink", "foreachPartition", "bare client"
-GOALS = {100: 5.0, 1024: 3.0}  # times `foreachPartition`, by bytes of a record
-RECORDS = {100: 1_000_000, 1024: 250_000}  # some seconds for the sink: what starting a job takes is no rate
+GOALS = {100: 5.0, 1024: 3.0}  # times the rate of `foreachPartition`, by bytes of a record
+RECORDS = {100: 1_000_000, 1024: 250_000}  # enough for some seconds, so that starting the job hardly counts
 KEYS = 1000
 
 
 def prepare() -> server.Operations:
-    """Says yes to as many records as a request has keys."""
+    """Accepts all records of every request."""
 
     @functools.cache
-    def yes(count: int) -> bytes:
+    def accepted(count: int) -> bytes:
         results = [
             {"SequenceNumber": server.sequence_number(n), "ShardId": "shardId-0"} for n in range(count)
         ]
@@ -45,7 +45,7 @@ def prepare() -> server.Operations:
 
     @server.takes_bytes
     def put_records(body: bytes) -> bytes:
-        return yes(body.count(b'"PartitionKey"'))
+        return accepted(body.count(b'"PartitionKey"'))
 
     return {"PutRecords": put_records}
 
@@ -93,7 +93,7 @@ def _ways(spark: SparkSession, endpoint: str, size: int, count: int) -> dict[str
 
 def _write(frame: DataFrame, endpoint: str, count: int) -> int:
     options = {"destination": "kinesis", "streamName": STREAM, "endpointUrl": endpoint, "region": REGION}
-    # What is asked here is what the sink can do: no service that refuses anything is to slow it down.
+    # Rate limiting would slow the sink down; the server refuses nothing.
     frame.write.format("async-sink").mode("append").options(**options, rateLimiting="none").save()
     return count
 

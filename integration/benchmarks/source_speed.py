@@ -1,7 +1,7 @@
-"""Reading: this source against one written by hand, and against the most that Spark takes from Python.
+"""The speed of reading: this source, one written by hand, and the most that Spark takes from Python.
 
-One shard in one task, from a server that answers with prepared bytes. By hand means the SDK's own parser
-and a tuple for each row; the limit is a source that yields one ready record batch again and again.
+One task reads one shard from a server with prepared answers. The source written by hand uses the SDK's own
+parser and a tuple for each row. The limit is a source that yields one record batch again and again.
 
     python -m integration.benchmarks.source_speed
 """
@@ -29,14 +29,14 @@ from integration.support.kinesis import REGION
 from integration.support.spark import spark_session
 
 OURS, BY_HAND, READY, BARE = "sluice", "by hand", "ready batches", "bare client"
-GOALS = {100: 10.0, 1024: 4.0}  # times what is written by hand, by bytes of a record
+GOALS = {100: 10.0, 1024: 4.0}  # times the rate of the source written by hand, by bytes of a record
 GOAL_OF_LIMIT = 0.5
 READY_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True)
 class Load:
-    """What the shard holds: `pages` of `records` of `size` bytes each."""
+    """The records of the shard: `pages` of `records` of `size` bytes each."""
 
     size: int
     records: int

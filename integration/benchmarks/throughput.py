@@ -1,4 +1,4 @@
-"""How fast records come in and go out, through Spark, on this machine.
+"""How fast Spark reads and writes records with Sluice on this machine.
 
 The embedded Kinesis runs on the same cores and is slower than the service: read the figures as ratios,
 between two versions of the code or two settings.
@@ -40,7 +40,7 @@ def main() -> int:
         spark = stack.enter_context(spark_session(directory / "spark", settings))
         bench = Bench(spark, streams, arguments.records, arguments.size)
         source, target = streams.create(arguments.shards), streams.create(arguments.shards)
-        bench.write(source)  # the first run of each pays for starting workers
+        bench.write(source)  # not reported: the first run also starts Python workers
         bench.report("write, async-sink to kinesis", partial(bench.write, target))
         bench.read(source, "16")
         for count in arguments.shards_per_task.split(","):
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 class Bench:
-    """Batch reads and writes, which do what a micro-batch does without its fixed costs."""
+    """Batch reads and writes: the work of a micro-batch without its fixed costs."""
 
     def __init__(self, spark: SparkSession, streams: Streams, records: int, size: int) -> None:
         self._spark = spark

@@ -1,4 +1,4 @@
-"""Runs of several ways to do the same, turn by turn, and how they compare."""
+"""Compares several ways to do the same, which run in turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TITLES = f"{'record':>9} {'way':<18} {'records/s':>12} {'MB/s':>8}"
 
 @dataclass(frozen=True)
 class Rates:
-    """Records a second of each run."""
+    """The rate of each run of one way (records a second)."""
 
     values: Sequence[float]
 
@@ -25,13 +25,13 @@ class Rates:
         return statistics.median(self.values)
 
     def against(self, other: Rates) -> tuple[float, float, float]:
-        """The ratio of the medians, and the lowest and highest of runs in the same turn."""
+        """The ratio of the medians, and the lowest and highest ratio of two runs in the same turn."""
         each = [mine / theirs for mine, theirs in zip(self.values, other.values, strict=True)]
         return self.median / other.median, min(each), max(each)
 
 
 def compare(ways: Mapping[str, Callable[[], int]], turns: int) -> dict[str, Rates]:
-    """Runs every way once to warm up, then all of them in turn; each gives how many records it moved."""
+    """Runs every way once to warm up, then once in each turn. A way returns how many records it moved."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(turns + 1):
         for name, run in ways.items():
@@ -43,7 +43,11 @@ def compare(ways: Mapping[str, Callable[[], int]], turns: int) -> dict[str, Rate
 
 
 def rows(size: int, rates: Mapping[str, Rates], ours: str) -> list[str]:
-    """A line a way, below `TITLES`: how fast it moves records of `size` bytes, and how `ours` compares."""
+    """Lines for a table with `TITLES`: the rate of each way, and how much faster `ours` is.
+
+    Args:
+        size: bytes of a record.
+    """
     lines = []
     for way, rate in rates.items():
         ratio, low, high = rates[ours].against(rate)
@@ -55,7 +59,7 @@ def rows(size: int, rates: Mapping[str, Rates], ours: str) -> list[str]:
 
 
 def write_table(name: str, lines: Sequence[str]) -> None:
-    """Prints a table, and keeps it below the build directory."""
+    """Prints a table and writes it to the build directory."""
     print("\n".join(lines), flush=True)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / f"{name}.txt").write_text("\n".join(lines) + "\n")

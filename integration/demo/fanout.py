@@ -1,4 +1,4 @@
-"""What is to be seen of fan-out from outside: the consumer at the service, the subscriptions in the log."""
+"""What the demo shows of fan-out: the consumer at the service, and the subscriptions in the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ GONE_TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class FanOutState:
-    """A consumer, and which shards it is subscribed to, of how many."""
+    """A consumer and its subscriptions.
+
+    Attributes:
+        status: the service's, or "not registered".
+        subscribed: ids of the shards that are read by a subscription.
+        shards: how many shards are open.
+    """
 
     consumer: str
     status: str
@@ -35,7 +41,7 @@ class FanOut:
     """Watches the demo's consumer.
 
     Args:
-        log: what the processes beside Spark's driver write.
+        log: a file that the planning process and the agent write to.
     """
 
     def __init__(self, streams: Streams, stream: str, log: Path) -> None:
@@ -48,20 +54,20 @@ class FanOut:
         self._subscribed: set[str] = set()
 
     def state(self) -> FanOutState:
-        """As of now."""
+        """The state as of now."""
         self._read_log()
         status = self._consumers().get(CONSUMER, ("", "not registered"))[1]
         return FanOutState(CONSUMER, status, frozenset(self._subscribed), self._shards)
 
     def arn(self) -> str:
-        """Raises PipelineError when the consumer is not registered."""
+        """The consumer's ARN. Raises PipelineError if it is not registered."""
         try:
             return self._consumers()[CONSUMER][0]
         except KeyError:
             raise PipelineError(f"consumer {CONSUMER} is not registered") from None
 
     def wait_until_gone(self) -> None:
-        """Raises PipelineError when the consumer stays."""
+        """Blocks until the consumer is deregistered. Raises PipelineError if that takes too long."""
         end = time.monotonic() + GONE_TIMEOUT
         while CONSUMER in self._consumers():
             if time.monotonic() > end:
@@ -69,7 +75,7 @@ class FanOut:
             time.sleep(0.1)
 
     def _consumers(self) -> dict[str, tuple[str, str]]:
-        """ARN and status by name."""
+        """Consumer's name to its ARN and status."""
         found = self._client.list_stream_consumers(StreamARN=self._stream_arn)["Consumers"]
         return {each["ConsumerName"]: (each["ConsumerARN"], each["ConsumerStatus"]) for each in found}
 

@@ -1,7 +1,8 @@
-"""Makes the format ``kinesis-efo`` known to Spark, which imports every module named ``pyspark_*``.
+"""Registers the format ``kinesis-efo``: Spark imports every module named ``pyspark_*`` for its
+``DefaultSource``.
 
-A module that fails to import there would take every other such format with it: rather than that, this
-one goes without its own.
+If one of these modules cannot be imported, Spark loses the formats of all of them. So this module warns
+instead and has no ``DefaultSource``.
 """
 
 __all__ = ["DefaultSource"]

@@ -1,6 +1,6 @@
 """Amazon Kinesis source and asynchronous batch sink for PySpark.
 
-``pip install`` alone makes the formats ``kinesis-efo`` and ``async-sink`` known to Spark.
+``pip install`` registers the formats ``kinesis-efo`` and ``async-sink`` with Spark.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ __all__ = [
 
 
 def committed_files(path: str, *, scheme: str = "s3", **connection: str) -> list[str]:
-    """The files of all committed epochs below a `path` that destination ``s3`` wrote to.
+    """Lists the files of all committed epochs that destination ``s3`` has written below a path.
 
     Args:
-        path: as it was given to the sink, ``s3://bucket/prefix``.
-        scheme: what the files' URLs begin with: ``s3a`` for Hadoop's own client.
-        connection: the connection options, by the names that source and sink have them
+        path: the sink's option ``path``, ``s3://bucket/prefix``.
+        scheme: of the returned URLs: ``s3a`` for Hadoop's own client.
+        connection: connection options, with the names that source and sink have for them
             (``region="eu-west-1"``).
 
     Returns:
-        URLs, those of an epoch one after the other; what is not in the list is not, or not yet, committed.
+        The URLs of the files, epoch by epoch. Other files below the path are not committed.
 
     Raises:
-        OptionError: the path or a connection option cannot work.
-        ServiceError: the bucket cannot be read.
+        OptionError: the path or a connection option is not valid.
+        ServiceError: S3 refuses a call.
+        CommitError: a manifest cannot be read.
     """
-    from sluice.destinations.s3.committed_files import list_committed  # noqa: PLC0415 - the SDK, where it is used
+    from sluice.destinations.s3.committed_files import list_committed  # noqa: PLC0415 - imports the SDK
 
     return list_committed(path, scheme, connection)
 
 
 def register(spark: SparkSession) -> None:
-    """Registers both formats by hand, for a session that did not find them by itself."""
-    from sluice.spark.sink import AsyncSinkDataSource  # noqa: PLC0415 - Spark is imported where it is used
+    """Registers both formats with a session, in case Spark has not found them itself."""
+    from sluice.spark.sink import AsyncSinkDataSource  # noqa: PLC0415 - imports Spark
     from sluice.spark.source import KinesisDataSource  # noqa: PLC0415
 
     spark.dataSource.register(KinesisDataSource)

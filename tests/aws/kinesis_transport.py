@@ -9,7 +9,25 @@ from typing import Any
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from urllib3._collections import HTTPHeaderDict
 
+from sluice.aws import clients, endpoint_state
+
 Answer = AWSResponse | Exception
+
+URL = "http://127.0.0.1:9"
+OPTIONS = {
+    "endpointUrl": URL,
+    "region": "eu-west-1",
+    "awsAccessKeyId": "AKIDEXAMPLE",
+    "awsSecretAccessKey": "hush",
+}
+"""Connection options with which a client never reaches a network."""
+
+
+def forget_process_state() -> None:
+    """Drops clients, sessions and states of endpoints, which otherwise live as long as the process."""
+    clients._clients.clear()
+    clients._sessions.clear()
+    endpoint_state._states.clear()
 
 
 def as_text(value: Any) -> str:

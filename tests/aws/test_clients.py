@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from kinesis_transport import Transport, answer, header
+from kinesis_transport import Transport, answer, forget_process_state, header
 
 from sluice.aws import clients
 from sluice.aws.clients import client_for, endpoint_for
@@ -41,8 +41,7 @@ def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     yield
-    clients._clients.clear()
-    clients._sessions.clear()
+    forget_process_state()
 
 
 def read(**given: str) -> ConnectionConfig:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from botocore.serialize import Serializer
-from kinesis_transport import Transport, answer
+from kinesis_transport import Transport, answer, forget_process_state
 
-from sluice.aws import clients
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 
@@ -23,8 +22,7 @@ CONSUMER_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders/consumer/me
 @pytest.fixture(autouse=True)
 def _fresh_clients() -> Iterator[None]:
     yield
-    clients._clients.clear()
-    clients._sessions.clear()
+    forget_process_state()
 
 
 def written_in_whole_seconds(_serializer: Serializer, value: datetime) -> int:

@@ -14,9 +14,9 @@ from botocore.awsrequest import AWSPreparedRequest, AWSRequest
 from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
-from kinesis_transport import Transport, answer, header
+from kinesis_transport import Transport, answer, forget_process_state, header
 
-from sluice.aws import clients, request_bodies
+from sluice.aws import request_bodies
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
@@ -31,11 +31,9 @@ VOLATILE = {"authorization", "x-amz-date", "amz-sdk-invocation-id", "content-len
 
 @pytest.fixture(autouse=True, scope="module")
 def _fresh_clients() -> Iterator[None]:
-    clients._clients.clear()
-    clients._sessions.clear()
+    forget_process_state()
     yield
-    clients._clients.clear()
-    clients._sessions.clear()
+    forget_process_state()
 
 
 def sent(service: str, method: str, **parameters: Any) -> AWSPreparedRequest:

@@ -1,6 +1,6 @@
-"""S3 in memory, in the place of the SDK's client: one bucket, with faults at any call that a test likes."""
+"""S3 in memory, in the place of the SDK's client: one bucket, with faults at any call."""
 
-# ruff: noqa: N803 - parameters have the names that the SDK has for them
+# ruff: noqa: N803 - parameters have the SDK's names
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from botocore import exceptions as sdk
 
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.s3 import S3Destination
-from sluice.destinations.s3.bucket import Store
-from sluice.destinations.s3.committed_files import committed
+from sluice.destinations.s3.bucket import Bucket
+from sluice.destinations.s3.committed_files import committed_urls
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.writer import FileSettings
 from sluice.retry import Retrier
 
 PATH = "s3://lake/events"
-PAGE = 3  # entries of a listing: small, so that tests see several pages
+PAGE = 3  # entries of a page: few, so that listings have several pages
 CONNECTION = ConnectionConfig(region="eu-west-1")
 
 
 class Crash(BaseException):
-    """The process is killed: nothing after this call happens."""
+    """The process is killed: the calls after this one never happen."""
 
 
 class Inline(Executor):
-    """Runs everything at once, where it is submitted: calls come in an order that can be told."""
+    """Runs everything where it is submitted, so that the order of calls is fixed."""
 
     def __init__(self, threads: int = 1) -> None:
         pass
@@ -57,20 +57,20 @@ def refusal(code: str, status: int) -> sdk.ClientError:
 class FakeS3:
     """The calls of the SDK's client that the destination makes.
 
-    `fault` is asked at each call, with its number and operation: None, or what comes of it:
+    `fault` is called with the number and the operation of each call. It returns None, or the fault:
 
-    - ``crash-before``, ``crash-after``: the process dies, before or after the call has its effect;
-    - ``lost``: it has its effect, and the connection breaks;
-    - ``late``: the connection breaks, and the effect comes `delay` calls later;
-    - an exception: is raised, without effect.
+    - ``crash-before``, ``crash-after``: the process dies before or after the call takes effect.
+    - ``lost``: the call takes effect, and the connection breaks.
+    - ``late``: the connection breaks, and the call takes effect `delay` calls later.
+    - An exception, which is raised; the call has no effect.
     """
 
     fault: Callable[[int, str], str | Exception | None] = lambda _number, _operation: None
     objects: dict[str, bytes] = field(default_factory=dict)
     uploads: dict[str, tuple[str, dict[int, bytes]]] = field(default_factory=dict)
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    conditional: bool = True  # knows If-None-Match
-    idempotent: bool = False  # answers a second completion with 200, as S3 does for some minutes
+    conditional: bool = True  # supports If-None-Match
+    idempotent: bool = False  # a second completion succeeds, as in S3 for some minutes
     delay: int = 3
     dead: bool = False
     _count: int = 0
@@ -84,7 +84,7 @@ class FakeS3:
         return lambda **parameters: self._answer(method, lambda: do(self, **parameters), parameters)
 
     def settle(self, *, calls: int = 0) -> None:
-        """All that is under way arrives, after so many more calls."""
+        """Late calls take effect now, or after `calls` more calls."""
         late = [(len(self.calls) + calls, effect) for _, effect in self._late]
         self._late = late if calls else []
         for _, effect in [] if calls else late:
@@ -117,7 +117,7 @@ class FakeS3:
 
     @staticmethod
     def _arrive(effect: Callable[[], Any]) -> None:
-        with contextlib.suppress(sdk.ClientError):  # nobody is there to be told
+        with contextlib.suppress(sdk.ClientError):  # the caller is gone
             effect()
 
     # --- uploads --------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class FakeS3:
             answer["NextContinuationToken"] = page[-1]
         return answer
 
-    # --- what tests look at ---------------------------------------------------------------------------
+    # --- for assertions -------------------------------------------------------------------------------
 
     @property
     def data(self) -> set[str]:
@@ -227,18 +227,21 @@ def retrier() -> Retrier:
 
 def destination(s3: FakeS3, **settings: Any) -> S3Destination:
     made = FileSettings(**({"file_format": "jsonl", "compression": "none"} | settings))
-    return S3Destination(CONNECTION, PATH, made, client=lambda _, __: s3, retrier=retrier(), executor=Inline)
+    return S3Destination(Layout(PATH), bucket(s3), made, executor=Inline)
 
 
-def files(s3: FakeS3) -> list[str]:
-    """The keys that the manifests list."""
-    store = Store("lake", CONNECTION, client=lambda _, __: s3, retrier=retrier())
-    return [url.removeprefix("s3://lake/") for url in committed(store, Layout(PATH))]
+def bucket(s3: FakeS3) -> Bucket:
+    return Bucket("lake", CONNECTION, client=lambda _, __: s3, retrier=retrier())
 
 
-def rows(s3: FakeS3) -> Iterator[dict[str, Any]]:
-    """The rows that count."""
-    for key in files(s3):
+def committed_keys(s3: FakeS3) -> list[str]:
+    """The keys of the files that the manifests list."""
+    return [url.removeprefix("s3://lake/") for url in committed_urls(bucket(s3), Layout(PATH))]
+
+
+def committed_rows(s3: FakeS3) -> Iterator[dict[str, Any]]:
+    """The rows of the files that the manifests list."""
+    for key in committed_keys(s3):
         body = s3.objects[key]
         if key.endswith(".jsonl"):
             yield from (json.loads(line) for line in body.splitlines())

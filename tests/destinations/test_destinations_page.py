@@ -1,4 +1,4 @@
-"""docs/destinations.md says of every destination what its code says; its tables are `test_readme`'s."""
+"""docs/destinations.md agrees with the code. Its tables of options are checked by `test_readme`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MADE = {
 
 
 def test_the_policy_of_s3_has_what_is_called() -> None:
-    """An action for each of the calls, on objects and on the bucket."""
+    """An action for each call, on the objects or on the bucket."""
     (policy,) = re.findall(r"```json\n(.*?)```", SECTIONS["s3"], re.DOTALL)
     on_objects, on_bucket = (set(each["Action"]) for each in json.loads(policy)["Statement"])
     source = (Path(bucket.__file__)).read_text()
@@ -50,13 +50,13 @@ def test_the_policy_of_s3_has_what_is_called() -> None:
 
 
 def test_every_destination_but_kinesis_has_a_section() -> None:
-    """That one is in the README."""
+    """Destination kinesis is in the README."""
     assert set(SECTIONS) == set(registry._BUILT_IN) - {"kinesis"}
 
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns_are_all_there_with_their_types(name: str) -> None:
-    """A row of the table for each, in the order of the code."""
+    """The table has a row for each column, in the order of the code."""
     found = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", SECTIONS[name].split("| column |")[1], re.MULTILINE)
     types = {column: set(re.split(r", | or ", kinds)) for column, kinds in found}
 
@@ -66,7 +66,7 @@ def test_columns_are_all_there_with_their_types(name: str) -> None:
 
 @pytest.mark.parametrize("name", MADE)
 def test_policies_allow_the_operation_that_is_called(name: str) -> None:
-    """And nothing else. The batch operation of SQS has no action of its own."""
+    """And no other. The batch operation of SQS has no action of its own."""
     (policy,) = re.findall(r"```json\n(.*?)```", SECTIONS[name], re.DOTALL)
     ((statement,),) = (json.loads(policy)["Statement"],)
     options, action = MADE[name]

@@ -1,4 +1,4 @@
-"""The destination dynamodb: requests, unprocessed items, and that the last write wins in bad weather."""
+"""Destination dynamodb: requests, unprocessed items, and the last write of a key despite failures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def left_over(*requests: Any, table: str = "orders") -> Any:
 
 
 def test_a_request_holds_all_writes() -> None:
-    """Puts as items, deletions as keys, in order, to the table by name."""
+    """Puts as items and deletions as keys, in their order, with the name of the table."""
     made, service = destination(lambda _, __: left_over())
 
     assert made.submit([put("a", b={"B": b"\x00"}), delete("b")]) == SubmitResult([], {}, [])
@@ -62,8 +62,8 @@ def test_a_request_holds_all_writes() -> None:
 
 
 @pytest.mark.parametrize("table", ["orders", ARN])
-def test_unprocessed_items_are_known_again(table: str) -> None:
-    """In whatever order and however written they come back, under whatever name of the table."""
+def test_unprocessed_items_are_matched_by_content(table: str) -> None:
+    """In any order and notation of numbers, under the name or the ARN of the table."""
     entries = [
         put("a", n={"N": "1.50"}, b={"B": b"\x00\xff"}, m={"M": {"x": {"N": "1"}, "y": {"L": []}}}),
         put("b"),
@@ -86,8 +86,8 @@ def test_unprocessed_items_are_known_again(table: str) -> None:
     assert result.codes == {"UnprocessedItem": 2}
 
 
-def test_equal_items_are_told_apart_by_number() -> None:
-    """Of two equal rows one may be unprocessed: one is sent again, not both."""
+def test_one_of_two_equal_items_is_sent_again() -> None:
+    """If the answer has it once."""
     twin = DynamoDbWrite("PUT", {"id": {"S": "a"}}, None, 10)
     entries = [twin, DynamoDbWrite(*twin)]
     made, _ = destination(lambda _, __: left_over({"PutRequest": {"Item": {"id": {"S": "a"}}}}))
@@ -96,7 +96,7 @@ def test_equal_items_are_told_apart_by_number() -> None:
 
 
 def test_an_item_that_was_not_sent_is_a_damaged_answer() -> None:
-    """The batch goes again, as nothing is known of it."""
+    """The batch is sent again."""
     made, _ = destination(lambda _, __: left_over({"PutRequest": {"Item": {"id": {"S": "x"}}}}))
     with pytest.raises(ServiceError, match="unprocessed item that was not in the request") as caught:
         made.submit([put("a")])
@@ -104,8 +104,8 @@ def test_an_item_that_was_not_sent_is_a_damaged_answer() -> None:
     assert not made.is_fatal(caught.value)
 
 
-def test_rows_of_one_key_without_key_columns_get_a_hint() -> None:
-    """The service refuses them when they meet in a request, and does not know our options."""
+def test_the_error_of_duplicate_keys_names_key_columns() -> None:
+    """DynamoDB refuses a request that has a key twice; with the option, the sink avoids it."""
     duplicates = refusal("ValidationException", "Provided list of item keys contains duplicates")
     made, _ = destination(lambda _, __: duplicates)
     with pytest.raises(ServiceError, match="option 'keyColumns' makes the last") as caught:
@@ -118,8 +118,8 @@ def test_rows_of_one_key_without_key_columns_get_a_hint() -> None:
     "code",
     ["ProvisionedThroughputExceededException", "RequestLimitExceeded", "ReplicatedWriteConflictException"],
 )
-def test_what_a_table_says_when_it_is_busy_is_retried(code: str) -> None:
-    """By its own names, beyond those every service has."""
+def test_throttling_of_a_table_is_retried(code: str) -> None:
+    """With the error codes that only DynamoDB has for it, too."""
     made, _ = destination(lambda _, __: refusal(code))
     with pytest.raises(ServiceError) as caught:
         made.submit([put("a")])
@@ -127,8 +127,8 @@ def test_what_a_table_says_when_it_is_busy_is_retried(code: str) -> None:
     assert not made.is_fatal(caught.value)
 
 
-def test_a_collection_that_is_full_is_fatal() -> None:
-    """It will be as full next time."""
+def test_a_full_item_collection_is_fatal() -> None:
+    """A retry would find it as full."""
     made, _ = destination(lambda _, __: refusal("ItemCollectionSizeLimitExceededException"))
     with pytest.raises(ServiceError) as caught:
         made.submit([put("a")])
@@ -137,7 +137,7 @@ def test_a_collection_that_is_full_is_fatal() -> None:
 
 
 def test_a_table_by_its_arn() -> None:
-    """The ARN is sent; its region holds where none is given."""
+    """The ARN is sent. Its region is used unless the connection has one."""
     seen = []
 
     def client(connection: ConnectionConfig, service: str) -> Any:
@@ -153,10 +153,10 @@ def test_a_table_by_its_arn() -> None:
     assert made.name == "dynamodb table 'orders'"
 
 
-def test_a_write_waits_for_a_request_that_was_given_up() -> None:
-    """A request that timed out but still runs would put its older item on top: the newer one is not sent.
+def test_a_write_waits_for_a_timed_out_request() -> None:
+    """As long as a timed-out request runs, its older item could overwrite a newer one with the same key.
 
-    The entry counts as refused meanwhile; other keys go through.
+    Until then the newer write is refused. Other keys are written.
     """
     running, release = threading.Event(), threading.Event()
 
@@ -168,18 +168,18 @@ def test_a_write_waits_for_a_request_that_was_given_up() -> None:
             self.sent.append([write["PutRequest"]["Item"]["id"]["S"] for write in writes])
             if len(self.sent) == 1:
                 running.set()
-                release.wait(30)
+                release.wait(120)
             return {}
 
     made = DynamoDbDestination(CONNECTION, "orders", key_columns=["id"], client=lambda _, __: Client())
-    given_up = threading.Thread(target=made.submit, args=([put("a")],))
-    given_up.start()
-    running.wait(30)
+    timed_out = threading.Thread(target=made.submit, args=([put("a")],))
+    timed_out.start()
+    running.wait(120)
     newer = put("a")
     held = made.submit([newer, put("b")])
     alone = made.submit([newer])
     release.set()
-    given_up.join()
+    timed_out.join()
 
     assert held.failed == [newer]
     assert held.codes == {"StillBeingWritten": 1}
@@ -189,7 +189,7 @@ def test_a_write_waits_for_a_request_that_was_given_up() -> None:
 
 
 def test_the_limits_and_the_name() -> None:
-    """25 writes, 16 MB a request, 400 KB an item; 50 requests in flight, 10,000 writes buffered."""
+    """A request: 25 writes, 16 MB. An item: 400 KB. 50 requests in flight, 10,000 writes buffered."""
     setup = read_async_sink(OPTIONS | TABLE)
     config = setup.config
 
@@ -218,7 +218,7 @@ def test_the_limits_and_the_name() -> None:
     ],
 )
 def test_options_that_cannot_work_are_refused(given_options: dict[str, str], message: str) -> None:
-    """By name, before anything runs."""
+    """With their names, before the query starts."""
     with pytest.raises(OptionError) as caught:
         read_sink({"destination": "dynamodb"} | given_options)
 
@@ -226,13 +226,13 @@ def test_options_that_cannot_work_are_refused(given_options: dict[str, str], mes
 
 
 def rows(keys: Sequence[str], **more: Any) -> pa.RecordBatch:
-    """Rows of these keys, with their place as attribute ``v``."""
+    """Rows with these keys, and with their position as attribute ``v``."""
     columns = {"id": list(keys), "v": list(range(len(keys)))} | more
     return pa.record_batch([pa.array(values) for values in columns.values()], names=list(columns))
 
 
 def test_an_item_that_is_too_large_is_refused() -> None:
-    """Before it is sent; 400,000 bytes with names are fine."""
+    """Before it is sent. 400,000 bytes are allowed, including names."""
     FakeService("dynamodb", lambda _, __: left_over())
 
     def one(length: int) -> pa.RecordBatch:
@@ -244,8 +244,8 @@ def test_an_item_that_is_too_large_is_refused() -> None:
 
 
 @pytest.mark.parametrize("fail_on_error", [False, True])
-def test_unprocessed_items_are_errors_where_asked_for(fail_on_error: bool) -> None:
-    """With failOnError the first one fails the task; without, it is sent again."""
+def test_with_fail_on_error_unprocessed_items_fail_the_task(fail_on_error: bool) -> None:
+    """Without it, they are sent again."""
     first = iter([True])
 
     def respond(_: str, params: dict[str, Any]) -> Any:
@@ -260,33 +260,33 @@ def test_unprocessed_items_are_errors_where_asked_for(fail_on_error: bool) -> No
 
 
 class Table:
-    """A table behind the SDK, in weather that is drawn: what becomes of each request.
+    """A table that answers the SDK, with a fault for each request.
 
     A number: the writes whose bits are set are unprocessed. ``cut`` and ``throttle``: nothing is written.
-    ``lost``: all is written and the answer is lost. Like the service it refuses two writes of one key in a
-    request.
+    ``lost``: everything is written, and the answer is lost. A request with two writes of the same key is
+    refused, as by DynamoDB.
     """
 
-    def __init__(self, weather: Sequence[int | str]) -> None:
-        self._weather = iter(weather)
+    def __init__(self, faults: Sequence[int | str]) -> None:
+        self._faults = iter(faults)
         self.items: dict[str, int] = {}
         self.history: list[tuple[str, int | None]] = []
 
     def respond(self, _: str, params: dict[str, Any]) -> Any:
-        fate = next(self._weather, 0)
+        fault = next(self._faults, 0)
         writes = params["RequestItems"]["orders"]
         keys = [self._key(write) for write in writes]
         if len(set(keys)) < len(keys):
             return refusal("ValidationException", "Provided list of item keys contains duplicates")
-        if fate == "throttle":
+        if fault == "throttle":
             return refusal("ProvisionedThroughputExceededException")
-        if fate == "cut":
+        if fault == "cut":
             return sdk.ConnectionClosedError(endpoint_url="http://service.test")
-        left = [write for n, write in enumerate(writes) if isinstance(fate, int) and fate >> n & 1]
+        left = [write for n, write in enumerate(writes) if isinstance(fault, int) and fault >> n & 1]
         for write in writes:
             if write not in left:
                 self._write(write)
-        if fate == "lost":
+        if fault == "lost":
             return sdk.ReadTimeoutError(endpoint_url="http://service.test")
         return left_over(*left[::-1])
 
@@ -307,24 +307,24 @@ class Table:
             self.history.append((key, None))
 
 
-WEATHER = st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "cut", "lost"])), max_size=40)
+FAULTS = st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "cut", "lost"])), max_size=40)
 
 
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from("aaabbcdefgh"), st.booleans()), max_size=12), max_size=8),
-    WEATHER,
+    FAULTS,
     st.integers(1, 6),
 )
 def test_the_last_write_of_a_key_wins(
-    batches: list[list[tuple[str, bool]]], weather: list[int | str], in_flight: int
+    batches: list[list[tuple[str, bool]]], faults: list[int | str], in_flight: int
 ) -> None:
-    """The table ends as if every row had been written in order, whatever is refused or lost on the way.
+    """In the end the table is as if all rows had been written in order, one at a time.
 
-    Rows of a few keys, put or deleted, over several batches and requests in flight: no newer write is
-    accepted before an older one that is still to be written again, and no request has a key twice.
+    Several batches put and delete rows with few keys, with several requests in flight. No write is accepted
+    before an older one with the same key, and no request has a key twice.
     """
-    table = Table(weather)
+    table = Table(faults)
     FakeService("dynamodb", table.respond)
     expected: dict[str, int] = {}
     made = []
@@ -353,11 +353,11 @@ def test_the_last_write_of_a_key_wins(
     assert all(found == sorted(found) for found in by_key.values())
 
 
-@settings(max_examples=30, deadline=None)
-@given(WEATHER)
-def test_without_keys_everything_is_written(weather: list[int | str]) -> None:
-    """Unprocessed items are found again among the rows by what they hold."""
-    table = Table(weather)
+@settings(max_examples=30)
+@given(FAULTS)
+def test_without_keys_everything_is_written(faults: list[int | str]) -> None:
+    """Unprocessed items are matched with the rows by content."""
+    table = Table(faults)
     FakeService("dynamodb", table.respond)
     write_all(TABLE, rows([f"key {n}" for n in range(90)]), max_batch_size=10)
 

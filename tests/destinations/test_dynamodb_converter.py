@@ -1,4 +1,4 @@
-"""Rows as writes to a table: attributes, keys, deletions, and what can never be delivered."""
+"""DynamoDB writes from rows: attributes, keys, deletions, and invalid rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def items(writes: list[DynamoDbWrite]) -> list[Any]:
 
 
 def test_every_column_is_an_attribute() -> None:
-    """Of the column's own name, in order; null is no attribute."""
+    """Its name is that of the column. A null makes no attribute."""
     rows = batch(id=["a", "b"], Count=pa.array([1, None], pa.int64()), ok=[True, False])
 
     assert items(convert(rows)) == [
@@ -53,7 +53,7 @@ def test_every_column_is_an_attribute() -> None:
 
 
 def test_a_struct_item_alone_is_the_item() -> None:
-    """Its fields are the attributes; beside the operation's column too."""
+    """Its fields are the attributes. There may be an operation column beside it."""
     struct = pa.array([{"id": "a", "n": 1}, {"id": "b", "n": None}])
 
     assert items(convert(batch(Item=struct))) == [{"id": {"S": "a"}, "n": {"N": "1"}}, {"id": {"S": "b"}}]
@@ -63,7 +63,7 @@ def test_a_struct_item_alone_is_the_item() -> None:
 
 
 def test_an_item_among_others_is_an_attribute() -> None:
-    """So is one that is no struct."""
+    """As is a column named item that is no struct."""
     struct = pa.array([{"n": 1}])
 
     assert items(convert(batch(id=["a"], item=struct))) == [
@@ -72,22 +72,22 @@ def test_an_item_among_others_is_an_attribute() -> None:
     assert items(convert(batch(item=["a"]))) == [{"item": {"S": "a"}}]
 
 
-def test_slices_of_structs_stay_with_their_rows() -> None:
-    """Beyond one slice of the conversion, and where the batch itself is a slice."""
+def test_a_sliced_batch_of_structs() -> None:
+    """Larger than what is converted at once, and itself a slice of a larger batch."""
     rows = batch(item=pa.array([{"id": str(n)} for n in range(3000)])).slice(500)
 
     assert items(convert(rows)) == [{"id": {"S": str(n)}} for n in range(500, 3000)]
 
 
 def test_a_null_item_is_refused() -> None:
-    """There is nothing to write; the row is counted."""
+    """The error has the number of the row."""
     rows = batch(item=pa.array([{"id": "a"}, None], pa.struct([("id", pa.string())])))
 
     assert "row 1 of a batch of rows (counted from 0): column 'item' is null" in refused(rows)
 
 
 def test_deletions_have_the_key_alone() -> None:
-    """Whatever the other columns hold, values that could not be written included."""
+    """Other columns are ignored, even values that could not be written."""
     rows = batch(id=["a", "b"], n=[1.5, float("nan")], op=["put", "Delete"])
     writes = convert(rows, "id", operation="OP")
 
@@ -99,7 +99,7 @@ def test_deletions_have_the_key_alone() -> None:
 
 @pytest.mark.parametrize(("value", "what"), [(None, "is null"), ("UPDATE", "is something else")])
 def test_operations_are_put_and_delete(value: str | None, what: str) -> None:
-    """Nothing is guessed."""
+    """Any other value is refused."""
     rows = batch(id=["a", "b"], op=pa.array(["PUT", value]))
 
     assert f"row 1 of a batch of rows (counted from 0): operationColumn {what}" in refused(
@@ -108,7 +108,7 @@ def test_operations_are_put_and_delete(value: str | None, what: str) -> None:
 
 
 def test_the_last_row_of_a_key_wins() -> None:
-    """In one batch only it is written, whatever its operation; the others keep their order."""
+    """Of a batch only this row is written, whatever its operation. The written rows keep their order."""
     rows = batch(
         id=["a", "b", "a", "c", "b"],
         sort=[1, 1, 1, 1, 2],
@@ -126,27 +126,27 @@ def test_the_last_row_of_a_key_wins() -> None:
 
 
 def test_the_last_row_wins_across_slices() -> None:
-    """A key at both ends of a large batch is one item."""
+    """Also in a batch that is converted in several steps."""
     rows = batch(id=[n % 2500 for n in range(5000)], v=list(range(5000)))
 
     assert [int(write.attributes["v"]["N"]) for write in convert(rows, "id")] == list(range(2500, 5000))
 
 
 def test_without_keys_nothing_is_left_out() -> None:
-    """The table's key is not known."""
+    """The table's key columns are not known."""
     writes = convert(batch(id=["a", "a"]))
 
     assert [write.key for write in writes] == [None, None]
 
 
 def test_equal_numbers_are_one_key() -> None:
-    """However they are written: -0.0 is 0."""
+    """In any notation: -0.0 is 0."""
     assert len(convert(batch(id=[0.0, -0.0, 1.0]), "id")) == 2
 
 
 @pytest.mark.parametrize("key", [None, ""])
 def test_a_key_has_a_value(key: str | None) -> None:
-    """The service refuses the whole request for it."""
+    """DynamoDB would refuse the whole request."""
     what = "null" if key is None else "empty"
 
     assert f"row 1 of a batch of rows (counted from 0): column 'id' (keyColumns) is {what}" in refused(
@@ -154,20 +154,20 @@ def test_a_key_has_a_value(key: str | None) -> None:
     )
 
 
-def test_a_key_is_not_too_long() -> None:
-    """2,048 bytes."""
+def test_a_key_has_at_most_2048_bytes() -> None:
+    """In UTF-8."""
     assert convert(batch(id=["x" * 2048]), "id")
     assert "is longer than 2048 bytes" in refused(batch(id=["ü" * 1025]), "id")
 
 
 def test_a_row_of_nulls_is_refused() -> None:
-    """An item has a key."""
+    """An item needs a key."""
     assert "row 0 of a batch" in (text := refused(batch(a=pa.array([None], pa.string()))))
     assert "every column is null" in text
 
 
-def test_a_value_that_fits_nowhere_names_its_row_and_column() -> None:
-    """And shows nothing of it."""
+def test_the_error_of_a_value_names_its_row_and_column() -> None:
+    """It does not have the value."""
     text = refused(batch(id=["secret"] * 1500, n=[1.0] * 1499 + [float("inf")]))
 
     assert "row 1499 of a batch of rows (counted from 0): column 'n' is NaN or infinite" in text
@@ -176,7 +176,7 @@ def test_a_value_that_fits_nowhere_names_its_row_and_column() -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_time_beyond_the_calendar_is_refused(nested: bool) -> None:
-    """Spark's timestamps reach further than the years 1 to 9999; the row is named."""
+    """Spark's timestamps are not limited to the years 1 to 9999. The error has the number of the row."""
     times = pa.array([0, 2**60], pa.int64()).cast(pa.timestamp("us", "UTC"))
     column = pa.StructArray.from_arrays([times], names=["at"]) if nested else times
 
@@ -186,21 +186,21 @@ def test_a_time_beyond_the_calendar_is_refused(nested: bool) -> None:
 
 
 def test_sizes_are_kept_with_the_write() -> None:
-    """Of a deletion that of the key."""
+    """A deletion has the size of its key."""
     writes = convert(batch(id=["a", "b"], v=["12345"] * 2, op=["PUT", "DELETE"]), "id", operation="op")
 
     assert [write.size for write in writes] == [2 + 1 + 1 + 5, 2 + 1]
 
 
 def test_conversion_is_lazy() -> None:
-    """A writer with little room does not make the whole batch into objects."""
+    """The rows of a large batch are not all converted at once."""
     writes = DynamoDbRowConverter().convert(batch(n=[1.0] * 1500 + [float("nan")]))
 
     assert [next(writes).attributes for _ in range(1000)] == [{"n": {"N": "1.0"}}] * 1000
 
 
 def test_a_batch_without_the_columns_is_refused_even_unopened() -> None:
-    """Whoever uses the converter by hand gets an error too."""
+    """With the same error, when `open` was not called."""
     with pytest.raises(OptionError, match="no column 'id'"):
         convert(batch(a=["x"]), "id")
     with pytest.raises(OptionError, match="no column 'op'"):
@@ -221,8 +221,8 @@ def opened(
     DynamoDbRowConverter(key_columns=keys, operation_column=operation).open(rows)
 
 
-def test_spark_schemas_that_fit_are_taken() -> None:
-    """Plain, with keys and operation, and as one struct."""
+def test_valid_schemas() -> None:
+    """Plain columns, with keys and operation, and as one struct."""
     opened(ID_AND_VALUE)
     opened(ID_AND_VALUE | {"Op": StringType()}, ("id", "v"), "op")
     opened({"Item": schema(ID_AND_VALUE), "op": StringType()}, ("id",), "op")
@@ -252,7 +252,7 @@ def test_spark_schemas_that_fit_are_taken() -> None:
 def test_schemas_that_cannot_work_are_refused(
     columns: Any, keys: tuple[str, ...], operation: str | None, message: str
 ) -> None:
-    """A query with the wrong columns fails when it starts, not at its first row."""
+    """When the query starts, before its first row."""
     with pytest.raises(OptionError) as caught:
         opened(columns, keys, operation)
 

@@ -1,4 +1,4 @@
-"""Values of Spark as values of DynamoDB, compared with the SDK's own reading of them."""
+"""Spark values as DynamoDB values, compared with the SDK's own serializer and deserializer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ scalars = st.one_of(
 
 @st.composite
 def nested(draw: st.DrawFn, depth: int = 3) -> Any:
-    """(Arrow type, (value to write, value to be read)); null may be inside, never at the top."""
+    """(Arrow type, (value to write, value that is read)). Nulls may be inside, but not at the top."""
     shape = draw(st.sampled_from(["scalar", "list", "map", "struct"])) if depth else "scalar"
     if shape == "scalar":
         return draw(scalars)
@@ -92,7 +92,7 @@ def nested(draw: st.DrawFn, depth: int = 3) -> Any:
 
 
 def read(value: Any) -> Any:
-    """As the SDK reads it, with its own class for binary values undone."""
+    """The value as the SDK reads it, with bytes in the place of its class for binary values."""
 
     def plain(each: Any) -> Any:
         if isinstance(each, dict):
@@ -106,9 +106,9 @@ def read(value: Any) -> Any:
 
 @given(nested())
 def test_what_is_written_is_what_is_read(drawn: Any) -> None:
-    """Through Arrow, our form and the SDK's reader, every value comes out as documented, at any depth.
+    """The SDK reads values as the documentation says, at any depth.
 
-    Null is left out of structs, and is NULL in arrays and maps.
+    Nulls are left out of structs, and are NULL in arrays and maps.
     """
     kind, (written, expected) = drawn
     (value,) = pa.array([written], kind).to_pylist()
@@ -118,7 +118,7 @@ def test_what_is_written_is_what_is_read(drawn: Any) -> None:
 
 @given(nested())
 def test_what_the_sdk_writes_is_the_same(drawn: Any) -> None:
-    """For what the SDK can write: the same kinds of values, and equal numbers."""
+    """The same types and equal numbers, for values that the SDK can write."""
     kind, (written, expected) = drawn
     (value,) = pa.array([written], kind).to_pylist()
 
@@ -127,7 +127,7 @@ def test_what_the_sdk_writes_is_the_same(drawn: Any) -> None:
 
 @given(in_float_range)
 def test_floats_are_the_shortest_numbers_that_are_the_same_float(value: float) -> None:
-    """0.1 of a float column is 0.1 in the table, and reads back as the same float."""
+    """0.1 in a float column is 0.1 in the table, and is the same float when it is read."""
     (stored,) = pa.array([value], pa.float32()).to_pylist()
     if stored and abs(stored) < 1e-130:
         return
@@ -141,14 +141,14 @@ def test_floats_are_the_shortest_numbers_that_are_the_same_float(value: float) -
     ("value", "text"), [(0.1, "0.1"), (-1.5, "-1.5"), (0.0, "0"), (-0.0, "0"), (16777216.0, "16777216")]
 )
 def test_floats_by_example(value: float, text: str) -> None:
-    """The digits a user would write; no zero below zero."""
+    """As few digits as possible, and no negative zero."""
     assert serializer(pa.float32())(as_float(value)) == {"N": text}
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_numbers_that_are_none_are_refused(kind: Any, value: float) -> None:
-    """NaN and the infinities, also inside of arrays."""
+def test_nan_and_infinities_are_refused(kind: Any, value: float) -> None:
+    """In arrays, too."""
     with pytest.raises(UnsupportedValueError, match="NaN or infinite"):
         serializer(kind)(value)
     with pytest.raises(UnsupportedValueError, match="NaN or infinite"):
@@ -156,15 +156,15 @@ def test_numbers_that_are_none_are_refused(kind: Any, value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [1e126, -1e126, 1e-131, 5e-324, 1.7e308])
-def test_numbers_beyond_the_services_are_refused(value: float) -> None:
-    """1E-130 to 9.99E+125, and their negatives."""
+def test_numbers_out_of_range_are_refused(value: float) -> None:
+    """DynamoDB's numbers go from 1E-130 to 9.99E+125, and their negatives."""
     with pytest.raises(UnsupportedValueError, match="beyond DynamoDB's numbers"):
         serializer(pa.float64())(value)
     assert serializer(pa.float64())(1e125)
 
 
 def test_decimals_have_38_digits() -> None:
-    """All that Spark has; a wider Arrow decimal is refused where it makes use of it."""
+    """As many as Spark's. A wider Arrow decimal is refused if it needs more."""
     widest = Decimal("9" * 38)
     kind = pa.decimal128(38, 0)
 
@@ -177,7 +177,7 @@ def test_decimals_have_38_digits() -> None:
 
 
 def test_timestamps_are_text_that_sorts() -> None:
-    """ISO 8601 in UTC, always with microseconds; without a zone, without Z; dates as dates."""
+    """ISO 8601 in UTC, always with microseconds; without Z for a timestamp_ntz. Dates have no time."""
     at = datetime(2026, 11, 21, 12, 0, tzinfo=timezone(timedelta(hours=2)))
 
     assert serializer(pa.timestamp("us", "UTC"))(at) == {"S": "2026-11-21T10:00:00.000000Z"}
@@ -185,14 +185,14 @@ def test_timestamps_are_text_that_sorts() -> None:
     assert serializer(pa.date32())(date(987, 1, 2)) == {"S": "0987-01-02"}
 
 
-def test_a_map_needs_keys() -> None:
-    """An attribute has a name."""
+def test_an_empty_key_of_a_map_is_refused() -> None:
+    """An attribute needs a name."""
     with pytest.raises(UnsupportedValueError, match="empty key"):
         serializer(pa.map_(pa.string(), pa.int32()))([("", 1)])
 
 
-def test_a_type_without_a_counterpart_is_refused() -> None:
-    """Whoever uses the converter by hand gets an error too."""
+def test_a_value_of_an_unsupported_type_is_refused() -> None:
+    """When `open` was not called."""
     with pytest.raises(UnsupportedValueError, match="holds a timedelta"):
         serializer(pa.duration("us"))(timedelta(1))
 
@@ -217,7 +217,7 @@ def test_a_type_without_a_counterpart_is_refused() -> None:
     ],
 )
 def test_sizes_are_those_the_service_counts(attributes: Any, size: int) -> None:
-    """Names and values in UTF-8; numbers by digits; 3 bytes for a list or a map and 1 for each element."""
+    """Names and text in UTF-8; numbers by digits; 3 bytes for a list or a map, and 1 for each element."""
     assert size_of_item(attributes) == size
 
 
@@ -232,8 +232,8 @@ def test_sizes_are_those_the_service_counts(attributes: Any, size: int) -> None:
         ({"L": [{"N": "1"}, {"N": "2"}]}, {"L": [{"N": "2"}, {"N": "1"}]}, False),
     ],
 )
-def test_equal_values_are_known_again(one: Any, other: Any, equal: bool) -> None:
-    """However the service writes them when it gives them back."""
+def test_equal_values_have_equal_canonical_forms(one: Any, other: Any, equal: bool) -> None:
+    """Although the service may write them differently."""
     assert (canonical(one) == canonical(other)) is equal
     assert len({canonical(one), canonical(other)}) == 2 - equal
 
@@ -257,7 +257,7 @@ for _ in range(31):
     ],
 )
 def test_types_that_a_table_can_hold(kind: Any) -> None:
-    """All but a few of Spark's, up to 32 levels deep."""
+    """Most types of Spark, nested up to 32 levels."""
     assert unsupported_type(kind) is None
 
 
@@ -283,6 +283,6 @@ def test_types_that_a_table_can_hold(kind: Any) -> None:
         (spark.ArrayType(DEEP), "is nested deeper than 32 levels"),
     ],
 )
-def test_types_that_it_cannot_hold(kind: Any, why: str) -> None:
-    """Said when the query starts."""
+def test_types_that_a_table_cannot_hold(kind: Any, why: str) -> None:
+    """They are refused when the query starts."""
     assert why in str(unsupported_type(kind))

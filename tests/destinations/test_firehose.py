@@ -1,4 +1,4 @@
-"""The destination firehose: rows, requests, refusals, and a whole writer in bad weather."""
+"""Destination firehose: rows, requests, refusals, and delivery through a writer despite failures."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def convert(data: Any, kind: Any = None) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
 def test_binary_data_is_sent_as_it_is(kind: Any) -> None:
-    """Any bytes, none included, and nothing is put between records."""
+    """Empty data, too. Nothing is added between records."""
     assert convert([b"\x00\xff", b""], kind) == [b"\x00\xff", b""]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_text_is_sent_as_utf_8(kind: Any) -> None:
-    """A string column becomes its UTF-8 bytes, in order, beyond one slice."""
+    """In order, also in a batch that is converted in several steps."""
     values = [f"grün {n}" for n in range(3000)]
 
     assert convert(values, kind) == [value.encode() for value in values]
 
 
 def test_null_data_is_refused_with_its_row() -> None:
-    """There is nothing to send; the error counts rows and shows none."""
+    """The error has the number of the row and none of its data."""
     with pytest.raises(InvalidRecordError, match=r"row 1030 of a batch .*column 'data' is null"):
         convert(["a"] * 1030 + [None])
 
@@ -68,7 +68,7 @@ def test_null_data_is_refused_with_its_row() -> None:
     ],
 )
 def test_schemas_that_cannot_work_are_refused(columns: dict[str, Any], message: str) -> None:
-    """A query with the wrong columns fails when it starts, not at its first row."""
+    """When the query starts, before its first row."""
     schema = StructType([StructField(name, kind) for name, kind in columns.items()])
     with pytest.raises(OptionError) as caught:
         FirehoseRowConverter().open(schema)
@@ -76,8 +76,8 @@ def test_schemas_that_cannot_work_are_refused(columns: dict[str, Any], message: 
     assert message in str(caught.value)
 
 
-def test_other_columns_are_left_alone() -> None:
-    """As with Spark's Kafka sink; names are found whatever their case."""
+def test_other_columns_are_ignored() -> None:
+    """As in Spark's Kafka sink. Names are compared without regard to case."""
     kinds = {"Data": StringType(), "other": IntegerType()}
     schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
     FirehoseRowConverter().open(schema)
@@ -87,13 +87,13 @@ def test_other_columns_are_left_alone() -> None:
 
 
 def test_a_batch_without_data_is_refused_even_unopened() -> None:
-    """Whoever uses the converter by hand gets an error too."""
+    """With the same error, when `open` was not called."""
     with pytest.raises(OptionError, match="column 'data'"):
         list(FirehoseRowConverter().convert(pa.record_batch([pa.array([1])], names=["other"])))
 
 
 def test_a_request_holds_all_entries() -> None:
-    """To the delivery stream by name, in order."""
+    """In their order, with the name of the delivery stream."""
     made, service = destination(lambda _, __: outcomes(FINE, FINE))
 
     assert made.submit([b"a", b"b"]) == SubmitResult([], {}, [])
@@ -105,8 +105,8 @@ def test_a_request_holds_all_entries() -> None:
     }
 
 
-def test_refused_entries_are_found_by_their_place() -> None:
-    """Each result belongs to the entry at its index; the count in the answer is not relied upon."""
+def test_results_belong_to_entries_by_position() -> None:
+    """The answer's count of failures is not used."""
     busy = {"ErrorCode": "ServiceUnavailableException", "ErrorMessage": "Slow down."}
     made, _ = destination(lambda _, __: outcomes(busy, FINE, {"ErrorCode": "InternalFailure"}))
     result = made.submit([b"a", b"b", b"a"])
@@ -115,8 +115,8 @@ def test_refused_entries_are_found_by_their_place() -> None:
     assert result.codes == {"ServiceUnavailableException": 1, "InternalFailure": 1}
 
 
-def test_a_code_that_speaks_of_the_stream_is_fatal() -> None:
-    """No attempts for fifteen minutes at what will not change; the service's reason is shown."""
+def test_an_entry_with_a_code_about_the_stream_is_fatal() -> None:
+    """At once, without retries. The error has the service's message."""
     never = {"ErrorCode": "InvalidKMSResourceException", "ErrorMessage": "The key is disabled."}
     made, _ = destination(lambda _, __: outcomes(FINE, never))
     with pytest.raises(ServiceError, match=r"of orders .*The key is disabled") as caught:
@@ -125,16 +125,16 @@ def test_a_code_that_speaks_of_the_stream_is_fatal() -> None:
     assert made.is_fatal(caught.value)
 
 
-def test_a_record_that_will_never_be_accepted_is_refused_for_good() -> None:
-    """It is a dead letter, or fails the task; the others go on."""
+def test_an_invalid_record_is_rejected() -> None:
+    """It becomes a dead letter or fails the task. The other records of the request are accepted."""
     made, _ = destination(lambda _, __: outcomes(FINE, {"ErrorCode": "InvalidRecord", "ErrorMessage": "odd"}))
     result = made.submit([b"a", b"b"])
 
     assert (result.failed, result.rejected) == ([], [Rejection(b"b", "InvalidRecord: odd")])
 
 
-def test_too_few_results_are_no_success() -> None:
-    """An answer that does not speak for every entry is a damaged one: the batch goes again."""
+def test_an_answer_with_too_few_results_is_damaged() -> None:
+    """The batch is sent again."""
     made, _ = destination(lambda _, __: outcomes(FINE))
     with pytest.raises(ServiceError, match="1 results for 2 records") as caught:
         made.submit([b"a", b"b"])
@@ -143,7 +143,7 @@ def test_too_few_results_are_no_success() -> None:
 
 
 def test_the_limits_and_the_name() -> None:
-    """500 records, 4 MiB a request, 1000 KiB a record; data alone counts."""
+    """A request: 500 records, 4 MiB. A record: 1000 KiB of data."""
     setup = read_async_sink(OPTIONS | FIREHOSE)
     config = setup.config
 
@@ -166,7 +166,7 @@ def test_the_limits_and_the_name() -> None:
     ],
 )
 def test_options_that_cannot_work_are_refused(given_options: dict[str, str], message: str) -> None:
-    """By name, before anything runs."""
+    """With their names, before the query starts."""
     with pytest.raises(OptionError) as caught:
         read_sink({"destination": "firehose"} | given_options)
 
@@ -174,7 +174,7 @@ def test_options_that_cannot_work_are_refused(given_options: dict[str, str], mes
 
 
 def test_a_record_that_is_too_large_is_refused() -> None:
-    """Before it is sent; 1000 KiB are fine."""
+    """Before it is sent. 1000 KiB are allowed."""
     FakeService("firehose", lambda _, params: outcomes(*[FINE] * len(params["Records"])))
 
     assert write_all(FIREHOSE, rows([b"x" * 1024_000])).records == 1
@@ -184,25 +184,26 @@ def test_a_record_that_is_too_large_is_refused() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.one_of(st.integers(0, 2**20), st.sampled_from(["throttle", "cut", "short"])), max_size=12))
-def test_a_writer_delivers_everything_in_spite_of_all(fates: list[int | str]) -> None:
-    """Parts of batches refused, requests throttled, cut off or answered in part: each record arrives.
+def test_every_record_is_delivered_despite_failures(faults: list[int | str]) -> None:
+    """Exactly once: in this test the service stores nothing of a request that gets no full answer.
 
-    Exactly once, where the service had not accepted what it then did not say.
+    A fault is what happens to one request. A number: the records whose bits are set are refused. ``throttle``
+    and ``cut``: the request fails. ``short``: the answer has too few results.
     """
     stored: list[str] = []
-    weather = iter(fates)
+    planned = iter(faults)
 
     def respond(_: str, params: dict[str, Any]) -> Any:
-        fate = next(weather, 0)
-        if fate == "throttle":
+        fault = next(planned, 0)
+        if fault == "throttle":
             return refusal("ServiceUnavailableException", status=503)
-        if fate == "cut":
+        if fault == "cut":
             return sdk.ConnectionClosedError(endpoint_url="http://service.test")
-        if fate == "short":
+        if fault == "short":
             return outcomes(*[FINE] * (len(params["Records"]) - 1))
         results = []
         for n, record in enumerate(params["Records"]):
-            if int(fate) >> n & 1:
+            if int(fault) >> n & 1:
                 results.append({"ErrorCode": "ServiceUnavailableException"})
             else:
                 results.append(FINE)

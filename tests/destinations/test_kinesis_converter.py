@@ -1,4 +1,4 @@
-"""Rows as Kinesis records: columns, types, keys, and what can never be delivered."""
+"""Kinesis records from rows: columns, types, keys, and invalid rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refused(**columns: Any) -> str:
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
 def test_binary_data_is_sent_as_it_is(kind: Any) -> None:
-    """Any bytes, none included, are a record."""
+    """Empty data, too."""
     entries = convert(data=pa.array([b"\x00\xff", b""], kind), partitionKey=["k", "l"])
 
     assert entries == [KinesisEntry(b"\x00\xff", "k"), KinesisEntry(b"", "l")]
@@ -41,8 +41,8 @@ def test_text_is_sent_as_utf_8(kind: Any) -> None:
     assert convert(data=pa.array(["grün"], kind), partitionKey=["k"])[0].data == "grün".encode()
 
 
-def test_without_a_partition_key_records_are_spread_at_random() -> None:
-    """No column, or null in it: every record gets a key of its own."""
+def test_a_missing_partition_key_is_random() -> None:
+    """Without the column, or if it is null, each record gets its own key."""
     keys = [entry.partition_key for entry in convert(data=["x"] * 3000)]
     assert len(set(keys)) == 3000
 
@@ -53,22 +53,22 @@ def test_without_a_partition_key_records_are_spread_at_random() -> None:
 
 
 def test_explicit_hash_keys_are_passed_on() -> None:
-    """0 to 2^128-1 in decimal; null leaves it to the partition key."""
+    """From 0 to 2^128-1, decimal. If it is null, the partition key selects the shard."""
     largest = str(2**128 - 1)
     entries = convert(data=["a", "b", "c"], explicitHashKey=["0", largest, None])
 
     assert [entry.explicit_hash_key for entry in entries] == ["0", largest, None]
 
 
-def test_rows_keep_their_order_across_slices() -> None:
-    """Large batches are converted piece by piece; nothing is lost or moved at the seams."""
+def test_rows_of_a_large_batch_keep_their_order() -> None:
+    """It is converted 1,024 rows at a time."""
     values = [str(n) for n in range(5000)]
 
     assert [entry.data.decode() for entry in convert(data=values, partitionKey=values)] == values
 
 
 def test_conversion_is_lazy() -> None:
-    """A writer with little room does not make the whole batch into objects."""
+    """The rows of a large batch are not all converted at once."""
     batch = pa.record_batch([pa.array(["a"] * 2000 + [None])], names=["data"])
     entries = KinesisRowConverter().convert(batch)
 
@@ -76,32 +76,32 @@ def test_conversion_is_lazy() -> None:
 
 
 def test_columns_are_found_whatever_their_case() -> None:
-    """As everywhere in Spark."""
+    """Like all names of columns in Spark."""
     assert convert(DATA=["a"], PartitionKey=["k"]) == [KinesisEntry(b"a", "k")]
 
 
 def test_null_data_is_refused_with_its_row() -> None:
-    """There is nothing to send; the error counts rows and shows none."""
+    """The error has the number of the row and none of its data."""
     assert "row 1030 of a batch" in refused(data=["a"] * 1030 + [None])
 
 
 @pytest.mark.parametrize("key", ["", "k" * 257])
 def test_partition_keys_that_are_empty_or_too_long_are_refused(key: str) -> None:
-    """Kinesis takes 1 to 256 characters."""
+    """A key has 1 to 256 characters."""
     message = refused(data=["secret"] * 2, partitionKey=["fine", key])
 
     assert f"row 1 of a batch of rows (counted from 0): column 'partitionKey' has {len(key)}" in message
     assert "secret" not in message
 
 
-def test_a_partition_key_counts_in_characters() -> None:
-    """256 characters of any width are allowed."""
+def test_the_length_of_a_key_is_in_characters() -> None:
+    """Not in bytes."""
     assert convert(data=["a"], partitionKey=["ü" * 256])
 
 
 @pytest.mark.parametrize("key", ["", "-1", "abc", "1.5", "01", " 1", "٣", str(2**128), "9" * 40])
 def test_bad_hash_keys_are_refused(key: str) -> None:
-    """Anything but a plain decimal number below 2^128."""
+    """Everything but a decimal number below 2^128."""
     message = refused(data=["a", "b"], explicitHashKey=pa.array([None, key]))
 
     assert "row 1 of a batch" in message
@@ -112,8 +112,8 @@ def schema(**columns: Any) -> Any:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
-def test_spark_schemas_that_fit_are_taken() -> None:
-    """Columns of other names are not written, as with Spark's Kafka sink."""
+def test_valid_schemas() -> None:
+    """Columns with other names are ignored, as in Spark's Kafka sink."""
     for data in (BinaryType(), StringType()):
         KinesisRowConverter().open(
             schema(Data=data, partitionkey=StringType(), explicitHashKey=StringType(), other=LongType())
@@ -138,7 +138,7 @@ def test_spark_schemas_that_fit_are_taken() -> None:
     ],
 )
 def test_schemas_that_cannot_work_are_refused(columns: dict[str, Any], message: str) -> None:
-    """A query with the wrong columns fails when it starts, not at its first row."""
+    """When the query starts, before its first row."""
     with pytest.raises(OptionError) as caught:
         KinesisRowConverter().open(schema(**columns))
 
@@ -146,13 +146,13 @@ def test_schemas_that_cannot_work_are_refused(columns: dict[str, Any], message: 
 
 
 def test_a_batch_without_data_is_refused_even_unopened() -> None:
-    """Whoever uses the converter by hand gets an error too, not a KeyError."""
+    """With the same error, when `open` was not called."""
     with pytest.raises(OptionError, match="column 'data'"):
         convert(value=["a"])
 
 
 def test_an_entry_becomes_a_dead_letter_field_by_field() -> None:
-    """Its data as they are, and both keys under the names of the columns."""
+    """Its data, and the keys under the names of the columns."""
     letter = dead_letter_of_entry(KinesisEntry(b"\x00a", "k", "7"), "why")
 
     assert letter == DeadLetter("why", b"\x00a", {"partitionKey": "k", "explicitHashKey": "7"})

@@ -1,4 +1,4 @@
-"""From options to a sink: destinations by name, and errors that say everything at once."""
+"""Options of a sink: destinations by name, and one error for everything that is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINESIS = {"destination": "kinesis", "streamName": "orders", "region": "eu-west-
 
 
 class Custom:
-    """A destination from elsewhere."""
+    """A user's destination."""
 
     TABLE = Option("customTable", TEXT, None, "Where to.")
     OPTIONS: ClassVar[Any] = (TABLE,)
@@ -42,11 +42,11 @@ class Custom:
 
 
 class NotOne:
-    """Lacks all a destination must have."""
+    """Has nothing that a destination must have."""
 
 
 class Silent(Custom):
-    """Refuses without saying why."""
+    """Returns None without a reason."""
 
     @classmethod
     def from_options(cls, values: OptionValues, connection: Any) -> Custom | None:  # noqa: ARG003
@@ -60,7 +60,7 @@ def refused(**options: str) -> str:
 
 
 def test_kinesis_is_built_in() -> None:
-    """With its own limits, in any case, and without a call to the service."""
+    """Found in any case; with its own limits, and without a call to the service."""
     made = read_async_sink(KINESIS | {"destination": "Kinesis", "maxbatchsize": "100"})
 
     assert isinstance(made.destination, KinesisStreamsDestination)
@@ -71,12 +71,12 @@ def test_kinesis_is_built_in() -> None:
 
 
 def test_sparks_own_options_pass() -> None:
-    """The sink's options include where the checkpoint is."""
+    """Spark passes the checkpoint's location with the sink's options."""
     assert read_sink(KINESIS | {"checkpointlocation": "/x"})
 
 
-def test_a_two_phase_destination_has_no_limits() -> None:
-    """It is told by its committer, and takes the options of the connection and its own alone."""
+def test_a_two_phase_destination_refuses_the_options_of_batches() -> None:
+    """A class is two-phase if it has a committer. It takes the connection's options and its own."""
     made = read_sink({"destination": "s3", "path": "s3://lake/x", "region": "eu-west-1"})
     message = refused(destination="s3", path="s3://lake/x", maxBatchSize="5", deadLetterPath="/x")
 
@@ -87,27 +87,27 @@ def test_a_two_phase_destination_has_no_limits() -> None:
 
 
 class HalfCommitting:
-    """Has a committer, and nothing to commit."""
+    """Has a committer, but no writer."""
 
     OPTIONS: ClassVar[Any] = ()
 
     def create_committer(self, epoch: Any) -> None: ...
 
 
-def test_a_missing_destination_is_said() -> None:
+def test_the_destination_is_required() -> None:
     """There is no default."""
     assert "option 'destination' is required" in refused(streamName="orders")
 
 
-def test_an_unknown_destination_is_told_which_there_are() -> None:
-    """A typing mistake is not a module."""
+def test_the_error_of_an_unknown_destination_lists_all() -> None:
+    """A name without a colon is not imported."""
     message = refused(destination="kinesiss")
 
     assert "option 'destination' is 'kinesiss': allowed are dynamodb, firehose, kinesis, s3, sqs" in message
 
 
 def test_a_destination_by_module_and_name() -> None:
-    """Any class with OPTIONS, LIMITS and from_options; it gets its own options and the connection."""
+    """Any class with OPTIONS, LIMITS and from_options. It gets its own options and the connection."""
     made = read_async_sink({"destination": f"{__name__}:Custom", "CUSTOMTABLE": "t", "region": "eu-west-1"})
 
     assert isinstance(made.destination, Custom)
@@ -139,12 +139,12 @@ def test_a_destination_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_class_that_is_no_destination_is_refused(name: str, message: str) -> None:
-    """With what is wrong about it."""
+    """The error has the reason."""
     assert message in refused(destination=name)
 
 
 def test_everything_wrong_is_in_one_error() -> None:
-    """Of the sink, of the connection, of the destination."""
+    """Options of the sink, the connection and the destination."""
     message = refused(destination="kinesis", maxBatchSize="9999", awsAccessKeyId="id", streamNam="x")
 
     assert all(
@@ -153,15 +153,15 @@ def test_everything_wrong_is_in_one_error() -> None:
 
 
 def test_no_secret_is_shown() -> None:
-    """Neither in errors nor in what a setup looks like when printed."""
+    """Neither in errors nor in the repr of a configuration."""
     secret = {"awsAccessKeyId": "AKIAIOSFODNN7EXAMPLE", "awsSecretAccessKey": "very-secret"}
 
     assert "very-secret" not in refused(destination="kinesis", nonsense="1", **secret)
     assert "very-secret" not in repr(read_async_sink(KINESIS | secret).config)
 
 
-def test_the_same_options_share_what_is_learnt() -> None:
-    """And others do not."""
+def test_equal_options_share_a_rate_limiting_strategy() -> None:
+    """Other options do not."""
     assert read_async_sink(KINESIS).key == read_async_sink(dict(reversed(KINESIS.items()))).key
     assert read_async_sink(KINESIS).key != read_async_sink(KINESIS | {"maxBatchSize": "5"}).key
     assert pickle.dumps(read_async_sink(KINESIS).config)

@@ -1,4 +1,4 @@
-"""Destination s3, the driver's side: options, manifests, the sweep, and what S3 may answer."""
+"""Destination s3 on the driver: options, manifests, the sweep, and answers of S3."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fake_s3 import CONNECTION, PATH, FakeS3, destination, files, refusal, retrier, rows
+from fake_s3 import PATH, FakeS3, bucket, committed_keys, committed_rows, destination, refusal, retrier
 from pyspark.sql.types import LongType, StructField, StructType
 
 import sluice
 from sluice.destinations import read_sink
 from sluice.destinations.s3 import S3Destination
-from sluice.destinations.s3.bucket import Store
 from sluice.errors import CommitError, OptionError, ServiceError
 from sluice.sink import Epoch, Origin
 from sluice.sink.committing import EpochCommit
@@ -40,17 +39,17 @@ def commit(s3: FakeS3, epoch: Epoch) -> EpochCommit:
 
 
 def ids(s3: FakeS3) -> list[int]:
-    return [row["id"] for row in rows(s3)]
+    return [row["id"] for row in committed_rows(s3)]
 
 
-def broken(*kinds: str | Exception | None, at: str) -> Any:
-    """Faults, one after the other, at calls of one operation."""
+def faults(*kinds: str | Exception | None, at: str) -> Any:
+    """Faults for the calls of one operation, in this order."""
     left = list(kinds)
     return lambda _number, operation: left.pop(0) if operation == at and left else None
 
 
 def test_options_make_the_settings() -> None:
-    """In any case; the compression follows the format."""
+    """Keys in any case. The default compression depends on the format."""
     plain: Any = read_sink(S3).destination
     made: Any = read_sink(
         S3 | {"FILEFORMAT": "JSONL", "partitionby": "a , b", "maxFileSize": "64MiB", "maxOpenFiles": "3"}
@@ -79,7 +78,7 @@ def test_options_make_the_settings() -> None:
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, str], message: str) -> None:
-    """Before anything runs."""
+    """Before the query starts."""
     with pytest.raises(OptionError) as caught:
         read_sink(S3 | options)
 
@@ -87,13 +86,13 @@ def test_options_that_cannot_work_are_refused(options: dict[str, str], message: 
 
 
 def test_the_path_is_required() -> None:
-    """Although Spark has an option of this name of its own."""
+    """Although Spark has an option with the same name."""
     with pytest.raises(OptionError, match="option 'path' is required"):
         read_sink({"destination": "s3", "region": "eu-west-1"})
 
 
 def test_the_manifest_of_an_epoch() -> None:
-    """Under query and batch id; the run, and each file with its rows and bytes, below the path."""
+    """Its key has the query and the batch. It lists each file with rows and bytes, relative to the path."""
     s3 = FakeS3()
     epoch = Epoch("q", "r", 7)
     commit(s3, epoch).commit(prepared(s3, epoch, 1, 2) + prepared(s3, epoch, 3, attempt=1))
@@ -110,24 +109,24 @@ def test_the_manifest_of_an_epoch() -> None:
     ]
 
 
-def test_nothing_counts_before_the_manifest() -> None:
-    """Completed objects neither; after it all do."""
+def test_files_are_committed_by_the_manifest() -> None:
+    """Completed objects alone are not committed."""
     s3 = FakeS3()
     epoch = Epoch("q", "r", 0)
     uploads = prepared(s3, epoch, 1)
     made = destination(s3)
-    assert files(s3) == []
+    assert committed_keys(s3) == []
     made.create_committer(epoch).commit(uploads)
     assert len(s3.data) == 1
-    assert files(s3) == []
-    sealing = made.create_global_committer(epoch)
-    sealing.commit([sealing.combine(uploads)])
+    assert committed_keys(s3) == []
+    global_committer = made.create_global_committer(epoch)
+    global_committer.commit([global_committer.combine(uploads)])
 
     assert ids(s3) == [1]
 
 
-def test_a_batch_that_comes_again_is_recognised() -> None:
-    """From a new run with new uploads: those are aborted."""
+def test_a_committed_batch_is_not_committed_again() -> None:
+    """A new run writes it again; its uploads are aborted."""
     s3 = FakeS3()
     first, second = Epoch("q", "r1", 0), Epoch("q", "r2", 0)
     assert commit(s3, first).commit(prepared(s3, first, 1, 2))
@@ -135,21 +134,23 @@ def test_a_batch_that_comes_again_is_recognised() -> None:
 
     assert ids(s3) == [1, 2]
     assert s3.uploads == {}
-    assert s3.data == set(files(s3))
+    assert s3.data == set(committed_keys(s3))
 
 
 @pytest.mark.parametrize(
     "arrives", ["at once", "before the abort", "before the restart", "in the next commit", "at the end"]
 )
-def test_a_manifest_that_was_given_up_and_arrives_all_the_same(arrives: str) -> None:
-    """The request was sent, no answer came, the commit failed and was aborted. Whenever it arrives, before or
-    after the next run has committed the batch, its files are there or the other ones count.
+def test_a_manifest_that_arrives_late(arrives: str) -> None:
+    """The request got no answer, and the commit failed and was aborted; then S3 executes it after all.
+
+    If it arrives before the next run has committed the batch, its files are still there. If it arrives later,
+    the files of the next run stay committed.
     """
     s3 = FakeS3(delay=10**9)
     first, second = Epoch("q", "r1", 0), Epoch("q", "r2", 0)
     uploads = prepared(s3, first, 1, 2)
     outage = [refusal("SlowDown", 503)] * 99
-    s3.fault = broken(None, "lost" if arrives == "at once" else "late", *outage, at="put_object")
+    s3.fault = faults(None, "lost" if arrives == "at once" else "late", *outage, at="put_object")
     with pytest.raises(CommitError, match="batch 0 could not be committed after 8 attempts: PutObject"):
         commit(s3, first).commit(uploads)
     s3.fault = lambda _number, _operation: None
@@ -167,14 +168,14 @@ def test_a_manifest_that_was_given_up_and_arrives_all_the_same(arrives: str) -> 
     commit(s3, third).commit(prepared(s3, third, 3))
 
     assert ids(s3) == [1, 2, 3]
-    assert any("_r2_" in key for key in files(s3)[:1]) == (arrives == "at the end")
-    assert s3.data == set(files(s3))
+    assert any("_r2_" in key for key in committed_keys(s3)[:1]) == (arrives == "at the end")
+    assert s3.data == set(committed_keys(s3))
     assert s3.uploads == {}
     assert s3.pending == set()
 
 
-def test_an_abort_never_removes_what_may_be_listed() -> None:
-    """A commit that went through although Spark was told otherwise: its files stay, and count."""
+def test_an_abort_keeps_committed_files() -> None:
+    """The commit had succeeded, although Spark took it for failed."""
     s3 = FakeS3()
     epoch = Epoch("q", "r", 0)
     uploads = prepared(s3, epoch, 1)
@@ -185,16 +186,16 @@ def test_an_abort_never_removes_what_may_be_listed() -> None:
     assert ids(s3) == [1]
 
 
-def test_two_runs_at_once_commit_one_of_them() -> None:
-    """A driver that is cut off, and its successor, in the same batch: the first manifest counts."""
+def test_of_two_concurrent_runs_the_first_manifest_counts() -> None:
+    """A driver that was cut off and its successor commit the same batch."""
     s3 = FakeS3()
     old, new = Epoch("q", "r1", 0), Epoch("q", "r2", 0)
     uploads = {epoch.run: prepared(s3, epoch, 1, 2) for epoch in (old, new)}
     for epoch in (old, new):
         destination(s3).create_committer(epoch).commit(uploads[epoch.run])
     for epoch in (new, old):
-        sealing = destination(s3).create_global_committer(epoch)
-        sealing.commit([sealing.combine(uploads[epoch.run])])
+        global_committer = destination(s3).create_global_committer(epoch)
+        global_committer.commit([global_committer.combine(uploads[epoch.run])])
         destination(s3).clean_up(epoch, committed=True)
 
     assert ids(s3) == [1, 2]
@@ -202,8 +203,8 @@ def test_two_runs_at_once_commit_one_of_them() -> None:
     assert s3.pending == set()
 
 
-def test_the_sweep_takes_only_its_own() -> None:
-    """Not another query's uploads, not those of a later batch, not anybody else's; nor their objects."""
+def test_the_sweep_removes_only_leftovers_of_its_query() -> None:
+    """Nothing of other queries, of later batches or of other programs."""
     s3 = FakeS3()
     kept = [
         prepared(s3, Epoch("other", "r", 0), 1),
@@ -220,15 +221,15 @@ def test_the_sweep_takes_only_its_own() -> None:
     epoch = Epoch("q", "r1", 7)
     commit(s3, epoch).commit(prepared(s3, epoch, 7))
 
-    assert set(s3.uploads) == {foreign, *(each[0].upload for each in kept)}
-    assert not any(each[0].upload in s3.uploads for each in swept)
-    # What no note names is not the sink's to remove, whatever its name.
+    assert set(s3.uploads) == {foreign, *(each[0].upload_id for each in kept)}
+    assert not any(each[0].upload_id in s3.uploads for each in swept)
+    # The sweep removes only objects on a pending list, whatever their names.
     assert "events/part-00000_q_00000000000000000003_r0_0_0000.jsonl" in s3.objects
     assert ids(s3) == [7]
 
 
-def test_a_sweep_that_is_refused_is_made_up_for_later() -> None:
-    """The commit stands; the next one removes what is left."""
+def test_a_failed_sweep_is_repeated_by_the_next_commit() -> None:
+    """The epoch is committed all the same."""
     s3 = FakeS3()
     first, second = Epoch("q", "r1", 0), Epoch("q", "r1", 1)
     orphan = prepared(s3, first, 1, attempt=3)
@@ -236,7 +237,7 @@ def test_a_sweep_that_is_refused_is_made_up_for_later() -> None:
         refusal("AccessDenied", 403) if operation == "list_multipart_uploads" else None
     )
     assert commit(s3, first).commit(prepared(s3, first, 1))
-    assert orphan[0].upload in s3.uploads
+    assert orphan[0].upload_id in s3.uploads
     s3.fault = lambda _number, _operation: None
     commit(s3, second).commit(prepared(s3, second, 2))
 
@@ -245,32 +246,32 @@ def test_a_sweep_that_is_refused_is_made_up_for_later() -> None:
     assert ids(s3) == [1, 2]
 
 
-def test_an_upload_that_is_gone_fails_the_commit_with_its_key() -> None:
-    """Aborted by a rule of the bucket, say. Nothing of the epoch counts."""
+def test_a_missing_upload_fails_the_commit() -> None:
+    """It may have been aborted by a rule of the bucket. The error has its key; the epoch is not committed."""
     s3 = FakeS3()
     epoch = Epoch("q", "r", 0)
     uploads = prepared(s3, epoch, 1) + prepared(s3, epoch, 2, attempt=1)
-    del s3.uploads[uploads[1].upload]
+    del s3.uploads[uploads[1].upload_id]
     with pytest.raises(CommitError, match=r"CompleteMultipartUpload of s3://lake/events/part.*NoSuchUpload"):
         commit(s3, epoch).commit(uploads)
 
-    assert files(s3) == []
+    assert committed_keys(s3) == []
 
 
-def test_nothing_more_is_begun_after_a_failure() -> None:
-    """With S3 out and thousands of uploads, each would be tried for a while before the reason is told."""
+def test_no_upload_is_completed_after_a_failure() -> None:
+    """While S3 is down, the retries of thousands of uploads would delay the error."""
     s3 = FakeS3()
     epoch = Epoch("q", "r", 0)
     uploads = prepared(s3, epoch, 1) + prepared(s3, epoch, 2, attempt=1)
-    s3.fault = broken(refusal("AccessDenied", 403), at="complete_multipart_upload")
+    s3.fault = faults(refusal("AccessDenied", 403), at="complete_multipart_upload")
     with pytest.raises(CommitError, match="AccessDenied"):
         commit(s3, epoch).commit(uploads)
 
     assert [name for name, _ in s3.calls].count("complete_multipart_upload") == 1
 
 
-def test_what_is_completed_is_not_completed_again() -> None:
-    """When others have to be tried again."""
+def test_completed_uploads_are_not_completed_again() -> None:
+    """When the commit is tried again for others."""
     s3 = FakeS3()
     epoch = Epoch("q", "r", 0)
     uploads = prepared(s3, epoch, 1) + prepared(s3, epoch, 2, attempt=1)
@@ -291,12 +292,12 @@ def test_what_is_completed_is_not_completed_again() -> None:
 
 
 @pytest.mark.parametrize("arrives", ["before the abort", "at the end"])
-def test_a_failed_batch_write_can_never_count(arrives: str) -> None:
-    """Its manifest was sent, and comes when all is removed: an empty one is there."""
+def test_a_failed_batch_write_is_never_committed(arrives: str) -> None:
+    """Its manifest may arrive after the abort: by then an empty one exists."""
     s3 = FakeS3(delay=10**9)
     epoch = Epoch(None, "w", None)
     uploads = prepared(s3, epoch, 1)
-    s3.fault = broken(None, "late", *[refusal("SlowDown", 503)] * 99, at="put_object")
+    s3.fault = faults(None, "late", *[refusal("SlowDown", 503)] * 99, at="put_object")
     with pytest.raises(CommitError):
         commit(s3, epoch).commit(uploads)
     s3.fault = lambda _number, _operation: None
@@ -306,32 +307,32 @@ def test_a_failed_batch_write_can_never_count(arrives: str) -> None:
     commit(s3, epoch).abort(uploads)
     s3.settle()
 
-    assert files(s3) == []
+    assert committed_keys(s3) == []
     assert s3.data == set()
     assert s3.pending == set()
 
 
-def test_a_server_without_conditional_writes_is_asked_first() -> None:
-    """And its manifest is put if there is none."""
+def test_a_server_without_conditional_writes() -> None:
+    """The sink checks whether the manifest exists before it puts it."""
     s3 = FakeS3(conditional=False)
-    store = Store("lake", CONNECTION, client=lambda _, __: s3, retrier=retrier())
+    made = bucket(s3)
 
-    assert store.put_new("a", b"1")
-    assert not store.put_new("a", b"2")
+    assert made.put_if_absent("a", b"1")
+    assert not made.put_if_absent("a", b"2")
     assert s3.objects["a"] == b"1"
 
 
 def test_a_conflict_of_conditional_writes_is_tried_again() -> None:
-    """S3 says so while another write of the key is under way."""
+    """S3 answers with it while another write to the same key is running."""
     s3 = FakeS3()
-    s3.fault = broken(refusal("ConditionalRequestConflict", 409), at="put_object")
-    store = Store("lake", CONNECTION, client=lambda _, __: s3, retrier=retrier())
+    s3.fault = faults(refusal("ConditionalRequestConflict", 409), at="put_object")
+    made = bucket(s3)
 
-    assert store.put_new("a", b"1")
+    assert made.put_if_absent("a", b"1")
 
 
-def test_an_answer_without_what_matters_is_not_believed() -> None:
-    """A listing that was cut short would hide files, a completion with an error inside would lose one."""
+def test_an_answer_without_a_required_field_is_damaged() -> None:
+    """A truncated listing would hide files, and a completion with an error inside would lose one."""
 
     class Cut(FakeS3):
         def _do_list_objects_v2(self, **_: Any) -> Any:
@@ -340,24 +341,24 @@ def test_an_answer_without_what_matters_is_not_believed() -> None:
         def _do_complete_multipart_upload(self, **_: Any) -> Any:
             return {}
 
-    store = Store("lake", CONNECTION, client=lambda _, __: Cut(), retrier=retrier())
+    made = bucket(Cut())
     with pytest.raises(ServiceError, match="the answer has no IsTruncated"):
-        list(store.keys("events/"))
+        list(made.keys("events/"))
     with pytest.raises(ServiceError, match="the answer has no ETag"):
-        store.complete_upload("events/x", "u", [])
+        made.complete_upload("events/x", "u", [])
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"version": 1}', b'{"version": 2}', b"[]"])
 def test_a_manifest_that_cannot_be_read_is_an_error(text: bytes) -> None:
-    """Guessing would lose or double an epoch."""
+    """To guess would lose or repeat an epoch."""
     s3 = FakeS3()
     s3.objects["events/_sluice/q/00000000000000000000.json"] = text
     with pytest.raises(CommitError, match="manifest events/_sluice/q/"):
-        files(s3)
+        committed_keys(s3)
 
 
 def test_committed_files_checks_its_arguments() -> None:
-    """As source and sink do."""
+    """Like the options of source and sink."""
     with pytest.raises(OptionError, match="option 'path' is 'events'"):
         sluice.committed_files("events")
     with pytest.raises(OptionError, match="did you mean 'region'"):
@@ -365,7 +366,7 @@ def test_committed_files_checks_its_arguments() -> None:
 
 
 def test_the_package_is_light() -> None:
-    """`import sluice` brings neither Spark nor an SDK."""
+    """`import sluice` imports neither Spark nor the SDK."""
     code = (
         "import sys, sluice\n"
         "assert sluice.committed_files\n"

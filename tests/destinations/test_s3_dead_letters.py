@@ -1,4 +1,4 @@
-"""Dead letters in S3: which objects, when, and what is done when S3 does not take them."""
+"""Dead letters in S3: names and times of objects, and refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINESIS = {"destination": "kinesis", "streamName": "orders", "region": "eu-west-
 
 
 class Bucket:
-    """Takes objects, after the failures that a test hands it."""
+    """Stores objects, after a number of failures."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -57,16 +57,16 @@ def queue(bucket: Bucket, path: str = "s3://letters/of/orders/", **changes: Any)
     [("s3://letters/of/orders/", "of/orders/"), ("s3://letters", ""), ("s3://letters/", "")],
 )
 def test_a_flush_puts_one_object_below_the_prefix(path: str, prefix: str) -> None:
-    """All letters of a task that fit into memory; a second flush has a name of its own, an empty one none."""
+    """It holds the dead letters since the last flush. Without any, nothing is put."""
     bucket = Bucket()
-    letters = queue(bucket, path)
+    dead_letters = queue(bucket, path)
     for data in (b"1", b"2"):
-        letters.add(DeadLetter("r", data))
+        dead_letters.add(DeadLetter("r", data))
     assert bucket.objects == {}
-    letters.flush()
-    letters.flush()
-    letters.add(DeadLetter("r", b"3"))
-    letters.flush()
+    dead_letters.flush()
+    dead_letters.flush()
+    dead_letters.add(DeadLetter("r", b"3"))
+    dead_letters.flush()
 
     assert bucket.objects == {
         ("letters", prefix + NAME.format(0)): ["MQ==", "Mg=="],
@@ -75,49 +75,49 @@ def test_a_flush_puts_one_object_below_the_prefix(path: str, prefix: str) -> Non
 
 
 def test_memory_is_bounded() -> None:
-    """Letters beyond the size of an object are put before the task's end."""
+    """When the object size is reached, an object is put before the task's end."""
     bucket = Bucket()
-    letters = queue(bucket, object_size=1000)
+    dead_letters = queue(bucket, object_size=1000)
     for n in range(100):
-        letters.add(DeadLetter("r", str(n).encode()))
-        assert len(letters._lines) < 1200
-    letters.flush()
+        dead_letters.add(DeadLetter("r", str(n).encode()))
+        assert len(dead_letters._lines) < 1200
+    dead_letters.flush()
 
     assert len(bucket.objects) > 5
     assert sum(map(len, bucket.objects.values())) == 100
 
 
-def test_a_busy_service_is_waited_for() -> None:
-    """Throttling and lost connections are retried; then the letters are there, once."""
+def test_transient_errors_are_retried() -> None:
+    """Throttling and lost connections. Each dead letter is stored once."""
     bucket = Bucket(refusal("SlowDown", 503), sdk.ConnectionClosedError(endpoint_url="http://s3.test"))
-    letters = queue(bucket)
-    letters.add(DeadLetter("r", b"1"))
-    letters.flush()
+    dead_letters = queue(bucket)
+    dead_letters.add(DeadLetter("r", b"1"))
+    dead_letters.flush()
 
     assert list(bucket.objects.values()) == [["MQ=="]]
 
 
 def test_a_refusal_fails_the_task_and_names_the_option() -> None:
-    """No access, no bucket: the epoch must not commit."""
-    letters = queue(Bucket(refusal("AccessDenied", 403)))
-    letters.add(DeadLetter("r", b"1"))
+    """Without access, for example. The epoch is not committed."""
+    dead_letters = queue(Bucket(refusal("AccessDenied", 403)))
+    dead_letters.add(DeadLetter("r", b"1"))
     with pytest.raises(ServiceError, match=r"PutObject of s3://letters/of/orders/.* \(deadLetterPath\)"):
-        letters.flush()
+        dead_letters.flush()
 
 
-def test_what_was_not_flushed_is_dropped() -> None:
-    """A task that fails puts nothing at its end."""
+def test_close_drops_what_was_not_flushed() -> None:
+    """A failed task puts nothing at its end."""
     bucket = Bucket()
-    letters = queue(bucket)
-    letters.add(DeadLetter("r", b"1"))
-    letters.close()
-    letters.flush()
+    dead_letters = queue(bucket)
+    dead_letters.add(DeadLetter("r", b"1"))
+    dead_letters.close()
+    dead_letters.flush()
 
     assert bucket.objects == {}
 
 
-def test_the_path_says_which_queue_it_is(tmp_path: Path) -> None:
-    """A directory, also as file URL; S3 by its scheme; none without the option."""
+def test_the_path_selects_the_queue(tmp_path: Path) -> None:
+    """A directory, also as a file URL; S3 for its scheme; none without the option."""
 
     def made(path: str) -> Any:
         create = read_async_sink(KINESIS | {"deadLetterPath": path}).dead_letters

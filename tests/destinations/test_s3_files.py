@@ -1,4 +1,4 @@
-"""Destination s3, one task: which files there are, what is in them, and what is in memory meanwhile."""
+"""Destination s3, one task: its files, what they hold, and how much is in memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_s3 import FakeS3, destination, refusal
+from fake_s3 import FakeS3, bucket, destination, refusal
 from pyspark.sql import types as t
 
 from sluice.destinations.s3 import upload, writer
-from sluice.destinations.s3.bucket import Store
 from sluice.destinations.s3.upload import PART_SIZE, PartSender, PartStream
 from sluice.errors import InvalidRecordError, OptionError, ServiceError
 from sluice.sink import Epoch, Origin
@@ -39,7 +38,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
 
 
 def written(s3: FakeS3, kinds: t.StructType, *batches: pa.RecordBatch, **settings: Any) -> dict[str, bytes]:
-    """What is below the path when a task's rows are committed; keys without the path."""
+    """The files below the path after a task's rows were committed, by key relative to the path."""
     made = destination(s3, **settings)
     task = made.create_writer(kinds, ORIGIN)
     for each in batches:
@@ -54,7 +53,7 @@ def written(s3: FakeS3, kinds: t.StructType, *batches: pa.RecordBatch, **setting
 
 
 def test_a_task_without_rows_makes_no_upload() -> None:
-    """Not even a request; so does a schema that is only looked at."""
+    """It makes no request at all. This is also how the driver checks a schema."""
     s3 = FakeS3()
     task = destination(s3).create_writer(LONG, ORIGIN)
     task.write(batch(id=pa.array([], pa.int64())))
@@ -65,8 +64,8 @@ def test_a_task_without_rows_makes_no_upload() -> None:
     assert s3.calls == []
 
 
-def test_names_say_whose_rows_they_are() -> None:
-    """Query, batch, run, partition, attempt and number: no two attempts ever have the same."""
+def test_the_names_of_files() -> None:
+    """Query, batch, run, partition, attempt and number: no two attempts use the same name."""
     found = written(FakeS3(), LONG, batch(id=[1]))
 
     assert found == {
@@ -75,7 +74,7 @@ def test_names_say_whose_rows_they_are() -> None:
 
 
 def test_json_lines_are_as_spark_writes_them() -> None:
-    """Nulls left out, timestamps in UTC, decimals as numbers, what is no number as its name."""
+    """Without nulls; timestamps in UTC, decimals as numbers, NaN and infinities as strings."""
     nested = pa.struct([("x", pa.float64()), ("y", pa.string())])
     rows = batch(
         id=[1, None],
@@ -87,7 +86,7 @@ def test_json_lines_are_as_spark_writes_them() -> None:
         at=pa.array(
             [datetime(2026, 11, 21, 10, 0, 0, 1, timezone.utc), None], pa.timestamp("us", "Asia/Tokyo")
         ),
-        local=[datetime(2026, 11, 21, 10, 0, 0, 1), None],  # noqa: DTZ001 - has none
+        local=[datetime(2026, 11, 21, 10, 0, 0, 1), None],  # noqa: DTZ001 - a timestamp_ntz
         reals=pa.array([[float("inf"), None, 1.5], None]),
         map=pa.array([[("k", float("nan")), ("n", None)], None], pa.map_(pa.string(), pa.float64())),
         nested=pa.array([{"x": float("nan"), "y": None}, None], nested),
@@ -126,7 +125,7 @@ def test_json_lines_are_as_spark_writes_them() -> None:
 
 
 def test_compression() -> None:
-    """By the option; the name says which."""
+    """The file's extension names it."""
     ids = list(range(5000))
     (plain,) = written(FakeS3(), LONG, batch(id=ids)).values()
     ((name, packed),) = written(FakeS3(), LONG, batch(id=ids), compression="gzip").items()
@@ -149,8 +148,8 @@ def test_compression() -> None:
         assert found == ("uncompressed" if compression == "none" else compression)
 
 
-def test_rows_go_where_their_partition_is() -> None:
-    """In the order they had; partition columns are in the path, not in the file; names as in the schema."""
+def test_partitions() -> None:
+    """Rows keep their order. The path has the partition columns, spelled as in the schema."""
     rows = batch(
         id=[0, 1, 2, 3, 4, 5, 6],
         Land=["DE", "a/b", None, "", "DE", "é=%", "a/b"],
@@ -184,8 +183,8 @@ def test_rows_go_where_their_partition_is() -> None:
         (("id", "real", "text"), "no column is left"),
     ],
 )
-def test_columns_that_make_no_directory_are_refused(columns: tuple[str, ...], message: str) -> None:
-    """Before any row."""
+def test_columns_that_cannot_partition_are_refused(columns: tuple[str, ...], message: str) -> None:
+    """Before any row is written."""
     kinds = schema(id=t.LongType(), real=t.DoubleType(), text=t.StringType())
     with pytest.raises(OptionError, match=message):
         destination(FakeS3(), partition_by=columns).create_writer(kinds, ORIGIN)
@@ -200,7 +199,7 @@ def test_columns_that_make_no_directory_are_refused(columns: tuple[str, ...], me
     ],
 )
 def test_columns_that_a_file_cannot_hold_are_refused(kind: t.DataType, shown: str) -> None:
-    """Before any row, with the type inside that is to blame."""
+    """Before any row is written. The message has the unsupported type inside the column's type."""
     with pytest.raises(OptionError, match=f"format jsonl, takes .*: column 'x' is {shown}"):
         destination(FakeS3()).create_writer(schema(id=t.LongType(), x=kind), ORIGIN)
     if not isinstance(kind, t.StructType):
@@ -211,15 +210,15 @@ def test_columns_that_a_file_cannot_hold_are_refused(kind: t.DataType, shown: st
 
 
 def test_a_partition_whose_name_is_too_long_is_refused() -> None:
-    """S3 takes 1024 bytes."""
+    """A key has at most 1024 bytes."""
     kinds = schema(id=t.LongType(), text=t.StringType())
     task = destination(FakeS3(), partition_by=("text",)).create_writer(kinds, ORIGIN)
     with pytest.raises(InvalidRecordError, match=r"a key of 1[0-9]{3} bytes"):
         task.write(batch(id=[1], text=["é" * 500]))
 
 
-def test_files_that_are_open_are_bounded() -> None:
-    """For another one, that used least recently is ended; its rows come in another file later."""
+def test_the_number_of_open_files_is_bounded() -> None:
+    """To open another one, the least recently used is ended. More rows for its partition go to a new file."""
     kinds = schema(id=t.LongType(), part=t.LongType())
     s3 = FakeS3()
     made = destination(s3, partition_by=("part",), max_open_files=2)
@@ -233,8 +232,8 @@ def test_files_that_are_open_are_bounded() -> None:
 
 
 def test_files_end_when_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """maxFileSize, give or take what one write holds; all rows are there."""
-    monkeypatch.setattr(writer, "_HELD", 1000)
+    """At `maxFileSize`, or later by the size of one write."""
+    monkeypatch.setattr(writer, "_MAX_BUFFERED", 1000)
     for file_format in ("jsonl", "parquet"):
         s3 = FakeS3()
         batches = [batch(id=range(n * 1000, n * 1000 + 1000)) for n in range(10)]
@@ -246,7 +245,7 @@ def test_files_end_when_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_row_group_holds_several_batches() -> None:
-    """Small batches do not make small row groups."""
+    """Small batches are put together, so that row groups are not small."""
     s3 = FakeS3()
     batches = [batch(id=range(n * 100, n * 100 + 100)) for n in range(10)]
     ((_, body),) = written(s3, LONG, *batches, file_format="parquet", compression="none").items()
@@ -256,31 +255,31 @@ def test_a_row_group_holds_several_batches() -> None:
     assert file.read().column("id").to_pylist() == list(range(1000))
 
 
-def test_arrow_data_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over all files of a task, whichever they are in."""
-    monkeypatch.setattr(writer, "_HELD", 10_000)
+def test_buffered_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all open files of a task."""
+    monkeypatch.setattr(writer, "_MAX_BUFFERED", 10_000)
     kinds = schema(id=t.LongType(), part=t.LongType())
     made = destination(FakeS3(), partition_by=("part",), max_open_files=3)
     task = made.create_writer(kinds, ORIGIN)
     for number in range(50):
         ids = range(number * 100, number * 100 + 100)
         task.write(batch(id=ids, part=[(each + number) % 7 for each in ids]))
-        held = sum(rows.nbytes for file in task._open.values() for rows in file.held)
-        assert held == task._held
+        held = sum(rows.nbytes for file in task._open.values() for rows in file.buffered)
+        assert held == task._buffered
         assert held < 12_000
     assert sum(each.rows for each in task.prepare_commit()) == 5000
 
 
 def test_parts_are_large_enough_and_in_order() -> None:
-    """All but the last of the same size, whatever sizes are written; bytes are what was written."""
+    """All parts but the last have the same size, whatever the sizes of the writes."""
     s3 = FakeS3()
-    store: Any = Store("lake", None, client=lambda _, __: s3)  # type: ignore[arg-type]
+    made = bucket(s3)
     with ThreadPoolExecutor(4) as pool:
-        stream = PartStream(PartSender(store, pool, 4), "events/x", "any")
+        stream = PartStream(PartSender(made, pool, 4), "events/x", "any")
         data = bytes(range(256)) * (MIB // 256)
         for times in (1, 20, 3, 0, 5):
             assert stream.write(data * times) == times * MIB
-        stream.end()
+        stream.finish()
         parts = stream.parts()
     ((_, sent),) = s3.uploads.values()
 
@@ -291,7 +290,7 @@ def test_parts_are_large_enough_and_in_order() -> None:
 
 
 def test_parts_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that is faster than S3 waits for it."""
+    """A task that writes faster than S3 accepts parts has to wait."""
     monkeypatch.setattr(upload, "PART_SIZE", 1000)
     gate, taken = threading.Semaphore(0), threading.Semaphore(0)
     s3 = FakeS3()
@@ -302,27 +301,27 @@ def test_parts_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             assert gate.acquire(timeout=30)
 
     s3.fault = hold
-    store: Any = Store("lake", None, client=lambda _, __: s3)  # type: ignore[arg-type]
+    made = bucket(s3)
     with ThreadPoolExecutor(4) as pool:
-        stream = PartStream(PartSender(store, pool, 4), "events/x", "any")
+        stream = PartStream(PartSender(made, pool, 4), "events/x", "any")
         thread = threading.Thread(target=lambda: stream.write(bytes(9000)))
         thread.start()
         for _ in range(4):
-            assert taken.acquire(timeout=30)
-        thread.join(1)
+            assert taken.acquire(timeout=120)
+        thread.join(0.05)
         assert thread.is_alive()
         assert len(stream._sent) <= 4
-        gate.release()  # one is done: there is room for one more
-        assert taken.acquire(timeout=30)
+        gate.release()  # one part is sent: there is room for another
+        assert taken.acquire(timeout=120)
         for _ in range(20):
             gate.release()
-        thread.join(30)
-        stream.end()
+        thread.join(120)
+        stream.finish()
         assert len(stream.parts()) == 9
 
 
-def test_a_part_that_is_refused_fails_the_task_and_abort_leaves_nothing() -> None:
-    """At the latest when the rest is written; an abort that is refused is nobody's concern."""
+def test_a_refused_part_fails_the_task_and_abort_removes_the_upload() -> None:
+    """At the latest in `prepare_commit`. A refused abort raises nothing."""
     s3 = FakeS3()
     s3.fault = lambda _number, operation: refusal("AccessDenied", 403) if operation == "upload_part" else None
     task = destination(s3).create_writer(LONG, ORIGIN)
@@ -341,9 +340,9 @@ def test_a_part_that_is_refused_fails_the_task_and_abort_leaves_nothing() -> Non
 
 
 def test_an_early_failure_ends_a_long_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not write to its end what can never be committed."""
+    """The task does not go on to write what can never be committed."""
     monkeypatch.setattr(upload, "PART_SIZE", 1000)
-    monkeypatch.setattr(writer, "_HELD", 1000)
+    monkeypatch.setattr(writer, "_MAX_BUFFERED", 1000)
     s3 = FakeS3()
     s3.fault = lambda _number, operation: refusal("AccessDenied", 403) if operation == "upload_part" else None
     task = destination(s3).create_writer(LONG, ORIGIN)

@@ -1,4 +1,4 @@
-"""Destination s3 under whatever may happen: rows are there once, and nothing else is left."""
+"""Destination s3 under arbitrary failures: each row is committed once, and nothing else is left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from fake_s3 import Crash, FakeS3, destination, files, refusal, retrier, rows
+from fake_s3 import Crash, FakeS3, committed_keys, committed_rows, destination, refusal, retrier
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
@@ -28,7 +28,7 @@ KINDS = ("crash-before", "crash-after", "lost", "late", "busy", "outage", "forbi
 
 @dataclass
 class Faults:
-    """The faults to come: after so many calls without one, of which kind."""
+    """Faults in order: each with the number of calls before it that succeed, and its kind."""
 
     planned: list[tuple[int, str]]
     _calm: int = 0
@@ -48,7 +48,7 @@ class Faults:
         if kind == "late" and operation != "put_object":
             kind = "lost"
         event(f"{kind} at {operation}")
-        if kind == "outage":  # more than one call is tried again, less than a commit is
+        if kind == "outage":  # longer than the retries of a call, shorter than those of a commit
             self._outage = 9
         if kind in ("busy", "outage"):
             return refusal("SlowDown", 503)
@@ -57,10 +57,12 @@ class Faults:
 
 @dataclass
 class Spark:
-    """A streaming query as Spark drives it: run after run until all batches are in its commit log.
+    """A streaming query as Spark runs it: run after run, until all batches are in its commit log.
 
-    `moods` say what goes wrong outside of S3: what becomes of a task, whether the driver dies before Spark
-    has logged the commit, whether commit is called twice.
+    Args:
+        s3: takes the calls.
+        moods: numbers that select failures outside of S3. A task: 3: the worker is killed; 4: another attempt
+            was faster. A commit: 1: it is called twice; 2: the driver dies before Spark has logged it.
     """
 
     s3: FakeS3
@@ -70,7 +72,7 @@ class Spark:
     attempts: int = 0
 
     def run(self, batches: int) -> None:
-        """One run, to its end or its death."""
+        """One run, until it ends or is killed."""
         self.runs += 1
         self.s3.dead = False
         try:
@@ -94,7 +96,7 @@ class Spark:
             made.commit(uploads)
             if next(self.moods) == 1:
                 made.commit(uploads)
-            return next(self.moods) != 2  # else it dies before it can log the commit
+            return next(self.moods) != 2  # else the driver dies before Spark logs the commit
         except CommitError:
             with contextlib.suppress(CommitError):
                 made.abort(uploads)
@@ -115,7 +117,7 @@ class Spark:
             except ServiceError:
                 writer.abort()
             else:
-                if mood != 4:  # else it has finished, but another attempt was quicker
+                if mood != 4:  # else another attempt was faster
                     return prepared
             finally:
                 writer.close()
@@ -123,7 +125,7 @@ class Spark:
 
 
 def contents(batch: int, partition: int) -> pa.RecordBatch:
-    """The rows of a task; some have none."""
+    """The rows of a task; some tasks have none."""
     count = (batch * 3 + partition * 2) % 4
     ids = [batch * 100 + partition * 10 + n for n in range(count)]
     return pa.RecordBatch.from_pydict(
@@ -156,12 +158,14 @@ def moods(drawn: list[int]) -> Iterator[int]:
 def test_rows_are_committed_once_and_nothing_is_left(
     faults: list[tuple[int, str]], drawn: list[int], conditional: bool, idempotent: bool
 ) -> None:
-    """Killed between any two calls and between commit and Spark's log, with answers lost or late, tasks
-    that die or come twice, commits that come twice: what counts are the rows that were sent, at every
-    moment none twice, and in the end not an upload nor an object beside them.
+    """The driver is killed between any two calls, or between the commit and Spark's log of it. Answers are
+    lost or late. Tasks fail or run twice, commits are called twice.
+
+    At any time no row is committed twice. In the end all rows are committed, and no other upload or object is
+    left.
     """
     s3 = FakeS3(conditional=conditional, idempotent=idempotent)
-    if not conditional:  # what is checked first and put then cannot stand a put that arrives later
+    if not conditional:  # to check first and then put is not safe from a put that arrives late
         faults = [(gap, "lost" if kind == "late" else kind) for gap, kind in faults]
     s3.fault = Faults(faults)
     spark = Spark(s3, moods(drawn))
@@ -169,8 +173,8 @@ def test_rows_are_committed_once_and_nothing_is_left(
         spark.run(BATCHES)
         s3.dead = False
         s3.fault, planned = (lambda _number, _operation: None), s3.fault
-        seen = Counter(row["id"] for row in rows(s3))
-        # The batch in hand is there as a whole, or not at all.
+        seen = Counter(row["id"] for row in committed_rows(s3))
+        # The current batch is committed as a whole, or not at all.
         assert seen in (Counter(sent(spark.logged)), Counter(sent(spark.logged + 1)))
         s3.fault = planned
     s3.fault = lambda _number, _operation: None
@@ -179,15 +183,15 @@ def test_rows_are_committed_once_and_nothing_is_left(
     spark.run(BATCHES + 2)
 
     assert spark.logged == BATCHES + 2
-    assert Counter(row["id"] for row in rows(s3)) == Counter(sent(BATCHES + 2))
+    assert Counter(row["id"] for row in committed_rows(s3)) == Counter(sent(BATCHES + 2))
     assert s3.uploads == {}
-    assert s3.data == set(files(s3))
+    assert s3.data == set(committed_keys(s3))
     assert s3.pending == set()
 
 
 @dataclass
 class Write:
-    """A batch write as Spark drives it."""
+    """A batch write as Spark runs it."""
 
     s3: FakeS3
     outcome: str = ""
@@ -213,15 +217,15 @@ class Write:
             self.outcome = "done"
         except (CommitError, ServiceError):
             self.outcome = "failed"
-            self.s3.fault = lambda _number, _operation: None  # what abort can reach
+            self.s3.fault = lambda _number, _operation: None  # so that the abort succeeds
             made.abort(prepared)
             made.abort(prepared)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from(KINDS)), max_size=4))
-def test_a_batch_write_is_there_or_not(faults: list[tuple[int, str]]) -> None:
-    """Said to be done: all rows. Said to have failed: none, now and whatever arrives late. Killed: either."""
+def test_a_batch_write_is_committed_as_a_whole(faults: list[tuple[int, str]]) -> None:
+    """After a success all rows; after a failure none, even if calls arrive late; if it was killed, either."""
     s3 = FakeS3()
     s3.fault = Faults(faults)
     write = Write(s3)
@@ -229,14 +233,14 @@ def test_a_batch_write_is_there_or_not(faults: list[tuple[int, str]]) -> None:
     s3.dead = False
     s3.fault = lambda _number, _operation: None
     s3.settle()
-    found = sorted(row["id"] for row in rows(s3))
+    found = sorted(row["id"] for row in committed_rows(s3))
     event(write.outcome)
 
     assert found in ([[]] if write.outcome == "failed" else [sent(2)[-len(found) :], []])
     if write.outcome == "done":
         assert found == sorted(sent(2)[len(sent(1)) :])
     if write.outcome != "killed":
-        assert s3.data == set(files(s3))
+        assert s3.data == set(committed_keys(s3))
         assert s3.uploads == {} or write.outcome == "done"  # S3 may have refused the sweep
     if write.outcome == "failed":
         assert s3.pending == set()

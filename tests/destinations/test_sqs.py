@@ -1,4 +1,4 @@
-"""The destination sqs: requests, refusals, sizes, and FIFO order in bad weather."""
+"""Destination sqs: requests, refusals, sizes, and FIFO order despite failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def destination(
 
 
 def results(accepted: Sequence[int], *failed: tuple[int, str, bool]) -> Any:
-    """The answer of the service: ids that were accepted, and (id, code, is it the sender's fault)."""
+    """An answer: the ids of accepted messages, and (id, code, sender's fault) of failed ones."""
     return answer(
         {
             "Successful": [{"Id": str(n), "MessageId": "m", "MD5OfMessageBody": "0" * 32} for n in accepted],
@@ -45,8 +45,8 @@ def results(accepted: Sequence[int], *failed: tuple[int, str, bool]) -> Any:
     )
 
 
-def test_a_request_holds_all_that_a_message_has() -> None:
-    """And nothing that it has not."""
+def test_a_request_holds_all_fields_of_a_message() -> None:
+    """Except for those that are None."""
     made, service = destination(lambda _, __: results([0, 1]))
     full = SqsMessage("a", "g", "d", 7, {"kind": "x"})
 
@@ -69,8 +69,8 @@ def test_a_request_holds_all_that_a_message_has() -> None:
     }
 
 
-def test_refused_entries_are_found_by_their_id() -> None:
-    """In whatever order the service tells them; they keep theirs."""
+def test_results_belong_to_messages_by_id() -> None:
+    """In any order. Refused messages keep theirs."""
     entries = [SqsMessage(each) for each in "abc"]
     made, _ = destination(
         lambda _, __: results([1], (2, "InternalError", False), (0, "RequestThrottled", False))
@@ -82,16 +82,16 @@ def test_refused_entries_are_found_by_their_id() -> None:
 
 
 @pytest.mark.parametrize("code", ["RequestThrottled", "KmsThrottled", "ThrottlingException"])
-def test_too_much_at_once_passes_whoever_is_blamed(code: str) -> None:
-    """SQS counts being throttled as the sender's fault."""
+def test_a_throttled_message_is_sent_again(code: str) -> None:
+    """Although SQS marks throttling as the sender's fault."""
     made, _ = destination(lambda _, __: results([1], (0, code, True)))
 
     assert made.submit(AB).failed == [AB[0]]
 
 
 @pytest.mark.parametrize("code", ["InvalidParameterValue", "InvalidMessageContents", "Unheard"])
-def test_what_is_the_senders_fault_is_refused_for_good(code: str) -> None:
-    """It would be refused again, so it is not tried for fifteen minutes; the service's reason is kept."""
+def test_a_message_refused_by_the_senders_fault_is_rejected(code: str) -> None:
+    """It would be refused again. The rejection has the service's message."""
     made, _ = destination(lambda _, __: results([1], (0, code, True)))
     result = made.submit(AB)
 
@@ -99,8 +99,8 @@ def test_what_is_the_senders_fault_is_refused_for_good(code: str) -> None:
     assert result.rejected == [Rejection(AB[0], f"{code}: because")]
 
 
-def test_a_code_that_speaks_of_the_queue_is_fatal() -> None:
-    """No message will be accepted: none becomes a dead letter for it."""
+def test_a_message_with_a_code_about_the_queue_is_fatal() -> None:
+    """No message will be accepted, so none becomes a dead letter."""
     made, _ = destination(lambda _, __: results([1], (0, "KmsDisabled", True)))
     with pytest.raises(ServiceError, match=r"of orders .*KmsDisabled: because") as caught:
         made.submit(AB)
@@ -108,8 +108,8 @@ def test_a_code_that_speaks_of_the_queue_is_fatal() -> None:
     assert made.is_fatal(caught.value)
 
 
-def test_a_message_refused_for_good_fails_the_task() -> None:
-    """Unless there is a dead letter queue; the others of its batch are in the queue all the same."""
+def test_a_rejected_message_fails_the_task() -> None:
+    """Without a dead letter queue. The other messages of its request were accepted."""
     FakeService("sqs", lambda _, __: results([1], (0, "InvalidMessageContents", True)))
     with pytest.raises(
         InvalidRecordError, match=r"sqs queue 'orders': 1 record was refused .*InvalidMessageC"
@@ -118,7 +118,7 @@ def test_a_message_refused_for_good_fails_the_task() -> None:
 
 
 def test_a_message_without_a_result_is_sent_again() -> None:
-    """No word is no success."""
+    """It is not known to have been accepted."""
     made, _ = destination(lambda _, __: results([1]))
     result = made.submit(AB)
 
@@ -127,7 +127,7 @@ def test_a_message_without_a_result_is_sent_again() -> None:
 
 @pytest.mark.parametrize("number", ["7", "x"])
 def test_a_result_for_no_message_is_a_damaged_answer(number: str) -> None:
-    """The batch goes again."""
+    """The batch is sent again."""
     made, _ = destination(lambda _, __: answer({"Successful": [{"Id": number}], "Failed": []}))
     with pytest.raises(ServiceError, match="a result for no message") as caught:
         made.submit(AB)
@@ -138,8 +138,8 @@ def test_a_result_for_no_message_is_a_damaged_answer(number: str) -> None:
 @pytest.mark.parametrize(
     "code", ["AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "InvalidAddress"]
 )
-def test_a_queue_that_is_not_there_is_fatal(code: str) -> None:
-    """By all the names the service has for it."""
+def test_a_missing_queue_is_fatal(code: str) -> None:
+    """With all error codes that SQS has for it."""
     made, _ = destination(lambda _, __: refusal(f"com.amazonaws.sqs#{code}"))
     with pytest.raises(ServiceError, match="orders") as caught:
         made.submit(AB)
@@ -148,8 +148,8 @@ def test_a_queue_that_is_not_there_is_fatal(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["RequestThrottled", "KmsThrottled"])
-def test_a_queue_that_is_busy_is_not(code: str) -> None:
-    """Throttling of a whole request passes, by the names SQS has for it."""
+def test_a_throttled_request_is_not_fatal(code: str) -> None:
+    """With the error codes that only SQS has for it."""
     made, _ = destination(lambda _, __: refusal(f"com.amazonaws.sqs#{code}"))
     with pytest.raises(ServiceError) as caught:
         made.submit(AB)
@@ -158,7 +158,7 @@ def test_a_queue_that_is_busy_is_not(code: str) -> None:
 
 
 def test_sizes_count_attributes() -> None:
-    """The body, and of each attribute name, type and value, in bytes of UTF-8."""
+    """The body, and the name, type and value of each attribute, in UTF-8."""
     made, _ = destination(lambda _, __: results([]))
 
     assert made.size_in_bytes(SqsMessage("grün", "group", "dedup", 3)) == 5
@@ -167,8 +167,8 @@ def test_sizes_count_attributes() -> None:
     )
 
 
-def test_the_region_is_the_queues_unless_another_is_given() -> None:
-    """A request signed for another region than the queue's would be refused."""
+def test_the_default_region_is_that_of_the_url() -> None:
+    """SQS refuses requests that are signed for another region than the queue's."""
     seen = []
 
     def client(connection: ConnectionConfig, service: str) -> Any:
@@ -183,7 +183,7 @@ def test_the_region_is_the_queues_unless_another_is_given() -> None:
 
 
 def test_the_limits_and_the_name() -> None:
-    """10 messages, 1 MiB a request and a message; 50 requests in flight, 5,000 messages buffered."""
+    """A request: 10 messages, 1 MiB. A message: 1 MiB. 50 requests in flight, 5,000 messages buffered."""
     setup = read_async_sink(OPTIONS | FIFO)
     config = setup.config
 
@@ -198,7 +198,7 @@ def test_the_limits_and_the_name() -> None:
     "url", ["https://sqs.eu-west-1.amazonaws.com/1/q", "http://127.0.0.1:5000/1/q_-.fifo"]
 )
 def test_urls_of_queues(url: str) -> None:
-    """Those of the service, of emulators and of gateways."""
+    """The URLs of AWS, of emulators and of gateways."""
     assert read_sink(OPTIONS | {"destination": "sqs", "queueUrl": url}).destination
 
 
@@ -214,7 +214,7 @@ def test_urls_of_queues(url: str) -> None:
     ],
 )
 def test_options_that_cannot_work_are_refused(given_options: dict[str, str], message: str) -> None:
-    """By name, before anything runs."""
+    """With their names, before the query starts."""
     with pytest.raises(OptionError) as caught:
         read_sink({"destination": "sqs"} | given_options)
 
@@ -222,7 +222,7 @@ def test_options_that_cannot_work_are_refused(given_options: dict[str, str], mes
 
 
 def test_a_message_that_is_too_large_is_refused() -> None:
-    """Before it is sent; 1 MiB is fine."""
+    """Before it is sent. 1 MiB is allowed."""
     FakeService("sqs", lambda _, __: results([0]))
 
     assert write_all(SQS, pa.record_batch([pa.array(["x" * 2**20])], names=["body"])).records == 1
@@ -231,32 +231,32 @@ def test_a_message_that_is_too_large_is_refused() -> None:
 
 
 class Queue:
-    """A FIFO queue behind the SDK, in weather that is drawn: what becomes of each request.
+    """A FIFO queue that answers the SDK, with a fault for each request.
 
-    A number: the messages whose bits are set are refused. ``lost``: they are accepted and the answer is
-    lost. ``cut`` and ``throttle``: nothing is accepted.
+    A number: the messages whose bits are set are refused. ``lost``: all are accepted, and the answer is lost.
+    ``cut`` and ``throttle``: none is accepted.
     """
 
-    def __init__(self, weather: Sequence[int | str]) -> None:
-        self._weather = iter(weather)
+    def __init__(self, faults: Sequence[int | str]) -> None:
+        self._faults = iter(faults)
         self._known: set[str | None] = set()
         self.messages: list[tuple[str, int]] = []
         self.most_of_a_group = 0
 
     def respond(self, _: str, params: dict[str, Any]) -> Any:
-        fate = next(self._weather, 0)
+        fault = next(self._faults, 0)
         entries = params["Entries"]
         groups = [entry.get("MessageGroupId") for entry in entries]
         self.most_of_a_group = max([self.most_of_a_group, *(groups.count(group) for group in groups)])
-        if fate == "throttle":
+        if fault == "throttle":
             return refusal("com.amazonaws.sqs#RequestThrottled")
-        if fate == "cut":
+        if fault == "cut":
             return sdk.ConnectionClosedError(endpoint_url="http://service.test")
-        refused = fate if isinstance(fate, int) else 0
+        refused = fault if isinstance(fault, int) else 0
         accepted = [n for n in range(len(entries)) if not refused >> n & 1]
         for n in accepted:
             self._accept(entries[n])
-        if fate == "lost":
+        if fault == "lost":
             return sdk.ReadTimeoutError(endpoint_url="http://service.test")
         failed = [(n, "InternalError", False) for n in range(len(entries)) if n not in accepted]
         return results(accepted, *failed)
@@ -275,14 +275,14 @@ class Queue:
     st.integers(1, 8),
 )
 def test_a_fifo_queue_gets_each_group_in_order(
-    groups: list[str], weather: list[int | str], in_flight: int
+    groups: list[str], faults: list[int | str], in_flight: int
 ) -> None:
-    """Each message once and each group in the order of its rows, whatever is refused or lost on the way.
+    """Each message once, and each group in the order of its rows, with several requests in flight.
 
-    With several requests in flight: no message of a group is on its way while an earlier one is not
-    accepted, so none can be overtaken; a lost answer's message is known again by its deduplication id.
+    A message is sent when the one before it in its group has been accepted. If that answer was lost, the
+    queue knows the message by its deduplication id.
     """
-    queue = Queue(weather)
+    queue = Queue(faults)
     FakeService("sqs", queue.respond)
     numbers = [str(n) for n in range(len(groups))]
     batch = pa.record_batch(
@@ -302,9 +302,9 @@ def test_a_fifo_queue_gets_each_group_in_order(
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "cut"])), max_size=20))
-def test_a_standard_queue_gets_everything(weather: list[int | str]) -> None:
-    """Each message once where no answer was lost, in full requests: groups do not matter here."""
-    queue = Queue(weather)
+def test_a_standard_queue_gets_everything(faults: list[int | str]) -> None:
+    """Each message once if no answer is lost. Requests are full: messages of a group do not wait."""
+    queue = Queue(faults)
     service = FakeService("sqs", queue.respond)
     batch = pa.record_batch(
         [pa.array([str(n) for n in range(95)]), pa.array(["g"] * 95)], names=["body", "messageGroupId"]

@@ -1,4 +1,4 @@
-"""Rows as messages of a queue: columns, types, characters, and what can never be delivered."""
+"""SQS messages from rows: columns, types, characters, and invalid rows."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def attributes(*maps: dict[str, str | None] | None) -> Any:
     return pa.array([None if each is None else list(each.items()) for each in maps], PAIRS)
 
 
-def test_every_column_finds_its_place() -> None:
-    """Whatever the case of its name; what is null is left out."""
+def test_the_columns() -> None:
+    """Names are compared without regard to case. Nulls are left out."""
     assert convert(
         fifo=True,
         BODY=["a", "b"],
@@ -60,7 +60,7 @@ def test_every_column_finds_its_place() -> None:
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
 def test_a_binary_body_is_utf_8(kind: Any) -> None:
-    """A queue holds text: bytes that are none are refused, with where they are not."""
+    """Other bytes are refused; the error has the position of the first bad byte."""
     assert convert(body=pa.array(["grün €".encode()], kind)) == [SqsMessage("grün €")]
     assert "row 1 of a batch" in (message := refused(body=pa.array([b"a", b"ab\xff"], kind)))
     assert "column 'body' is not UTF-8 at byte 2" in message
@@ -85,7 +85,7 @@ def test_characters_are_those_of_the_service(text: str) -> None:
 
 @pytest.mark.parametrize("bad", ["\x00", "\x0b", "\x1f", "\ufffe", "\uffff"])
 def test_characters_that_a_queue_does_not_take_are_named(bad: str) -> None:
-    """By code and place, without the rest of the text."""
+    """With code and position, without the rest of the text."""
     message = refused(body=["secret", f"secret{bad}"])
 
     assert (
@@ -97,13 +97,13 @@ def test_characters_that_a_queue_does_not_take_are_named(bad: str) -> None:
 
 @pytest.mark.parametrize(("body", "message"), [(None, "'body' is null"), ("", "'body' is empty")])
 def test_a_message_without_a_body_is_refused(body: str | None, message: str) -> None:
-    """A queue takes none; the row is counted beyond the first slice."""
+    """The error has the number of the row, also in a batch that is converted in several steps."""
     assert message in (text := refused(body=["a"] * 1500 + [body]))
     assert "row 1500 of a batch" in text
 
 
 def test_a_group_is_required_by_a_fifo_queue_alone() -> None:
-    """A standard queue takes messages with and without one."""
+    """In a standard queue it is optional."""
     groups = pa.array(["g", None])
 
     assert [each.message_group_id for each in convert(body=["a", "b"], messageGroupId=groups)] == ["g", None]
@@ -114,7 +114,7 @@ def test_a_group_is_required_by_a_fifo_queue_alone() -> None:
 @pytest.mark.parametrize("column", ["messageGroupId", "messageDeduplicationId"])
 @pytest.mark.parametrize("value", ["", "a b", "ü", "x" * 129, "a\n"])
 def test_ids_that_a_queue_does_not_take_are_refused(column: str, value: str) -> None:
-    """1 to 128 letters, digits or punctuation of ASCII."""
+    """All but 1 to 128 letters, digits or punctuation of ASCII."""
     columns = {"messageGroupId": ["g"]} | {column: [value]}
 
     assert f"column '{column}' ({len(value)} characters)" in refused(fifo=True, body=["a"], **columns)
@@ -133,12 +133,12 @@ def test_delays_end_at_fifteen_minutes(delay: int) -> None:
     "name", ["", "a b", ".a", "a.", "a..b", "AWS.x", "aws.x", "Amazon.x", "amazon.x", "ü", "x" * 257]
 )
 def test_names_of_attributes(name: str) -> None:
-    """As the service has it; AWS and Amazon alone, or without a dot, are anyone's."""
+    """Rules of SQS. The prefixes 'AWS.' and 'Amazon.' are reserved."""
     assert "column 'attributes' has a name" in refused(body=["a"], attributes=attributes({name: "v"}))
 
 
 def test_attributes_that_fit() -> None:
-    """Up to ten; none at all are left out."""
+    """At most ten. An empty map is left out."""
     ten: dict[str, str | None] = {f"n.{n}_x-y": "v" for n in range(9)}
     ten["awsome"] = "v"
 
@@ -149,7 +149,7 @@ def test_attributes_that_fit() -> None:
 
 @pytest.mark.parametrize(("value", "what"), [("", "empty"), (None, "null")])
 def test_attributes_have_values(value: str | None, what: str) -> None:
-    """The service takes no empty ones."""
+    """SQS refuses empty values."""
     assert f"has a value that is {what}" in refused(body=["a"], attributes=attributes({"k": value}))
 
 
@@ -167,8 +167,8 @@ STANDARD = {
 FIFO = {"Body": BinaryType(), "messagegroupid": StringType(), "messageDeduplicationId": StringType()}
 
 
-def test_spark_schemas_that_fit_are_taken() -> None:
-    """Columns of other names are not written."""
+def test_valid_schemas() -> None:
+    """Columns with other names are ignored."""
     SqsRowConverter(fifo=False).open(schema(**STANDARD))
     SqsRowConverter(fifo=True).open(schema(**FIFO))
 
@@ -199,7 +199,7 @@ def test_spark_schemas_that_fit_are_taken() -> None:
     ],
 )
 def test_schemas_that_cannot_work_are_refused(fifo: bool, columns: dict[str, Any], message: str) -> None:
-    """A query with the wrong columns fails when it starts, not at its first row."""
+    """When the query starts, before its first row."""
     with pytest.raises(OptionError) as caught:
         SqsRowConverter(fifo=fifo).open(schema(**columns))
 
@@ -207,6 +207,6 @@ def test_schemas_that_cannot_work_are_refused(fifo: bool, columns: dict[str, Any
 
 
 def test_a_batch_without_a_body_is_refused_even_unopened() -> None:
-    """Whoever uses the converter by hand gets an error too."""
+    """With the same error, when `open` was not called."""
     with pytest.raises(OptionError, match="column 'body'"):
         convert(value=["a"])

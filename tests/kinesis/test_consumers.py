@@ -1,4 +1,4 @@
-"""Consumers: what becomes of each state one may be in, what is retried, what is whose to deregister."""
+"""The registrar: what it does with a consumer in each state, what it retries, and who may deregister."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 from botocore import exceptions as sdk
-from kinesis_transport import Answer, Transport, answer, refusal
+from kinesis_transport import OPTIONS, URL, Answer, Transport, answer, forget_process_state, refusal
 
-from sluice.aws import clients, endpoint_state
 from sluice.aws.clients import client_for
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.consumers import Consumer, ConsumerRegistrar, register_at_load
 from sluice.kinesis.options import SourceConfig, source_config_from_options
 from sluice.retry import Retrier
 
-URL = "http://127.0.0.1:9"
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 ARN = f"{STREAM_ARN}/consumer/me:1700000000"
 NEWER = f"{STREAM_ARN}/consumer/me:1700000009"
@@ -28,21 +26,13 @@ SUMMARY: dict[str, Any] = {"StreamDescriptionSummary": {"StreamName": "orders", 
 @pytest.fixture(autouse=True)
 def _fresh_process() -> Iterator[None]:
     yield
-    clients._clients.clear()
-    clients._sessions.clear()
-    endpoint_state._states.clear()
+    forget_process_state()
 
 
 def config_of(**options: str) -> SourceConfig:
-    base = {
-        "endpointUrl": URL,
-        "region": "eu-west-1",
-        "awsAccessKeyId": "AKIDEXAMPLE",
-        "awsSecretAccessKey": "hush",
-    }
     streams = {} if "streamName" in options else {"streamArn": STREAM_ARN}
     consumer = {} if any(key.startswith("consumerArn") for key in options) else {"consumerName": "me"}
-    return source_config_from_options(base | streams | consumer | options)
+    return source_config_from_options(OPTIONS | streams | consumer | options)
 
 
 def is_(status: str, arn: str = ARN) -> Mapping[str, Any]:
@@ -80,7 +70,7 @@ Script = Answer | Mapping[str, Any]
 
 
 class Service:
-    """Consumers over a fake transport that plays lists of answers by operation, the last one for ever."""
+    """A registrar over a fake transport, with a list of answers for each operation, the last one for ever."""
 
     def __init__(self, answers: Mapping[str, list[Script]], config: SourceConfig | None = None) -> None:
         self.left = {"DescribeStreamSummary": [SUMMARY]} | {
@@ -90,7 +80,7 @@ class Service:
         self.config = config or config_of()
         self.transport = Transport(self._next)
         self.transport.install(client_for(self.config.connection, "kinesis"))
-        # The longest waits there can be.
+        # Without jitter, every wait is the longest possible.
         retrier = Retrier(sleep=self.slept.append, jitter=lambda: 1.0)
         self.registrar = ConsumerRegistrar(self.config, retrier=retrier)
 
@@ -162,7 +152,7 @@ STATES: dict[str, tuple[dict[str, list[Script]], Consumer, list[str]]] = {
 
 @pytest.mark.parametrize("case", STATES)
 def test_a_consumer_is_used_waited_for_or_registered(case: str) -> None:
-    """Whatever its state, it is active in the end; `registered` only if it was this call that did it."""
+    """In any state, it is active in the end; `registered` tells whether this call has registered it."""
     answers, expected, operations = STATES[case]
     service = Service(answers)
     assert service.registrar.ensure("orders") == expected
@@ -170,7 +160,7 @@ def test_a_consumer_is_used_waited_for_or_registered(case: str) -> None:
 
 
 def test_calls_name_the_stream_by_its_arn() -> None:
-    """The operations of consumers know no stream's name: the ARN is looked up, once."""
+    """The operations of consumers take no stream's name, so the ARN is looked up, once."""
     answers: dict[str, list[Script]] = {DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}
     service = Service(answers, config_of(streamName="orders"))
     service.registrar.ensure("orders")
@@ -184,8 +174,8 @@ def test_calls_name_the_stream_by_its_arn() -> None:
     ]
 
 
-def test_waiting_is_that_of_the_describe_options() -> None:
-    """50 tries by default, 2 s to 5 s apart at most; then the error says what it was waiting for."""
+def test_a_consumer_is_waited_for_as_the_describe_options_say() -> None:
+    """By default 50 retries, at most 2 s to 5 s apart; then the error has the last state."""
     service = Service({DESCRIBE: [is_("CREATING")]})
     failure = service.failure()
     assert str(failure) == "DescribeStreamConsumer of orders/consumer/me: the consumer is CREATING"
@@ -213,8 +203,8 @@ FEW = {
 
 @pytest.mark.parametrize("status", ["CREATING", "DELETING"])
 @pytest.mark.parametrize("before", [[], [GONE]])
-def test_a_state_that_does_not_change_is_not_waited_for_for_ever(status: str, before: list[Script]) -> None:
-    """The waits of one operation do not multiply with the retries of another."""
+def test_waiting_for_a_state_ends(status: str, before: list[Script]) -> None:
+    """Retries of one operation do not multiply with those of another."""
     service = Service({DESCRIBE: [*before, is_(status)], REGISTER: [IN_USE]}, config_of(**FEW))
     assert status in str(service.failure())
     assert service.slept == [1.0, 3.0]
@@ -222,21 +212,21 @@ def test_a_state_that_does_not_change_is_not_waited_for_for_ever(status: str, be
 
 
 def test_a_new_consumer_that_somebody_deregisters_is_not_waited_for() -> None:
-    """Nothing would come of it."""
+    """It will not become active."""
     service = Service({DESCRIBE: [GONE, is_("DELETING")], REGISTER: [is_new()]})
     assert "the consumer is DELETING" in str(service.failure())
     assert service.slept == []
 
 
-def test_a_registration_whose_answer_was_lost_is_not_this_query_s() -> None:
-    """It may have been anybody's: a consumer too many is better than one taken from under a query."""
+def test_a_registration_whose_answer_was_lost_counts_as_somebody_elses() -> None:
+    """A consumer that stays is better than one deregistered while another query uses it."""
     lost = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
     service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [lost, IN_USE]})
     assert service.registrar.ensure("orders") == Consumer("me", ARN, False)
 
 
-def test_a_limit_of_another_call_is_not_taken_for_that_of_registering() -> None:
-    """How many consumers there are has nothing to do with it."""
+def test_a_limit_of_another_call_does_not_count_consumers() -> None:
+    """The number of consumers has nothing to do with that limit."""
     service = Service({DESCRIBE: [GONE, LIMIT], REGISTER: [IN_USE]}, config_of(**FEW))
     failure = service.failure()
     assert (failure.operation, failure.code) == (DESCRIBE, "LimitExceededException")
@@ -248,7 +238,7 @@ def test_a_limit_of_another_call_is_not_taken_for_that_of_registering() -> None:
 
 
 def test_a_limit_is_named_when_retries_are_used_up() -> None:
-    """Consumer, stream, the limits, and how many consumers there are."""
+    """The error has consumer, stream, the limits, and the stream's consumers."""
     names = listed(*["ACTIVE"] * 17, *["CREATING"] * 3)
     service = Service({DESCRIBE: [GONE], REGISTER: [LIMIT], LIST: [names]}, config_of(**FEW))
     failure = service.failure()
@@ -264,8 +254,8 @@ def test_a_limit_is_named_when_retries_are_used_up() -> None:
     assert service.slept == [0.007, 0.007]
 
 
-def test_a_limit_is_named_without_a_listing_too() -> None:
-    """Who may not list consumers still learns of the limits; a listing is retried as its options say."""
+def test_a_limit_is_named_where_consumers_cannot_be_listed() -> None:
+    """The error has the limits then; listing is retried as its options say."""
     throttled = refusal("LimitExceededException", "slower")
     service = Service({DESCRIBE: [GONE], REGISTER: [LIMIT], LIST: [throttled]}, config_of(**FEW))
     message = str(service.failure())
@@ -274,7 +264,7 @@ def test_a_limit_is_named_without_a_listing_too() -> None:
 
 
 def test_consumers_are_listed_page_by_page() -> None:
-    """The operation wants the stream's ARN beside the token."""
+    """The operation takes the stream's ARN beside the token."""
     pages: list[Script] = [dict(listed("ACTIVE")) | {"NextToken": "more"}, listed("ACTIVE", "ACTIVE")]
     service = Service({DESCRIBE: [GONE], REGISTER: [LIMIT], LIST: pages}, config_of(**FEW))
     assert "this stream has 3, 0 of them being created: c0, c0, c1" in str(service.failure())
@@ -291,16 +281,16 @@ def test_consumers_are_listed_page_by_page() -> None:
         ({"DescribeStreamSummary": [DENIED]}, "DescribeStreamSummary", "AccessDeniedException"),
         ({DESCRIBE: [DENIED]}, DESCRIBE, "AccessDeniedException"),
         ({DESCRIBE: [GONE], REGISTER: [DENIED]}, REGISTER, "AccessDeniedException"),
-        # A stream that was named by its ARN is missed only here.
+        # A missing stream that the user named by its ARN is noticed here first.
         ({DESCRIBE: [GONE], REGISTER: [GONE]}, REGISTER, "ResourceNotFoundException"),
         ({DESCRIBE: [GONE, DENIED], REGISTER: [is_new()]}, DESCRIBE, "AccessDeniedException"),
         ({DESCRIBE: [GONE, DENIED], REGISTER: [IN_USE]}, DESCRIBE, "AccessDeniedException"),
     ],
 )
-def test_what_will_not_pass_is_raised_at_once(
+def test_a_lasting_error_is_raised_at_once(
     answers: dict[str, list[Script]], operation: str, code: str
 ) -> None:
-    """No waiting, and the error says which call it was, of what, and why."""
+    """Without waiting; the error has the operation, its target and the cause."""
     service = Service(answers, config_of(streamName="orders"))
     failure = service.failure()
     assert (failure.operation, failure.code) == (operation, code)
@@ -310,8 +300,8 @@ def test_what_will_not_pass_is_raised_at_once(
 
 
 @pytest.mark.parametrize("damaged", [{}, {"ConsumerDescription": {"ConsumerName": "me"}}])
-def test_a_damaged_description_is_asked_for_again(damaged: Mapping[str, Any]) -> None:
-    """It is not taken for a consumer that is not there."""
+def test_a_damaged_description_is_retried(damaged: Mapping[str, Any]) -> None:
+    """It does not count as a missing consumer."""
     service = Service({DESCRIBE: [damaged, is_("ACTIVE")]})
     assert service.registrar.ensure("orders").arn == ARN
     assert service.slept == [2.0]
@@ -320,7 +310,7 @@ def test_a_damaged_description_is_asked_for_again(damaged: Mapping[str, Any]) ->
 # --- a consumer by its ARN ----------------------------------------------------------------------------
 
 
-def test_an_arn_of_the_users_is_checked() -> None:
+def test_a_consumer_given_by_its_arn_is_checked() -> None:
     """It is described, waited for, and never registered."""
     service = Service({DESCRIBE: [is_("CREATING"), is_("ACTIVE")]}, config_of(consumerArn=ARN))
     assert service.registrar.ensure("orders") == Consumer("me", ARN, False)
@@ -350,10 +340,8 @@ OTHER_ACCOUNT = {
     ],
 )
 @pytest.mark.parametrize("streams", ["orders", "orders,other"])
-def test_an_arn_that_cannot_be_used_is_the_users_to_mend(
-    answers: dict[str, list[Script]], message: str, streams: str
-) -> None:
-    """The error names the option and its value, and what there is to choose from."""
+def test_a_wrong_arn_is_an_option_error(answers: dict[str, list[Script]], message: str, streams: str) -> None:
+    """It names the option, its value, and the consumers that the stream has."""
     arns = {"consumerArn": ARN}
     if "," in streams:
         arns = {"consumerArn.orders": ARN, "consumerArn.other": ARN.replace("orders", "other")}
@@ -364,8 +352,8 @@ def test_an_arn_that_cannot_be_used_is_the_users_to_mend(
     assert REGISTER not in service.operations
 
 
-def test_an_arn_that_may_not_be_described_is_an_error_of_the_service() -> None:
-    """It may be there all the same."""
+def test_a_denied_description_is_an_error_of_the_service() -> None:
+    """The consumer may exist."""
     service = Service({DESCRIBE: [DENIED]}, config_of(consumerArn=ARN))
     assert service.failure().code == "AccessDeniedException"
 
@@ -391,7 +379,7 @@ THROTTLED = refusal("ThrottlingException")
 def test_deregistering_is_idempotent(
     answers: dict[str, list[Script]], operations: list[str], slept: list[float]
 ) -> None:
-    """What is gone or going is as good as done; nothing is waited for that need not be."""
+    """A consumer that is gone or being deleted is done, without waiting."""
     service = Service(answers)
     service.registrar.deregister(ARN)
     assert service.operations == operations
@@ -401,7 +389,7 @@ def test_deregistering_is_idempotent(
 
 @pytest.mark.parametrize(("refused", "calls"), [(THROTTLED, 2), (DENIED, 1)])
 def test_deregistering_may_fail(refused: Answer, calls: int) -> None:
-    """After its own retries, with the name of the consumer."""
+    """After its own retries; the error names the consumer."""
     service = Service({DEREGISTER: [refused]}, config_of(**FEW))
     with pytest.raises(ServiceError, match="DeregisterStreamConsumer of orders/consumer/me at"):
         service.registrar.deregister(ARN)
@@ -410,8 +398,8 @@ def test_deregistering_may_fail(refused: Answer, calls: int) -> None:
 
 
 @pytest.mark.parametrize(("is_known", "calls"), [(False, 2), (True, 11)])
-def test_an_endpoint_that_the_query_knows_gets_all_retries(is_known: bool, calls: int) -> None:
-    """The process that deregisters may never have called it before."""
+def test_an_endpoint_that_the_query_has_reached_gets_all_retries(is_known: bool, calls: int) -> None:
+    """The process that deregisters may call it for the first time."""
     service = Service({DEREGISTER: [sdk.EndpointConnectionError(endpoint_url=URL, error=OSError("refused"))]})
     retrier = Retrier(sleep=service.slept.append)
     with pytest.raises(ServiceError, match="refused"):
@@ -428,7 +416,7 @@ def two_streams(**options: str) -> SourceConfig:
 
 
 def test_eager_consumers_are_registered_at_load() -> None:
-    """What was registered is told by stream; what was there before is not."""
+    """Returns the consumers that were registered, without those that existed."""
     describe: list[Script] = [GONE, is_("ACTIVE"), is_("ACTIVE")]
     service = Service({DESCRIBE: describe, REGISTER: [is_new()]}, two_streams())
     assert register_at_load(service.config) == {"orders": ARN}
@@ -436,15 +424,15 @@ def test_eager_consumers_are_registered_at_load() -> None:
 
 
 @pytest.mark.parametrize("options", [{"consumerRegistration": "lazy"}, {"consumerArn": ARN}])
-def test_nothing_is_asked_at_load_otherwise(options: dict[str, str]) -> None:
-    """Lazy consumers are registered when the query starts, those of the user never."""
+def test_other_consumers_are_not_registered_at_load(options: dict[str, str]) -> None:
+    """Lazy ones are registered when the query starts, and the user's never; no call is made."""
     service = Service({}, config_of(**options))
     assert register_at_load(service.config) == {}
     assert service.operations == []
 
 
 def test_polling_has_no_consumers() -> None:
-    """Nothing is asked at load, and there is nothing to make ready."""
+    """No call at load, and no registrar."""
     config = source_config_from_options({"streamName": "orders"})
     assert register_at_load(config) == {}
     with pytest.raises(ValueError, match="polled"):
@@ -459,7 +447,7 @@ def test_polling_has_no_consumers() -> None:
 def test_a_load_that_fails_leaves_no_consumer_behind(
     options: dict[str, str], deregistered: list[dict[str, str]], refused: Script
 ) -> None:
-    """There will be no query to deregister it; the error is that of the load, whatever comes of this."""
+    """No query will start that could deregister it. The error is that of the load, also if this fails."""
     answers: dict[str, list[Script]] = {
         "DescribeStreamSummary": [SUMMARY, GONE],
         DESCRIBE: [GONE, is_("ACTIVE")],

@@ -1,8 +1,8 @@
-"""How the process that plans takes leave: what becomes of consumers that the query registered."""
+"""The coordinator: what becomes of consumers that a query registered, and where its tasks read from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,84 +10,149 @@ import pytest
 
 from sluice.kinesis import driver
 from sluice.kinesis.consumers import Consumer
-from sluice.kinesis.driver import StreamPlanning
+from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
+from sluice.kinesis.fanout.assignment import FanOutAssignment
+from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.fanout.driver.agent_process import is_alive
-from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.options import SourceConfig, source_config_from_options
+from sluice.source.offsets import HORIZON, Closed, Offsets, SplitRange
+from sluice.source.splits import SplitId
 
-ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks/consumer/app:1"
+STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks"
+ARN, OTHER_ARN = f"{STREAM_ARN}/consumer/app:1", f"{STREAM_ARN}/consumer/app:2"
+SPLIT = SplitId("clicks", "shardId-000000000000")
+RANGES = [SplitRange(SPLIT, HORIZON, Closed())]
+AGENT = Address("127.0.0.1", 7, b"secret")
 
 
-class FakeLink:
-    """Writes down what it is told, in order."""
+class FakeAgentClient:
+    """Keeps its calls, in order."""
 
-    def __init__(self, config: object, arns: Mapping[str, str], **_: object) -> None:
-        del config, arns
-        self.told: list[str] = []
+    hub = AGENT
+    hosts = frozenset({"127.0.0.1"})
 
-    def start(self) -> None: ...
+    def __init__(self, setup: object, arns: Mapping[str, str], **_: object) -> None:
+        del setup, arns
+        self.calls: list[Any] = []
 
-    def set_registered(self, registered: frozenset[str]) -> None: ...
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def set_registered(self, registered: frozenset[str]) -> None:
+        self.calls.append(registered)
+
+    def wait_for_agent(self, seconds: float) -> None:
+        self.calls.append(f"wait {seconds:g} s")
+
+    def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
+        return dict.fromkeys(splits, AGENT)
 
     def tell_stop(self) -> None:
-        self.told.append("stop")
+        self.calls.append("tell stop")
 
     def close(self) -> None:
-        self.told.append("close")
+        self.calls.append("close")
 
 
-class FakeConsumers:
+class FakeRegistrar:
+    """Has consumers ready."""
+
+    registers = True
+
     def __init__(self, config: object) -> None:
         del config
 
     def ensure(self, stream: str) -> Consumer:
-        return Consumer(stream, ARN, registered=True)
+        return Consumer(stream, ARN, registered=self.registers)
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> StreamPlanning:
-    monkeypatch.setattr(driver, "AgentClient", FakeLink)
-    monkeypatch.setattr(driver, "ConsumerRegistrar", FakeConsumers)
+@pytest.fixture(autouse=True)
+def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeRegistrar, "registers", True)
+    monkeypatch.setattr(driver, "AgentClient", FakeAgentClient)
+    monkeypatch.setattr(driver, "ConsumerRegistrar", FakeRegistrar)
     monkeypatch.setattr(driver, "on_stop", lambda _tell: None)
-    options = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
-    return StreamPlanning(source_config_from_options(options, streaming=True))
+
+
+def config(
+    options: Mapping[str, str] | None = None, *, at_load: Mapping[str, str] | None = None
+) -> SourceConfig:
+    base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
+    made = source_config_from_options(base | dict(options or {}))
+    assert made.fan_out is not None
+    return replace(made, fan_out=replace(made.fan_out, registered=at_load or {}))
+
+
+def agent_calls(coordinator: SourceCoordinator) -> list[Any]:
+    calls: list[Any] = coordinator._agent.calls  # type: ignore[attr-defined]
+    return calls
+
+
+# --- consumers ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("has_hung_up", "driver_lives", "told"),
-    [(True, True, "stop"), (True, False, "close"), (False, True, "close")],
+    ("is_disconnected", "driver_lives", "first"),
+    [(True, True, "tell stop"), (True, False, "close"), (False, True, "close")],
 )
-def test_a_driver_that_hangs_up_and_lives_has_stopped_the_query(
-    made: StreamPlanning, monkeypatch: pytest.MonkeyPatch, *, has_hung_up: bool, driver_lives: bool, told: str
+def test_a_driver_that_disconnects_and_lives_has_stopped_the_query(
+    monkeypatch: pytest.MonkeyPatch, *, is_disconnected: bool, driver_lives: bool, first: str
 ) -> None:
-    """Its signal may come too late. The word must reach the agent before the link closes."""
+    """Its signal may come too late. The agent has to know of the stop before its link closes."""
     monkeypatch.setattr(driver, "is_alive", lambda _driver: driver_lives)
-    link: Any = made._link
+    coordinator = create_coordinator(config())
+    calls = agent_calls(coordinator)
+    calls.clear()
 
-    made.close(has_hung_up=has_hung_up)
+    coordinator.close(is_disconnected=is_disconnected)
 
-    assert link.told[0] == told
-    assert set(link.told[1:]) <= {"close"}
+    assert calls[0] == first
+    assert set(calls[1:]) <= {"close"}
+
+
+@pytest.mark.parametrize(
+    ("logged", "at_load", "registered"),
+    [
+        ({}, {}, {}),
+        ({"clicks": ARN}, {}, {"clicks": ARN}),
+        ({}, {"clicks": ARN}, {"clicks": ARN}),
+        ({"clicks": OTHER_ARN}, {"clicks": OTHER_ARN}, {}),
+        ({"gone": ARN}, {}, {}),
+    ],
+)
+def test_a_consumer_registered_earlier_is_known_by_its_arn(
+    monkeypatch: pytest.MonkeyPatch,
+    logged: Mapping[str, str],
+    at_load: Mapping[str, str],
+    registered: Mapping[str, str],
+) -> None:
+    """By ``load()`` or by an earlier run. Another ARN is that of a consumer somebody else has registered."""
+    monkeypatch.setattr(FakeRegistrar, "registers", False)
+    coordinator = create_coordinator(config(at_load=at_load))
+
+    coordinator.restore_consumers(Offsets({}, consumers=logged))
+
+    assert coordinator.enumerator.registered == registered
+    last = [each for each in agent_calls(coordinator) if isinstance(each, frozenset)][-1]
+    assert last == frozenset(registered.values())
+    coordinator.close()
 
 
 @pytest.mark.parametrize(("now", "at_load"), [(True, {}), (False, {"clicks": ARN}), (False, {})])
-def test_a_batch_read_says_which_consumer_stays(
+def test_a_batch_read_warns_of_a_consumer_that_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, now: bool, at_load: dict[str, str]
 ) -> None:
-    """One that it registered, now or at ``load()``: nobody tells when its last task has read."""
-    monkeypatch.setattr(FakeConsumers, "ensure", lambda _self, stream: Consumer(stream, ARN, registered=now))
-    monkeypatch.setattr(driver, "ConsumerRegistrar", FakeConsumers)
-    options = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
-    config = source_config_from_options(options)
-    assert config.fan_out is not None
+    """One that it registered, now or at ``load()``: Spark does not say when the last task has read."""
+    monkeypatch.setattr(FakeRegistrar, "registers", now)
 
-    driver.bounded_assignment(replace(config, fan_out=replace(config.fan_out, registered=at_load)))
+    assignment = assign_bounded_read(config(at_load=at_load))
 
+    assert assignment == FanOutAssignment({"clicks": ARN}, is_streaming=False)
     assert ("stays registered" in caplog.text) == (now or bool(at_load))
 
 
-def test_a_driver_that_dies_is_seen_to(made: StreamPlanning) -> None:
-    """A moment after its connections have closed its children are others'."""
-    del made
+def test_the_death_of_the_driver_is_noticed() -> None:
+    """A moment after a driver has closed its connections, its children get another parent."""
     parents = iter([7, 7, 1])
     slept: list[float] = []
 
@@ -95,3 +160,40 @@ def test_a_driver_that_dies_is_seen_to(made: StreamPlanning) -> None:
     assert len(slept) == 2
     assert is_alive(7, getppid=lambda: 7, sleep=slept.append)
     assert sum(slept) == pytest.approx(2.1)
+
+
+# --- where tasks read from ----------------------------------------------------------------------------
+
+
+def test_tasks_of_a_polling_query_get_no_assignment() -> None:
+    """Neither for a stream nor for a batch read."""
+    polling = source_config_from_options({"streamName": "clicks", "region": "us-east-1"})
+    coordinator = create_coordinator(polling)
+
+    coordinator.restore_consumers(Offsets({}, consumers={"clicks": ARN}))
+    assert coordinator.assign(RANGES) is None
+    assert assign_bounded_read(polling) is None
+    coordinator.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "waits"),
+    [
+        ({}, FanOutAssignment({"clicks": ARN}, {SPLIT: AGENT}, AGENT, FakeAgentClient.hosts), False),
+        (
+            {"subscribeToShardFallback": "fail"},
+            FanOutAssignment({"clicks": ARN}, {SPLIT: AGENT}, AGENT, FakeAgentClient.hosts),
+            True,
+        ),
+        ({"fanOutAgent": "none"}, FanOutAssignment({"clicks": ARN}), False),
+    ],
+)
+def test_tasks_get_consumers_and_agents(
+    options: dict[str, str], expected: FanOutAssignment, *, waits: bool
+) -> None:
+    """Without an agent only consumers. Tasks that may not poll wait for the agent."""
+    coordinator = create_coordinator(config(options))
+
+    assert coordinator.assign(RANGES) == expected
+    assert ("wait 10 s" in agent_calls(coordinator)) == waits
+    coordinator.close()

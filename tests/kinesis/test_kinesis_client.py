@@ -1,4 +1,4 @@
-"""KinesisLog: what is asked, what is made of the answers, what is retried. No network, no waiting."""
+"""KinesisLog: its requests, how it reads answers, and what it retries; without network and waiting."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 from botocore import exceptions as sdk
-from kinesis_transport import Answer, Transport, answer, refusal
+from kinesis_transport import OPTIONS, URL, Answer, Transport, answer, forget_process_state, refusal
 
-from sluice.aws import clients, endpoint_state
 from sluice.aws.clients import client_for
 from sluice.errors import ServiceError
 from sluice.kinesis.client import KinesisLog, kinesis_calls
@@ -24,32 +23,22 @@ from sluice.retry import Backoff, Retrier
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Record, StreamInfo, StreamLog
 
-URL = "http://127.0.0.1:9"
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 SHARD = SplitId("orders", "shardId-000000000000")
 NOW = 1_767_268_800.0
 BACKOFFS = {name: Backoff(3, 0.1, 1.0, 2.0) for name in ("GetRecords", "GetShardIterator", "ListShards")}
-OPTIONS = {
-    "streamName": "orders",
-    "region": "eu-west-1",
-    "endpointUrl": URL,
-    "awsAccessKeyId": "AKIDEXAMPLE",
-    "awsSecretAccessKey": "hush",
-}
-CONFIG = replace(source_config_from_options(OPTIONS), backoffs=BACKOFFS)
+CONFIG = replace(source_config_from_options({"streamName": "orders", **OPTIONS}), backoffs=BACKOFFS)
 EMPTY_PAGE: dict[str, Any] = {"Records": [], "NextShardIterator": "next", "MillisBehindLatest": 0}
 
 
 @pytest.fixture(autouse=True)
 def _fresh_process() -> Iterator[None]:
     yield
-    clients._clients.clear()
-    clients._sessions.clear()
-    endpoint_state._states.clear()
+    forget_process_state()
 
 
 class Service:
-    """A log over a fake transport that plays a list of answers, the last one for ever."""
+    """A log over a fake transport, which gives its answers in order, the last one for ever."""
 
     def __init__(
         self,
@@ -79,11 +68,11 @@ def refused_connection() -> Exception:
     return sdk.EndpointConnectionError(endpoint_url=URL, error=OSError("Connection refused"))
 
 
-# --- what is asked and answered -----------------------------------------------------------------------
+# --- requests and answers -----------------------------------------------------------------------------
 
 
 def test_it_is_a_stream_log() -> None:
-    """The type checker holds it to the contract of the source layer."""
+    """The type checker compares it with the protocol of `sluice.source`."""
     log: StreamLog = Service(EMPTY_PAGE).log
     assert log.get_records(SHARD, "it", 1).records == []
 
@@ -112,7 +101,7 @@ def shard(number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_shards_are_listed_page_by_page() -> None:
-    """A page's token is sent alone: the service refuses it together with the stream."""
+    """A token is sent alone: the service refuses it together with the stream."""
     service = Service(
         {"Shards": [shard(0), shard(1)], "NextToken": "more"},
         {"Shards": [shard(2)], "NextToken": "last"},
@@ -129,7 +118,7 @@ def test_shards_are_listed_page_by_page() -> None:
 
 
 def test_a_shard_keeps_its_lineage_and_ranges() -> None:
-    """Both parents of a merge, the end of a closed shard, and its hash keys."""
+    """Both parents of a merged shard, the last sequence number of a closed one, and hash keys."""
     listed = shard(
         2,
         ParentShardId="shardId-0",
@@ -144,7 +133,7 @@ def test_a_shard_keeps_its_lineage_and_ranges() -> None:
 
 
 def test_a_listing_starts_over_when_its_token_expired() -> None:
-    """What came before the token expired is not listed twice."""
+    """Shards of the first attempt are not listed twice."""
     service = Service(
         {"Shards": [shard(0)], "NextToken": "old"},
         refusal("ExpiredNextTokenException"),
@@ -186,7 +175,7 @@ def test_a_listing_does_not_start_over_for_ever() -> None:
     ],
 )
 def test_where_an_iterator_starts(start: IteratorStart, expected: dict[str, Any]) -> None:
-    """Each kind becomes its request; times go out with their microseconds, whatever the SDK does."""
+    """Each kind has its request; times have microseconds with any SDK."""
     service = Service({"ShardIterator": "it"})
     assert service.log.get_iterator(SHARD, start) == "it"
     assert service.calls == [
@@ -196,12 +185,12 @@ def test_where_an_iterator_starts(start: IteratorStart, expected: dict[str, Any]
 
 @pytest.mark.parametrize("body", [{}, {"ShardIterator": None}, {"ShardIterator": ""}])
 def test_no_iterator_means_that_the_shard_ends_before(body: dict[str, Any]) -> None:
-    """A whole answer without an iterator is how the service says that a closed shard has no more."""
+    """The service sends a whole answer without an iterator where a closed shard has no more records."""
     assert Service(body).log.get_iterator(SHARD, IteratorStart("LATEST")) is None
 
 
 def test_a_page_of_records() -> None:
-    """Records with exact arrival times, the next iterator, and how far behind the tip it is."""
+    """Records with exact arrival times, the next iterator, and the lag behind the tip."""
     body = {
         "Records": [
             {
@@ -239,8 +228,8 @@ def test_a_stream_with_an_arn_is_addressed_by_it() -> None:
     assert not any("StreamName" in params for _, params in service.calls)
 
 
-def test_the_log_of_a_source_config_travels() -> None:
-    """It is made from the options and survives pickling: clients do not travel."""
+def test_the_log_of_a_source_config_can_be_pickled() -> None:
+    """It is made from options and can be pickled: it holds no SDK client."""
     options = {"streamArn": ARN, "endpointUrl": URL, "awsAccessKeyId": "a", "awsSecretAccessKey": "b"}
     log = KinesisLog.of(source_config_from_options(options))
     log.server_time()
@@ -270,7 +259,7 @@ WHOLE = json.dumps({"Records": [], "NextShardIterator": "next", "MillisBehindLat
     ],
 )
 def test_a_damaged_page_does_not_end_a_shard(damaged: Answer) -> None:
-    """The SDK takes a cut answer for one without fields, which would mean the end: it is read again."""
+    """The SDK reads a cut answer as one without fields, which would be the end: the call is retried."""
     service = Service(damaged, EMPTY_PAGE)
     assert service.log.get_records(SHARD, "it", 1).next_iterator == "next"
     assert len(service.calls) == 2
@@ -303,8 +292,8 @@ def test_a_damaged_listing_does_not_lose_shards() -> None:
         lambda: sdk.ConnectionClosedError(endpoint_url=URL, error=OSError("reset")),
     ],
 )
-def test_what_may_pass_is_retried_with_the_backoff(failure: Callable[[], Answer]) -> None:
-    """Throttling, 5xx and dropped connections: as often and as long as the operation's backoff says."""
+def test_transient_errors_are_retried_with_the_backoff(failure: Callable[[], Answer]) -> None:
+    """Throttling, 5xx and dropped connections: as the operation's backoff says."""
     service = Service(EMPTY_PAGE)
     service.log.get_records(SHARD, "it", 1)
     service.left = [failure(), failure(), failure(), answer(EMPTY_PAGE)]
@@ -312,8 +301,8 @@ def test_what_may_pass_is_retried_with_the_backoff(failure: Callable[[], Answer]
     assert service.slept == [0.1, 0.2, 0.4]
 
 
-def test_after_the_last_retry_the_error_says_it_all() -> None:
-    """Stream, shard, operation, endpoint and cause; and no traceback of the SDK behind it."""
+def test_the_error_after_the_last_retry_is_complete() -> None:
+    """Stream, shard, operation, endpoint and cause; without a traceback of the SDK."""
     service = Service(refusal("ProvisionedThroughputExceededException", "Rate exceeded"))
     with pytest.raises(ServiceError) as raised:
         service.log.get_records(SHARD, "it", 1)
@@ -333,8 +322,8 @@ def test_after_the_last_retry_the_error_says_it_all() -> None:
         ("InvalidArgumentException", "invalid_argument"),
     ],
 )
-def test_what_will_not_pass_is_raised_at_once(code: str, attribute: str) -> None:
-    """An expired iterator above all: the caller knows where it was."""
+def test_a_lasting_error_is_raised_at_once(code: str, attribute: str) -> None:
+    """Also an expired iterator: the caller knows its position and gets a new one."""
     service = Service(refusal(code))
     with pytest.raises(ServiceError) as raised:
         service.log.get_records(SHARD, "it", 1)
@@ -370,7 +359,7 @@ def test_a_stop_interrupts_the_waiting() -> None:
 
 
 def test_an_endpoint_that_was_never_reached_fails_soon() -> None:
-    """One quick retry, then the endpoint's name: a mistyped URL is not worth a minute of backoff."""
+    """After one retry, with its URL: a mistyped URL must not cost a minute of backoff."""
     service = Service(refused_connection())
     with pytest.raises(ServiceError, match=f"ListShards of orders at {URL} failed: .*Connection refused"):
         service.log.list_splits("orders")
@@ -378,7 +367,7 @@ def test_an_endpoint_that_was_never_reached_fails_soon() -> None:
 
 
 def test_an_endpoint_that_was_reached_once_gets_all_retries() -> None:
-    """A connection lost in the middle is waited for, also by another log of the same process."""
+    """Also in another log of the same process."""
     service = Service(refusal("ResourceNotFoundException"))
     with pytest.raises(ServiceError):
         service.log.describe("orders")
@@ -389,7 +378,7 @@ def test_an_endpoint_that_was_reached_once_gets_all_retries() -> None:
 
 
 def test_an_endpoint_that_another_process_reached_gets_all_retries() -> None:
-    """A task that starts in a new worker reads what the driver has planned: that endpoint is no typo."""
+    """A task in a new worker reads what the driver has planned: the endpoint is not mistyped."""
     service = Service(refused_connection(), is_endpoint_known=True)
     with pytest.raises(ServiceError):
         service.log.get_iterator(SHARD, IteratorStart("TRIM_HORIZON"))
@@ -397,7 +386,7 @@ def test_an_endpoint_that_another_process_reached_gets_all_retries() -> None:
 
 
 def test_an_endpoint_of_sts_that_was_never_reached_fails_soon_too() -> None:
-    """The error names the endpoint that failed, which is not the one that was called."""
+    """The error names the endpoint of STS, which is not the one that was called."""
     service = Service(EMPTY_PAGE)
     service.log.get_records(SHARD, "it", 1)
     service.left = [
@@ -423,7 +412,7 @@ def test_an_endpoint_of_sts_that_was_never_reached_fails_soon_too() -> None:
     ],
 )
 def test_the_clock_follows_the_service_when_it_is_off(ahead: float, expected: float) -> None:
-    """A difference of seconds is corrected, that of a header's resolution is not."""
+    """By seconds; a difference within the resolution of the header is ignored."""
     dated = answer(EMPTY_PAGE, headers={"date": formatdate(NOW + ahead, usegmt=True)})
     service = Service(dated)
     assert service.log.server_time() == round(NOW * 1_000_000)
@@ -431,8 +420,8 @@ def test_the_clock_follows_the_service_when_it_is_off(ahead: float, expected: fl
     assert service.log.server_time() == round((NOW + expected) * 1_000_000)
 
 
-def test_refusals_carry_the_clock_too() -> None:
-    """What is learnt from an error answer counts."""
+def test_error_answers_show_the_clock_as_well() -> None:
+    """They have the same header."""
     refused = answer(
         {"__type": "InvalidArgumentException", "message": "Timestamp cannot be in the future"},
         400,
@@ -445,7 +434,7 @@ def test_refusals_carry_the_clock_too() -> None:
 
 
 def test_a_slow_answer_does_not_move_the_clock() -> None:
-    """An answer that took a minute may have been dated anywhere within it."""
+    """An answer that took a minute may have been dated at any time within it."""
     service = Service(EMPTY_PAGE)
 
     def slow(_operation: str, _params: dict[str, Any]) -> Answer:

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from sluice.errors import OptionError
-from sluice.kinesis.driver import StreamPlanning
+from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.record_batches import ARROW_SCHEMA
@@ -92,28 +92,28 @@ class FakeEnumerator:
         self.is_closed = True
 
 
-class FakePlanning:
-    """A `StreamPlanning` without a service.
+class FakeCoordinator:
+    """A `SourceCoordinator` without a service.
 
     Attributes:
-        recalled: the argument of every `recall`.
+        restored: the argument of every `restore_consumers`.
         assignment: what tasks are given.
     """
 
     def __init__(self, enumerator: FakeEnumerator) -> None:
         self.enumerator = enumerator
-        self.recalled: list[Offsets] = []
+        self.restored: list[Offsets] = []
         self.assignment = FanOutAssignment({"clicks": "arn:consumer"})
 
-    def recall(self, offsets: Offsets) -> None:
-        self.recalled.append(offsets)
+    def restore_consumers(self, offsets: Offsets) -> None:
+        self.restored.append(offsets)
 
-    def access(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
+    def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
         del ranges
         return self.assignment
 
-    def close(self, *, has_hung_up: bool) -> None:
-        self.has_hung_up = has_hung_up
+    def close(self, *, is_disconnected: bool) -> None:
+        self.is_disconnected = is_disconnected
         self.enumerator.close()
 
 
@@ -121,14 +121,14 @@ def plain_reader(enumerator: FakeEnumerator, **options: str) -> StreamReader:
     """The reader for Spark 4.0 and 4.1, whichever is installed."""
     made = cast("StreamReader", source(**options).streamReader(SPARK_SCHEMA))
     reader = StreamReader(made._config)
-    reader._planning = cast("StreamPlanning", FakePlanning(enumerator))
+    reader._coordinator = cast("SourceCoordinator", FakeCoordinator(enumerator))
     return reader
 
 
 def admitting_reader(enumerator: FakeEnumerator, **options: str) -> Any:
     """The reader for Spark 4.2 and later."""
     reader: Any = source(**options).streamReader(SPARK_SCHEMA)
-    reader._planning = FakePlanning(enumerator)
+    reader._coordinator = FakeCoordinator(enumerator)
     return reader
 
 
@@ -227,23 +227,23 @@ def test_ranges_are_dealt_out_to_as_few_tasks_as_possible(
 def test_every_partition_carries_the_fan_out_assignment() -> None:
     """Nothing else reaches the tasks from the planning process."""
     reader = plain_reader(FakeEnumerator())
-    planning = cast("FakePlanning", reader._planning)
+    coordinator = cast("FakeCoordinator", reader._coordinator)
 
     partitions = reader.partitions(at(0).to_json(), at(10).to_json())
 
     carried: Any = pickle.loads(pickle.dumps(partitions[0]))
-    assert carried.assignment == planning.assignment
+    assert carried.assignment == coordinator.assignment
 
 
 def test_logged_offsets_tell_which_consumers_an_earlier_run_registered() -> None:
     """After a restart nothing else does."""
     reader = plain_reader(FakeEnumerator())
-    planning = cast("FakePlanning", reader._planning)
+    coordinator = cast("FakeCoordinator", reader._coordinator)
 
     reader.latestOffset(at(0).to_json())
     reader.partitions(at(0).to_json(), at(10).to_json())
 
-    assert planning.recalled == [at(0), at(10)]
+    assert coordinator.restored == [at(0), at(10)]
 
 
 def ranges(partition: InputPartition) -> tuple[SplitRange, ...]:
@@ -311,16 +311,16 @@ def test_a_batch_read_of_nothing_has_one_empty_partition(monkeypatch: pytest.Mon
 
 
 def test_a_pickled_reader_is_plain_data() -> None:
-    """Spark sends it to the tasks; the planning stays in its process."""
+    """Spark sends it to the tasks; the coordinator stays in its process."""
     reader = plain_reader(FakeEnumerator(), awsAccessKeyId="AKIDEXAMPLE", awsSecretAccessKey="s3cret")
     reader.latestOffset(at(0).to_json())
 
     copy: Any = pickle.loads(pickle.dumps(reader))
 
-    assert copy._planning is None
+    assert copy._coordinator is None
     assert copy._next_start is None
     assert copy._config == reader._config
-    assert reader._planning is not None
+    assert reader._coordinator is not None
     assert "s3cret" not in repr(copy._config)
 
 
@@ -338,9 +338,9 @@ def test_stop_closes_the_enumerator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "has_hung_up"), [(EOFError(), True), (BrokenPipeError(), True), (ValueError(), False)]
+    ("problem", "is_disconnected"), [(EOFError(), True), (BrokenPipeError(), True), (ValueError(), False)]
 )
-def test_stop_tells_a_closed_connection_from_an_error(problem: Exception, *, has_hung_up: bool) -> None:
+def test_stop_tells_a_closed_connection_from_an_error(problem: Exception, *, is_disconnected: bool) -> None:
     """Spark calls it while an exception is raised. If that is a closed connection, SIGTERM may follow."""
     enumerator = FakeEnumerator()
     reader = plain_reader(enumerator)
@@ -351,7 +351,7 @@ def test_stop_tells_a_closed_connection_from_an_error(problem: Exception, *, has
             reader.stop()
 
     assert enumerator.is_closed
-    assert cast("Any", reader._planning).has_hung_up is has_hung_up
+    assert cast("Any", reader._coordinator).is_disconnected is is_disconnected
 
 
 # --- offsets, as Spark 4.0 and 4.1 ask for them -------------------------------------------------------

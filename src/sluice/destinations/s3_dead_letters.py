@@ -1,4 +1,4 @@
-"""Dead letters in S3: objects of JSON lines below a prefix."""
+"""Stores dead letters in S3, as objects with JSON lines."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ __all__ = ["S3DeadLetterQueue"]
 
 _OPERATION: Final = "PutObject"
 _BACKOFF: Final = Backoff(max_retries=8, base=0.2, max=5.0, exponent=2.0)
-# What a task keeps in memory before it puts an object (bytes).
-_OBJECT: Final = 8 * 1024 * 1024
+# Dead letters that a task keeps in memory before it puts them as an object.
+_OBJECT_SIZE: Final = 8 * 1024 * 1024  # bytes
 
 
 class S3DeadLetterQueue:
-    """Puts letters as objects below ``s3://bucket/prefix``; an object is durable once S3 says so.
+    """Puts dead letters as objects below ``s3://bucket/prefix``.
 
-    A task whose letters outgrow its memory puts some before its end: those of an attempt that then fails
-    stay, and come again under the name of the next attempt.
+    A task with more than 8 MiB of them puts an object before its end. If the task then fails, this object
+    stays, and the next attempt puts its dead letters again, in an object of its own.
 
     Args:
         path: ``s3://bucket/prefix``.
-        connection: that of the sink.
-        origin: whose letters these are.
+        connection: how to reach S3.
+        origin: the task.
         client: makes the SDK's client; replaced in tests.
         retrier: how throttling and lost connections are waited out.
         object_size: bytes after which an object is put.
     """
 
-    def __init__(  # noqa: PLR0913 - two of them for tests alone
+    def __init__(  # noqa: PLR0913 - three are for tests
         self,
         path: str,
         connection: ConnectionConfig,
@@ -42,7 +42,7 @@ class S3DeadLetterQueue:
         *,
         client: Callable[[ConnectionConfig, str], Any] = client_for,
         retrier: Retrier | None = None,
-        object_size: int = _OBJECT,
+        object_size: int = _OBJECT_SIZE,
     ) -> None:
         self._bucket, _, prefix = path.removeprefix("s3://").partition("/")
         self._prefix = prefix.strip("/")
@@ -54,17 +54,17 @@ class S3DeadLetterQueue:
         self._lines = bytearray()
         self._objects = 0
 
-    def add(self, letter: DeadLetter) -> None:
-        """Raises as `flush` does, when it puts an object."""
-        self._lines += dead_letter_line(letter, self._origin)
+    def add(self, dead_letter: DeadLetter) -> None:
+        """Takes a dead letter. May put an object, and then raises as `flush` does."""
+        self._lines += dead_letter_line(dead_letter, self._origin)
         if len(self._lines) >= self._object_size:
             self.flush()
 
     def flush(self) -> None:
-        """Puts what is there.
+        """Puts an object with the dead letters since the last one, if there are any.
 
         Raises:
-            ServiceError: S3 did not take it; nothing of it counts as written.
+            ServiceError: S3 did not accept the object.
             OptionError: no client can be made from the connection options.
         """
         if not self._lines:
@@ -82,7 +82,7 @@ class S3DeadLetterQueue:
         client = self._make_client(self._connection, "s3")
         try:
             client.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType="application/x-ndjson")
-        except Exception as error:  # noqa: BLE001 - whatever the SDK raises, it leaves as a ServiceError
+        except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
             raise translate(
                 error,
                 operation=_OPERATION,

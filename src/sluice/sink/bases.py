@@ -146,6 +146,8 @@ def with_defaults(implementation: object, base: type[Any]) -> Any:
 
 
 class _WithDefaults:
+    """Passes everything on to `implementation`, except for what is optional in `base` and lacking there."""
+
     def __init__(self, implementation: object, base: type[Any]) -> None:
         self._implementation = implementation
         self._base = base

@@ -26,7 +26,6 @@ __all__ = [
     "DeadLetterQueue",
     "LocalDeadLetterQueue",
     "Origin",
-    "camel_case",
     "dead_letter_file_name",
     "dead_letter_line",
     "dead_letter_of_entry",
@@ -218,7 +217,7 @@ def _dead_letter_of_fields(fields: Mapping[str, Any], reason: str) -> DeadLetter
     data = fields[key] if key is not None else None
     if key is None or not isinstance(data, bytes | str | None):
         return DeadLetter(reason, json.dumps(dict(fields), default=_as_json).encode())
-    rest = {camel_case(name): value for name, value in fields.items() if name != key and value is not None}
+    rest = {_camel_case(name): value for name, value in fields.items() if name != key and value is not None}
     return DeadLetter(reason, data.encode(errors="surrogatepass") if isinstance(data, str) else data, rest)
 
 
@@ -233,7 +232,7 @@ def _fields(entry: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def camel_case(name: str) -> str:
+def _camel_case(name: str) -> str:
     """``partition_key`` as ``partitionKey``, the way options and columns are written."""
     first, *others = name.split("_")
     return first + "".join(part[:1].upper() + part[1:] for part in others)

@@ -1,6 +1,6 @@
-"""What a sink's options become: a destination, and what the task that writes to it needs beside it.
+"""What the options of a sink become: a destination, and what writing to it needs.
 
-Plain containers. They are made anew from the options on the driver and in every task, and never pickled.
+Setups are made anew from the options, on the driver and in every task, and never pickled.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class AsyncSinkSetup:
     """A sink whose destination is written to in batches, by `AsyncSinkWriter`.
 
     Attributes:
-        destination: has not called its service yet.
+        destination: it has not called its service yet.
         config: of the writer.
         create_strategy: makes a rate limiting strategy that has learnt nothing yet.
-        key: writers with equal keys may continue with each other's strategy.
+        key: of the strategy cache: a writer continues with a strategy that was cached under an equal key.
         dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
         progress_listener: called after each commit and abort; None without `progressListener`.
     """
@@ -45,7 +45,7 @@ class CommittingSinkSetup:
     """A sink whose destination is two-phase: it has a writer of its own, and committers.
 
     Attributes:
-        destination: has not called its service yet.
+        destination: it has not called its service yet.
         progress_listener: called after each commit and abort; None without `progressListener`.
     """
 

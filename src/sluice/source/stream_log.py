@@ -88,7 +88,7 @@ class IteratorStart:
 class StreamLog(Protocol):
     """A service that keeps streams as ordered, sharded logs.
 
-    Every method retries what is worth retrier before it raises `sluice.errors.ServiceError`, whose
+    Every method retries what is worth retrying before it raises `sluice.errors.ServiceError`, whose
     attributes say what to make of it: ``missing``, ``throttling``, ``expired_iterator``,
     ``invalid_argument``, ``retryable``. All methods may be called from several threads.
     """

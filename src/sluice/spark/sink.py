@@ -1,7 +1,7 @@
 """The format ``async-sink`` as Spark knows it.
 
-Spark imports this to learn the name alone, so what is heavy (the SDK, Arrow) is imported when a query
-asks for a writer.
+Spark imports this module only to learn the name. The SDK and Arrow, which take long to import, are imported
+when a query asks for a writer.
 """
 
 from __future__ import annotations

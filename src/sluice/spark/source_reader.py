@@ -15,7 +15,12 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from sluice.kinesis.driver import StreamPlanning, bounded_assignment, plan_bounded_read
+from sluice.kinesis.driver import (
+    SourceCoordinator,
+    assign_bounded_read,
+    create_coordinator,
+    plan_bounded_read,
+)
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.task import read_ranges
@@ -61,7 +66,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Called once, when the read is planned."""
         configure_driver_log()
-        assignment = bounded_assignment(self._config)
+        assignment = assign_bounded_read(self._config)
         ranges = plan_bounded_read(self._config)
         # Spark replaces an empty partition list by a dummy partition; return an empty one of ours.
         return _deal(ranges, self._config.shards_per_task, assignment) or [RangesPartition(())]
@@ -80,15 +85,15 @@ class StreamReader(DataSourceStreamReader):
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
-        self._planning: StreamPlanning | None = None
+        self._coordinator: SourceCoordinator | None = None
         self._next_start: Offsets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planning": None, "_next_start": None}
+        return {**self.__dict__, "_coordinator": None, "_next_start": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called when a query starts for the first time, possibly more than once."""
-        return self._planning_here().enumerator.initial().to_json()
+        return self._coordinator_here().enumerator.initial().to_json()
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called for every trigger; some 90 times a second while there is no data.
@@ -101,13 +106,13 @@ class StreamReader(DataSourceStreamReader):
         Returns:
             Where the batch ends; `start` as it came where nothing is new.
         """
-        planning = self._planning_here()
+        coordinator = self._coordinator_here()
         if start is not None:
             begin = Offsets.from_json(start)
-            planning.recall(begin)
+            coordinator.restore_consumers(begin)
         else:
-            begin = self._next_start or planning.enumerator.initial()
-        end = planning.enumerator.advance(begin, self._limits(limit))
+            begin = self._next_start or coordinator.enumerator.initial()
+        end = coordinator.enumerator.advance(begin, self._limits(limit))
         self._next_start = begin
         return dict(start) if start is not None and end is begin else end.to_json()
 
@@ -117,11 +122,11 @@ class StreamReader(DataSourceStreamReader):
         After a restart it is the first call, with the batch that was logged and not committed. Spark 4.0 and
         4.1 may call it with an empty batch first (`start` equals `end`).
         """
-        planning = self._planning_here()
+        coordinator = self._coordinator_here()
         self._next_start = Offsets.from_json(end)
-        planning.recall(self._next_start)
-        ranges = planning.enumerator.ranges(Offsets.from_json(start), self._next_start)
-        return _deal(ranges, self._config.shards_per_task, planning.access(ranges))
+        coordinator.restore_consumers(self._next_start)
+        ranges = coordinator.enumerator.ranges(Offsets.from_json(start), self._next_start)
+        return _deal(ranges, self._config.shards_per_task, coordinator.assign(ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in each task."""
@@ -134,17 +139,17 @@ class StreamReader(DataSourceStreamReader):
         """Called when a planning method raises, or the connection to the JVM is closed.
 
         It is not called when a query is stopped: the process gets SIGTERM, possibly after the connection was
-        closed in the middle of a call. See `StreamPlanning.close`.
+        closed in the middle of a call. See `SourceCoordinator.close`.
         """
-        if self._planning is not None:
-            self._planning.close(has_hung_up=isinstance(sys.exc_info()[1], (EOFError, OSError)))
+        if self._coordinator is not None:
+            self._coordinator.close(is_disconnected=isinstance(sys.exc_info()[1], (EOFError, OSError)))
 
-    def _planning_here(self) -> StreamPlanning:
-        """What plans in this process. The first call makes it."""
-        if self._planning is None:
+    def _coordinator_here(self) -> SourceCoordinator:
+        """The coordinator in this process. The first call creates it."""
+        if self._coordinator is None:
             configure_driver_log()
-            self._planning = StreamPlanning(self._config)
-        return self._planning
+            self._coordinator = create_coordinator(self._config)
+        return self._coordinator
 
     def _limits(self, limit: Any) -> Limits:
         del limit
@@ -182,7 +187,7 @@ if HAS_ADMISSION_CONTROL:
             """Called for every progress report; appears there as ``sources[].latestOffset``."""
             if self._next_start is None:
                 return None
-            enumerator = self._planning_here().enumerator
+            enumerator = self._coordinator_here().enumerator
             lag: dict[str, dict[str, int]] = {}
             for split, millis in sorted(enumerator.millis_behind_latest.items()):
                 lag.setdefault(split.stream, {})[split.shard] = millis
@@ -190,7 +195,7 @@ if HAS_ADMISSION_CONTROL:
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Called once, when a query with ``Trigger.AvailableNow`` starts."""
-            self._planning_here().enumerator.stop_at_available()
+            self._coordinator_here().enumerator.stop_at_available()
 
         def _limits(self, limit: Any) -> Limits:
             return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._config.limits

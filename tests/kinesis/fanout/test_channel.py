@@ -1,4 +1,4 @@
-"""Frames arrive whole, and only who knows the secret gets any."""
+"""Frames arrive whole, and only a peer that knows the secret gets any."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def serve(listener: socket.socket, secret: bytes, accepted: list[Channel | None]
 
 @pytest.mark.parametrize("size", [0, 1, 16 * 1024, 16 * 1024 + 1, 3_000_000])
 def test_a_frame_arrives_whole(pair: tuple[Channel, Channel], size: int) -> None:
-    """Of any length, in as many parts as it was given."""
+    """Whatever its length, and however many parts it was sent in."""
     body = bytes(range(256)) * (size // 256 + 1)
     sender = threading.Thread(target=pair[0].send, args=(b"E", body[:size]))
     sender.start()
@@ -51,15 +51,15 @@ def test_a_frame_arrives_whole(pair: tuple[Channel, Channel], size: int) -> None
 
 
 def test_frames_follow_one_another(pair: tuple[Channel, Channel]) -> None:
-    """Where one ends the next one starts."""
+    """Each begins where the one before ends."""
     for number in range(5):
         pair[0].send(str(number).encode())
 
     assert [bytes(pair[1].receive()) for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_the_end_of_the_other_side_is_told(pair: tuple[Channel, Channel]) -> None:
-    """Between frames and inside one alike."""
+def test_a_connection_that_the_other_end_closes_raises_eof_error(pair: tuple[Channel, Channel]) -> None:
+    """After the frames that were sent before."""
     pair[0].send(b"last")
     pair[0].close()
 
@@ -68,8 +68,8 @@ def test_the_end_of_the_other_side_is_told(pair: tuple[Channel, Channel]) -> Non
         pair[1].receive()
 
 
-def test_a_frame_that_is_cut_is_not_a_shorter_one() -> None:
-    """The length says how much is missing."""
+def test_a_frame_that_is_cut_short_raises_eof_error() -> None:
+    """Its length says that bytes are missing."""
     raw, end = socket.socketpair()
     with raw:
         raw.sendall((100).to_bytes(4, "big") + b"half")
@@ -80,15 +80,15 @@ def test_a_frame_that_is_cut_is_not_a_shorter_one() -> None:
 
 
 def test_a_frame_that_is_too_long_is_refused_before_it_is_read(pair: tuple[Channel, Channel]) -> None:
-    """A stranger must not make us hold what it likes."""
+    """A stranger can't make this process fill its memory."""
     pair[0].send(b"x" * 300)
 
     with pytest.raises(ServiceError, match="300 bytes where at most 256"):
         pair[1].receive(at_most=256)
 
 
-def test_who_knows_the_secret_is_let_in(listener: socket.socket) -> None:
-    """And knows that it has met the agent of its query."""
+def test_a_peer_that_knows_the_secret_is_let_in(listener: socket.socket) -> None:
+    """Both ends then exchange frames."""
     accepted: list[Channel | None] = []
     thread = serve(listener, SECRET, accepted)
 
@@ -102,8 +102,8 @@ def test_who_knows_the_secret_is_let_in(listener: socket.socket) -> None:
     accepted[0].close()
 
 
-def test_who_does_not_know_the_secret_gets_nothing(listener: socket.socket) -> None:
-    """Neither side goes on, and what was tried is not shown."""
+def test_a_peer_that_does_not_know_the_secret_gets_nothing(listener: socket.socket) -> None:
+    """Neither end goes on, and the error does not show the secret that was tried."""
     accepted: list[Channel | None] = []
     thread = serve(listener, SECRET, accepted)
 
@@ -115,8 +115,8 @@ def test_who_does_not_know_the_secret_gets_nothing(listener: socket.socket) -> N
     assert "www" not in str(caught.value)
 
 
-def test_a_task_notices_that_somebody_else_listens(listener: socket.socket) -> None:
-    """Another agent may have got the port: it lets in whom it knows, and does not know us."""
+def test_a_task_notices_that_another_program_listens(listener: socket.socket) -> None:
+    """The agent of another query may have got the port."""
 
     def impostor() -> None:
         connection, _ = listener.accept()
@@ -134,8 +134,8 @@ def test_a_task_notices_that_somebody_else_listens(listener: socket.socket) -> N
     thread.join()
 
 
-def test_an_answer_is_good_for_one_challenge_and_one_side() -> None:
-    """Replaying what was overheard, or mirroring it back, opens nothing."""
+def test_an_answer_is_good_for_one_challenge_and_one_end() -> None:
+    """An answer that was overheard, or is sent back to its sender, proves nothing."""
     from sluice.kinesis.fanout.channel import _answer  # noqa: PLC0415 - the heart of the handshake
 
     answers = {
@@ -146,7 +146,7 @@ def test_an_answer_is_good_for_one_challenge_and_one_side() -> None:
 
 
 def test_an_address_does_not_show_its_secret() -> None:
-    """It is in partitions, whose text may come to logs."""
+    """Addresses are in partitions, whose text may come into logs."""
     address = Address("10.0.0.1", 4000, b"topsecret")
 
     assert "topsecret" not in repr(address)

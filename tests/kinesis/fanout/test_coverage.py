@@ -19,13 +19,13 @@ from sluice.source.stream_log import IteratorStart
         (before("25"), 24),
     ],
 )
-def test_what_is_not_needed_behind_a_position(position: After, expected: int | None) -> None:
-    """Inside an aggregate its record is; where the next record is known nothing up to it is."""
+def test_the_exclusive_start_of_a_position(position: After, expected: int | None) -> None:
+    """A partly read aggregated record is needed again; nothing before a known next record is needed."""
     assert exclusive_start(position) == expected
 
 
 def test_a_start_without_a_number_covers_itself_and_what_follows_the_first_record() -> None:
-    """What lay before the first record nobody knows."""
+    """Other positions before the first record are not covered: which records lie between is unknown."""
     coverage = Coverage(IteratorStart("AT_TIMESTAMP", timestamp=5))
 
     assert coverage.covers(IteratorStart("AT_TIMESTAMP", timestamp=5), None)

@@ -1,7 +1,7 @@
-"""Destination ``s3``: Parquet files or JSON lines in a bucket, each epoch exactly once.
+"""Destination ``s3``: Parquet files or JSON lines in a bucket, each epoch exactly once (FLIP-143).
 
-Tasks stream rows into multipart uploads, which nobody sees. The driver completes those of an epoch and then
-puts its manifest: one object, which is the only point of truth. What no manifest lists was never written.
+Tasks write rows into multipart uploads, which are invisible. The driver completes the uploads of an epoch,
+and then puts the epoch's manifest. Only files that a manifest lists are committed.
 """
 
 from sluice.destinations.s3.destination import S3Destination

@@ -1,10 +1,12 @@
-"""One bucket as destination ``s3`` needs it: a dozen calls, each retried, with the library's own errors."""
+"""The calls of S3 that destination ``s3`` makes, retried, with the library's own errors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import unquote_plus
+
+from botocore import xform_name
 
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
@@ -12,42 +14,42 @@ from sluice.aws.errors import DamagedAnswerError, translate
 from sluice.errors import ServiceError
 from sluice.retry import Backoff, Retrier
 
-__all__ = ["Store"]
-
-T = TypeVar("T")
+__all__ = ["Bucket"]
 
 _BACKOFF: Final = Backoff(max_retries=6, base=0.2, max=5.0, exponent=2.0)
 _JSON: Final = "application/json"
-# The object or upload is not there; HEAD has no body to say it in.
-_ABSENT: Final = frozenset({"NoSuchKey", "NoSuchUpload", "404"})
+
+# Error codes. An answer to HEAD has no body, so its code is the HTTP status.
+_NOT_FOUND: Final = frozenset({"NoSuchKey", "NoSuchUpload", "404"})
 _EXISTS: Final = frozenset({"PreconditionFailed", "412"})
-# Servers (and SDKs) from before conditional writes.
-_UNCONDITIONAL: Final = frozenset({"NotImplemented", "501", "ParamValidationError"})
+# From servers (and SDKs) that do not know conditional writes.
+_NOT_CONDITIONAL: Final = frozenset({"NotImplemented", "501", "ParamValidationError"})
+# Another write to the same key is under way.
 _CONFLICT: Final = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
 
 
-class Store:
-    """A bucket.
+class Bucket:
+    """One bucket.
 
-    Every method raises ServiceError when S3 refuses, or does not answer however often it is asked, and
-    OptionError when no client can be made from the connection options.
+    Every method raises ServiceError when S3 refuses a call or does not answer any attempt, and OptionError
+    when no client can be made from the connection options.
 
     Args:
-        bucket: its name.
-        connection: how to reach it.
+        name: of the bucket.
+        connection: how to reach S3.
         client: makes the SDK's client; replaced in tests.
         retrier: how throttling and lost connections are waited out.
     """
 
     def __init__(
         self,
-        bucket: str,
+        name: str,
         connection: ConnectionConfig,
         *,
         client: Callable[[ConnectionConfig, str], Any] = client_for,
         retrier: Retrier | None = None,
     ) -> None:
-        self.bucket = bucket
+        self._name = name
         self._connection = connection
         self._make_client = client
         self._retrier = retrier or Retrier()
@@ -55,53 +57,53 @@ class Store:
     # --- multipart uploads ----------------------------------------------------------------------------
 
     def create_upload(self, key: str, content_type: str) -> str:
-        """Starts an upload; returns its id. An answer that is lost leaves an upload behind, for the sweep."""
+        """Starts an upload; returns its id. If the answer is lost, the sweep aborts that upload later."""
         answer = self._call("CreateMultipartUpload", key, Key=key, ContentType=content_type)
         return str(answer["UploadId"])
 
-    def upload_part(self, key: str, upload: str, number: int, body: bytes) -> dict[str, Any]:
-        """Returns what completing will ask for: number, ETag and the checksums that the SDK has agreed on."""
-        answer = self._call("UploadPart", key, Key=key, UploadId=upload, PartNumber=number, Body=body)
-        sums = {
+    def upload_part(self, key: str, upload_id: str, number: int, body: bytes) -> dict[str, Any]:
+        """Returns what `complete_upload` needs: number, ETag and the checksums that the SDK uses."""
+        answer = self._call("UploadPart", key, Key=key, UploadId=upload_id, PartNumber=number, Body=body)
+        checksums = {
             name: answer[name] for name in answer if name.startswith("Checksum") and name != "ChecksumType"
         }
-        return {"PartNumber": number, "ETag": answer["ETag"], **sums}
+        return {"PartNumber": number, "ETag": answer["ETag"], **checksums}
 
-    def complete_upload(self, key: str, upload: str, parts: Sequence[Mapping[str, Any]]) -> None:
-        """Makes the object. Done before, it stays done: S3 forgets an upload when it is completed."""
+    def complete_upload(self, key: str, upload_id: str, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Makes the object. Does nothing if the upload was completed before, and the object exists."""
         try:
-            # A good status may come with an error inside, or with nothing: the ETag says that it is done.
+            # An answer with status 200 may hold an error, or nothing. Only an ETag shows success.
             self._call(
                 "CompleteMultipartUpload",
                 key,
-                needed="ETag",
+                required="ETag",
                 Key=key,
-                UploadId=upload,
+                UploadId=upload_id,
                 MultipartUpload={"Parts": [dict(part) for part in parts]},
             )
         except ServiceError as error:
-            if error.code not in _ABSENT or not self.exists(key):
+            if error.code not in _NOT_FOUND or not self.exists(key):
                 raise
 
-    def abort_upload(self, key: str, upload: str) -> None:
-        """Forgets an upload and its parts; one that is not there is none any more."""
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Removes an upload and its parts, if it exists."""
         try:
-            self._call("AbortMultipartUpload", key, Key=key, UploadId=upload)
+            self._call("AbortMultipartUpload", key, Key=key, UploadId=upload_id)
         except ServiceError as error:
-            if error.code not in _ABSENT:
+            if error.code not in _NOT_FOUND:
                 raise
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """Key and id of all uploads under way below `prefix`."""
-        place: dict[str, Any] = {}
+        """Key and id of every unfinished upload below `prefix`."""
+        page: dict[str, Any] = {}
         while True:
             answer = self._call(
                 "ListMultipartUploads",
                 prefix,
-                needed="IsTruncated",
+                required="IsTruncated",
                 Prefix=prefix,
                 EncodingType="url",
-                **place,
+                **page,
             )
             encoded = answer.get("EncodingType") == "url"
             for each in answer.get("Uploads", ()):
@@ -109,28 +111,28 @@ class Store:
             marker = answer.get("NextKeyMarker")
             if not answer["IsTruncated"] or not marker:
                 return
-            place = {"KeyMarker": unquote_plus(marker) if encoded else marker}
+            page = {"KeyMarker": unquote_plus(marker) if encoded else marker}
             if answer.get("NextUploadIdMarker"):
-                place["UploadIdMarker"] = answer["NextUploadIdMarker"]
+                page["UploadIdMarker"] = answer["NextUploadIdMarker"]
 
     # --- objects --------------------------------------------------------------------------------------
 
     def put(self, key: str, body: bytes) -> None:
-        """Puts a small object, whatever is there."""
+        """Puts a small object; replaces an existing one."""
         self._call("PutObject", key, Key=key, Body=body, ContentType=_JSON)
 
-    def put_new(self, key: str, body: bytes) -> bool:
-        """Puts a small object unless there is one; whether it did.
+    def put_if_absent(self, key: str, body: bytes) -> bool:
+        """Puts a small object unless the key exists; returns whether it did.
 
-        The server decides, where it knows conditional writes. An attempt whose answer was lost may be
-        what is there.
+        The server checks this, if it knows conditional writes. The existing object may be that of an earlier
+        attempt whose answer was lost.
         """
         try:
             self._call("PutObject", key, Key=key, Body=body, ContentType=_JSON, IfNoneMatch="*")
         except ServiceError as error:
             if error.code in _EXISTS:
                 return False
-            if error.code not in _UNCONDITIONAL:
+            if error.code not in _NOT_CONDITIONAL:
                 raise
             if self.exists(key):
                 return False
@@ -138,11 +140,11 @@ class Store:
         return True
 
     def get(self, key: str) -> bytes | None:
-        """The content of an object; None where there is none."""
+        """The content of an object; None if it does not exist."""
         try:
-            answer = self._call("GetObject", key, finish=lambda answer: answer["Body"].read(), Key=key)
+            answer = self._call("GetObject", key, read=lambda answer: answer["Body"].read(), Key=key)
         except ServiceError as error:
-            if error.code in _ABSENT:
+            if error.code in _NOT_FOUND:
                 return None
             raise
         return bytes(answer)
@@ -151,51 +153,51 @@ class Store:
         try:
             self._call("HeadObject", key, Key=key)
         except ServiceError as error:
-            if error.code in _ABSENT:
+            if error.code in _NOT_FOUND:
                 return False
             raise
         return True
 
     def delete(self, key: str) -> None:
-        """Removes an object, if it is there."""
+        """Deletes an object, if it exists."""
         self._call("DeleteObject", key, Key=key)
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """The keys of all objects below `prefix`, in their order."""
-        place: dict[str, Any] = {}
+        """The keys of all objects below `prefix`, sorted."""
+        page: dict[str, Any] = {}
         while True:
-            answer = self._call("ListObjectsV2", prefix, needed="IsTruncated", Prefix=prefix, **place)
+            answer = self._call("ListObjectsV2", prefix, required="IsTruncated", Prefix=prefix, **page)
             yield from (each["Key"] for each in answer.get("Contents", ()))
             if not answer["IsTruncated"]:
                 return
-            place = {"ContinuationToken": answer["NextContinuationToken"]}
+            page = {"ContinuationToken": answer["NextContinuationToken"]}
 
     def _call(
         self,
         operation: str,
         target: str,
         *,
-        needed: str | None = None,
-        finish: Callable[[Any], Any] = lambda answer: answer,
+        required: str | None = None,
+        read: Callable[[Any], Any] = lambda answer: answer,
         **parameters: Any,
     ) -> Any:
-        """Calls an operation until it is answered.
+        """Calls an operation, with retries.
 
         Args:
             operation: as S3 spells it.
             target: key or prefix, for messages.
-            needed: a field without which the answer is damaged.
-            finish: reads what there is to read of the answer.
-            parameters: of the call, beside the bucket.
+            required: a field of the answer; an answer without it is damaged, and the call is retried.
+            read: makes the result from the answer; retried with the call.
+            parameters: of the call, without the bucket.
         """
-        method = "".join(f"_{c.lower()}" if c.isupper() else c for c in operation).lstrip("_")
+        method = xform_name(operation)
 
         def attempt() -> Any:
             client = self._make_client(self._connection, "s3")
             try:
-                answer = getattr(client, method)(Bucket=self.bucket, **parameters)
-                return finish(_whole(answer, needed))
-            except Exception as error:  # noqa: BLE001 - whatever the SDK raises, it leaves as a ServiceError
+                answer = getattr(client, method)(Bucket=self._name, **parameters)
+                return read(_checked(answer, required))
+            except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
                 raise self._translated(error, operation, target) from None
 
         return self._retrier.call(_BACKOFF, attempt)
@@ -204,17 +206,17 @@ class Store:
         translated = translate(
             error,
             operation=operation,
-            target=f"s3://{self.bucket}/{target}",
+            target=f"s3://{self._name}/{target}",
             endpoint=endpoint_for(self._connection, "s3"),
         )
-        if translated.code in _UNCONDITIONAL:
-            translated.retryable = False  # by its status, a failure of the server
+        if translated.code in _NOT_CONDITIONAL:
+            translated.retryable = False  # although status 501 is a failure of the server
         elif translated.code in _CONFLICT:
             translated.retryable = True
         return translated
 
 
-def _whole(answer: Any, needed: str | None) -> Any:
-    if needed is not None and needed not in answer:
-        raise DamagedAnswerError(f"the answer has no {needed}")
+def _checked(answer: Any, required: str | None) -> Any:
+    if required is not None and required not in answer:
+        raise DamagedAnswerError(f"the answer has no {required}")
     return answer

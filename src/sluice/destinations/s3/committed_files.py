@@ -1,4 +1,4 @@
-"""Which files count: what the manifests below a path list."""
+"""Lists the files of all committed epochs, as the manifests below a path have them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from sluice.aws.connection import CONNECTION_OPTIONS, connection_from_options
-from sluice.destinations.s3.bucket import Store
+from sluice.destinations.s3.bucket import Bucket
 from sluice.destinations.s3.destination import PATH
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.manifest import read_manifest
@@ -15,7 +15,7 @@ from sluice.options import read_options
 
 __all__ = ["list_committed"]
 
-_AT_A_TIME: Final = 16
+_CONCURRENT_REQUESTS: Final = 16
 
 
 def list_committed(path: str, scheme: str, connection: Mapping[str, str]) -> list[str]:
@@ -24,17 +24,17 @@ def list_committed(path: str, scheme: str, connection: Mapping[str, str]) -> lis
     config = connection_from_options(values)
     values.check()
     layout = Layout(values.require(PATH))
-    return committed(Store(layout.bucket, config), layout, scheme)
+    return committed_urls(Bucket(layout.bucket, config), layout, scheme)
 
 
-def committed(store: Store, layout: Layout, scheme: str = "s3") -> list[str]:
-    """The URLs of all files of all epochs that are committed."""
-    keys = [key for key in store.keys(layout.manifests) if layout.is_manifest(key)]
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        found = pool.map(lambda key: read_manifest(store, key), keys)
+def committed_urls(bucket: Bucket, layout: Layout, scheme: str = "s3") -> list[str]:
+    """The URLs of the files of all committed epochs."""
+    keys = [key for key in bucket.keys(layout.manifests) if layout.is_manifest(key)]
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as pool:
+        manifests = pool.map(lambda key: read_manifest(bucket, key), keys)
         return [
             f"{scheme}://{layout.bucket}/{layout.root}{file.path}"
-            for manifest in found
+            for manifest in manifests
             if manifest is not None
             for file in manifest.files
         ]

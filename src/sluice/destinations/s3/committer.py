@@ -1,15 +1,15 @@
-"""Completing the uploads of an epoch, and removing what attempts that died have left behind.
+"""Completes the uploads of an epoch, and removes what failed attempts have left behind.
 
-Before objects are made they are noted, in one object under ``pending/``: a driver that dies then leaves
-a note of all that might be there, and the sweep need not look at any other object, however many there are.
+Before the driver completes uploads, it puts a list of them below ``pending/``. If the driver dies, the list
+names every object that may have been made, so that the sweep does not have to list all objects of the path.
 
-What is removed, and why it is safe:
+The sweep removes:
 
-- Uploads of this query up to the batch in hand. Spark runs one batch at a time: those of earlier batches
-  were left behind, and when a batch has been committed or aborted, so were those of its other attempts.
-- Objects that a note names, once it is settled that no manifest will ever list them: the batch is an earlier
-  one, or has its manifest. The batch in hand without a manifest is left alone even by abort: a request to
-  put the manifest may have been given up here and yet be on its way.
+- Uploads of this query, up to the current batch. Spark runs one batch at a time, so uploads of earlier
+  batches are left over. Once the current batch is committed or aborted, so are those of its other attempts.
+- Objects on a pending list that no manifest will ever list. This is certain if the batch is an earlier one,
+  or has its manifest. While the current batch has no manifest, its objects stay, even after an abort: S3 may
+  still be executing a request to put the manifest that got no answer.
 """
 
 from __future__ import annotations
@@ -20,113 +20,121 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
-from sluice.destinations.s3.bucket import Store
-from sluice.destinations.s3.layout import Layout, Owner, parse_part
+from sluice.destinations.s3.bucket import Bucket
+from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.manifest import Manifest, read_manifest
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import SluiceError
 
 __all__ = ["Sweep", "UploadCommitter"]
 
-# Requests of the driver that are under way at a time.
-_AT_A_TIME: Final = 16
+_CONCURRENT_REQUESTS: Final = 16
 
 
 class UploadCommitter:
-    """Completes uploads side by side: `Committer` of destination ``s3``."""
+    """Completes uploads: the `Committer` of destination ``s3``.
+
+    Args:
+        bucket: where the uploads are.
+        layout: the keys below the path.
+        epoch: the epoch that is committed.
+        executor: makes an executor with a number of threads.
+    """
 
     def __init__(
-        self, store: Store, layout: Layout, owner: Owner, executor: Callable[[int], Executor]
+        self, bucket: Bucket, layout: Layout, epoch: EpochKey, executor: Callable[[int], Executor]
     ) -> None:
-        self._store = store
+        self._bucket = bucket
         self._layout = layout
-        self._owner = owner
+        self._epoch = epoch
         self._executor = executor
-        self._done: set[str] = set()
+        self._completed: set[str] = set()
 
     def commit(self, committables: Sequence[Upload]) -> Sequence[Upload]:
-        """Makes objects of all uploads.
+        """Makes objects from all uploads.
 
         Raises:
-            ServiceError: of an upload that could not be completed. Where it is retryable, those that were
-                completed are passed over the next time.
+            ServiceError: an upload could not be completed. If it is retryable, the next call skips the
+                uploads that were completed.
         """
-        named = json.dumps([[each.key, each.upload] for each in committables]).encode()
-        mark = hashlib.sha256(named).hexdigest()[:16]
-        self._store.put(self._layout.pending_key(self._owner, mark), named)
-        self._each(committables, self._complete)
+        pending = json.dumps([[each.key, each.upload_id] for each in committables]).encode()
+        digest = hashlib.sha256(pending).hexdigest()[:16]
+        self._bucket.put(self._layout.pending_list(self._epoch, digest), pending)
+        self._for_each(committables, self._complete)
         return ()
 
     def abort(self, committables: Sequence[Upload]) -> None:
-        """Forgets uploads that are not completed. Objects are the sweep's business, and so is what is left.
+        """Aborts uploads that are not completed. The sweep removes objects, and uploads that stay.
 
         Raises:
-            ServiceError: of an upload that could not be aborted.
+            ServiceError: an upload could not be aborted.
         """
-        self._each(committables, lambda each: self._store.abort_upload(each.key, each.upload))
+        self._for_each(committables, lambda each: self._bucket.abort_upload(each.key, each.upload_id))
 
     def _complete(self, upload: Upload) -> None:
-        if upload.upload not in self._done:
-            self._store.complete_upload(upload.key, upload.upload, upload.parts)
-            self._done.add(upload.upload)
+        if upload.upload_id not in self._completed:
+            self._bucket.complete_upload(upload.key, upload.upload_id, upload.parts)
+            self._completed.add(upload.upload_id)
 
-    def _each(self, uploads: Sequence[Upload], do: Callable[[Upload], None]) -> None:
-        """Side by side. After a failure no more is begun: S3 may be out, and there may be thousands."""
+    def _for_each(self, uploads: Sequence[Upload], call: Callable[[Upload], None]) -> None:
+        """Calls concurrently. Starts no call after a failure: S3 may be down, and there may be thousands."""
         errors: list[SluiceError] = []
 
         def run(upload: Upload) -> None:
             if not errors:
                 try:
-                    do(upload)
+                    call(upload)
                 except SluiceError as error:
                     errors.append(error)
 
-        with self._executor(_AT_A_TIME) as executor:
+        with self._executor(_CONCURRENT_REQUESTS) as executor:
             list(executor.map(run, uploads))
         if errors:
             raise errors[0]
 
 
 class Sweep:
-    """Removes what is left over of the batch in hand, and of those before it.
+    """Removes what failed attempts of a query have left behind, up to the current batch.
 
     Args:
-        store: the bucket.
-        layout: keys below the path.
-        owner: the epoch in hand; nothing of another query is touched.
-        is_last_word: the epoch is a batch write that is aborted: nobody will ever commit it.
+        bucket: where the objects are.
+        layout: the keys below the path.
+        epoch: the current epoch. Nothing of another query is removed.
+        is_aborted_write: the epoch is a batch write that was aborted: it will never be committed.
     """
 
-    def __init__(self, store: Store, layout: Layout, owner: Owner, *, is_last_word: bool) -> None:
-        self._store = store
+    def __init__(self, bucket: Bucket, layout: Layout, epoch: EpochKey, *, is_aborted_write: bool) -> None:
+        self._bucket = bucket
         self._layout = layout
-        self._owner = owner
-        self._is_last_word = is_last_word
+        self._epoch = epoch
+        self._is_aborted_write = is_aborted_write
 
     def run(self) -> None:
-        """Raises ServiceError where S3 refuses; then the next run of the query sweeps."""
-        # Uploads first: a driver of an earlier run that is still there can complete none from here on.
-        for key, upload in list(self._store.uploads(self._layout.root)):
-            part = parse_part(key)
-            if part and part.owner == self._owner.name and part.batch <= self._owner.batch:
-                self._store.abort_upload(key, upload)
-        for key in list(self._store.keys(self._layout.pending(self._owner.name))):
-            batch = self._layout.pending_batch(key)
-            if batch is not None and batch <= self._owner.batch:
-                self._settle(key, batch)
+        """Raises ServiceError if S3 refuses a call; the query's next sweep then removes the rest."""
+        # Uploads first: a driver of an earlier run that is still alive can complete none after this.
+        for key, upload_id in list(self._bucket.uploads(self._layout.root)):
+            batch = self._layout.batch_of_data_file(key, self._epoch.query)
+            if batch is not None and batch <= self._epoch.batch:
+                self._bucket.abort_upload(key, upload_id)
+        for key in list(self._bucket.keys(self._layout.pending_lists(self._epoch.query))):
+            batch = self._layout.batch_of_pending_list(key)
+            if batch is not None and batch <= self._epoch.batch:
+                self._remove_pending(key, batch)
 
-    def _settle(self, pending: str, batch: int) -> None:
-        where = self._layout.manifest(self._owner.name, batch)
-        if self._is_last_word:
-            # In the place of a manifest that is there, or that is still on its way.
-            self._store.put(where, Manifest(self._owner.name, batch, self._owner.run, ()).to_json())
-        manifest = read_manifest(self._store, where)
-        if manifest is None and batch == self._owner.batch:
+    def _remove_pending(self, pending_list: str, batch: int) -> None:
+        """Removes the objects on a pending list that no manifest lists, and then the list."""
+        manifest_key = self._layout.manifest(self._epoch.query, batch)
+        if self._is_aborted_write:
+            # An empty manifest replaces one that exists, and stops one that is still to arrive.
+            empty = Manifest(self._epoch.query, batch, self._epoch.run, ())
+            self._bucket.put(manifest_key, empty.to_json())
+        manifest = read_manifest(self._bucket, manifest_key)
+        if manifest is None and batch == self._epoch.batch:
             return
-        listed = {each.path for each in manifest.files} if manifest else set()
-        named = json.loads(self._store.get(pending) or b"[]")
-        for key, upload in named:
-            if self._layout.relative(key) not in listed:
-                self._store.abort_upload(key, upload)
-                self._store.delete(key)
-        self._store.delete(pending)
+        committed = {each.path for each in manifest.files} if manifest else set()
+        pending = json.loads(self._bucket.get(pending_list) or b"[]")
+        for key, upload_id in pending:
+            if self._layout.relative(key) not in committed:
+                self._bucket.abort_upload(key, upload_id)
+                self._bucket.delete(key)
+        self._bucket.delete(pending_list)

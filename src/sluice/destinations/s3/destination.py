@@ -1,4 +1,4 @@
-"""Amazon S3: files that are there once their epoch is committed, once, whatever is restarted (FLIP-143)."""
+"""Amazon S3: files that become visible, exactly once, when their epoch is committed (FLIP-143)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, ClassVar, Final
 
-from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.destinations.s3.bucket import Store
+from sluice.destinations.s3.bucket import Bucket
 from sluice.destinations.s3.committer import Sweep, UploadCommitter
 from sluice.destinations.s3.file_formats import FORMATS
-from sluice.destinations.s3.layout import Layout, Owner
+from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.manifest import ManifestCommitter
-from sluice.destinations.s3.upload import PART_SIZE
+from sluice.destinations.s3.upload import PART_SIZE, PartSender, Upload
 from sluice.destinations.s3.writer import FileSettings, S3Writer
 from sluice.options import Kind, Option, OptionValues, choice, integer, matching, size
-from sluice.retry import Retrier
+from sluice.sink.bases import BaseCommittingDestination
 from sluice.sink.contracts import Epoch, StructType
 from sluice.sink.dead_letters import Origin
 
 __all__ = ["PATH", "S3Destination"]
 
-_NAME: Final = "s3"
 _DEFAULTS: Final = FileSettings()
-_LARGEST_FILE: Final = 8000 * PART_SIZE  # S3 takes 10,000 parts; a file may pass its limit by some
+_LARGEST_FILE: Final = 8000 * PART_SIZE  # an upload has at most 10,000 parts; files may exceed the limit
+# Parts of one task that are in memory to be sent, and threads that send them.
+_CONCURRENT_PARTS: Final = 4
 
 
 def _columns(text: str) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ PATH = Option(
     "path",
     matching("path", "s3://bucket/prefix, of letters, digits, / and any of !_.()=+@,~-", _PATH_SPELLING),
     None,
-    "`s3://bucket/prefix`, below which the files and their manifests are.",
+    "`s3://bucket/prefix`. Files and manifests are below it.",
     required=True,
 )
 FILE_FORMAT = Option(
@@ -62,34 +62,32 @@ PARTITION_BY = Option(
     "partitionBy",
     Kind("columns", "names of columns with a comma between", _columns),
     (),
-    "Columns whose values make directories, as `country=DE/`; they are left out of the files.",
+    "Columns whose values make directories, as `country=DE/`; the files do not hold these columns.",
     shown_default="none",
 )
 MAX_FILE_SIZE = Option(
     "maxFileSize",
     size(PART_SIZE),
     _DEFAULTS.max_file_size,
-    "Bytes after which a task begins another file; passed by what one write holds, up to 32 MiB.",
+    "Bytes after which a task begins another file. A file may exceed it by up to 32 MiB.",
     shown_default="512MiB",
 )
 MAX_OPEN_FILES = Option(
     "maxOpenFiles",
     integer(1, 1000),
     _DEFAULTS.max_open_files,
-    "Files, one a partition, that a task has open; for another one, that used least recently is ended.",
+    "Open files of a task, one for each partition. To open another one, it ends the least recently used.",
 )
 
 
-class S3Destination:
-    """A prefix of a bucket, as the unified sink sees it: `CommittingDestination`.
+class S3Destination(BaseCommittingDestination[Upload]):
+    """Writes files below a path of a bucket.
 
     Args:
-        connection: how to reach the service.
-        path: ``s3://bucket/prefix``.
+        layout: the keys below the path.
+        bucket: of the path.
         settings: how files are made.
-        client: makes the SDK's client; replaced in tests.
-        retrier: how throttling and lost connections are waited out; replaced in tests.
-        executor: makes what runs requests side by side, of so many threads; replaced in tests.
+        executor: makes an executor with a number of threads; replaced in tests.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]] = (
@@ -101,28 +99,26 @@ class S3Destination:
         MAX_OPEN_FILES,
     )
 
-    def __init__(  # noqa: PLR0913 - three of them for tests alone
+    def __init__(
         self,
-        connection: ConnectionConfig,
-        path: str,
+        layout: Layout,
+        bucket: Bucket,
         settings: FileSettings = _DEFAULTS,
         *,
-        client: Callable[[ConnectionConfig, str], Any] = client_for,
-        retrier: Retrier | None = None,
         executor: Callable[[int], Executor] = ThreadPoolExecutor,
     ) -> None:
-        self._layout = Layout(path)
+        self._layout = layout
+        self._bucket = bucket
         self._settings = settings
-        self._store = Store(self._layout.bucket, connection, client=client, retrier=retrier)
         self._executor = executor
-        self.name = f"s3 path '{path}'"
+        self.name = f"s3 path '{layout.path}'"
 
     @classmethod
     def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> S3Destination | None:
-        """Makes the destination from the options. What cannot be is noted in `values`."""
+        """See `CommittingDestinationClass.from_options`."""
         path = values.get(PATH)
         file_format = values.require(FILE_FORMAT)
-        compressions = FORMATS[file_format].compressions
+        compressions = FORMATS[file_format].extensions
         compression = values.get(COMPRESSION) or next(iter(compressions))
         if compression not in compressions:
             values.reject_value(COMPRESSION, f"allowed with {file_format} are {', '.join(compressions)}")
@@ -137,27 +133,21 @@ class S3Destination:
             values.require(MAX_FILE_SIZE),
             values.require(MAX_OPEN_FILES),
         )
-        return cls(connection, path, settings)
+        layout = Layout(path)
+        return cls(layout, Bucket(layout.bucket, connection), settings)
 
     def create_writer(self, schema: StructType, origin: Origin) -> S3Writer:
         """Raises OptionError for columns that cannot be written."""
-        return S3Writer(
-            _NAME,
-            self._store,
-            self._layout,
-            settings=self._settings,
-            schema=schema,
-            origin=origin,
-            executor=self._executor,
-        )
+        sender = PartSender(self._bucket, self._executor(_CONCURRENT_PARTS), _CONCURRENT_PARTS)
+        return S3Writer(sender, self._layout, self._settings, schema, origin)
 
     def create_committer(self, epoch: Epoch) -> UploadCommitter:
-        return UploadCommitter(self._store, self._layout, Owner.of(epoch), self._executor)
+        return UploadCommitter(self._bucket, self._layout, EpochKey.of(epoch), self._executor)
 
     def create_global_committer(self, epoch: Epoch) -> ManifestCommitter:
-        return ManifestCommitter(self._store, self._layout, Owner.of(epoch))
+        return ManifestCommitter(self._bucket, self._layout, EpochKey.of(epoch))
 
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
-        """Sweeps: see `sluice.destinations.s3.committer`."""
-        is_last_word = epoch.batch is None and not committed
-        Sweep(self._store, self._layout, Owner.of(epoch), is_last_word=is_last_word).run()
+        """Runs the `Sweep`."""
+        is_aborted_write = epoch.batch is None and not committed
+        Sweep(self._bucket, self._layout, EpochKey.of(epoch), is_aborted_write=is_aborted_write).run()

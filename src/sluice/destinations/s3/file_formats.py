@@ -1,4 +1,4 @@
-"""The formats of files: rows of Arrow become Parquet, or JSON lines as Spark writes them."""
+"""File formats: Parquet, and JSON lines as Spark writes them."""
 
 from __future__ import annotations
 
@@ -13,63 +13,62 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sluice.destinations.common.columns import ROWS_AT_A_TIME
 from sluice.errors import OptionError
 from sluice.sink.contracts import StructType
 
 __all__ = ["FORMATS", "FileFormat", "RowFile", "check_types"]
 
-_LEAVES: Final = (
+# Spark types without other types inside, by name or by the beginning of it.
+_SIMPLE_TYPES: Final = (
     *("tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "binary"),
     *("date", "timestamp", "timestamp_ntz"),
 )
-_PREFIXES: Final = ("decimal(", "char(", "varchar(", "string collate ")
-# Rows turned into Python objects at a time, whatever the size of the batch they come in.
-_SLICE: Final = 1024
+_SIMPLE_PREFIXES: Final = ("decimal(", "char(", "varchar(", "string collate ")
 
 
 class RowFile(Protocol):
-    """One file being written."""
+    """A file that is being written."""
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Appends rows: of one schema throughout."""
+        """Appends rows, all with the same schema."""
 
     def close(self) -> None:
-        """Ends the file; the stream below it stays open."""
+        """Ends the file. The stream below it stays open."""
 
 
 class FileFormat(NamedTuple):
-    """A format.
+    """A file format.
 
     Attributes:
         open: begins a file on a stream, with a schema and a compression.
-        compressions: by the option's value, the ending of the file's name; the first one is the default.
+        extensions: the extension of file names for each compression. The first compression is the default.
         content_type: of the object.
     """
 
     open: Callable[[IO[bytes], pa.Schema, str], RowFile]
-    compressions: dict[str, str]
+    extensions: dict[str, str]
     content_type: str
 
 
-def check_types(destination: str, file_format: str, schema: StructType) -> None:
-    """Raises OptionError for columns that a file cannot hold, or Spark would not read back as they are."""
+def check_types(file_format: str, schema: StructType) -> None:
+    """Raises OptionError for columns that a file cannot hold, or that Spark would not read back unchanged."""
     problems = [
         f"column '{field.name}' is {found}"
         for field in schema.fields
-        for found in [_unfit(field.dataType, json=file_format == "jsonl")]
+        for found in [_unsupported(field.dataType, json=file_format == "jsonl")]
         if found
     ]
     if problems:
         allowed = "numbers, strings, binary, boolean, dates, timestamps; arrays, structs and maps of them"
         keys = " (maps by string)" if file_format == "jsonl" else ""
         raise OptionError(
-            f"destination '{destination}', format {file_format}, takes {allowed}{keys}: "
-            + "; ".join(problems)
+            f"destination 's3', format {file_format}, takes {allowed}{keys}: " + "; ".join(problems)
         )
 
 
-def _unfit(data_type: Any, *, json: bool) -> str | None:
-    """The type inside `data_type`, or itself, that cannot be written; None if all can."""
+def _unsupported(data_type: Any, *, json: bool) -> str | None:
+    """The first type in `data_type`, including itself, that cannot be written; None if there is none."""
     inner = [
         getattr(data_type, name)
         for name in ("elementType", "keyType", "valueType")
@@ -78,17 +77,17 @@ def _unfit(data_type: Any, *, json: bool) -> str | None:
     inner += [field.dataType for field in getattr(data_type, "fields", ())]
     name = str(data_type.simpleString())
     if not inner:
-        return None if name in _LEAVES or name.startswith(_PREFIXES) else name
+        return None if name in _SIMPLE_TYPES or name.startswith(_SIMPLE_PREFIXES) else name
     if json and hasattr(data_type, "keyType") and not data_type.keyType.simpleString().startswith("string"):
         return name
-    return next((found for each in inner if (found := _unfit(each, json=json))), None)
+    return next((found for each in inner if (found := _unsupported(each, json=json))), None)
 
 
 # --- Parquet ------------------------------------------------------------------------------------------
 
 
-class ParquetRows:
-    """Each `write` becomes a row group."""
+class ParquetFile:
+    """Each `write` makes one row group."""
 
     def __init__(self, stream: IO[bytes], schema: pa.Schema, compression: str) -> None:
         self._schema = schema
@@ -105,8 +104,8 @@ class ParquetRows:
 # --- JSON lines ---------------------------------------------------------------------------------------
 
 
-class JsonRows:
-    """A row a line; a null column is left out, as Spark does."""
+class JsonLinesFile:
+    """One line for each row. Nulls are left out, as by Spark."""
 
     def __init__(self, stream: IO[bytes], schema: pa.Schema, compression: str) -> None:
         self._stream = stream
@@ -117,8 +116,8 @@ class JsonRows:
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         for batch in batches:
-            for start in range(0, batch.num_rows, _SLICE):
-                lines = self._encoder.encode_lines(self._rows(batch.slice(start, _SLICE)))
+            for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
+                lines = self._encoder.encode_lines(self._rows(batch.slice(start, ROWS_AT_A_TIME)))
                 self._stream.write(lines if self._gzip is None else self._gzip.compress(lines))
 
     def close(self) -> None:
@@ -140,7 +139,7 @@ _Convert = Callable[[Any], Any]
 
 
 def _converter(arrow: pa.DataType) -> _Convert | None:
-    """What makes a value of `arrow` one that JSON has a form for; None where it is one already."""
+    """A function that makes a value of an Arrow type fit for JSON; None if all its values are."""
     types = pa.types
     if types.is_floating(arrow):
         return _number
@@ -170,7 +169,7 @@ def _struct(fields: dict[str, _Convert], value: dict[str, Any]) -> dict[str, Any
 
 
 def _number(value: float) -> float | str:
-    """What JSON has no number for is spelt as Spark does, and as it reads it."""
+    """NaN and the infinities as the strings that Spark writes and reads."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -178,9 +177,9 @@ def _number(value: float) -> float | str:
 
 FORMATS: Final[dict[str, FileFormat]] = {
     "parquet": FileFormat(
-        ParquetRows,
+        ParquetFile,
         {"snappy": "snappy.parquet", "zstd": "zstd.parquet", "gzip": "gz.parquet", "none": "parquet"},
         "application/vnd.apache.parquet",
     ),
-    "jsonl": FileFormat(JsonRows, {"none": "jsonl", "gzip": "jsonl.gz"}, "application/x-ndjson"),
+    "jsonl": FileFormat(JsonLinesFile, {"none": "jsonl", "gzip": "jsonl.gz"}, "application/x-ndjson"),
 }

@@ -1,4 +1,4 @@
-"""The manifest of an epoch: the one object that makes its files count."""
+"""The manifest of an epoch: the object that lists the epoch's files, and so commits it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from sluice.destinations.s3.bucket import Store
-from sluice.destinations.s3.layout import Layout, Owner
+from sluice.destinations.s3.bucket import Bucket
+from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import CommitError
 
 __all__ = ["Manifest", "ManifestCommitter", "ManifestFile", "read_manifest"]
 
-_VERSION = 1
+_VERSION: Final = 1
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """A file of an epoch; its path is relative to the path of the sink, so that all of it can be moved."""
+    """A file of an epoch.
+
+    Attributes:
+        path: relative to the path of the sink, so that everything below it can be moved.
+        rows: of the file.
+        size: in bytes.
+    """
 
     path: str
     rows: int
@@ -30,16 +37,16 @@ class ManifestFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an epoch consists of.
+    """The files of an epoch.
 
     Attributes:
-        owner: the query, or batch write.
-        batch: the micro-batch.
-        run: which run of the query has committed it.
-        files: in the order of their paths; none where a batch write was aborted.
+        query: the id of the streaming query; ``write-<run>`` for a batch write.
+        batch: the id of the micro-batch; 0 for a batch write.
+        run: the run that committed it.
+        files: sorted by path; empty for a batch write that was aborted.
     """
 
-    owner: str
+    query: str
     batch: int
     run: str
     files: tuple[ManifestFile, ...]
@@ -48,7 +55,7 @@ class Manifest:
         files = [{"path": each.path, "rows": each.rows, "bytes": each.size} for each in self.files]
         values = {
             "version": _VERSION,
-            "query": self.owner,
+            "query": self.query,
             "batch": self.batch,
             "run": self.run,
             "rows": sum(each.rows for each in self.files),
@@ -58,7 +65,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes, key: str) -> Manifest:
-        """Raises CommitError for what is no manifest that this version can read."""
+        """Raises CommitError if `text` is no manifest, or has a version that is not known."""
         try:
             values = json.loads(text)
             if values["version"] != _VERSION:
@@ -69,45 +76,51 @@ class Manifest:
             raise CommitError(f"manifest {key} is damaged: {type(error).__name__}: {error}") from None
 
 
-def read_manifest(store: Store, key: str) -> Manifest | None:
-    text = store.get(key)
+def read_manifest(bucket: Bucket, key: str) -> Manifest | None:
+    """The manifest with this key; None if it does not exist."""
+    text = bucket.get(key)
     return None if text is None else Manifest.from_json(text, key)
 
 
 class ManifestCommitter:
-    """Seals an epoch: `GlobalCommitter` of destination ``s3``."""
+    """Puts the manifest: the `GlobalCommitter` of destination ``s3``."""
 
-    def __init__(self, store: Store, layout: Layout, owner: Owner) -> None:
-        self._store = store
+    def __init__(self, bucket: Bucket, layout: Layout, epoch: EpochKey) -> None:
+        self._bucket = bucket
         self._layout = layout
-        self._owner = owner
+        self._epoch = epoch
 
     def combine(self, committables: Sequence[Upload]) -> Manifest:
         files = [ManifestFile(self._layout.relative(each.key), each.rows, each.size) for each in committables]
         files.sort(key=lambda each: each.path)
-        return Manifest(self._owner.name, self._owner.batch, self._owner.run, tuple(files))
+        return Manifest(self._epoch.query, self._epoch.batch, self._epoch.run, tuple(files))
 
     def filter_recovered_committables(self, committables: Sequence[Manifest]) -> list[Manifest]:
-        """Those whose batch id has no manifest yet."""
-        return [each for each in committables if not self._store.exists(self._key(each))]
+        """Those whose batch has no manifest yet."""
+        return [each for each in committables if not self._bucket.exists(self._key(each))]
 
     def commit(self, committables: Sequence[Manifest]) -> list[Manifest]:
-        """Puts the manifest, unless there is one.
+        """Puts the manifest unless the batch has one.
 
-        The one that is there is most likely this one, put by an attempt whose answer was lost. If it
-        is another run's, that run has won, and what this one has written does not count.
+        The existing one is probably this one, put by an attempt whose answer was lost. If it is that of
+        another run, the batch consists of the other run's files, and the sweep removes those of this run.
         """
         for manifest in committables:
             key = self._key(manifest)
             if (
-                not self._store.put_new(key, manifest.to_json())
-                and read_manifest(self._store, key) != manifest
+                not self._bucket.put_if_absent(key, manifest.to_json())
+                and read_manifest(self._bucket, key) != manifest
             ):
-                _log.warning("another run has committed batch %d of %s", manifest.batch, manifest.owner)
+                _log.warning(
+                    "query %s: another run has committed batch %d; the files of run %s are removed",
+                    manifest.query,
+                    manifest.batch,
+                    manifest.run,
+                )
         return []
 
     def end_of_input(self) -> None:
-        """Nothing is open."""
+        """Does nothing: each epoch is committed by itself."""
 
     def _key(self, manifest: Manifest) -> str:
-        return self._layout.manifest(manifest.owner, manifest.batch)
+        return self._layout.manifest(manifest.query, manifest.batch)

@@ -1,4 +1,4 @@
-"""Rows by the directory that they belong to: ``country=DE/day=2026-11-21/``, as Spark and Hive name them."""
+"""Splits rows by partition. Directories are named as by Spark and Hive: ``country=DE/day=2026-11-21/``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _TYPE: Final = re.compile(r"string( .*)?|(var)?char\(\d+\)|boolean|tinyint|small
 
 
 class Partitioning:
-    """Splits rows by some of their columns, which then are in the directory's name and not in the file.
+    """Splits rows by the values of some columns. These go into the directory's name, not into the file.
 
     Args:
-        destination: for messages.
-        columns: the names, in the order of the directories, in any case; none for no partitioning.
+        columns: their names in any case, outermost directory first; empty for no partitioning.
         schema: of the rows.
 
     Raises:
-        OptionError: a column is not there, is named twice or has a type that makes no name, or none is left.
+        OptionError: a column is missing, named twice or has a type that cannot be part of a name, or no
+            column is left for the files.
     """
 
-    def __init__(self, destination: str, columns: Sequence[str], schema: StructType) -> None:
+    def __init__(self, columns: Sequence[str], schema: StructType) -> None:
         names = [field.name for field in schema.fields]
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         problems: list[str] = []
@@ -50,10 +50,13 @@ class Partitioning:
         if len(self._columns) == len(names):
             problems.append("no column is left for the files" if names else "there is no column")
         if problems:
-            raise OptionError(f"destination '{destination}', option 'partitionBy': " + "; ".join(problems))
+            raise OptionError("destination 's3', option 'partitionBy': " + "; ".join(problems))
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The rows of each directory, in the order they have; a directory ends in a slash, or is empty."""
+        """Yields the directory and the rows of each partition in a batch. Rows keep their order.
+
+        A directory ends in a slash; without partitioning it is empty.
+        """
         if not batch.num_rows:
             return
         if not self._columns:
@@ -72,7 +75,7 @@ class Partitioning:
             start = end
 
     def _codes(self, batch: pa.RecordBatch) -> tuple[list[list[str]], Any]:
-        """The names that each column has, and for every row which of them it takes, as one number."""
+        """The directory names of each column, and for each row one number that selects a name of each."""
         directories: list[list[str]] = []
         codes: Any = None
         for name in self._columns:
@@ -88,6 +91,6 @@ class Partitioning:
 def _directory(directories: list[list[str]], code: int) -> str:
     parts = []
     for names in reversed(directories):
-        code, place = divmod(code, len(names))
-        parts.append(names[place])
+        code, position = divmod(code, len(names))
+        parts.append(names[position])
     return "".join(reversed(parts))

@@ -1,4 +1,4 @@
-"""The agent's subscriptions: what is buffered, what the planner is told, and when it is given up."""
+"""An agent's subscriptions: what they buffer, what they report, and when they are given up."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ NOW = 1_700_000_000_000_000
 HOUR = 3600 * 1_000_000
 PATIENT = 120.0
 
-Said = tuple[bytes, EventHead] | Exception
+Outcome = tuple[bytes, EventHead] | Exception
 
 
 class FakeSource:
-    """Gives what it is told to."""
+    """Gives the events, or raises the errors, that the test puts into it."""
 
     def __init__(self) -> None:
-        self.said: queue.SimpleQueue[Said] = queue.SimpleQueue()
+        self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self.was_taken_over = False
         self.is_closed = False
 
     def next_event(self) -> tuple[bytes, EventHead]:
-        said = self.said.get(timeout=PATIENT)
-        if isinstance(said, Exception):
-            raise said
-        return said
+        outcome = self.outcomes.get(timeout=PATIENT)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def close(self) -> None:
         self.is_closed = True
-        self.said.put(ServiceError("closed", code="SubscriptionClosed"))
+        self.outcomes.put(ServiceError("closed", code="SubscriptionClosed"))
 
 
 class Bench:
@@ -87,26 +87,26 @@ class Bench:
         self.manager.subscribe(Subscribe(split, generation, start))
         return self.sources[split][-1]
 
-    def heard(self) -> FromAgent:
+    def report(self) -> FromAgent:
         return self.reports.get(timeout=PATIENT)
 
     def received(self) -> EventReceived:
-        heard = self.heard()
-        assert isinstance(heard, EventReceived)
-        return heard
+        report = self.report()
+        assert isinstance(report, EventReceived)
+        return report
 
     def progress(self) -> SubscriptionProgress:
         return self.received().progress
 
     def read(self, after: int | None, end: int | None, start: IteratorStart = HORIZON) -> list[bytes]:
-        fetch = ReadRange(
+        request = ReadRange(
             SPLIT, start, None if after is None else str(after), None if end is None else str(end), 0.0
         )
-        return [bytes(payload) for payload in self.manager.read(fetch)]
+        return [bytes(payload) for payload in self.manager.read(request)]
 
 
 EACH = 141
-"""Bytes of JSON for a record: 100 that say nothing of it, a number of one digit, and 40 that make 30."""
+"""Bytes of JSON for a record: 100 for the envelope, 1 for its number, and 40 of base64 for 30 of data."""
 
 
 def event(*numbers: int, behind: int = 0, ended: bool = False) -> tuple[bytes, EventHead]:
@@ -121,24 +121,24 @@ def make() -> Callable[..., Bench]:
     return Bench
 
 
-def test_an_event_is_buffered_before_the_planner_hears_of_it(make: Callable[..., Bench]) -> None:
+def test_an_event_is_buffered_before_it_is_reported(make: Callable[..., Bench]) -> None:
     """The tasks of a batch that ends there find it."""
     bench = make(cut_points=1)
     source = bench.subscribe()
-    source.said.put(event(5, 6, 7))
+    source.outcomes.put(event(5, 6, 7))
 
-    heard = bench.received()
+    report = bench.received()
 
     progress = SubscriptionProgress((CutPoint("7", 7000, 90, 3, 5000),), 0, caught_up_at=NOW)
-    assert heard == EventReceived(SPLIT, 1, "5", progress, server=("127.0.0.1", 4000))
+    assert report == EventReceived(SPLIT, 1, "5", progress, server=("127.0.0.1", 4000))
     assert bench.read(None, 7) == [b"x" * 3 * EACH]
 
 
-def test_limits_get_cut_points_as_fine_as_they_need(make: Callable[..., Bench]) -> None:
-    """An event that holds more than a batch may is divided; its records are all counted."""
+def test_an_event_is_divided_into_cut_points(make: Callable[..., Bench]) -> None:
+    """An event may hold more than a batch may take. The cut points count every record once."""
     bench = make(cut_points=3)
     source = bench.subscribe()
-    source.said.put(event(1, 2, 3, 4, 5, 6, 7))
+    source.outcomes.put(event(1, 2, 3, 4, 5, 6, 7))
 
     cut_points = bench.progress().cut_points
 
@@ -146,12 +146,12 @@ def test_limits_get_cut_points_as_fine_as_they_need(make: Callable[..., Bench]) 
     assert sum(point.size for point in cut_points) == pytest.approx(7 * 30, abs=3)
 
 
-def test_an_idle_event_tells_until_when_nothing_was_there(make: Callable[..., Bench]) -> None:
-    """Only at the tip."""
+def test_an_empty_event_at_the_tip_tells_when_nothing_was_there(make: Callable[..., Bench]) -> None:
+    """An empty event behind the tip does not."""
     bench = make()
     source = bench.subscribe()
-    source.said.put(event(behind=900))
-    source.said.put(event())
+    source.outcomes.put(event(behind=900))
+    source.outcomes.put(event())
 
     first, second = bench.progress(), bench.received()
 
@@ -160,178 +160,178 @@ def test_an_idle_event_tells_until_when_nothing_was_there(make: Callable[..., Be
     assert (second.progress.millis_behind, second.progress.caught_up_at) == (0, NOW)
 
 
-def test_a_start_at_a_record_is_told_of_when_that_record_has_come(make: Callable[..., Bench]) -> None:
-    """Before that nobody knows whether it still exists."""
+def test_a_start_at_a_record_is_reported_once_that_record_has_come(make: Callable[..., Bench]) -> None:
+    """Before that it is not known whether the record still exists."""
     bench = make()
     source = bench.subscribe(IteratorStart("AT_SEQUENCE_NUMBER", "50"))
-    source.said.put(event())
-    source.said.put(event(50, 51))
+    source.outcomes.put(event())
+    source.outcomes.put(event(50, 51))
 
     assert [point.number for point in bench.progress().cut_points] == ["50", "51"]
     assert bench.read(50, 51, IteratorStart("AT_SEQUENCE_NUMBER", "50")) == [b"x" * 2 * EACH]
 
 
-def test_a_record_that_is_gone_is_not_judged_here(make: Callable[..., Bench]) -> None:
-    """The shard is given up, without a code of the service: whoever polls will see what is lost."""
+def test_a_start_record_that_does_not_come_ends_the_subscription(make: Callable[..., Bench]) -> None:
+    """Without a code of the service: polling follows at once, and tells whether records are lost."""
     bench = make()
     source = bench.subscribe(IteratorStart("AT_SEQUENCE_NUMBER", "50"))
-    source.said.put(event(53, 54))
+    source.outcomes.put(event(53, 54))
 
-    heard = bench.heard()
+    report = bench.report()
 
-    assert isinstance(heard, SubscriptionEnded)
-    assert (heard.split, heard.generation, heard.code) == (SPLIT, 1, "")
-    assert "record 50" in heard.reason
+    assert isinstance(report, SubscriptionEnded)
+    assert (report.split, report.generation, report.code) == (SPLIT, 1, "")
+    assert "record 50" in report.reason
     assert source.is_closed
     with pytest.raises(RangeUnavailable):
         bench.read(50, 54, IteratorStart("AT_SEQUENCE_NUMBER", "50"))
 
 
-def test_a_host_that_slept_for_a_day_does_not_go_on_as_if_nothing_had_expired(
+def test_silence_longer_than_half_the_shortest_retention_ends_it(
     make: Callable[..., Bench],
 ) -> None:
-    """Events go on behind what was trimmed meanwhile without a word: whoever polls will see what is lost."""
+    """The host may have slept for a day: events go on behind records that have expired, and do not tell."""
     bench = make()
     source = bench.subscribe()
-    source.said.put(event(1))
+    source.outcomes.put(event(1))
     bench.progress()
     bench.now += 25 * HOUR
-    source.said.put(event(7))
+    source.outcomes.put(event(7))
 
-    heard = bench.heard()
+    report = bench.report()
 
-    assert isinstance(heard, SubscriptionEnded)
-    assert heard.code == INTEGRITY_PROBLEM
-    assert "25 h" in heard.reason
+    assert isinstance(report, SubscriptionEnded)
+    assert report.code == INTEGRITY_PROBLEM
+    assert "25 h" in report.reason
     with pytest.raises(RangeUnavailable):
         bench.read(None, 7)
 
 
-def test_a_record_from_the_future_tells_that_the_clock_is_wrong(make: Callable[..., Bench]) -> None:
-    """A clock that stands still, as ours may have, does not hide how long nothing came."""
+def test_the_arrival_of_a_record_corrects_a_clock_that_stood_still(make: Callable[..., Bench]) -> None:
+    """The silence is noticed although our clock says that no time has passed."""
     bench = make()
     bench.now = 0
     source = bench.subscribe()
-    source.said.put(event(1))
+    source.outcomes.put(event(1))
     bench.progress()
-    source.said.put(event(25 * HOUR // 1000))
+    source.outcomes.put(event(25 * HOUR // 1000))
 
-    heard = bench.heard()
+    report = bench.report()
 
-    assert isinstance(heard, SubscriptionEnded)
-    assert heard.code == INTEGRITY_PROBLEM
+    assert isinstance(report, SubscriptionEnded)
+    assert report.code == INTEGRITY_PROBLEM
 
 
-def test_old_records_and_idle_hours_raise_no_doubt(make: Callable[..., Bench]) -> None:
-    """Neither a backlog with long pauses in it, nor a shard that only says that it lives."""
+def test_old_records_and_idle_hours_are_no_integrity_problem(make: Callable[..., Bench]) -> None:
+    """Neither is a backlog with long pauses in it, nor a shard that sends empty events for hours."""
     bench = make()
     source = bench.subscribe()
     for number in (1, 20 * HOUR // 1000, 40 * HOUR // 1000):
-        source.said.put(event(number))
+        source.outcomes.put(event(number))
         bench.progress()
     for _ in range(30):
         bench.now += HOUR
-        source.said.put(event())
+        source.outcomes.put(event())
         bench.progress()
-    source.said.put(event(50 * HOUR // 1000))
+    source.outcomes.put(event(50 * HOUR // 1000))
 
     assert bench.progress().cut_points
     assert bench.retention_asked == 0
 
 
 @pytest.mark.parametrize(("days", "gives_up"), [(1, True), (2, False)])
-def test_near_the_end_of_the_retention_polling_is_left_to_judge(
+def test_near_the_end_of_the_retention_the_subscription_is_given_up(
     make: Callable[..., Bench], days: int, *, gives_up: bool
 ) -> None:
-    """What expires while it waits to be pushed is passed over without a word."""
+    """Records that expire before they are pushed are left out, and no event tells; polling does."""
     bench = make()
     bench.retention = days * 24 * 3600.0
     source = bench.subscribe()
     for number in (1, 2):
-        source.said.put(event(number, behind=22 * HOUR // 1000))
+        source.outcomes.put(event(number, behind=22 * HOUR // 1000))
 
-    heard = bench.heard()
+    report = bench.report()
 
     if gives_up:
-        assert isinstance(heard, SubscriptionEnded)
-        assert heard.code == INTEGRITY_PROBLEM
-        assert "22.0 h behind" in heard.reason
+        assert isinstance(report, SubscriptionEnded)
+        assert report.code == INTEGRITY_PROBLEM
+        assert "22.0 h behind" in report.reason
     else:
-        assert isinstance(heard, EventReceived)
+        assert isinstance(report, EventReceived)
         assert bench.progress().cut_points
     assert bench.retention_asked == 1
 
 
 def test_the_end_of_a_shard_ends_its_ranges(make: Callable[..., Bench]) -> None:
-    """And is reported, with the last records."""
+    """It is reported together with the last records."""
     bench = make()
     source = bench.subscribe()
-    source.said.put(event(1, 2, ended=True))
+    source.outcomes.put(event(1, 2, ended=True))
 
     assert bench.progress().has_ended
     assert bench.read(None, None) == [b"x" * 2 * EACH]
 
 
-def test_what_the_service_refuses_is_reported_with_its_code(make: Callable[..., Bench]) -> None:
-    """The planner decides by it when to ask again."""
+def test_a_refusal_is_reported_with_the_services_code(make: Callable[..., Bench]) -> None:
+    """The code decides when the planner tries again."""
     bench = make()
     source = bench.subscribe()
-    source.said.put(ServiceError("not allowed", code="AccessDeniedException"))
+    source.outcomes.put(ServiceError("not allowed", code="AccessDeniedException"))
 
-    assert bench.heard() == SubscriptionEnded(SPLIT, 1, "not allowed", "AccessDeniedException")
+    assert bench.report() == SubscriptionEnded(SPLIT, 1, "not allowed", "AccessDeniedException")
 
 
-def test_a_fault_of_our_own_is_reported_too(make: Callable[..., Bench]) -> None:
-    """A thread that died silently would leave the shard unread."""
+def test_an_unexpected_error_is_reported_too(make: Callable[..., Bench]) -> None:
+    """A thread that ended silently would leave the shard unread."""
     bench = make()
-    bench.subscribe().said.put(KeyError("oops"))
+    bench.subscribe().outcomes.put(KeyError("oops"))
 
-    heard = bench.heard()
+    report = bench.report()
 
-    assert isinstance(heard, SubscriptionEnded)
-    assert heard.code == "KeyError"
+    assert isinstance(report, SubscriptionEnded)
+    assert report.code == "KeyError"
 
 
-def test_another_watch_takes_the_place_of_the_one_before(make: Callable[..., Bench]) -> None:
-    """One subscription a shard: the old one is closed, and says nothing more."""
+def test_another_subscription_takes_the_place_of_the_one_before(make: Callable[..., Bench]) -> None:
+    """There is one for each shard: the old one is closed, and reports nothing more."""
     bench = make()
     old = bench.subscribe()
     new = bench.subscribe(IteratorStart("AT_TIMESTAMP", timestamp=7), generation=2)
-    new.said.put(event(9))
+    new.outcomes.put(event(9))
 
     assert old.is_closed
     assert bench.received().generation == 2
     assert [start.kind for start in bench.starts] == ["TRIM_HORIZON", "AT_TIMESTAMP"]
 
 
-def test_a_shard_nobody_watches_is_lacking(make: Callable[..., Bench]) -> None:
-    """Not yet, or not any more."""
+def test_a_shard_without_a_subscription_is_unavailable(make: Callable[..., Bench]) -> None:
+    """Before there is one, and after it was ended."""
     bench = make()
     with pytest.raises(RangeUnavailable, match="no subscription to the shard"):
         bench.read(None, 5)
-    bench.subscribe().said.put(event(1))
+    bench.subscribe().outcomes.put(event(1))
     bench.progress()
     bench.manager.unsubscribe(SPLIT)
     with pytest.raises(RangeUnavailable, match="no subscription to the shard"):
         bench.read(None, 1)
 
 
-def test_a_stream_that_somebody_else_reads_with_our_consumer_is_contested(make: Callable[..., Bench]) -> None:
-    """Its consumer is not ours alone to deregister, also when the shard is not watched any more."""
+def test_a_consumer_that_another_reader_uses_is_contested(make: Callable[..., Bench]) -> None:
+    """Its stream stays contested when the shard is not subscribed to any more."""
     bench = make()
     source = bench.subscribe()
     assert bench.manager.contested == frozenset()
     source.was_taken_over = True
-    source.said.put(ServiceError("taken over", code=TAKEN_OVER))
-    bench.heard()
+    source.outcomes.put(ServiceError("taken over", code=TAKEN_OVER))
+    bench.report()
 
     assert bench.manager.contested == {"clicks"}
     bench.manager.unsubscribe(SPLIT)
     assert bench.manager.contested == {"clicks"}
 
 
-def test_all_is_closed_at_the_end(make: Callable[..., Bench]) -> None:
-    """No subscription stays open, and no reason is reported for those we closed."""
+def test_closing_ends_all_subscriptions(make: Callable[..., Bench]) -> None:
+    """Subscriptions that we close ourselves are not reported as ended."""
     bench = make()
     sources = [bench.subscribe(split=SplitId("clicks", f"shardId-{n}")) for n in range(3)]
 

@@ -1,4 +1,4 @@
-"""Shards are dealt out to the agents that have joined: one owner each, and nobody is left without."""
+"""Shards are assigned to the agents that have joined, each to one of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PATIENT = 120.0
 
 
 class Worker:
-    """An agent on a worker host, played by the test."""
+    """An agent on a worker host, whose messages the test writes and whose orders it reads."""
 
     def __init__(self, workers: WorkerAgents, host: str) -> None:
         ours, theirs = socket.socketpair()
@@ -51,10 +51,10 @@ class Worker:
         workers.join(self._theirs, JoinHub(host, 4000))
         self._theirs.close()
 
-    def asked(self) -> ToAgent:
+    def received(self) -> ToAgent:
         return decode_to_agent(self.channel.receive())
 
-    def says(self, message: FromAgent) -> None:
+    def send(self, message: FromAgent) -> None:
         self.channel.send(encode(message))
 
     def leave(self) -> None:
@@ -70,12 +70,12 @@ class Hub:
 
     def join(self, host: str) -> Worker:
         self.joined.append(Worker(self.workers, host))
-        heard = self.heard()
-        assert isinstance(heard, WorkerHosts)
-        assert host in heard.hosts
+        report = self.report()
+        assert isinstance(report, WorkerHosts)
+        assert host in report.hosts
         return self.joined[-1]
 
-    def heard(self) -> FromAgent:
+    def report(self) -> FromAgent:
         return self.reports.get(timeout=PATIENT)
 
 
@@ -87,7 +87,7 @@ def hub() -> Iterator[Hub]:
         worker.leave()
 
 
-def test_a_shard_waits_until_somebody_joins(hub: Hub) -> None:
+def test_a_shard_is_assigned_when_the_first_agent_joins(hub: Hub) -> None:
     """In the first batch no task has started an agent yet."""
     hub.workers.use_consumers(ConsumersChanged({"clicks": "arn"}, ("arn",)))
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
@@ -95,17 +95,17 @@ def test_a_shard_waits_until_somebody_joins(hub: Hub) -> None:
     worker = hub.join("a")
 
     # Only the agent beside the driver deregisters anything.
-    assert worker.asked() == ConsumersChanged({"clicks": "arn"}, ())
-    assert worker.asked() == Subscribe(SPLITS[0], 1, START)
+    assert worker.received() == ConsumersChanged({"clicks": "arn"}, ())
+    assert worker.received() == Subscribe(SPLITS[0], 1, START)
 
 
-def test_shards_are_dealt_out_evenly(hub: Hub) -> None:
-    """To the one that holds fewest."""
+def test_shards_are_assigned_evenly(hub: Hub) -> None:
+    """Each to the agent that has the fewest."""
     workers = [hub.join("a"), hub.join("b")]
     for generation, split in enumerate(SPLITS):
         hub.workers.subscribe(Subscribe(split, generation, START))
 
-    given = [[worker.asked(), worker.asked()] for worker in workers]
+    given = [[worker.received(), worker.received()] for worker in workers]
 
     owners = Counter(
         message.split for messages in given for message in messages if isinstance(message, Subscribe)
@@ -114,43 +114,43 @@ def test_shards_are_dealt_out_evenly(hub: Hub) -> None:
 
 
 def test_a_newcomer_gets_its_share(hub: Hub) -> None:
-    """What is moved is reported as gone, without a code: the planner asks for it again at once."""
+    """A shard that moves is reported as ended, without a code: the planner subscribes again at once."""
     first = hub.join("a")
     for generation, split in enumerate(SPLITS):
         hub.workers.subscribe(Subscribe(split, generation, START))
     for _ in SPLITS:
-        first.asked()
+        first.received()
 
     second = hub.join("b")
-    gone = [hub.heard(), hub.heard()]
-    left = [first.asked(), first.asked()]
+    ended = [hub.report(), hub.report()]
+    left = [first.received(), first.received()]
 
-    assert all(isinstance(message, SubscriptionEnded) and message.code == "" for message in gone)
-    moved = {message.split for message in gone if isinstance(message, SubscriptionEnded)}
+    assert all(isinstance(message, SubscriptionEnded) and message.code == "" for message in ended)
+    moved = {message.split for message in ended if isinstance(message, SubscriptionEnded)}
     assert {message.split for message in left if isinstance(message, Unsubscribe)} == moved
     assert len(moved) == 2
     for split in moved:
         hub.workers.subscribe(Subscribe(split, 9, START))
-    assert {second.asked(), second.asked()} == {Subscribe(split, 9, START) for split in moved}
+    assert {second.received(), second.received()} == {Subscribe(split, 9, START) for split in moved}
 
 
-def test_the_shards_of_one_that_leaves_are_gone(hub: Hub) -> None:
-    """And go to the others when they are asked for."""
+def test_the_subscriptions_of_an_agent_that_leaves_have_ended(hub: Hub) -> None:
+    """Its shards go to the others when the planner subscribes again."""
     first = hub.join("a")
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
-    first.asked()
+    first.received()
     second = hub.join("b")
 
     first.leave()
 
-    assert hub.heard() == WorkerHosts(("b",))
-    assert hub.heard() == SubscriptionEnded(SPLITS[0], 1, "the fan-out agent on a is gone")
+    assert hub.report() == WorkerHosts(("b",))
+    assert hub.report() == SubscriptionEnded(SPLITS[0], 1, "the fan-out agent on a is gone")
     hub.workers.subscribe(Subscribe(SPLITS[0], 2, START))
-    assert second.asked() == Subscribe(SPLITS[0], 2, START)
+    assert second.received() == Subscribe(SPLITS[0], 2, START)
 
 
 def test_a_second_agent_of_a_host_is_turned_away(hub: Hub) -> None:
-    """Two tasks may have started one at the same time; it ends when its link does."""
+    """Two tasks may have started one at the same time. The second one ends when its link is closed."""
     hub.join("a")
 
     extra = Worker(hub.workers, "a")
@@ -158,36 +158,36 @@ def test_a_second_agent_of_a_host_is_turned_away(hub: Hub) -> None:
 
     assert not extra.thread.is_alive()
     with pytest.raises(EOFError):
-        extra.asked()
+        extra.received()
     extra.leave()
     assert hub.reports.empty()
 
 
-def test_news_are_passed_on_and_orders_go_to_the_owner(hub: Hub) -> None:
-    """But not those of a watch that has gone elsewhere."""
+def test_messages_pass_between_the_planner_and_the_shards_agent(hub: Hub) -> None:
+    """A message about an earlier subscription is not passed on."""
     worker = hub.join("a")
     hub.workers.subscribe(Subscribe(SPLITS[0], 3, START))
-    worker.asked()
+    worker.received()
     stale, fresh = (
         EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), ("a", 1))
         for generation in (2, 3)
     )
-    worker.says(stale)
-    worker.says(fresh)
+    worker.send(stale)
+    worker.send(fresh)
 
-    assert hub.heard() == fresh
+    assert hub.report() == fresh
     hub.workers.acknowledge(SPLITS[0], 77)
     hub.workers.unsubscribe(SPLITS[0])
-    assert [worker.asked(), worker.asked()] == [Acknowledge(SPLITS[0], "77"), Unsubscribe(SPLITS[0])]
+    assert [worker.received(), worker.received()] == [Acknowledge(SPLITS[0], "77"), Unsubscribe(SPLITS[0])]
 
 
-def test_a_stream_that_somebody_else_reads_with_our_consumer_is_contested(hub: Hub) -> None:
-    """Whichever host saw it."""
+def test_a_consumer_that_another_reader_uses_is_contested(hub: Hub) -> None:
+    """Whichever agent noticed."""
     worker = hub.join("a")
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
-    worker.asked()
+    worker.received()
 
-    worker.says(SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER))
+    worker.send(SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER))
 
-    assert hub.heard() == SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER)
+    assert hub.report() == SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER)
     assert hub.workers.contested == {"clicks"}

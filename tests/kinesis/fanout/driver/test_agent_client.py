@@ -1,7 +1,8 @@
-"""The planning process' end: what it asks an agent for, what it makes of the answers, and another agent."""
+"""The planner's end of the link: what it asks of an agent, and what it makes of the agent's messages."""
 
 from __future__ import annotations
 
+import logging
 import queue
 import socket
 import time
@@ -45,7 +46,7 @@ PATIENT = 120.0
 
 
 class FakeAgent:
-    """Plays the agent's part."""
+    """An agent whose messages the test writes, and whose orders it reads."""
 
     def __init__(self, setup: AgentSetup) -> None:
         ours, theirs = socket.socketpair()
@@ -66,10 +67,10 @@ class FakeAgent:
     def wait(self) -> int:
         return -9
 
-    def asked(self) -> ToAgent:
+    def received(self) -> ToAgent:
         return decode_to_agent(self.end.receive())
 
-    def says(self, *messages: FromAgent) -> None:
+    def send(self, *messages: FromAgent) -> None:
         for message in messages:
             self.end.send(encode(message))
 
@@ -78,7 +79,7 @@ class FakeAgent:
 
 
 class Planning:
-    """A link, the agents it has started, and its clock."""
+    """A client, the agents that it has started, and its clock."""
 
     def __init__(self, **options: str) -> None:
         self.now = 100.0
@@ -110,18 +111,18 @@ class Planning:
 
     def started(self) -> FakeAgent:
         self.client.start()
-        assert self.agent.asked() == ConsumersChanged({"clicks": ARN}, ())
+        assert self.agent.received() == ConsumersChanged({"clicks": ARN}, ())
         return self.agent
 
-    def watched(self, position: Position = HORIZON) -> int:
-        """Follows one shard; the generation of its watch."""
+    def subscribed(self, position: Position = HORIZON) -> int:
+        """Has one shard subscribed to. Returns the generation of the subscription."""
         self.client.follow({SPLIT: position})
-        asked = self.agent.asked()
-        assert isinstance(asked, Subscribe)
-        return asked.generation
+        received = self.agent.received()
+        assert isinstance(received, Subscribe)
+        return received.generation
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        """What the link's own thread brings about."""
+        """Waits for what the client's own thread does."""
         end = time.monotonic() + PATIENT
         while not (value := condition()):
             assert time.monotonic() < end
@@ -155,8 +156,8 @@ def cut_point(number: int, count: int = 1) -> CutPoint:
     return CutPoint(str(number), number * 10, count * 100, count, number * 10 - 5)
 
 
-def test_what_is_followed_is_watched_from_there_on(make: Callable[..., Planning]) -> None:
-    """Once: a second trigger asks for nothing new."""
+def test_a_shard_is_subscribed_to_from_its_position_on(make: Callable[..., Planning]) -> None:
+    """Another trigger at the same positions sends nothing; one without the shard ends the subscription."""
     planning = make()
     agent = planning.started()
     position = After("50")
@@ -164,23 +165,23 @@ def test_what_is_followed_is_watched_from_there_on(make: Callable[..., Planning]
         planning.client.follow({SPLIT: HORIZON, OTHER: position})
     planning.client.follow({OTHER: position})
 
-    asked = [agent.asked() for _ in range(3)]
+    received = [agent.received() for _ in range(3)]
 
-    assert asked == [
+    assert received == [
         Subscribe(SPLIT, 1, AT_HORIZON),
         Subscribe(OTHER, 2, IteratorStart("AT_SEQUENCE_NUMBER", "50")),
         Unsubscribe(SPLIT),
     ]
 
 
-def test_a_view_is_there_when_the_first_event_has_come(make: Callable[..., Planning]) -> None:
-    """Before that nothing is known of the shard."""
+def test_progress_is_known_once_the_first_event_has_come(make: Callable[..., Planning]) -> None:
+    """Before that, and without a subscription, there is none."""
     planning = make()
     agent = planning.started()
-    generation = planning.watched()
+    generation = planning.subscribed()
     assert planning.client.progress(SPLIT, HORIZON) is None
 
-    agent.says(event(generation, cut_point(5, 3), cut_point(9, 2), first="3"))
+    agent.send(event(generation, cut_point(5, 3), cut_point(9, 2), first="3"))
     progress = planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
     assert replace(progress, version=0) == SubscriptionProgress(
@@ -190,12 +191,12 @@ def test_a_view_is_there_when_the_first_event_has_come(make: Callable[..., Plann
     assert planning.client.progress(OTHER, HORIZON) is None
 
 
-def test_a_view_begins_behind_the_position(make: Callable[..., Planning]) -> None:
-    """What a batch has taken is not news, and the agent is told that it can go."""
+def test_progress_begins_behind_the_position(make: Callable[..., Planning]) -> None:
+    """Cut points that a batch has taken are left out, and the agent may drop their records."""
     planning = make()
     agent = planning.started()
-    generation = planning.watched()
-    agent.says(event(generation, cut_point(5), cut_point(9), first="3"))
+    generation = planning.subscribed()
+    agent.send(event(generation, cut_point(5), cut_point(9), first="3"))
     planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
     planning.client.follow({SPLIT: After("5")})
@@ -203,94 +204,96 @@ def test_a_view_begins_behind_the_position(make: Callable[..., Planning]) -> Non
     progress = planning.client.progress(SPLIT, After("5"))
     assert progress is not None
     assert progress.cut_points == (cut_point(9),)
-    assert agent.asked() == Acknowledge(SPLIT, "5")
+    assert agent.received() == Acknowledge(SPLIT, "5")
 
 
 @pytest.mark.parametrize("start", [HORIZON, AtTime(5)])
 def test_batches_may_come_further_than_the_subscription(
     make: Callable[..., Planning], start: Position
 ) -> None:
-    """The first one ends where a look found records, before the subscription has given any: it goes on."""
+    """A batch may end where a probe has been, before the subscription gives a record: it covers the rest."""
     planning = make()
     agent = planning.started()
-    generation = planning.watched(start)
+    generation = planning.subscribed(start)
     position = After("70")
 
     planning.client.follow({SPLIT: position})
 
-    assert agent.asked() == Acknowledge(SPLIT, "70")
-    agent.says(event(generation, cut_point(60), cut_point(80), first="50"))
+    assert agent.received() == Acknowledge(SPLIT, "70")
+    agent.send(event(generation, cut_point(60), cut_point(80), first="50"))
     progress = planning.until(lambda: planning.client.progress(SPLIT, position))
     assert progress.cut_points == (cut_point(80),)
 
 
-def test_a_subscription_that_begins_behind_where_batches_are_does_not_cover_them(
+def test_a_subscription_that_begins_behind_the_batches_does_not_cover_them(
     make: Callable[..., Planning],
 ) -> None:
-    """What lay between may have expired before it was pushed; polling tells, and comes to what is covered."""
+    """Records between may have expired before they were pushed. Polling tells; then it covers the rest."""
     planning = make()
     agent = planning.started()
-    generation = planning.watched()
+    generation = planning.subscribed()
     position = After("70")
     planning.client.follow({SPLIT: position})
-    agent.says(event(generation))
+    agent.send(event(generation))
     planning.until(lambda: planning.client.progress(SPLIT, position))
 
-    agent.says(event(generation, cut_point(80), first="80"))
+    agent.send(event(generation, cut_point(80), first="80"))
     planning.until(lambda: planning.client._shards[SPLIT]._cut_points)
 
     assert planning.client.progress(SPLIT, position) is None
     assert planning.client.progress(SPLIT, After("79")) is not None
 
 
-def test_a_view_is_made_anew_with_news_only(make: Callable[..., Planning]) -> None:
-    """The planner asks a hundred times a second, of hundreds of shards."""
+def test_progress_is_made_anew_only_after_an_event(make: Callable[..., Planning]) -> None:
+    """The planner asks for it a hundred times a second, of hundreds of shards."""
     planning = make()
     agent = planning.started()
-    generation = planning.watched()
-    agent.says(event(generation, cut_point(5), first="5"))
+    generation = planning.subscribed()
+    agent.send(event(generation, cut_point(5), first="5"))
     progress = planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
     assert planning.client.progress(SPLIT, HORIZON) is progress
-    agent.says(event(generation, cut_point(6)))
+    assert progress is not None
+    agent.send(event(generation, cut_point(6)))
     newer = planning.until(lambda: (now := planning.client.progress(SPLIT, HORIZON)) is not progress and now)
 
     assert newer.cut_points == (cut_point(5), cut_point(6))
+    assert newer.version not in (0, progress.version)
 
 
-def test_a_position_before_the_watch_is_not_covered(make: Callable[..., Planning]) -> None:
-    """It is watched anew from there: the planner may have been set back."""
+def test_a_position_before_the_subscription_is_not_covered(make: Callable[..., Planning]) -> None:
+    """It is subscribed to anew from there: the planner may have gone back."""
     planning = make()
     agent = planning.started()
-    generation = planning.watched(After("50"))
-    agent.says(event(generation, cut_point(50), cut_point(60), first="50"))
+    generation = planning.subscribed(After("50"))
+    agent.send(event(generation, cut_point(50), cut_point(60), first="50"))
     planning.until(lambda: planning.client.progress(SPLIT, After("50")))
 
     assert planning.client.progress(SPLIT, After("20")) is None
     planning.client.follow({SPLIT: After("20")})
 
-    assert agent.asked() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "20"))
+    assert agent.received() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "20"))
     assert planning.client.progress(SPLIT, After("20")) is None
 
 
-def test_news_of_an_earlier_watch_are_not_those_of_this_one(make: Callable[..., Planning]) -> None:
-    """They may still be on their way."""
+def test_messages_about_an_earlier_subscription_are_ignored(make: Callable[..., Planning]) -> None:
+    """They may still be on their way when the next subscription begins."""
     planning = make()
     agent = planning.started()
-    old = planning.watched(After("50"))
-    new = planning.watched(After("20"))
+    old = planning.subscribed(After("50"))
+    new = planning.subscribed(After("20"))
 
-    agent.says(event(old, cut_point(60), first="50"), event(new, cut_point(25), first="20"))
+    agent.send(event(old, cut_point(60), first="50"), event(new, cut_point(25), first="20"))
     progress = planning.until(lambda: planning.client.progress(SPLIT, After("20")))
 
     assert progress.cut_points == (cut_point(25),)
 
 
-def test_the_end_of_a_shard_is_seen(make: Callable[..., Planning]) -> None:
-    """And that is not the tip."""
+def test_the_end_of_a_shard_is_not_its_tip(make: Callable[..., Planning]) -> None:
+    """The last event says both that nothing is behind it and that the shard has ended."""
     planning = make()
     agent = planning.started()
-    agent.says(event(planning.watched(), cut_point(5), first="5", ended=True))
+    agent.send(event(planning.subscribed(), cut_point(5), first="5", ended=True))
 
     progress = planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
@@ -301,15 +304,19 @@ def test_the_end_of_a_shard_is_seen(make: Callable[..., Planning]) -> None:
     ("code", "pause"),
     [("", 0.0), ("AccessDeniedException", 10.0), (TAKEN_OVER, 300.0), (INTEGRITY_PROBLEM, 300.0)],
 )
-def test_what_has_ended_is_asked_for_again_in_its_time(
-    make: Callable[..., Planning], code: str, pause: float
+def test_the_code_of_an_end_decides_when_the_next_attempt_follows(
+    make: Callable[..., Planning], caplog: pytest.LogCaptureFixture, code: str, pause: float
 ) -> None:
-    """At once where nobody refused it; late where another reader took it, or both would fight."""
+    """At once where the service did not end it; late where two readers would take over from each other."""
+    caplog.set_level(logging.INFO, "sluice.kinesis.fanout.driver.agent_client")
     planning = make()
     agent = planning.started()
-    agent.says(SubscriptionEnded(SPLIT, planning.watched(), "why", code))
+    agent.send(SubscriptionEnded(SPLIT, planning.subscribed(), "why", code))
     planning.until(lambda: planning.client._shards[SPLIT].ended)
     assert planning.client.progress(SPLIT, HORIZON) is None
+    next_attempt = f"next attempt to subscribe in {pause:g} s: why"
+    line = f"{SPLIT}: not subscribed; polling from TRIM_HORIZON on, {next_attempt}"
+    planning.until(lambda: line in caplog.messages)
 
     if pause:
         planning.now += pause - 1
@@ -317,36 +324,36 @@ def test_what_has_ended_is_asked_for_again_in_its_time(
         planning.now += 1
     planning.client.follow({SPLIT: After("8")})
 
-    assert agent.asked() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "8"))
+    assert agent.received() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "8"))
 
 
 def test_a_subscription_that_batches_have_left_behind_is_replaced(make: Callable[..., Planning]) -> None:
-    """Looks took a backlog while it was opened: what it would push for hours has been read."""
+    """Probes took a backlog while it was being opened: what it would push for hours has been read."""
     planning = make()
     agent = planning.started()
-    generation = planning.watched()
-    agent.says(event(generation, cut_point(5), first="5", behind=60_000))
+    generation = planning.subscribed()
+    agent.send(event(generation, cut_point(5), first="5", behind=60_000))
     planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
     position = After("900")
     planning.client.follow({SPLIT: position})
-    assert agent.asked() == Acknowledge(SPLIT, "900")
+    assert agent.received() == Acknowledge(SPLIT, "900")
 
     for seconds in (0.0, 9.0, 1.0):
         planning.now += seconds
         planning.client.follow({SPLIT: position})
 
-    assert agent.asked() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "900"))
+    assert agent.received() == Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "900"))
 
 
 @pytest.mark.parametrize(("cut_at", "behind"), [(5, 0), (950, 60_000)])
 def test_a_subscription_that_is_not_behind_is_left_alone(
     make: Callable[..., Planning], cut_at: int, behind: int
 ) -> None:
-    """At the tip there is just no news; and what it has brought the next batch will take."""
+    """At the tip nothing has to come; and cut points that it has brought are for the next batch."""
     planning = make()
     agent = planning.started()
-    generation = planning.watched()
-    agent.says(event(generation, cut_point(cut_at), first="5", behind=behind))
+    generation = planning.subscribed()
+    agent.send(event(generation, cut_point(cut_at), first="5", behind=behind))
     planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
     position = After("900")
     for seconds in (0.0, 9.0, 100.0):
@@ -354,14 +361,14 @@ def test_a_subscription_that_is_not_behind_is_left_alone(
         planning.client.follow({SPLIT: position})
     planning.client.follow({})
 
-    assert [agent.asked(), agent.asked()] == [Acknowledge(SPLIT, "900"), Unsubscribe(SPLIT)]
+    assert [agent.received(), agent.received()] == [Acknowledge(SPLIT, "900"), Unsubscribe(SPLIT)]
 
 
 def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[..., Planning]) -> None:
-    """A record that is gone does not: whether it is lost is judged by a look."""
+    """The error names the reason, the shard and the option that forbids polling."""
     planning = make(subscribeToShardFallback="fail")
     agent = planning.started()
-    agent.says(SubscriptionEnded(SPLIT, planning.watched(), "not allowed", "AccessDeniedException"))
+    agent.send(SubscriptionEnded(SPLIT, planning.subscribed(), "not allowed", "AccessDeniedException"))
     planning.until(lambda: planning.client._shards[SPLIT].ended)
 
     with pytest.raises(
@@ -371,35 +378,37 @@ def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[...
         planning.client.follow({SPLIT: HORIZON})
 
 
-def test_where_polling_is_forbidden_a_doubt_fails_nothing(make: Callable[..., Planning]) -> None:
-    """Nobody refused anything."""
+def test_where_polling_is_forbidden_an_integrity_problem_fails_nothing(make: Callable[..., Planning]) -> None:
+    """The service refused nothing: probes go on until there is another subscription."""
     planning = make(subscribeToShardFallback="fail")
     agent = planning.started()
-    agent.says(SubscriptionEnded(SPLIT, planning.watched(), "it is 23 h behind", INTEGRITY_PROBLEM))
+    agent.send(SubscriptionEnded(SPLIT, planning.subscribed(), "it is 23 h behind", INTEGRITY_PROBLEM))
     planning.until(lambda: planning.client._shards[SPLIT].ended)
 
     planning.client.follow({SPLIT: HORIZON})
 
 
-def test_a_consumer_that_is_gone_is_had_again(make: Callable[..., Planning]) -> None:
-    """Somebody deregistered it: the agent gets the new one's ARN, and the shards are watched again."""
+def test_a_missing_consumer_is_registered_again(make: Callable[..., Planning]) -> None:
+    """The agent gets the new consumer's ARN, and the shard is subscribed to again at once."""
     planning = make()
     agent = planning.started()
     planning.new_arn = "arn:consumer:2"
-    agent.says(SubscriptionEnded(SPLIT, planning.watched(), "no such consumer", "ResourceNotFoundException"))
+    agent.send(
+        SubscriptionEnded(SPLIT, planning.subscribed(), "no such consumer", "ResourceNotFoundException")
+    )
 
     assert planning.renewed.get(timeout=PATIENT) == "clicks"
-    assert agent.asked() == ConsumersChanged({"clicks": "arn:consumer:2"}, ())
+    assert agent.received() == ConsumersChanged({"clicks": "arn:consumer:2"}, ())
     planning.until(lambda: planning.client._shards[SPLIT].may_retry)
     planning.client.follow({SPLIT: HORIZON})
-    assert agent.asked() == Subscribe(SPLIT, 2, AT_HORIZON)
+    assert agent.received() == Subscribe(SPLIT, 2, AT_HORIZON)
 
 
 def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]) -> None:
-    """Not more often than every two seconds; meanwhile there are no views, and the shards are probed."""
+    """Not sooner than 2 s after the first one was started; until then no subscription covers anything."""
     planning = make()
     first = planning.started()
-    first.says(Listening("127.0.0.1", 1), event(planning.watched(), cut_point(5), first="5"))
+    first.send(Listening("127.0.0.1", 1), event(planning.subscribed(), cut_point(5), first="5"))
     planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
     first.die()
@@ -412,33 +421,33 @@ def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]
     planning.now += 2.0
     planning.client.follow({SPLIT: After("5")})
     assert len(planning.agents) == 2
-    assert [planning.agent.asked(), planning.agent.asked()] == [
+    assert [planning.agent.received(), planning.agent.received()] == [
         ConsumersChanged({"clicks": ARN}, ()),
         Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "5")),
     ]
 
 
-def test_tasks_are_sent_where_the_shard_is_held(make: Callable[..., Planning]) -> None:
-    """That may be another host than the driver's."""
+def test_tasks_get_the_address_of_the_shards_agent(make: Callable[..., Planning]) -> None:
+    """That agent may be on another host than the driver."""
     planning = make()
     agent = planning.started()
-    agent.says(Listening("127.0.0.1", 1))
+    agent.send(Listening("127.0.0.1", 1))
     planning.until(lambda: planning.client.hub)
-    generation = planning.watched()
+    generation = planning.subscribed()
     assert str(planning.client.agents([SPLIT])[SPLIT]) == "127.0.0.1:1"
 
-    agent.says(event(generation))
+    agent.send(event(generation))
     planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
     found = planning.client.agents([SPLIT, OTHER])
     assert {split: str(address) for split, address in found.items()} == {SPLIT: "10.0.0.7:4000"}
     assert found[SPLIT].secret == agent.setup.secret
-    agent.says(WorkerHosts(("10.0.0.7", "10.0.0.8")))
+    agent.send(WorkerHosts(("10.0.0.7", "10.0.0.8")))
     planning.until(lambda: planning.client.hosts == {"10.0.0.7", "10.0.0.8"})
 
 
-def test_what_the_query_registered_is_told(make: Callable[..., Planning]) -> None:
-    """When it changes: an earlier run's is known only from the offsets."""
+def test_the_agent_learns_which_consumers_the_query_registered(make: Callable[..., Planning]) -> None:
+    """It is told when that changes: which ones an earlier run registered is known from the offsets only."""
     planning = make()
     agent = planning.started()
     planning.client.set_registered(frozenset())
@@ -446,15 +455,15 @@ def test_what_the_query_registered_is_told(make: Callable[..., Planning]) -> Non
     planning.client.set_registered(frozenset({ARN}))
     planning.client.follow({SPLIT: HORIZON})
 
-    assert agent.asked() == ConsumersChanged({"clicks": ARN}, (ARN,))
-    assert isinstance(agent.asked(), Subscribe)
+    assert agent.received() == ConsumersChanged({"clicks": ARN}, (ARN,))
+    assert isinstance(agent.received(), Subscribe)
 
 
 @pytest.mark.parametrize(("mode", "stops"), [("auto", 1), ("never", 0)])
-def test_a_stop_is_told_unless_consumers_stay_in_any_case(
+def test_the_agent_is_told_of_a_stop_unless_consumers_are_to_stay(
     make: Callable[..., Planning], mode: str, stops: int
 ) -> None:
-    """Without the word, the end of the link is a crash, and nothing is deregistered."""
+    """Where it is not told, the end of the link counts as a crash, and nothing is deregistered."""
     planning = make(consumerDeregistration=mode)
     agent = planning.started()
 

@@ -1,4 +1,4 @@
-"""What ends a process tells its agent before it does."""
+"""A process that is told to end tells its agent first."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ STOPPED = """
         ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))", ["ready", "told"], 3),
     ],
 )
-def test_a_process_that_is_told_to_end_says_so_and_ends(before: str, printed: list[str], status: int) -> None:
-    """As it would have: by the signal, or by what was there to handle it."""
+def test_sigterm_is_announced_before_the_process_ends(before: str, printed: list[str], status: int) -> None:
+    """The process ends as it would have without: by the signal, or by the handler that was there before."""
     code = textwrap.dedent(STOPPED).format(before=before, signals="[signal.SIGTERM]")
 
     assert _end(code) == (printed, status)
 
 
-def test_a_second_signal_does_not_cut_the_word_short() -> None:
-    """Spark sends two when the query is stopped in the middle of a batch."""
+def test_a_second_signal_does_not_end_the_process_too_soon() -> None:
+    """Spark sends two when a query is stopped in the middle of a batch."""
     code = textwrap.dedent(STOPPED).format(before="", signals="[signal.SIGTERM] * 2")
 
     printed, status = _end(code)
@@ -55,7 +55,7 @@ def test_a_second_signal_does_not_cut_the_word_short() -> None:
 
 
 def _end(code: str) -> tuple[list[str], int]:
-    """What a process prints that is told to end, and how it ends."""
+    """Runs a process and sends it SIGTERM. Returns what it prints, and its exit status."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(
         (sys.executable, "-c", code), stdout=subprocess.PIPE, text=True, env=environment

@@ -1,4 +1,4 @@
-"""Event-stream messages and events as the service sends them, made from scratch."""
+"""Event-stream messages and events, encoded as the service encodes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loopback HTTP server whose answers a test writes byte by byte, and closes when it likes."""
+"""An HTTP server on the loopback interface, whose answers a test writes byte by byte."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Connection:
         self._socket.sendall(b"".join(data))
 
     def reset(self) -> None:
-        """Ends the connection so that the other side gets an error, not an end."""
+        """Ends the connection so that the client gets an error, not an end."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
     def wait_until_left(self) -> None:
-        """Until the client has closed its side."""
+        """Blocks until the client has closed the connection."""
         self._socket.settimeout(120)
         with contextlib.suppress(ConnectionError):
             while self._socket.recv(65536):
@@ -56,7 +56,7 @@ class Connection:
 
 
 class Server:
-    """Gives every request to `answer`, in a thread of its own; the connection is closed behind it."""
+    """Gives every request to `answer`, in a thread of its own, and then closes the connection."""
 
     def __init__(self, answer: Callable[[Connection], None]) -> None:
         self._answer = answer

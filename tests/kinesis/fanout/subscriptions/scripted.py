@@ -1,4 +1,4 @@
-"""Subscriptions that do what a script says, in made-up time."""
+"""Subscriptions that do what a script says, with a clock of the test."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ RESET = error("ProtocolError", retryable=True)
 
 @dataclass
 class Passing:
-    """A step that takes this long."""
+    """A step in which this much time passes, without anything."""
 
     seconds: float
 
 
 @dataclass
 class Later:
-    """A step that stands for as much time, with heartbeats nobody is told of."""
+    """A step in which this much time passes, with empty events that are left out of the script."""
 
     seconds: float
 
 
 class Trickle:
-    """A step in which bytes come, but never a whole event, until somebody closes the subscription."""
+    """A step in which bytes come, but never a whole event, until the subscription is closed."""
 
 
 Step = dict[str, Any] | bytes | ServiceError | Passing | Later | Trickle | None
@@ -63,7 +63,7 @@ class Time:
         self.now = 1000.0
         self.slept: list[float] = []
         self.watchdog = Watchdog(self.clock)
-        self.watchdog._thread = threading.current_thread()  # it has none of its own: `pass_by` does its work
+        self.watchdog._thread = threading.current_thread()  # so that it starts none: `pass_by` checks
 
     def clock(self) -> float:
         return self.now
@@ -78,7 +78,7 @@ class Time:
 
 
 class FakeSubscription:
-    """What one call brings, step by step; its end is the service's when no step is left."""
+    """What one call brings, step by step. The service ends it when no step is left."""
 
     def __init__(self, time: Time, steps: Sequence[Step]) -> None:
         self._time = time
@@ -110,7 +110,7 @@ class FakeSubscription:
 
 @dataclass
 class Script:
-    """The service: each call gets the next entry, an error or the steps of a subscription."""
+    """The service: each call gets the next entry, which is an error or the steps of a subscription."""
 
     calls: list[ServiceError | Sequence[Step]]
     time: Time = field(default_factory=Time)

@@ -1,4 +1,4 @@
-"""Reading messages of an event stream from a reader of bytes."""
+"""The messages of an event stream, read from a source of bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reader_of(data: bytes) -> FrameReader:
 
 
 def trickle(data: bytes, step: int) -> Callable[[int], bytes]:
-    """A reader that never has more than `step` bytes at once."""
+    """A `read` that never returns more than `step` bytes."""
     stream = io.BytesIO(data)
     return lambda size: stream.read(min(size, step))
 
@@ -46,7 +46,7 @@ TEXT = st.text(min_size=1, max_size=20)
 def test_messages_are_read_as_the_sdk_reads_them(
     messages: list[tuple[dict[str, str], bytes]], step: int
 ) -> None:
-    """Headers and payloads of any messages, however the bytes come in."""
+    """Headers and payloads of any messages, in whatever portions the bytes come."""
     data = b"".join(message(headers, payload) for headers, payload in messages)
     buffer = EventStreamBuffer()
     buffer.add_data(data)
@@ -61,7 +61,7 @@ def test_messages_are_read_as_the_sdk_reads_them(
 
 
 def test_no_byte_behind_a_message_is_asked_for() -> None:
-    """A reader that waited for more than the message would hold an event back until the next one."""
+    """A reader that waited for more would hold an event back until the next one."""
     data = event_message(b'{"Records": []}')
     asked = 0
     stream = io.BytesIO(data)
@@ -75,8 +75,8 @@ def test_no_byte_behind_a_message_is_asked_for() -> None:
     assert asked == len(data)
 
 
-def test_an_end_between_messages_is_an_end() -> None:
-    """Nothing more, however often one asks."""
+def test_an_end_between_messages_gives_none() -> None:
+    """However often it is asked for."""
     reader = reader_of(message({}))
 
     assert reader.next() is not None
@@ -85,8 +85,8 @@ def test_an_end_between_messages_is_an_end() -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 11, 12, 13, 40, -1])
-def test_an_end_inside_a_message_is_told_apart(kept: int) -> None:
-    """Cut in the prelude, behind it, in the headers, before the last byte."""
+def test_an_end_inside_a_message_raises(kept: int) -> None:
+    """In the prelude, behind it, in the headers, and before the last byte."""
     whole = event_message(b'{"Records": []}')
     reader = reader_of(whole + whole[:kept])
 
@@ -96,8 +96,8 @@ def test_an_end_inside_a_message_is_told_apart(kept: int) -> None:
 
 
 @given(st.integers(0, 400))
-def test_no_flipped_bit_gets_through(position: int) -> None:
-    """Wherever a bit is wrong: a message with it is never handed out."""
+def test_a_flipped_bit_is_noticed(position: int) -> None:
+    """Wherever it is, the message is not handed out."""
     whole = bytearray(event_message(b"x" * 100))
     whole[position % len(whole)] ^= 0x10
 
@@ -105,8 +105,8 @@ def test_no_flipped_bit_gets_through(position: int) -> None:
         reader_of(bytes(whole)).next()
 
 
-def test_a_wrong_length_is_not_read_by() -> None:
-    """The prelude has a checksum of its own so that nobody waits for what will not come."""
+def test_a_wrong_length_is_noticed_before_it_is_used() -> None:
+    """The prelude has its own checksum, so that nobody waits for bytes that never come."""
     whole = bytearray(event_message(b"x" * 100))
     whole[1] ^= 0x10
     stream = io.BytesIO(whole)
@@ -131,8 +131,8 @@ def prelude(total: int, headers: int) -> bytes:
         (0, 0),
     ],
 )
-def test_lengths_that_cannot_be_are_refused_before_anything_is_read(total: int, headers: int) -> None:
-    """The limits are the SDK's own; a length below the framing's own size is none."""
+def test_impossible_lengths_are_refused_before_anything_is_read(total: int, headers: int) -> None:
+    """Longer than the SDK's own limits, or shorter than an empty message."""
     stream = io.BytesIO(prelude(total, headers) + b"\0" * 100)
 
     with pytest.raises(DamagedAnswerError, match="bytes"):
@@ -140,8 +140,8 @@ def test_lengths_that_cannot_be_are_refused_before_anything_is_read(total: int, 
     assert stream.tell() == 12
 
 
-def test_the_largest_payload_is_taken() -> None:
-    """Exactly at the limit."""
+def test_a_payload_at_the_limit_is_read() -> None:
+    """One byte more would be refused."""
     frame = reader_of(framed(b"", bytes(MAX_PAYLOAD))).next()
 
     assert frame is not None
@@ -158,13 +158,13 @@ def test_the_largest_payload_is_taken() -> None:
     ],
 )
 def test_headers_that_cannot_be_read_are_damage(block: bytes) -> None:
-    """The checksum says they came as they were sent."""
+    """The checksum says that they came as they were sent."""
     with pytest.raises(DamagedAnswerError, match="headers"):
         reader_of(framed(block, b"")).next()
 
 
-def test_headers_are_remembered_but_not_without_end() -> None:
-    """Many different ones are all read right."""
+def test_parsed_headers_are_cached_within_a_limit() -> None:
+    """Many different ones are all parsed right."""
     data = b"".join(message({"n": str(n)}) for n in range(200))
     reader = reader_of(data)
 

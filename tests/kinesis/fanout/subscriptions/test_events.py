@@ -1,4 +1,4 @@
-"""Events of a subscription, decoded in part and as a whole."""
+"""Events of a subscription, decoded as heads and as pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SDK_PARSER: Any = JSONParser()
 
 
 class Body:
-    """What the SDK reads an event stream from."""
+    """A body that the SDK reads an event stream from."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -35,7 +35,7 @@ class Body:
 
 
 def read_by_the_sdk(payload: bytes) -> Page:
-    """The SDK's own event, made a page in the way that polling makes one of its answer."""
+    """The event as the SDK parses it, as a page."""
     shape = MODEL.output_shape.members["EventStream"]
     body: Any = Body(event_message(payload))
     stream: Any = EventStream(body, shape, SDK_PARSER._event_stream_parser, "SubscribeToShard")
@@ -99,7 +99,7 @@ def events(draw: st.DrawFn) -> bytes:
 
 @given(events(), st.booleans())
 def test_a_page_is_what_the_sdk_would_have_made_of_the_event(payload: bytes, is_long: bool) -> None:
-    """Every field, to the microsecond, whatever else the event holds, and if its records count as long."""
+    """Every field, to the microsecond, whatever else the event holds, and with records that count as long."""
     with pytest.MonkeyPatch.context() as patch:
         if is_long:
             patch.setattr(long_records, "_LONG", 0)
@@ -108,7 +108,7 @@ def test_a_page_is_what_the_sdk_would_have_made_of_the_event(payload: bytes, is_
 
 @given(events())
 def test_a_head_agrees_with_the_page(payload: bytes) -> None:
-    """What is told of an event is what is in it."""
+    """They are two readings of the same event."""
     page, head = decode_page(payload), decode_head(memoryview(payload))
 
     assert head.numbers == [each.sequence_number for each in page.records]
@@ -137,8 +137,8 @@ def encoded(**fields: Any) -> bytes:
         (encoded(ContinuationSequenceNumber="7", Records=None), False),
     ],
 )
-def test_an_end_is_children_or_no_place_to_read_on(payload: bytes, has_ended: bool) -> None:
-    """The service leaves the continuation out at the end; an emulator sends one beside the children."""
+def test_an_event_with_children_or_without_continuation_is_the_end(payload: bytes, has_ended: bool) -> None:
+    """The service sends children and no continuation at the end of a shard; an emulator sends both."""
     head, page = decode_head(payload), decode_page(payload)
 
     assert head.has_ended is has_ended
@@ -164,8 +164,8 @@ def test_an_end_is_children_or_no_place_to_read_on(payload: bytes, has_ended: bo
         b'{"Records": [], "ContinuationSequenceNumber": "7"} x',
     ],
 )
-def test_what_is_no_event_is_damage_worth_another_try(payload: bytes) -> None:
-    """Nothing is taken for an event without records, let alone for the end of a shard."""
+def test_what_is_no_event_raises_a_retryable_error(payload: bytes) -> None:
+    """It is not taken for an event without records, let alone for the end of a shard."""
     for decode in (decode_head, decode_page):
         with pytest.raises(ServiceError, match="of s/shard failed: DamagedAnswerError") as caught:
             decode(payload, target="s/shard")
@@ -174,8 +174,8 @@ def test_what_is_no_event_is_damage_worth_another_try(payload: bytes) -> None:
         assert caught.value.__cause__ is None
 
 
-def test_data_that_is_not_base64_is_damage_for_who_decodes_it() -> None:
-    """The head does not look at data: whoever reads the page does."""
+def test_data_that_is_not_base64_is_damage_in_a_page_only() -> None:
+    """The head does not look at data."""
     payload = encoded(Records=[record(1) | {"Data": "?"}], ContinuationSequenceNumber="1")
 
     assert len(decode_head(payload).numbers) == 1
@@ -184,14 +184,14 @@ def test_data_that_is_not_base64_is_damage_for_who_decodes_it() -> None:
 
 
 def test_an_error_does_not_show_data() -> None:
-    """Messages get into logs."""
+    """Error messages come into logs."""
     with pytest.raises(ServiceError) as caught:
         decode_page(encoded(Records=[record(1, b"secret") | {"PartitionKey": 5}]))
     assert "c2VjcmV0" not in str(caught.value)
 
 
-def test_a_head_without_records_has_no_first_and_no_last() -> None:
-    """As idle events have none."""
+def test_an_empty_event_has_no_numbers() -> None:
+    """The service sends one every 5 s when no record comes."""
     head = EventHead([], [], "7", 0, has_ended=False)
 
     assert (head.numbers, head.skipped) == ([], 0)

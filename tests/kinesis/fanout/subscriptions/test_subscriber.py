@@ -1,4 +1,4 @@
-"""A shard that is kept subscribed, against subscriptions that do what a script says, in made-up time."""
+"""A subscriber whose subscriptions do what a script says, with a clock of the test."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 
 
-def test_events_come_through() -> None:
-    """With their payload, the first subscription starting where it was told to."""
+def test_events_are_handed_out_with_their_payload() -> None:
+    """The first subscription starts where it was told to."""
     service = script([event([1, 2]), event(continuation=5), event([7])])
     subscriber = service.subscriber(start(AT, 1))
 
@@ -71,7 +71,7 @@ def test_events_come_through() -> None:
     ],
 )
 def test_it_resumes_where_the_last_event_ended(fault: list[Step]) -> None:
-    """Whatever ended the subscription: behind the continuation, which an idle event moves on."""
+    """Whatever ended the subscription: behind the continuation, which an empty event moves on."""
     service = script([event([1, 2]), event(continuation=5), *fault], [event([6])])
     subscriber = service.subscriber()
 
@@ -80,7 +80,7 @@ def test_it_resumes_where_the_last_event_ended(fault: list[Step]) -> None:
     assert service.opened[0].is_closed
 
 
-def test_before_any_event_it_starts_where_it_began() -> None:
+def test_before_any_event_it_starts_again_at_its_start() -> None:
     """Nothing has been handed out that could come twice."""
     begin = IteratorStart("AT_TIMESTAMP", timestamp=5)
     service = script([RESET], [event([1])])
@@ -90,8 +90,8 @@ def test_before_any_event_it_starts_where_it_began() -> None:
 
 
 @pytest.mark.parametrize("code", ["InvalidArgumentException", "ResourceNotFoundException"])
-def test_a_continuation_that_is_refused_gives_way_to_the_last_record(code: str) -> None:
-    """Not every service knows a number that is no record's. It is not offered again either."""
+def test_after_a_refused_continuation_it_resumes_at_the_last_record(code: str) -> None:
+    """Some services refuse a number that no record has. It is not tried again."""
     service = script(
         [event([1, 2], continuation=5), RESET],
         error(code),
@@ -105,16 +105,16 @@ def test_a_continuation_that_is_refused_gives_way_to_the_last_record(code: str) 
     assert service.time.slept == [0.5, 1.0, 0.5]
 
 
-def test_without_a_record_a_refused_continuation_gives_way_to_the_start() -> None:
-    """Nothing has been handed out."""
+def test_after_a_refused_continuation_without_records_it_starts_again() -> None:
+    """Nothing has been handed out that could come twice."""
     service = script([event(continuation=5), RESET], error("InvalidArgumentException"), [event([6])])
 
     assert numbers(service.subscriber(), 2) == [[], ["6"]]
     assert service.starts == [HORIZON, start(AFTER, 5), HORIZON]
 
 
-def test_the_tip_is_no_place_to_start_again() -> None:
-    """LATEST is somewhere else by now: what lies between would be lost."""
+def test_latest_is_never_used_a_second_time() -> None:
+    """It is somewhere else by now, and records between would be lost."""
     service = script([event(continuation=5), RESET], error("InvalidArgumentException"))
     subscriber = service.subscriber(IteratorStart("LATEST"))
     subscriber.next_event()
@@ -127,10 +127,10 @@ def test_the_tip_is_no_place_to_start_again() -> None:
     ("behind", "away", "expected"),
     [(0, 11 * HOUR, start(AFTER, 5)), (0, 13 * HOUR, start(AT, 2)), (13 * HOUR, 0, start(AT, 2))],
 )
-def test_a_place_that_may_have_been_trimmed_is_verified(
+def test_a_position_that_may_have_expired_is_verified(
     behind: float, away: float, expected: IteratorStart
 ) -> None:
-    """The service would start at the horizon without a word: the last record is asked for once more."""
+    """The service would start at the horizon and not say so. So the last record is asked for once more."""
     service = script(
         [event([1, 2], continuation=5, millis_behind=int(behind * 1000)), RESET], [event([2, 6])]
     )
@@ -145,8 +145,8 @@ def test_a_place_that_may_have_been_trimmed_is_verified(
 
 
 @pytest.mark.parametrize("first", [event([6]), event(continuation=9), event(continuation=9, children=["c"])])
-def test_a_place_that_was_trimmed_is_not_read_across(first: dict[str, Any]) -> None:
-    """Whether data was lost is not for a subscription to judge: it ends."""
+def test_a_position_that_has_expired_ends_it(first: dict[str, Any]) -> None:
+    """Whether records are lost is not for a subscription to decide."""
     service = script([event([1, 2]), RESET], [first])
     subscriber = service.subscriber()
     subscriber.next_event()
@@ -158,8 +158,8 @@ def test_a_place_that_was_trimmed_is_not_read_across(first: dict[str, Any]) -> N
     assert service.opened[-1].is_closed
 
 
-def test_an_empty_event_on_the_way_says_nothing_of_what_was_trimmed() -> None:
-    """Only records, or the tip, do."""
+def test_an_empty_event_behind_the_tip_verifies_nothing() -> None:
+    """Only records do, or an event at the tip."""
     service = script([event([1, 2]), RESET], [event(continuation=1, millis_behind=5), event([2, 6])])
     subscriber = service.subscriber()
     subscriber.next_event()
@@ -171,8 +171,8 @@ def test_an_empty_event_on_the_way_says_nothing_of_what_was_trimmed() -> None:
 # --- what comes twice -----------------------------------------------------------------------------------
 
 
-def test_an_event_that_overlaps_is_cut_in_its_head() -> None:
-    """The payload is as it came; readers cut it by number."""
+def test_records_that_come_again_are_left_out_of_the_head() -> None:
+    """The payload stays as it came; its reader skips them."""
     service = script([event([1, 2]), RESET], [event([1, 2, 3, 4])])
     subscriber = service.subscriber()
     subscriber.next_event()
@@ -184,8 +184,8 @@ def test_an_event_that_overlaps_is_cut_in_its_head() -> None:
     assert head.numbers == ["3", "4"]
 
 
-def test_an_event_of_old_records_alone_is_dropped() -> None:
-    """But where it ends is where to resume."""
+def test_an_event_of_old_records_alone_is_not_handed_out() -> None:
+    """But its end is where the next subscription resumes."""
     service = script([event([1, 2]), event([1, 2], continuation=4), RESET], [event([5])])
 
     assert numbers(service.subscriber(), 2) == [["1", "2"], ["5"]]
@@ -193,7 +193,7 @@ def test_an_event_of_old_records_alone_is_dropped() -> None:
 
 
 def test_the_end_of_the_shard_is_handed_out_even_with_old_records() -> None:
-    """Nobody else says that it has ended."""
+    """No other event says that the shard has ended."""
     service = script([event([1, 2]), event([2], children=["a", "b"])])
     subscriber = service.subscriber()
     subscriber.next_event()
@@ -204,7 +204,7 @@ def test_the_end_of_the_shard_is_handed_out_even_with_old_records() -> None:
 
 
 def test_numbers_are_compared_as_numbers() -> None:
-    """They differ in length."""
+    """Sequence numbers differ in length."""
     service = script([event([9]), event([10]), event([record("0" * 10 + "11")])])
 
     assert numbers(service.subscriber(), 3) == [["9"], ["10"], ["0" * 10 + "11"]]
@@ -214,7 +214,7 @@ def test_numbers_are_compared_as_numbers() -> None:
 
 
 def test_a_subscription_is_renewed_before_the_service_ends_it() -> None:
-    """The new one takes over first; what the old one still had comes from the new one."""
+    """The new one takes over first, and brings the events that are left in the old one."""
     service = script(
         [event([1]), Later(269), event([2]), Later(1), event([3], continuation=4), event([99])],
         [event([5]), Later(270), event([6])],
@@ -229,7 +229,7 @@ def test_a_subscription_is_renewed_before_the_service_ends_it() -> None:
 
 @pytest.mark.parametrize(("jitter", "age"), [(0.0, 270.0), (0.5, 255.0), (0.999, 240.03)])
 def test_renewals_are_spread(jitter: float, age: float) -> None:
-    """Shards that were subscribed at once do not renew at once."""
+    """Shards that were subscribed to at once do not renew at once."""
     service = script(
         [event([1]), Later(age - 0.01), event([2]), Later(0.02), event([3]), event([99])], [event([4])]
     )
@@ -238,8 +238,8 @@ def test_renewals_are_spread(jitter: float, age: float) -> None:
     assert numbers(subscriber, 4) == [["1"], ["2"], ["3"], ["4"]]
 
 
-def test_a_renewal_that_fails_leaves_the_old_one_in_place() -> None:
-    """It is tried again a little later, and what fails then does not count as fruitless."""
+def test_a_failed_renewal_leaves_the_old_subscription_in_place() -> None:
+    """It is tried again after a pause, and does not count as a failed attempt."""
     service = script(
         [event([1]), Later(270), event([2]), event([3]), Later(6), event([4])],
         error("LimitExceededException", retryable=True),
@@ -253,7 +253,7 @@ def test_a_renewal_that_fails_leaves_the_old_one_in_place() -> None:
 
 
 def test_a_renewal_that_is_refused_for_good_ends_it() -> None:
-    """A consumer that is gone does not come back."""
+    """A consumer that is missing does not come back by itself."""
     service = script([event([1]), Later(270), event([2])], error("AccessDeniedException"))
     subscriber = service.subscriber()
     numbers(subscriber, 2)
@@ -263,7 +263,7 @@ def test_a_renewal_that_is_refused_for_good_ends_it() -> None:
 
 
 def test_the_end_after_five_minutes_is_followed_at_once() -> None:
-    """No wait, and it never counts."""
+    """Without a pause, and it never counts as a failed attempt."""
     calls: list[list[Step]] = [[event([n]), Later(240)] for n in range(10)]
 
     service = script(*calls)
@@ -271,8 +271,8 @@ def test_the_end_after_five_minutes_is_followed_at_once() -> None:
     assert service.time.slept == []
 
 
-def test_a_reader_that_was_away_renews_first() -> None:
-    """What waits in the socket is not read: the connection is as good as over."""
+def test_a_reader_that_was_busy_for_long_renews_first() -> None:
+    """Events that wait in the old connection are not read: the service has ended it, or will soon."""
     service = script([event([1]), event([2])], [event([2])])
     subscriber = service.subscriber()
     numbers(subscriber, 1)
@@ -285,8 +285,8 @@ def test_a_reader_that_was_away_renews_first() -> None:
 # --- the 5 s rule and take-overs ------------------------------------------------------------------------
 
 
-def test_a_call_that_comes_too_soon_waits_out_the_rest_of_the_rule() -> None:
-    """From its own last call on, with jitter on top."""
+def test_a_call_that_came_too_soon_is_repeated_5_s_after_the_last_one() -> None:
+    """Counted from its own last call, with jitter on top."""
     service = script([event([1]), Passing(2), RESET], IN_USE, [event([2])])
 
     assert numbers(service.subscriber(), 2) == [["1"], ["2"]]
@@ -294,23 +294,23 @@ def test_a_call_that_comes_too_soon_waits_out_the_rest_of_the_rule() -> None:
     assert service.called_at[-1] - service.called_at[0] >= 5
 
 
-def test_a_call_long_after_its_own_last_one_waits_for_that_of_somebody_else() -> None:
-    """Its own cannot be what the service minds."""
+def test_a_refusal_long_after_its_own_last_call_waits_5_s() -> None:
+    """Another reader's call was in the way, and may have been just now."""
     service = script([event([1]), Later(100), RESET], IN_USE, [event([2])])
 
     assert numbers(service.subscriber(), 2) == [["1"], ["2"]]
     assert service.time.slept == [0.5, 5.5]
 
 
-def test_a_shard_that_somebody_else_has_just_taken_is_waited_for_as_long() -> None:
-    """Whoever came before may have called just now."""
+def test_a_refusal_of_its_first_call_waits_5_s() -> None:
+    """Another reader's call was in the way, and may have been just now."""
     service = script(IN_USE, [event([1])])
 
     assert numbers(service.subscriber(), 1) == [["1"]]
     assert service.time.slept == [5.5]
 
 
-def test_a_refusal_that_comes_as_the_first_message_is_one_of_the_call() -> None:
+def test_a_refusal_as_the_first_message_is_one_of_the_call() -> None:
     """One implementation says so in the stream."""
     service = script([IN_USE], [event([1])])
     subscriber = service.subscriber()
@@ -320,8 +320,8 @@ def test_a_refusal_that_comes_as_the_first_message_is_one_of_the_call() -> None:
     assert service.time.slept == [5.5]
 
 
-def test_a_take_over_ends_it() -> None:
-    """Two that take it from one another every 5 s would both get nothing done."""
+def test_a_takeover_ends_it() -> None:
+    """Two readers that took over from each other every 5 s would both get nothing done."""
     service = script([event([1]), IN_USE])
     subscriber = service.subscriber()
     numbers(subscriber, 1)
@@ -336,8 +336,8 @@ def test_a_take_over_ends_it() -> None:
 # --- retries --------------------------------------------------------------------------------------------
 
 
-def test_fruitless_attempts_wait_longer_and_end() -> None:
-    """As many as the backoff allows, then the last error as it is."""
+def test_failed_attempts_wait_longer_and_longer_and_end() -> None:
+    """As many as the backoff allows; then the last error is raised as it is."""
     last = error("InternalFailureException", retryable=True)
     service = script(RESET, [RESET], error("LimitExceededException", retryable=True), last)
 
@@ -348,8 +348,8 @@ def test_fruitless_attempts_wait_longer_and_end() -> None:
     assert service.time.slept == [0.5, 1.0, 2.0]
 
 
-def test_an_end_at_once_is_a_fruitless_attempt() -> None:
-    """A server that accepts and hangs up is not called in a loop."""
+def test_an_end_at_once_is_a_failed_attempt() -> None:
+    """A server that accepts a call and ends it is not called in a loop."""
     service = script([], [], [event([1])], [event([2])], [event([3])])
 
     assert numbers(service.subscriber(), 3) == [["1"], ["2"], ["3"]]
@@ -357,7 +357,7 @@ def test_an_end_at_once_is_a_fruitless_attempt() -> None:
 
 
 def test_an_event_that_moves_on_starts_the_count_anew() -> None:
-    """Or one that says after a while that the service is alive."""
+    """So does an event that comes later than the first one and does not move on."""
     moving: list[list[Step]] = [[event(continuation=n), RESET] for n in range(10)]
     service = script(*moving, [event([99])])
     assert numbers(service.subscriber(), 11)[-1] == ["99"]
@@ -368,8 +368,8 @@ def test_an_event_that_moves_on_starts_the_count_anew() -> None:
     assert numbers(service.subscriber(), 21)[-1] == ["99"]
 
 
-def test_the_event_that_comes_at_once_shows_little() -> None:
-    """Where every attempt gets as far as that and no further, they are fruitless."""
+def test_the_first_event_alone_is_no_success() -> None:
+    """Where every attempt ends after it, they count as failed."""
     attempts: list[list[Step]] = [[event(continuation=5), RESET] for _ in range(5)]
     service = script(*attempts)
     subscriber = service.subscriber()
@@ -396,8 +396,8 @@ def test_the_event_that_comes_at_once_shows_little() -> None:
     ],
 )
 @pytest.mark.parametrize("where", ["call", "stream"])
-def test_what_will_not_get_better_is_raised_at_once(code: str, where: str) -> None:
-    """On the call and in the stream; unknown codes count as the rest of the library has them."""
+def test_errors_that_no_retry_mends_are_raised_at_once(code: str, where: str) -> None:
+    """On the call and in the stream. Of unknown codes, `ServiceError.retryable` decides."""
     fatal = error(code)
     service = script(fatal if where == "call" else [fatal])
 
@@ -408,8 +408,8 @@ def test_what_will_not_get_better_is_raised_at_once(code: str, where: str) -> No
     assert service.time.slept == []
 
 
-def test_a_trickle_is_silence() -> None:
-    """No event for three idle ones and a moment, whatever bytes come: the subscription is replaced."""
+def test_bytes_without_an_event_are_silence() -> None:
+    """After the time of three empty events and a moment the subscription is replaced."""
     service = script([event([1]), Passing(16), event([2]), Trickle()], [event([3])])
 
     assert numbers(service.subscriber(), 3) == [["1"], ["2"], ["3"]]
@@ -418,7 +418,7 @@ def test_a_trickle_is_silence() -> None:
 
 
 def test_silence_again_and_again_ends_it() -> None:
-    """It counts as any fruitless attempt."""
+    """It counts as a failed attempt."""
     service = script(*([Trickle()] for _ in range(4)))
 
     with pytest.raises(ServiceError, match="no event for 16 s") as caught:
@@ -427,8 +427,8 @@ def test_silence_again_and_again_ends_it() -> None:
     assert caught.value.target == str(SPLIT)
 
 
-def test_a_reader_that_is_busy_elsewhere_is_not_silence() -> None:
-    """Only the wait for an event counts; back-pressure is no fault of the service's."""
+def test_a_busy_reader_is_not_silence() -> None:
+    """Only the wait for an event counts: back-pressure is no fault of the service."""
     service = script([event([1]), event([2])])
     subscriber = service.subscriber()
     numbers(subscriber, 1)
@@ -442,7 +442,7 @@ def test_a_reader_that_is_busy_elsewhere_is_not_silence() -> None:
 
 
 def test_closing_ends_a_read() -> None:
-    """What the read raises then is no reason for another attempt."""
+    """What the read raises then does not lead to another attempt."""
     service = script([event([1]), event([2])])
     subscriber = service.subscriber()
     numbers(subscriber, 1)
@@ -456,7 +456,7 @@ def test_closing_ends_a_read() -> None:
 
 
 def test_closing_ends_a_wait() -> None:
-    """A real one, in which another thread closes it."""
+    """A wait in real time, which another thread ends."""
     waiting = threading.Event()
 
     def subscribe(_split: SplitId, _start: IteratorStart) -> PayloadSource:
@@ -480,7 +480,7 @@ def test_closing_ends_a_wait() -> None:
 
 
 def test_closing_while_a_call_is_under_way_leaves_nothing_open() -> None:
-    """It has not been there to be closed."""
+    """The subscription that the call opens is closed too."""
     service = script([event([1])])
     opening: list[Subscriber] = []
 

@@ -1,4 +1,4 @@
-"""A shard that is kept subscribed, against a service that goes wrong in any way at any time."""
+"""A subscriber of a service that fails in any way at any time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def encoded(made: dict[str, Any]) -> bytes:
 
 @dataclass
 class Shard:
-    """A service with 30 records that goes wrong as `faults` say, until there are none left."""
+    """A service with 30 records. Each call and each event takes the next of `faults`, until none is left."""
 
     faults: list[str]
     sizes: list[int]
@@ -57,7 +57,7 @@ class Shard:
 
 
 class ShardSubscription:
-    """One subscription to it: from the record with the index `at` on."""
+    """One subscription, from the record with the index `at` on."""
 
     def __init__(self, shard: Shard, at: int) -> None:
         self._shard = shard
@@ -122,7 +122,7 @@ FAULTS = [
 def test_every_record_comes_once_and_in_order(
     faults: list[str], sizes: list[int], begin: IteratorStart
 ) -> None:
-    """Under any row of faults, renewals, waits and repetitions, to the end of the shard."""
+    """With any sequence of faults, renewals, waits and repetitions, to the end of the shard."""
     shard = Shard(list(faults), list(sizes))
     time = shard.time
     subscriber = Subscriber(

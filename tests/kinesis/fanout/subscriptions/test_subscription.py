@@ -1,4 +1,4 @@
-"""One SubscribeToShard call against a server that sends what the test says, through the SDK."""
+"""One SubscribeToShard call, through the SDK, to a server that sends what the test says."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def numbers_of_next(subscription: Subscription) -> list[str]:
 
 
 def numbers_of(subscription: Subscription) -> list[str]:
-    """All that comes until the end."""
+    """Of all events until the end."""
     found = []
     while (payload := subscription.next_payload()) is not None:
         found += decode_head(payload).numbers
@@ -91,7 +91,7 @@ def numbers_of(subscription: Subscription) -> list[str]:
     ],
 )
 def test_the_call_says_where_to_start(start: IteratorStart, position: dict[str, Any]) -> None:
-    """Timestamps to the microsecond, whatever the SDK makes of them."""
+    """Timestamps are sent to the microsecond."""
     with serving(lambda it: it.send(STREAM, chunk(INITIAL), END)) as server:
         assert subscribe(server, start).next_payload() is None
 
@@ -100,7 +100,7 @@ def test_the_call_says_where_to_start(start: IteratorStart, position: dict[str, 
 
 @pytest.mark.parametrize("first", [b"", INITIAL], ids=["bare", "initial-response"])
 def test_events_come_as_they_were_sent(first: bytes) -> None:
-    """With or without an initial response, which one implementation leaves out."""
+    """With and without an initial response, which one implementation leaves out."""
     payloads = [json.dumps(event([n])).encode() for n in range(3)]
 
     def answer(it: Connection) -> None:
@@ -139,8 +139,8 @@ def test_an_event_is_there_before_the_next_one_is_sent() -> None:
         assert numbers_of(subscription) == ["2"]
 
 
-def test_events_of_other_kinds_are_passed_over() -> None:
-    """What a later version of the service may add."""
+def test_events_of_other_kinds_are_ignored() -> None:
+    """A later version of the service may send them."""
     other = event_message(b"?", "SomethingElse")
     with serving(lambda it: it.send(STREAM, chunk(other), chunk(IDLE), END)) as server:
         subscription = subscribe(server)
@@ -163,7 +163,7 @@ def test_events_of_other_kinds_are_passed_over() -> None:
     ],
 )
 def test_an_error_in_the_stream_is_a_service_error(sent: bytes, code: str, retryable: bool) -> None:
-    """By its code, after the events before it."""
+    """It comes after the events that were sent before."""
     with serving(lambda it: it.send(STREAM, chunk(IDLE), chunk(sent), END)) as server:
         subscription = subscribe(server)
         assert subscription.next_payload() is not None
@@ -177,7 +177,7 @@ def test_an_error_in_the_stream_is_a_service_error(sent: bytes, code: str, retry
 
 
 def test_an_error_in_the_stream_shows_no_secret() -> None:
-    """Services echo what they were sent."""
+    """Services repeat parts of the request in their errors."""
     sent = exception_message("Odd", "Credential=AKIAABCDEFGHIJKLMNOP/x, Signature=" + "ab" * 32)
     with (
         serving(lambda it: it.send(STREAM, chunk(sent), END)) as server,
@@ -199,7 +199,7 @@ def test_an_error_in_the_stream_shows_no_secret() -> None:
         pytest.param(b"zz\r\n", id="no chunk"),
     ],
 )
-def test_a_broken_stream_is_worth_another_try(rest: bytes) -> None:
+def test_a_broken_stream_raises_a_retryable_error(rest: bytes) -> None:
     """However it breaks, it is not taken for the end that the service makes."""
     with serving(lambda it: it.send(STREAM, chunk(IDLE), rest)) as server:
         subscription = subscribe(server)
@@ -211,8 +211,8 @@ def test_a_broken_stream_is_worth_another_try(rest: bytes) -> None:
     assert caught.value.code != CLOSED
 
 
-def test_a_reset_is_worth_another_try() -> None:
-    """As a load balancer ends connections."""
+def test_a_reset_raises_a_retryable_error() -> None:
+    """Load balancers end connections in this way."""
     seen = threading.Event()
 
     def answer(it: Connection) -> None:
@@ -231,7 +231,7 @@ def test_a_reset_is_worth_another_try() -> None:
 
 
 def test_silence_on_the_connection_ends_it() -> None:
-    """The silence limit is the read timeout, not that of the other calls."""
+    """The silence limit is the read timeout, whatever that of other calls is."""
 
     def answer(it: Connection) -> None:
         it.send(STREAM, chunk(IDLE))
@@ -256,7 +256,7 @@ def test_silence_on_the_connection_ends_it() -> None:
     ],
 )
 def test_a_refused_call_is_a_service_error(code: str, status: int, retryable: bool) -> None:
-    """The SDK's own reading of errors is still there."""
+    """The SDK parses the error as that of any call."""
     with serving(lambda it: it.send(refusal(code, status))) as server, pytest.raises(ServiceError) as caught:
         subscribe(server)
 
@@ -265,7 +265,7 @@ def test_a_refused_call_is_a_service_error(code: str, status: int, retryable: bo
 
 
 def test_a_call_that_reaches_nobody_is_a_service_error() -> None:
-    """A port that is closed."""
+    """The port is closed."""
     with serving(lambda it: it.reset()) as server:
         pass
     with pytest.raises(ServiceError) as caught:
@@ -274,15 +274,15 @@ def test_a_call_that_reaches_nobody_is_a_service_error() -> None:
     assert caught.value.retryable
 
 
-def test_what_cannot_work_is_still_said_of_the_option() -> None:
-    """A client that cannot be made is the user's business."""
+def test_a_client_that_cannot_be_made_is_an_option_error() -> None:
+    """The user has to change an option."""
     with pytest.raises(OptionError):
         Subscribing(ConnectionConfig(profile="nobody"), ARN)(SPLIT, HORIZON)
 
 
 @pytest.mark.parametrize("has_shutdown", [True, False], ids=["urllib3", "urllib3 before 2.3"])
 def test_closing_wakes_the_reader_at_once(has_shutdown: bool) -> None:
-    """It sits in the socket, with half a message read, and the service says nothing."""
+    """The reader waits for the rest of a message, and the service sends nothing."""
     left = threading.Event()
 
     def answer(it: Connection) -> None:
@@ -307,8 +307,8 @@ def test_closing_wakes_the_reader_at_once(has_shutdown: bool) -> None:
     assert (caught.value.code, caught.value.retryable) == (CLOSED, False)
 
 
-def test_closing_without_a_reader_gives_the_connection_up() -> None:
-    """Twice is as good as once, and nothing can be read any more."""
+def test_closing_without_a_reader_closes_the_connection() -> None:
+    """It may be closed twice. Nothing can be read any more."""
     left = threading.Event()
 
     def answer(it: Connection) -> None:
@@ -328,8 +328,8 @@ def test_closing_without_a_reader_gives_the_connection_up() -> None:
     assert caught.value.code == CLOSED
 
 
-def test_a_connection_is_never_shared_with_the_next_call(caplog: pytest.LogCaptureFixture) -> None:
-    """One client serves many subscriptions, all open at once, and goes on when they have ended."""
+def test_a_connection_is_not_used_for_the_next_call(caplog: pytest.LogCaptureFixture) -> None:
+    """One client has many subscriptions open at once, and goes on when they have ended."""
     many = 80
 
     def answer(it: Connection) -> None:
@@ -350,8 +350,8 @@ def test_a_connection_is_never_shared_with_the_next_call(caplog: pytest.LogCaptu
     assert caplog.messages == []
 
 
-def test_other_answers_are_read_by_the_sdk() -> None:
-    """The parser stands before the SDK's for one operation only; hooks see what they always saw."""
+def test_answers_of_other_operations_are_parsed_by_the_sdk() -> None:
+    """Our parser takes the answers of this operation only."""
     body = json.dumps({"Shards": [{"ShardId": "shardId-000000000000"}]}).encode()
     head = b"HTTP/1.1 200 OK\r\nx-amzn-RequestId: request-2\r\nContent-Length: %d\r\n\r\n" % len(body)
 
@@ -362,7 +362,7 @@ def test_other_answers_are_read_by_the_sdk() -> None:
     assert answer["ResponseMetadata"]["RequestId"] == "request-2"
 
 
-def test_the_answer_has_the_metadata_that_all_answers_have() -> None:
+def test_the_answer_has_the_metadata_of_all_answers() -> None:
     """Logs and the clock's skew come from it."""
     with serving(lambda it: it.send(STREAM, chunk(IDLE), END)) as server:
         answer = client_for(config_of(server), "kinesis").subscribe_to_shard(
@@ -375,7 +375,7 @@ def test_the_answer_has_the_metadata_that_all_answers_have() -> None:
     assert metadata["RequestId"] == metadata["HTTPHeaders"]["x-amzn-requestid"] == "request-1"
 
 
-def test_a_role_subscribes_through_the_same_parser() -> None:
+def test_a_role_uses_the_same_parser() -> None:
     """Its clients are made by a session of their own."""
     role = "arn:aws:iam::123456789012:role/reader"
     config = ConnectionConfig(access_key_id="AKIDEXAMPLE", secret_access_key="hush", role_arn=role)

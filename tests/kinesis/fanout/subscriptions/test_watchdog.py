@@ -1,4 +1,4 @@
-"""Waits that are ended from outside."""
+"""The thread that ends waits which last too long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock:
 
 
 def test_only_waits_that_are_late_are_given_up() -> None:
-    """Each once; one that was disarmed or armed anew is not late."""
+    """Each once. A wait that was disarmed, or armed anew, is not late."""
     clock = Clock()
     dog = Watchdog(clock)
     dog._thread = threading.current_thread()  # none of its own
@@ -43,8 +43,8 @@ def test_only_waits_that_are_late_are_given_up() -> None:
     assert sorted(given_up) == [-1, 2, 3]
 
 
-def test_its_thread_runs_while_there_is_something_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And starts anew after it has ended."""
+def test_its_thread_runs_while_there_are_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts again after it has ended."""
     monkeypatch.setattr(module, "_INTERVAL", 0.001)
     dog = Watchdog()
     for _ in range(2):
@@ -57,7 +57,7 @@ def test_its_thread_runs_while_there_is_something_to_watch(monkeypatch: pytest.M
         assert dog._thread is None
 
 
-def test_a_process_has_one_and_a_child_its_own() -> None:
+def test_a_process_has_one_and_a_forked_child_its_own() -> None:
     """Threads do not survive a fork."""
     assert shared_watchdog() is shared_watchdog()
 

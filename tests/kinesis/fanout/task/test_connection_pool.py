@@ -1,4 +1,4 @@
-"""Connections that are kept between ranges."""
+"""Connections to agents that are kept from one range to the next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUCCESSOR = Address("127.0.0.1", 4001, b"k")
 
 
 class Network:
-    """Opens pool to nobody in particular; `ends` are the agents'."""
+    """Opens connections; `ends` are the agents' ends of them."""
 
     def __init__(self) -> None:
         self.opened: list[tuple[Address, float]] = []
@@ -49,8 +49,8 @@ def is_closed(end: socket.socket) -> bool:
         return False
 
 
-def test_what_was_kept_is_taken_again(network: Network) -> None:
-    """Of its own agent only."""
+def test_a_released_connection_is_used_again(network: Network) -> None:
+    """For the same agent only."""
     pool = ConnectionPool(network.open)
     first = pool.acquire(AGENT, timeout=3.0)
     pool.release(AGENT, first)
@@ -63,8 +63,10 @@ def test_what_was_kept_is_taken_again(network: Network) -> None:
 
 
 @pytest.mark.parametrize("last", [b"", b"more"])
-def test_one_that_has_broken_or_is_not_done_is_not_taken(network: Network, last: bytes) -> None:
-    """What is said on it now was not asked for by whoever would take it."""
+def test_a_connection_that_is_broken_or_has_unread_bytes_is_not_used_again(
+    network: Network, last: bytes
+) -> None:
+    """The unread bytes are the answer to another request."""
     pool = ConnectionPool(network.open)
     channel = pool.acquire(AGENT, timeout=3.0)
     pool.release(AGENT, channel)
@@ -75,8 +77,8 @@ def test_one_that_has_broken_or_is_not_done_is_not_taken(network: Network, last:
     assert is_closed(network.ends[0])
 
 
-def test_those_to_an_agent_that_has_died_are_closed_by_the_way(network: Network) -> None:
-    """Its successor listens elsewhere, and nobody asks for them any more."""
+def test_connections_to_an_agent_that_has_died_are_closed(network: Network) -> None:
+    """Its successor listens at another address, and nobody asks for them any more."""
     pool = ConnectionPool(network.open)
     for channel in [pool.acquire(AGENT, timeout=3.0) for _ in range(2)]:
         pool.release(AGENT, channel)
@@ -87,7 +89,7 @@ def test_those_to_an_agent_that_has_died_are_closed_by_the_way(network: Network)
     assert list(map(is_closed, network.ends)) == [True, False, False]
 
 
-def test_no_more_are_kept_than_a_task_needs(network: Network) -> None:
+def test_no_more_idle_connections_are_kept_than_the_limit(network: Network) -> None:
     """The agent has a thread for each."""
     pool = ConnectionPool(network.open, limit=1)
     for channel in [pool.acquire(AGENT, timeout=3.0) for _ in range(2)]:

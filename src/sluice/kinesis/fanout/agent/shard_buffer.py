@@ -158,17 +158,17 @@ class ShardBuffer:
     def _unsent(self, reader: _Reader, max_wait: float) -> list[_Event]:
         """Waits for events that the reader was not sent yet; none where the shard has ended."""
         with self._changed:
-            if not self._has_news(reader):
+            if not self._has_unsent(reader):
                 reader.is_waiting = True  # `append` may drop what it was sent
                 self._changed.notify_all()
-                if not self._changed.wait_for(lambda: self._has_news(reader), max_wait):
+                if not self._changed.wait_for(lambda: self._has_unsent(reader), max_wait):
                     raise RangeUnavailable(f"no event came for {max_wait:g} s")
                 reader.is_waiting = False
             if self._close_reason is not None:
                 raise RangeUnavailable(self._close_reason)
             return [event for event in self._events if event.last > reader.sent]
 
-    def _has_news(self, reader: _Reader) -> bool:
+    def _has_unsent(self, reader: _Reader) -> bool:
         return self._close_reason is not None or self._has_ended or self._newest > reader.sent
 
     def _has_space(self, size: int) -> bool:

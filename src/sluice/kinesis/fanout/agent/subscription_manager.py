@@ -73,7 +73,7 @@ class _ShardSubscription:
     Attributes:
         first: sequence number of the first record; None before it came.
         is_verified: a record has come, and where the subscription starts at a record it was that one.
-        is_closed: we have ended it, so what `source` raises is no news.
+        is_closed: we have ended it, so that an error of `source` is not reported.
         last_event_at: the service's time of the last event (microseconds).
         retention: of the stream (seconds); None before it was asked for.
     """
@@ -161,7 +161,7 @@ class SubscriptionManager:
         """The payloads of the events of a range; see `ShardBuffer.read`.
 
         Raises:
-            RangeUnavailable: there is no subscription to the shard, or it lacks the range.
+            RangeUnavailable: there is no subscription to the shard, or it does not cover the range.
         """
         subscription = self._subscriptions.get(request.split)
         if subscription is None:

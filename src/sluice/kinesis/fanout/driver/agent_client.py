@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 _CONSUMER_MISSING: Final = "ResourceNotFoundException"
 _TRANSIENT: Final = frozenset(("", _CONSUMER_MISSING, INTEGRITY_PROBLEM))
-"""Codes of subscriptions that may be had again, so that they do not fail a query that may not poll."""
+"""An end with one of these codes fails no query, not even one that may not poll."""
 
 _SUBSCRIBE_RETRY: Final = 10.0
 """Seconds from the end of a subscription that the service ended or refused to the next one."""
@@ -103,7 +103,7 @@ class AgentClient:
         return self._hosts
 
     def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
-        """Where tasks get the records of each shard; without the shards for which that is not known."""
+        """Where tasks get the records of each shard, for the shards that an agent has a subscription to."""
         with self._lock:
             if self._address is None:
                 return {}
@@ -131,7 +131,7 @@ class AgentClient:
             agent = self._supervisor.start()
             if agent is None:
                 return
-            _log.info("started the fan-out agent; shards are polled until it has subscribed to them")
+            _log.info("%s: started the fan-out agent", ", ".join(self._arns))
             self._send_consumers()
             threading.Thread(
                 target=self._receive, args=(agent,), name="sluice-fan-out-link", daemon=True
@@ -234,8 +234,9 @@ class AgentClient:
             self._hosts = frozenset()
         agent.close()
         _log.warning(
-            "the fan-out agent has ended with exit code %s; polling, the next trigger that comes %g s after "
-            "its start or later starts another one",
+            "%s: the fan-out agent has ended with exit code %s; polling until a trigger starts another one, "
+            "at the earliest %g s after this one was started",
+            ", ".join(self._arns),
             agent.wait(),
             RESTART_PAUSE,
         )

@@ -16,7 +16,7 @@ RESTART_PAUSE: Final = 2.0
 
 
 class AgentSupervisor:
-    """At most one agent at a time. Not thread-safe, except `tell_stop`: whoever calls holds a lock.
+    """At most one agent at a time. Not thread-safe, except `tell_stop`: the caller holds a lock.
 
     Args:
         launch: starts an agent.
@@ -43,7 +43,7 @@ class AgentSupervisor:
         return self._agent
 
     def send(self, message: ToAgent) -> None:
-        """Sends a message, unless there is no agent: another one is told everything anew."""
+        """Sends a message, if an agent runs. The next agent is sent everything anew."""
         if self._agent is not None:
             with contextlib.suppress(OSError):  # it has died, which the thread that receives from it notices
                 self._agent.channel.send(encode(message))

@@ -16,7 +16,7 @@ from sluice.source.subscriptions import SubscriptionProgress
 __all__ = ["ShardSubscription"]
 
 _LEFT_BEHIND_AFTER: Final = 10.0
-"""Seconds for which a subscription may bring nothing but what batches had from elsewhere."""
+"""Seconds for which a subscription may bring only records that polling has read before."""
 
 _versions: Final = itertools.count(1)
 
@@ -24,9 +24,10 @@ _versions: Final = itertools.count(1)
 class ShardSubscription:
     """One subscription to a shard: what was asked of the agent, and what has come of it.
 
-    It is *requested* until its first event, then *open*, and at last *ended*, when `ended` says why and
-    `may_retry` tells when another one may follow. Each has its own generation. Whoever calls holds the
-    lock of the `AgentClient`.
+    Its states are *requested* (until the first event), *open*, and *ended*: then `ended` says why, and
+    `may_retry` whether another one may follow. That one is another object, with the next generation.
+
+    Not thread-safe: the caller holds the lock of the `AgentClient`. No other code writes its fields.
 
     Args:
         generation: tells its messages from those of earlier subscriptions.
@@ -50,7 +51,7 @@ class ShardSubscription:
         self._retry_at = 0.0
         self._left_behind_since: float | None = None
         self._version = next(_versions)
-        # Without news the planner asks for the same progress a hundred times a second.
+        # Without an event the planner asks for the same progress a hundred times a second.
         self._progress: SubscriptionProgress | None = None
         self._progress_of: tuple[int, Position] | None = None
 
@@ -71,14 +72,14 @@ class ShardSubscription:
         self._retry_at = self._clock() + retry_after
 
     def retry_now(self) -> None:
-        """What ended the subscription is mended: another one may follow at once."""
+        """The reason of the end is gone: another subscription may follow at once."""
         self._retry_at = 0.0
 
     def advance_to(self, position: Position) -> int | None:
-        """The next batch starts at `position`, which has to be within `reach`.
+        """The next batch starts at `position`, which the subscription has to reach (`reaches`).
 
         Returns:
-            The sequence number up to which the agent may drop records; None where that is no news.
+            The sequence number up to which the agent may drop records; None where it knows that already.
         """
         self.position = position
         self._version = next(_versions)
@@ -116,9 +117,9 @@ class ShardSubscription:
         return after is not None and (before is None or after >= before)
 
     def is_left_behind(self, position: Position) -> bool:
-        """Whether batches have been ahead of it for so long that another one is to start at `position`.
+        """Whether it has gone on for 10 s with a backlog that polling has read.
 
-        It goes on with a backlog that polling has read meanwhile, and none of it is of any use.
+        Then another subscription, from `position` on, gets to new records sooner.
         """
         event = self._last_event
         if (

@@ -32,8 +32,8 @@ class EventHead(msgspec.Struct):
         millis_behind: how far the end of the event is from the tip of the shard (milliseconds). Only 0 means
             the tip.
         has_ended: the shard is closed, and this is its last event.
-        skipped: so many records of the payload come before those in `numbers`. They have been read from an
-            earlier event.
+        skipped: number of records at the start of the payload that are left out of `numbers`, since they
+            were in an earlier event.
     """
 
     numbers: list[str]

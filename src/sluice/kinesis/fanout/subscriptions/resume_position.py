@@ -50,18 +50,18 @@ class ResumePosition:
             if not head.numbers or int(head.numbers[0]) > self._awaited:
                 return None
             self._awaited = None
-        news = head
+        fresh = head
         if head.numbers and int(head.numbers[0]) <= self._last_sequence:
             skipped = sum(int(number) <= self._last_sequence for number in head.numbers)
-            news = msgspec.structs.replace(
+            fresh = msgspec.structs.replace(
                 head, numbers=head.numbers[skipped:], arrivals=head.arrivals[skipped:], skipped=skipped
             )
-        if news.numbers:
-            self._last_record = news.numbers[-1]
+        if fresh.numbers:
+            self._last_record = fresh.numbers[-1]
             self._last_sequence = int(self._last_record)
         self.continuation = head.continuation
         self._millis_behind, self._event_at = head.millis_behind, now
-        return news
+        return fresh
 
     def starts(self, now: float) -> list[IteratorStart]:
         """Starting positions of a subscription that goes on here, best first. There is at least one."""

@@ -189,9 +189,9 @@ class Subscriber:
             if payload is None or head is None:
                 self._handle_end()
                 continue
-            news = self._advance(head)
-            if news is not None:
-                return payload, news
+            fresh = self._advance(head)
+            if fresh is not None:
+                return payload, fresh
 
     def close(self) -> None:
         """Ends the subscription, and with it a call of `next_event` that blocks."""
@@ -218,15 +218,15 @@ class Subscriber:
     def _advance(self, head: EventHead) -> EventHead | None:
         """Returns what is new in an event; None where nothing is."""
         continuation = self._position.continuation
-        news = self._position.advance(head, self._clock())
-        if news is None:
+        fresh = self._position.advance(head, self._clock())
+        if fresh is None:
             self._close_current()
             raise self._error("the record where it resumes is not there any more", "PositionGone")
         # Every subscription begins with an event. So that one counts as progress only where it moves on.
-        if news.numbers or head.continuation != continuation or not self._is_first_event:
+        if fresh.numbers or head.continuation != continuation or not self._is_first_event:
             self._failures = 0
         self._is_first_event = False
-        return None if head.numbers and not news.numbers and not news.has_ended else news
+        return None if head.numbers and not fresh.numbers and not fresh.has_ended else fresh
 
     # --- subscriptions --------------------------------------------------------------------------------
 

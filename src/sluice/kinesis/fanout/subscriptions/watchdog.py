@@ -1,7 +1,7 @@
 """Ends waits that last too long.
 
 A socket's read timeout starts anew with every byte, so it never ends a wait in which bytes trickle in; and
-the thread that waits cannot look at a clock meanwhile. So another thread does.
+the thread that waits cannot check a clock meanwhile. So another thread does.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class AgentRecordPublisher:
         ServiceError: the agent can't be reached.
     """
 
-    is_gapless = True  # an agent serves only ranges whose start it has had, and all events behind it
+    is_gapless = True  # an agent serves a range only if its subscription covers the start
 
     def __init__(
         self,

@@ -1,0 +1,103 @@
+"""Streams, and what happens to them as time passes: statuses that change, records and shards that expire."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from integration.model.chance import within
+from integration.model.clock import SECOND
+from integration.model.shards import Shard
+
+__all__ = ["LAST_HASH", "Consumer", "Stream"]
+
+LAST_HASH = 2**128 - 1
+
+
+@dataclass(eq=False)
+class Consumer:
+    """A registered consumer. `due` is when its status changes, by `Clock.elapsed`; None: it does not."""
+
+    name: str
+    arn: str
+    created: int
+    status: str = "CREATING"
+    due: float | None = None
+
+
+@dataclass(eq=False)
+class Stream:
+    """One stream.
+
+    Attributes:
+        number: tells it from another stream of the same name.
+        created: microseconds since the epoch.
+        pending: what ends its status, and when (by `Clock.elapsed`).
+        reshards: when UpdateShardCount was called, by `Clock.elapsed`.
+        missed: shard ids to how many listings leave them out yet.
+    """
+
+    name: str
+    arn: str
+    number: int
+    created: int
+    seed: int
+    status: str = "CREATING"
+    retention_hours: int = 24
+    max_record_bytes: int = 1024 * 1024
+    mode: str = "PROVISIONED"
+    shards: dict[str, Shard] = field(default_factory=dict)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    pending: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    reshards: list[float] = field(default_factory=list)
+    missed: dict[str, int] = field(default_factory=dict)
+    _open: list[Shard] | None = None
+    _starts: list[int] | None = None
+
+    @property
+    def open_shards(self) -> list[Shard]:
+        """The shards that take records, by their hash keys."""
+        if self._open is None:
+            self._open = sorted((s for s in self.shards.values() if s.is_open), key=lambda s: s.hash_range)
+        return self._open
+
+    def shard_for(self, hash_key: int) -> Shard:
+        """The open shard whose range holds a hash key."""
+        if self._starts is None:
+            self._starts = [shard.hash_range[0] for shard in self.open_shards]
+        return self.open_shards[bisect_right(self._starts, hash_key) - 1]
+
+    def changed(self) -> None:
+        """To be called when shards were opened or closed."""
+        self._open = self._starts = None
+
+    def expire(self, now: int) -> None:
+        """Records, and closed shards, that are older than the retention are gone for good."""
+        horizon = now - self.retention_hours * 3600 * SECOND
+        for shard in self.shards.values():
+            if shard.laws.retention:
+                shard.expire(horizon)
+            if shard.closed is not None and shard.laws.shards_expire and shard.closed < horizon:
+                shard.is_expired = True
+
+    def listed(self, elapsed: float, delay: float, gaps: float) -> list[Shard]:
+        """The shards as one listing has them, by id. It may miss some; see `Laws.listing_delay`,
+        `listing_gaps`.
+
+        Args:
+            elapsed: the time by `Clock.elapsed`.
+        """
+        found = []
+        for shard in self.shards.values():
+            is_new = bool(shard.parents) and elapsed < shard.born + within((0.0, delay), shard.seed, "listed")
+            is_gap = (
+                gaps > 0.0
+                and within((0.0, 1.0), shard.seed, "gap", int(elapsed / 2)) < gaps
+                and shard.is_drained
+            )
+            if left := self.missed.get(shard.id, 0):
+                self.missed[shard.id] = left - 1
+            if not (shard.is_expired or is_new or is_gap or left):
+                found.append(shard)
+        return found

@@ -1,0 +1,317 @@
+"""The model behind a socket: unmodified boto3, faults on the wire, and a short query with Spark by both
+ways.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError, ConnectionClosedError
+from pyspark.sql import SparkSession
+
+from integration.model import LOST_ANSWER, SECOND, Laws, RealClock
+from integration.model.sending import WireFault
+from integration.model.server import ModelServer, serving
+from integration.model.steering import Steering
+from integration.support.kinesis import REGION
+from integration.support.queries import logged_offsets, read_stream, start
+from integration.support.spark import stop_queries
+
+S0 = "shardId-000000000000"
+EXACT = Laws(
+    empty_pages=0,
+    late_tip=0.0,
+    listing_delay=0.0,
+    listing_gaps=0.0,
+    status_delay=(0.1, 0.2),
+    consumer_delay=(0.1, 0.2),
+)
+"""All laws but those of chance, for tests that look at one answer. What takes time takes little."""
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with serving(EXACT) as server:
+        yield server
+
+
+@pytest.fixture
+def steering(server: ModelServer) -> Steering:
+    return Steering(server.endpoint)
+
+
+Connect = Callable[..., Any]
+"""Makes a client that is closed when its test ends."""
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    with contextlib.ExitStack() as stack:
+
+        def make(endpoint: str, *, key: str = "test") -> Any:
+            client = boto3.session.Session().client(
+                "kinesis",
+                endpoint_url=endpoint,
+                region_name=REGION,
+                aws_access_key_id=key,
+                aws_secret_access_key="test",  # noqa: S106 - nobody checks it
+                config=Config(read_timeout=10, retries={"total_max_attempts": 1}),
+            )
+            stack.callback(client.close)
+            return client
+
+        yield make
+
+
+@pytest.fixture
+def client(server: ModelServer, connect: Connect) -> Any:
+    return connect(server.endpoint)
+
+
+def wait_active(client: Any, stream: str) -> dict[str, Any]:
+    while True:
+        summary: dict[str, Any] = client.describe_stream_summary(StreamName=stream)[
+            "StreamDescriptionSummary"
+        ]
+        if summary["StreamStatus"] == "ACTIVE":
+            return summary
+        time.sleep(0.1)
+
+
+def wait_for_consumer(client: Any, arn: str) -> None:
+    while (
+        client.describe_stream_consumer(ConsumerARN=arn)["ConsumerDescription"]["ConsumerStatus"] != "ACTIVE"
+    ):
+        time.sleep(0.1)
+
+
+def register(client: Any, stream_arn: str, name: str = "reader") -> str:
+    answer = client.register_stream_consumer(StreamARN=stream_arn, ConsumerName=name)
+    arn: str = answer["Consumer"]["ConsumerARN"]
+    wait_for_consumer(client, arn)
+    return arn
+
+
+def refusal(function: Any, **request: Any) -> str:
+    with pytest.raises(ClientError) as caught:
+        function(**request)
+    return str(caught.value.response["Error"]["Code"])
+
+
+def subscribe(client: Any, arn: str) -> Any:
+    position = {"Type": "TRIM_HORIZON"}
+    return client.subscribe_to_shard(ConsumerARN=arn, ShardId=S0, StartingPosition=position)["EventStream"]
+
+
+def test_streams_are_made_written_read_and_resharded_by_boto3(client: Any) -> None:
+    client.create_stream(StreamName="made", ShardCount=1)
+    arn = wait_active(client, "made")["StreamARN"]
+    entries = [{"PartitionKey": f"k{n}", "Data": bytes([n])} for n in range(20)]
+    put = client.put_records(StreamARN=arn, Records=entries)
+    assert put["FailedRecordCount"] == 0
+    one = client.put_record(StreamName="made", PartitionKey="\u00fc", Data=b"", ExplicitHashKey="7")
+    assert one["ShardId"] == S0
+
+    start = {
+        "ShardIteratorType": "AT_SEQUENCE_NUMBER",
+        "StartingSequenceNumber": put["Records"][0]["SequenceNumber"],
+    }
+    iterator = client.get_shard_iterator(StreamName="made", ShardId=S0, **start)["ShardIterator"]
+    page = client.get_records(ShardIterator=iterator, StreamARN=arn)
+    assert [record["Data"] for record in page["Records"]] == [*(entry["Data"] for entry in entries), b""]
+    arrival = page["Records"][0]["ApproximateArrivalTimestamp"]
+    client.get_shard_iterator(
+        StreamName="made", ShardId=S0, ShardIteratorType="AT_TIMESTAMP", Timestamp=arrival
+    )
+
+    client.split_shard(StreamName="made", ShardToSplit=S0, NewStartingHashKey=str(2**127))
+    assert refusal(client.split_shard, StreamName="made", ShardToSplit=S0, NewStartingHashKey="9") == (
+        "ResourceInUseException"
+    )
+    wait_active(client, "made")
+    closed, *children = client.list_shards(StreamName="made")["Shards"]
+    assert "EndingSequenceNumber" in closed["SequenceNumberRange"]
+    assert [child["ParentShardId"] for child in children] == [S0, S0]
+    end = client.get_records(ShardIterator=page["NextShardIterator"])
+    assert "NextShardIterator" not in end
+    assert len(end["ChildShards"]) == 2
+
+    ids = [child["ShardId"] for child in children]
+    client.merge_shards(StreamName="made", ShardToMerge=ids[0], AdjacentShardToMerge=ids[1])
+    wait_active(client, "made")
+    client.update_shard_count(StreamName="made", TargetShardCount=2, ScalingType="UNIFORM_SCALING")
+    assert wait_active(client, "made")["OpenShardCount"] == 2
+    pages = client.list_shards(StreamName="made", MaxResults=4)
+    assert len(client.list_shards(NextToken=pages["NextToken"])["Shards"]) == 2
+    assert len(client.describe_stream(StreamName="made")["StreamDescription"]["Shards"]) == 6
+    client.increase_stream_retention_period(StreamName="made", RetentionPeriodHours=48)
+    client.delete_stream(StreamName="made")
+
+
+def test_fan_out_by_boto3(client: Any, steering: Steering) -> None:
+    steering.create("s")
+    steering.put("s", [("k", b"first")])
+    stream_arn = wait_active(client, "s")["StreamARN"]
+    arn = register(client, stream_arn)
+    assert [
+        each["ConsumerARN"] for each in client.list_stream_consumers(StreamARN=stream_arn)["Consumers"]
+    ] == [arn]
+
+    with contextlib.closing(subscribe(client, arn)) as stream:
+        events = iter(stream)
+        first = next(events)["SubscribeToShardEvent"]
+        assert [record["Data"] for record in first["Records"]] == [b"first"]
+        assert first["ContinuationSequenceNumber"] == first["Records"][0]["SequenceNumber"]
+        assert refusal(subscribe, client=client, arn=arn) == "LimitExceededException"
+        time.sleep(1.1)
+        assert refusal(subscribe, client=client, arn=arn) == "ResourceInUseException"
+
+        steering.put("s", [("k", b"second")])
+        second = next(events)["SubscribeToShardEvent"]
+        assert [record["Data"] for record in second["Records"]] == [b"second"]
+        steering.do("split", stream="s", shard=S0)
+        last = list(events)[-1]["SubscribeToShardEvent"]
+        assert len(last["ChildShards"]) == 2
+    client.deregister_stream_consumer(ConsumerARN=arn)
+
+
+def test_another_subscription_takes_over(client: Any, steering: Steering) -> None:
+    steering.create("s")
+    arn = register(client, wait_active(client, "s")["StreamARN"])
+    with contextlib.closing(subscribe(client, arn)) as stream:
+        events = iter(stream)
+        next(events)
+        steering.do("clock", advance=5.0)
+        subscribe(client, arn).close()
+        with pytest.raises(ClientError) as caught:
+            list(events)
+    assert caught.value.response["Error"]["Code"] == "ResourceInUseException"
+
+
+def test_errors_and_lost_answers_reach_clients_as_the_services(
+    client: Any, connect: Connect, server: ModelServer, steering: Steering
+) -> None:
+    steering.create("s")
+    assert refusal(client.describe_stream_summary, StreamName="none") == "ResourceNotFoundException"
+    for code in ("InternalFailure", "KMSThrottlingException", "LimitExceededException"):
+        steering.do("force", operation="ListShards", code=code)
+        assert refusal(client.list_shards, StreamName="s") == code
+    steering.do("force", operation="PutRecord", code=LOST_ANSWER)
+    with pytest.raises(ConnectionClosedError):
+        client.put_record(StreamName="s", PartitionKey="k", Data=b"ambiguous")
+    assert [record.data for record in steering.oracle("s")] == [b"ambiguous"]
+    old = connect(server.endpoint, key="OLD")
+    steering.do("expire_credentials", access_keys=["OLD"])
+    assert refusal(old.list_shards, StreamName="s") == "ExpiredTokenException"
+    client.list_shards(StreamName="s")
+
+
+def test_answers_are_cut_and_damaged_at_any_byte(client: Any, steering: Steering) -> None:
+    steering.create("s")
+    steering.set_wire_faults(WireFault(operation="ListShards", kind="cut", at=10))
+    with pytest.raises(Exception, match=r"(?i)closed|incomplete|IncompleteRead"):
+        client.list_shards(StreamName="s")
+    steering.set_wire_faults(WireFault(operation="ListShards", kind="flip", at=0))
+    with pytest.raises(Exception, match="codec"):
+        client.list_shards(StreamName="s")
+    steering.set_wire_faults(WireFault(operation="ListShards", kind="stall", at=5, seconds=0.5))
+    before = time.monotonic()
+    client.list_shards(StreamName="s")
+    assert time.monotonic() - before >= 0.5
+    steering.set_wire_faults(WireFault(operation="ListShards", kind="trickle", at=0, step=50, seconds=0.01))
+    assert len(client.list_shards(StreamName="s")["Shards"]) == 1
+    assert steering.do("status")["fired_on_wire"] == 1 + 3
+
+
+def test_event_streams_are_cut_and_fall_silent(client: Any, steering: Steering) -> None:
+    steering.create("s")
+    steering.set_laws(resubscribe_after=None, subscribe_calls=None)
+    arn = register(client, wait_active(client, "s")["StreamARN"])
+    steering.put("s", [("k", b"x" * 1000)])
+    for fault in (WireFault(operation="SubscribeToShard", kind=kind, at=300) for kind in ("cut", "flip")):
+        steering.set_wire_faults(fault)
+        with (
+            contextlib.closing(subscribe(client, arn)) as events,
+            pytest.raises(Exception, match=r"(?i)checksum|broken|incomplete|prematurely"),
+        ):
+            list(events)
+    steering.set_wire_faults()
+    with contextlib.closing(subscribe(client, arn)) as stream:
+        next(iter(stream))
+        assert steering.do("silence", stream="s", shard=S0) == 1
+        steering.put("s", [("k", b"never pushed")])
+        time.sleep(0.5)
+    assert steering.oracle("s")[1].was_read is False
+
+
+def test_the_date_header_shows_the_clock(connect: Connect) -> None:
+    with serving(EXACT, RealClock(offset=-90.0)) as server:
+        client = connect(server.endpoint)
+        Steering(server.endpoint).do("clock", step=-3600.0)
+        headers = client.list_streams()["ResponseMetadata"]["HTTPHeaders"]
+        shown = parsedate_to_datetime(headers["date"]).timestamp()
+        assert shown == pytest.approx(server.model.clock.now() / SECOND, abs=5)
+        assert shown == pytest.approx(time.time() - 3690, abs=5)
+
+
+def test_it_runs_as_a_process_of_its_own(connect: Connect) -> None:
+    command = (sys.executable, "-m", "integration.model", "--port", "0", "--kind", "--law", "read_calls=5")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+        try:
+            assert process.stdout is not None
+            endpoint = process.stdout.readline().strip()
+            Steering(endpoint).create("s")
+            assert len(connect(endpoint).list_shards(StreamName="s")["Shards"]) == 1
+        finally:
+            process.terminate()
+        assert process.wait(30) == 0
+
+
+@contextlib.contextmanager
+def filled(spark: SparkSession) -> Iterator[tuple[ModelServer, list[bytes]]]:
+    """All laws, and two shards with 2,000 records in them, one of them split in the middle.
+
+    Runs of empty pages are short, because each page of them takes a fifth of a second.
+    """
+    with serving(Laws(empty_pages=5, consumer_delay=(0.1, 1.0))) as server:
+        server.model.create("s", 2)
+        data = [f"{n}".encode() for n in range(2_000)]
+        for n, each in enumerate(data):
+            server.model.put("s", f"key-{n}", each)
+            if n == 1_000:
+                server.model.split("s", S0)
+        yield server, data
+        stop_queries(spark)
+
+
+def test_spark_reads_by_polling_under_all_laws(spark: SparkSession, checkpoint: str) -> None:
+    with filled(spark) as (server, data):
+        run = start(read_stream(spark, server.endpoint, "s", shardDiscoveryInterval="1s"), checkpoint)
+        run.wait_for_rows(len(data))
+        server.model.put("s", "late", b"late")
+        rows = run.wait_for_rows(len(data) + 1)
+        run.stop()
+        assert sorted(bytes(row.data) for row in rows) == sorted([*data, b"late"])
+        assert logged_offsets(checkpoint)
+
+
+def test_spark_reads_by_fan_out_under_all_laws(spark: SparkSession, checkpoint: str) -> None:
+    with filled(spark) as (server, data):
+        frame = read_stream(spark, server.endpoint, "s", consumerName="model", shardDiscoveryInterval="1s")
+        run = start(frame, checkpoint)
+        run.wait_for_rows(len(data))
+        server.model.put("s", "late", b"late")
+        rows = run.wait_for_rows(len(data) + 1)
+        run.stop()
+        assert sorted(bytes(row.data) for row in rows) == sorted([*data, b"late"])
+        assert server.model.calls["SubscribeToShard"] > 0

@@ -1,0 +1,54 @@
+"""Which cursor a task reads a range with."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.kinesis import task
+from sluice.kinesis.client import KinesisLog
+from sluice.kinesis.fanout.assignment import FanOutAssignment
+from sluice.kinesis.fanout.channel import Address
+from sluice.kinesis.options import source_config_from_options
+from sluice.source.cursor import Cursor
+from sluice.source.data_loss import DataLossPolicy
+from sluice.source.offsets import HORIZON, Closed, SplitRange
+from sluice.source.publisher import PublisherCursor
+from sluice.source.splits import SplitId
+
+ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks/consumer/app:1"
+SPLIT = SplitId("clicks", "shardId-000000000000")
+AGENT = Address("127.0.0.1", 7, b"secret")
+
+
+@pytest.mark.parametrize(
+    ("options", "is_streaming", "agent", "expected"),
+    [
+        pytest.param({}, True, "reachable", PublisherCursor, id="the agent has a subscription"),
+        pytest.param({}, True, None, Cursor, id="the agent will subscribe"),
+        pytest.param({}, True, "unreachable", Cursor, id="this host does not reach the agent"),
+        pytest.param({"subscribeToShardFallback": "fail"}, True, None, PublisherCursor, id="may not poll"),
+        pytest.param({"fanOutAgent": "none"}, True, None, PublisherCursor, id="no agents"),
+        pytest.param({}, False, None, PublisherCursor, id="a batch read has no agents"),
+    ],
+)
+def test_a_task_subscribes_only_where_no_agent_does(
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    is_streaming: bool,
+    agent: str | None,
+    expected: type[Cursor],
+) -> None:
+    """A shard has one subscription per consumer: a task's would end the agent's, so the task polls."""
+    monkeypatch.setattr(task, "is_reachable", lambda _address: agent == "reachable")
+    base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
+    config = source_config_from_options(base | options)
+    assert config.fan_out is not None
+    agents = {} if agent is None else {SPLIT: AGENT}
+    assignment = FanOutAssignment({"clicks": ARN}, agents, is_streaming=is_streaming)
+    log = KinesisLog.of(config)
+    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
+
+    cursors = task._FanOutCursors(config, config.fan_out, assignment)
+    cursor = cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)
+
+    assert type(cursor) is expected
