@@ -24,7 +24,8 @@ class Listing:
 
     Attributes:
         listed: the splits as the service lists them.
-        lineage: the same, and splits that may be read although they are not listed any more.
+        lineage: the same, and splits that are not listed any more but may be read, because a subscription has
+            brought all their records.
         infos: by stream.
     """
 

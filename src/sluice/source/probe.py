@@ -52,26 +52,27 @@ _COARSE = 16
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """How many reads the planner leaves to tasks. Kinesis allows 5 reads a second and shard, for all.
+    """How rarely the planner reads, so that tasks can. Kinesis allows 5 reads a second of each shard, for all
+    polling consumers together.
 
     Attributes:
         pause: sleeps for a number of seconds.
         clock: monotonic seconds. Reads are paced by it, because a wall clock may be set back.
-        budget: seconds until a split may be read again, for each read of it.
+        seconds_per_read: until a split may be read again, for each read of it.
         burst: reads of one split in a row without a pause.
         spacing: pause before each further read (seconds).
     """
 
     pause: Callable[[float], None]
     clock: Callable[[], float] = time.monotonic
-    budget: float = 1.0
+    seconds_per_read: float = 1.0
     burst: int = 4
     spacing: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The first record at or after an instant, the answer that held it, and a cursor right behind it."""
+    """The first record at or after an instant, the answer that held it, and a cursor right after it."""
 
     point: CutPoint
     page: Page
@@ -87,7 +88,7 @@ class Probe:
 
     Args:
         log: the service.
-        data_loss: told when records behind a position are gone.
+        data_loss: told when records after a position are gone.
         settings: how many reads a split may cost.
     """
 
@@ -126,7 +127,7 @@ class ProbeSession:
         self._reads = 0
         # A run with a target reads splits that are not due yet. Then every read waits for a moment.
         is_early = state.target is not None and state.next_read_at > probe.settings.clock()
-        self._reads_owed = probe.settings.burst if is_early else 0
+        self._burst_used = probe.settings.burst if is_early else 0
 
     @property
     def has_read(self) -> bool:
@@ -134,16 +135,16 @@ class ProbeSession:
 
     def end(self) -> None:
         """Sets when the split may be read again."""
-        cost = min(self._reads, self._settings.burst) * self._settings.budget
+        cost = min(self._reads, self._settings.burst) * self._settings.seconds_per_read
         if self._reads:
-            self._state.end_reads(self._settings.clock() + cost)
+            self._state.schedule_next_read(self._settings.clock() + cost)
 
     def back_off(self) -> None:
         """Leaves a split alone for a while that is throttled or failing."""
-        self._settings.pause(2 * self._settings.budget)
+        self._settings.pause(2 * self._settings.seconds_per_read)
 
     def read_page(self, limit: int, *, exact: bool = False) -> None:
-        """Reads on behind the last cut point: one page, or several as long as they are empty.
+        """Reads on after the last cut point: one page, or several as long as they are empty.
 
         Args:
             exact: read on until records come, or the service says that there are none. Otherwise the
@@ -196,7 +197,7 @@ class ProbeSession:
         if found is not None:
             self._state.jump_to(found.point, found.cursor, found.page)
             return True
-        # No record came so late. A backlog is often small: read on before searching by time.
+        # No record arrived at `until` or later. A backlog is often small: read on before searching by time.
         self.read_page(SAMPLE, exact=exact)
         state = self._state
         if state.cut_points and not state.is_exhausted:
@@ -262,7 +263,7 @@ class ProbeSession:
         while True:
             try:
                 return cursor.next_page(limit)
-            except ServiceError as error:
+            except ServiceError as error:  # noqa: PERF203 - a request takes far longer
                 wait = 2 * self._settings.spacing
                 is_backlog = bool(self._state.cut_points) and not self._state.is_exhausted
                 if not (error.throttling and is_backlog) or waited + wait > _MAX_THROTTLE_WAIT:
@@ -271,6 +272,6 @@ class ProbeSession:
                 self._settings.pause(wait)
 
     def _pace(self) -> None:
-        if self._reads_owed + self._reads >= self._settings.burst:
+        if self._burst_used + self._reads >= self._settings.burst:
             self._settings.pause(self._settings.spacing)
         self._reads += 1

@@ -1,7 +1,7 @@
 """Reads one exact range of a split, page by page.
 
 The same range gives the same records in every task and at every time. Records outside the range are cut
-away; a record that is missing is a data loss, and never makes the batch shorter without a word.
+away; a record that is missing is a data loss, and never makes the batch shorter silently.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class RangeReader:
         return Cursor(self._log, self._data_loss, split.split, position)
 
     def _first_limit(self, split: SplitRange) -> int:
-        """Little more than the range holds: records behind its end are dropped."""
+        """Little more than the range holds: records after its end are dropped."""
         limit, expected = self._settings.page_limit, split.expected
         return limit if expected is None else min(limit, expected + expected // 4 + 100)
 
@@ -202,7 +202,7 @@ class RangeReader:
         if page.next_iterator is None:
             return self._lost_end(split, end, "the shard ends before it")
         if last is None and page.millis_behind == 0:
-            return self._is_end_gone(split, end, cursor, reads)
+            return self._is_over_at_tip(split, end, cursor, reads)
         return False
 
     def _check_end(self, split: SplitRange, end: After, records: Sequence[AnyRecord]) -> None:
@@ -212,7 +212,7 @@ class RangeReader:
         if found > int(end.position_record):
             self._lost_end(split, end, f"the next record is {found}")
 
-    def _is_end_gone(self, split: SplitRange, end: After, cursor: Cursor, reads: _PacedReads) -> bool:
+    def _is_over_at_tip(self, split: SplitRange, end: After, cursor: Cursor, reads: _PacedReads) -> bool:
         """At the tip without having met the end: whether the record of the end is gone, or only late."""
         here = cursor.position
         if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
@@ -254,7 +254,7 @@ class _Silent(DataLossPolicy):
 
 
 def _start(split: SplitRange) -> Position:
-    """The start, with the last instant at which no record lay behind it; the end may know a later one."""
+    """The start, with the last instant at which no record followed it; the end may know a later one."""
     start, caught_up_at = split.start, split.end.start_caught_up_at
     if isinstance(start, After) and caught_up_at is not None:
         return replace(start, caught_up_at=max(start.caught_up_at or 0, caught_up_at))

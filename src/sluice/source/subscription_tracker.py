@@ -39,8 +39,8 @@ class SubscriptionTracker:
     def follow_rerun(self, starts: Mapping[SplitId, Position]) -> None:
         """Subscribes from where a batch starts that is read again after a restart.
 
-        Once a batch has been planned this is no news: the plan named all splits, and a batch names only
-        those that it reads.
+        Once a batch is planned, `follow` has named all splits. A batch names only splits with records, so
+        following those would close the other subscriptions.
         """
         if self._subscriptions is not None and starts and not self._has_planned:
             self._subscriptions.follow(starts)
@@ -61,11 +61,11 @@ class SubscriptionTracker:
             if progress is not None and _hides_end(state.split, progress):
                 progress = None
             if progress is not None and state.is_pushed and progress.version == state.caught_up_version:
-                continue  # no news, as for most splits at most of a hundred calls a second
+                continue  # Spark asks some 90 times a second, and most splits have nothing new
             state.leave_to_probes()
             if progress is not None and self._is_stalled(state, progress):
                 progress = None
-            self._note(state.split.id, is_covered=progress is not None)
+            self._log_coverage(state.split.id, is_covered=progress is not None)
             # A run with a target must not end before it because events are on their way.
             if progress is not None and (progress.cut_points or state.target is None):
                 state.adopt(progress)
@@ -93,7 +93,7 @@ class SubscriptionTracker:
             return False
         return state.mark_stalled(self._clock()) >= _MAX_STALL
 
-    def _note(self, split: SplitId, *, is_covered: bool) -> None:
+    def _log_coverage(self, split: SplitId, *, is_covered: bool) -> None:
         if is_covered and split not in self._covered:
             self._covered.add(split)
             _log.info("%s: batches end where its subscription has come to", split)
