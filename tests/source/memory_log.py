@@ -77,6 +77,7 @@ class MemoryLog:
         self._iterators: dict[str, tuple[SplitId, int, int]] = {}  # shard, next sequence number, opened
         self._names = itertools.count()
         self._reads: Counter[SplitId] = Counter()
+        self._passed = 0.0
 
     # --- what producers, operators and time do ---
 
@@ -126,6 +127,15 @@ class MemoryLog:
 
     def pass_time(self, seconds: float) -> None:
         self.now += int(seconds * SECOND)
+        self._passed += seconds
+
+    def set_clock(self, seconds: float) -> None:
+        """The wall clock is set on, or back: no time passes."""
+        self.now += int(seconds * SECOND)
+
+    def monotonic(self) -> float:
+        """Seconds that have passed, whatever happens to the wall clock."""
+        return self._passed
 
     def sleep(self, seconds: float) -> None:
         self.slept += seconds

@@ -47,7 +47,7 @@ def new_enumerator(
     fail: bool = True,
     subscriptions: Subscriptions | None = None,
 ) -> StreamEnumerator:
-    probe = Probe(log, new_policy(log, fail=fail), ProbeSettings(pause=log.sleep))
+    probe = Probe(log, new_policy(log, fail=fail), ProbeSettings(pause=log.sleep, clock=log.monotonic))
     planner = Planner(probe, log.server_time, fail_on_missing=fail, threads=1)
     return StreamEnumerator(EnumeratorSettings(streams, initial), probe, planner, subscriptions=subscriptions)
 
@@ -73,7 +73,7 @@ def new_reader(
         assert open_publisher is not None
         return PublisherCursor(log, data_loss, split_range, position, open_publisher, may_poll=may_poll)
 
-    settings = ReadSettings(page_limit, 0.2, pause or log.sleep)
+    settings = ReadSettings(page_limit, 0.2, pause or log.sleep, clock=log.monotonic)
     return RangeReader(log, data_loss, settings, open_cursor if open_publisher else None)
 
 

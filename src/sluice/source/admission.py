@@ -19,7 +19,8 @@ from sluice.source.splits import SplitId
 __all__ = ["NO_LIMITS", "Limits", "admission_end", "admit", "is_sampled"]
 
 _MARGIN = 1.05
-"""Unseen records are estimated a little higher than the density says: a batch is rather too small."""
+"""Unseen records are estimated a little higher than the density says, so that a batch ends too early rather
+than too late."""
 _DISTINCT_ARRIVALS = 10
 """Arrival times that a density is estimated from, at least: a producer writes hundreds of records at once."""
 
@@ -50,9 +51,9 @@ _Weight = Callable[[CutPoint], int]
 
 def is_sampled(state: SplitState, share: int) -> bool:
     """Whether the cut points of a split tell where a batch with `share` of its records ends."""
-    if state.is_exhausted or sum(record.count for record in state.cut_points) >= share:
+    if state.is_exhausted or sum(point.count for point in state.cut_points) >= share:
         return True
-    return len({record.arrival for record in state.cut_points}) >= _DISTINCT_ARRIVALS
+    return len({point.arrival for point in state.cut_points}) >= _DISTINCT_ARRIVALS
 
 
 def admission_end(limits: Limits, states: Collection[SplitState], now: int) -> int | None:
@@ -102,13 +103,14 @@ def admit(
 def _weights(limits: Limits) -> list[tuple[int, _Weight]]:
     weights: list[tuple[int, _Weight]] = []
     if limits.records is not None:
-        weights.append((limits.records, lambda record: record.count))
+        weights.append((limits.records, lambda point: point.count))
     if limits.bytes is not None:
-        weights.append((limits.bytes, lambda record: record.size))
+        weights.append((limits.bytes, lambda point: point.size))
     return weights
 
 
 def _take(offered: Mapping[SplitId, Sequence[CutPoint]], limit: int, weight: _Weight) -> dict[SplitId, int]:
+    """The cut points that fit into a limit, in the order of their arrival; at least one."""
     queue = []
     for split, points in offered.items():
         arrival = 0

@@ -1,6 +1,6 @@
 """Reads a split on from a position: opens and re-opens iterators, and checks that they start there.
 
-Planner and tasks both read through a `Cursor`, so both notice when the service starts behind the position
+Planner and tasks both read through a `Cursor`, so both notice when the service starts after the position
 because the records there have expired.
 """
 
@@ -63,7 +63,7 @@ class Cursor:
             limit: records to ask for.
 
         Raises:
-            DataLossError: records behind the position are gone, and the query has to fail on data loss.
+            DataLossError: records after the position are gone, and the query has to fail on data loss.
             ServiceError: the call failed, and retries did not help.
         """
         page = self._read(limit)
@@ -151,7 +151,7 @@ class Cursor:
         if records:
             last = records[-1]
             self.position = After(last.sequence_number, arrival=last.arrival)
-        return Page(records, page.next_iterator, page.millis_behind)
+        return replace(page, records=records)
 
     def _unread(self, records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
         position = self.position

@@ -10,7 +10,7 @@ __all__ = ["CutPoint"]
 
 
 class CutPoint(NamedTuple):
-    """A record behind which a batch may end, with what admission needs of the records before it.
+    """A record after which a batch may end, with what admission needs of the records before it.
 
     A probe makes one cut point for each record that it reads; a subscription makes one for many records
     that came in one event. The records that are counted lie between the cut point before this one

@@ -50,7 +50,7 @@ class DataLossPolicy:
         _log.warning("data loss, reading on from the oldest record: %s", what)
 
     def report_missing_record(self, split: SplitId, position: After, found: int | None) -> None:
-        """The record that `position` names is gone. No loss if no record can have followed it.
+        """Reports that the record which `position` names is gone, unless no record can have followed it.
 
         Args:
             found: the oldest sequence number there is now; None where the split holds no record.
@@ -58,7 +58,7 @@ class DataLossPolicy:
         Raises:
             DataLossError: as in `report`.
         """
-        if self._had_no_successor(split, position):
+        if self._cannot_have_lost(split, position):
             return
         oldest = "the shard holds no record now" if found is None else f"the oldest record now is {found}"
         arrived = "" if position.arrival is None else f", which arrived {iso_instant(position.arrival)},"
@@ -71,7 +71,7 @@ class DataLossPolicy:
         """Reports a start at an instant that the stream held when it was chosen, and does not hold now.
 
         Args:
-            caught_up_at: a later instant (microseconds) at which no record lay behind `position`. No record
+            caught_up_at: a later instant (microseconds) at which no record followed `position`. No record
                 is lost if the stream still holds that instant.
 
         Raises:
@@ -87,8 +87,8 @@ class DataLossPolicy:
                 "and records from then on have expired unread"
             )
 
-    def _had_no_successor(self, split: SplitId, position: After) -> bool:
-        """Whether every record behind `position` arrived so late that it cannot have expired yet."""
+    def _cannot_have_lost(self, split: SplitId, position: After) -> bool:
+        """Whether every record after `position` arrived so late that it cannot have expired yet."""
         if position.arrival is None or position.caught_up_at is None:
             return False
         horizon = self.now() - self._retention(split)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
+from sluice.source.probe import Probe
 from sluice.source.splits import Lineage, Split, SplitId
-from sluice.source.stream_log import StreamInfo, StreamLog
+from sluice.source.stream_log import StreamInfo
 
 __all__ = ["Listing", "SplitDiscovery"]
 
@@ -22,15 +24,14 @@ class Listing:
 
     Attributes:
         listed: the splits as the service lists them.
-        lineage: the same, and splits that may be read although they are not listed any more.
+        lineage: the same, and splits that are not listed any more but may be read, because a subscription has
+            brought all their records.
         infos: by stream.
-        at: when it was made (microseconds).
     """
 
     listed: Sequence[Split]
     lineage: Lineage
     infos: Mapping[str, StreamInfo]
-    at: int
 
     @property
     def splits(self) -> Mapping[SplitId, Split]:
@@ -51,29 +52,29 @@ class SplitDiscovery:
     """Owns the listing of splits. Used by one thread.
 
     Args:
-        log: the service.
+        probe: its log is asked, by its clock. A stream that is missing is no error while an older listing is
+            known, unless the query has to fail on data loss.
         streams: their names.
         interval: how old a listing may become (seconds).
-        fail_on_missing: whether a stream that is missing is an error while an older listing is known.
         find_unlisted: given the ids of all listed splits, gives others that may be read nevertheless.
     """
 
     def __init__(
         self,
-        log: StreamLog,
+        probe: Probe,
         streams: Sequence[str],
         interval: float,
         *,
-        fail_on_missing: bool,
         find_unlisted: Callable[[Collection[SplitId]], Sequence[Split]],
     ) -> None:
-        self._log = log
+        self._log = probe.log
         self._streams = streams
         self._interval = interval
-        self._fail_on_missing = fail_on_missing
+        self._fail_on_missing = probe.data_loss.fail
+        self._clock = probe.settings.clock
         self._find_unlisted = find_unlisted
         self._listing: Listing | None = None
-        self._is_stale = False
+        self._next_listing = -math.inf
 
     def list_splits(self) -> Listing:
         """Lists the splits of all streams now.
@@ -84,8 +85,8 @@ class SplitDiscovery:
         infos = {stream: self._log.describe(stream) for stream in self._streams}
         splits = [split for stream in self._streams for split in self._log.list_splits(stream)]
         lineage = Lineage([*splits, *self._unlisted(splits, infos)])
-        self._listing = listing = Listing(splits, lineage, infos, self._log.server_time())
-        self._is_stale = False
+        self._listing = listing = Listing(splits, lineage, infos)
+        self._next_listing = self._clock() + self._interval
         return listing
 
     def current(self) -> Listing:
@@ -97,8 +98,7 @@ class SplitDiscovery:
         listing = self._listing
         if listing is None:
             return self.list_splits()
-        is_old = self._log.server_time() - listing.at >= int(self._interval * MICROS_PER_SECOND)
-        if not (self._is_stale or is_old):
+        if self._clock() < self._next_listing:
             return listing
         try:
             return self.list_splits()
@@ -112,12 +112,12 @@ class SplitDiscovery:
                 self._interval,
                 error,
             )
-            self._listing = listing = replace(listing, at=self._log.server_time())
+            self._next_listing = self._clock() + self._interval
             return listing
 
     def mark_stale(self) -> None:
         """Makes `current` list again: a split is gone, or has ended and its children have to be found."""
-        self._is_stale = True
+        self._next_listing = -math.inf
 
     def _unlisted(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
         """Splits that are not listed any more, of streams that are the same as before."""

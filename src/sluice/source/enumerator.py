@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from sluice.errors import OptionError
-from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
@@ -24,7 +24,7 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamE
 
 _log = logging.getLogger(__name__)
 
-_LAG_LINE_INTERVAL = 10 * MICROS_PER_SECOND
+_LAG_LINE_INTERVAL = 10.0
 
 SplitT_co = TypeVar("SplitT_co", covariant=True)
 PositionT = TypeVar("PositionT")
@@ -36,8 +36,8 @@ InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
 class SplitEnumerator(Protocol[SplitT_co, PositionT]):
     """FLIP-27's split enumerator: runs beside the driver, finds splits and decides what is read next.
 
-    In a new query `initial` is called first; then `advance` and `ranges` follow in turn. After a restart
-    `ranges` may be called first, with positions that an earlier enumerator gave.
+    In a new query `initial` is called first, then `advance` for every trigger and `ranges` for every batch.
+    After a restart `ranges` may be called first, with positions that an earlier enumerator gave.
 
     https://cwiki.apache.org/confluence/display/FLINK/FLIP-27%3A+Refactor+Source+Interface
     """
@@ -103,12 +103,12 @@ class StreamEnumerator:
         self._probe = probe
         self._planner = planner
         self._subscriptions = subscriptions
-        self._tracker = SubscriptionTracker(subscriptions, self._log.server_time)
+        self._clock = probe.settings.clock
+        self._tracker = SubscriptionTracker(subscriptions, self._clock)
         self._discovery = SplitDiscovery(
-            self._log,
+            probe,
             settings.streams,
             settings.discovery_interval,
-            fail_on_missing=self._data_loss.fail,
             find_unlisted=lambda listed: self._tracker.ended_unlisted(self._states, listed),
         )
         self._initial: Offsets | None = None
@@ -117,7 +117,7 @@ class StreamEnumerator:
         self._wants_targets = False
         self._expected: dict[tuple[SplitId, After | Closed], int] = {}
         self._lag: dict[SplitId, int] = {}
-        self._next_lag_line = 0
+        self._next_lag_line = -math.inf
 
     def close(self) -> None:
         """Ends the planner's threads and the subscriptions."""
@@ -150,14 +150,17 @@ class StreamEnumerator:
         return self._initial
 
     def stop_at_available(self) -> None:
-        """Makes the run end: from the next `advance` on, records that arrive later than now are left out."""
+        """Makes the run end: the next `advance` finds the tip of every split, its target.
+
+        Later records are left to the next run.
+        """
         self._wants_targets = True
 
     def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
         """See `SplitEnumerator.advance`.
 
         Raises:
-            DataLossError: records behind `start` are gone, and the query has to fail on data loss.
+            DataLossError: records after `start` are gone, and the query has to fail on data loss.
             ServiceError: a call failed, and retries did not help.
             OptionError: `start` belongs to other streams.
         """
@@ -271,6 +274,7 @@ class StreamEnumerator:
         for split_id, state in states.items():
             if state.target is None and split_id in self._targets:
                 state.stop_at(self._targets[split_id])
+        # Splits that opened later have no target, and are left to the next run.
         return [state for state in states.values() if state.target not in (None, state.position)]
 
     def _find_targets(
@@ -283,7 +287,7 @@ class StreamEnumerator:
             if not isinstance(base.position(split_id), Closed)
         ]
         targets = self._planner.tips(fresh)
-        # A state that has found nothing new knows until when that was so.
+        # A fresh state without cut points knows when the split was caught up: it replaces the old one.
         states |= {s.split.id: s for s in fresh if s.split.id in states and not s.cut_points}
         return targets
 
@@ -304,10 +308,10 @@ class StreamEnumerator:
         self, base: Offsets, ends: Mapping[SplitId, After | Closed], listing: Listing
     ) -> dict[SplitId, Position]:
         """All positions at the end of a batch, with hints, without drained splits that have expired."""
-        positions = {**base.positions, **{s: self._states[s].with_hints(end) for s, end in ends.items()}}
+        positions = {**base.positions, **{s: self._states[s].end_with_hints(end) for s, end in ends.items()}}
         for split_id, state in self._states.items():
             if split_id in positions:
-                positions[split_id] = state.position_with_hints(positions[split_id])
+                positions[split_id] = state.unchanged_with_hints(positions[split_id])
         return {
             split_id: position
             for split_id, position in positions.items()
@@ -351,7 +355,7 @@ class StreamEnumerator:
             self._log_lag()
 
     def _log_lag(self) -> None:
-        now = self._log.server_time()
+        now = self._clock()
         if self._lag and now >= self._next_lag_line:
             self._next_lag_line = now + _LAG_LINE_INTERVAL
             lag = {str(split): millis for split, millis in sorted(self._lag.items())}

@@ -17,7 +17,7 @@ from sluice.source.stream_log import AnyRecord
 __all__ = ["Stopped", "fetch_side_by_side"]
 
 ReadRange = Callable[[SplitRange, Callable[[float], None]], Iterator[Sequence[AnyRecord]]]
-"""Reads one range. It sleeps through the function it is given alone, which raises `Stopped` at the end."""
+"""Reads one range. Sleeps only through the function that it is given, which raises `Stopped` at the end."""
 
 _PAGES_AHEAD = 2
 _NEXT_FETCHER_AFTER = 0.02
@@ -113,7 +113,7 @@ def fetch_side_by_side(
     """Yields pages as they come: the pages of one range in order, those of several ranges mixed.
 
     Args:
-        ranges: read in this order, as far as there are fetchers.
+        ranges: begun in this order.
         read: reads one range.
         at_once: how many fetchers to begin with; more are started when no page comes soon. None: one for
             each range.

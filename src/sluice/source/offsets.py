@@ -8,10 +8,10 @@ A position is one of ``{"after": "<sequence number>"}`` (with ``"sub"`` inside a
 ``{"at": "TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. This version adds hints, which
 readers ignore that do not know them. Instants are milliseconds since the epoch:
 
-- ``next``: sequence number of the first record behind the position, where it is known;
+- ``next``: sequence number of the first record after the position, where it is known;
 - ``arrival``: when the record ``after`` arrived;
-- ``idle``: an instant at which no record lay behind the position;
-- ``quiet``: in the end of a batch, an instant at which no record lay behind the start of the batch;
+- ``idle``: an instant at which no record followed the position;
+- ``quiet``: in the end of a batch, an instant at which no record followed the start of the batch;
 - ``pinned``: when a time became the start of the query.
 
 Beside ``streams`` there are:
@@ -60,10 +60,10 @@ class After:
         number: as the service writes it. It usually belongs to a record, but need not.
         sub: the position is inside the aggregated record `number`: its user records up to this one (counted
             from 0) are read.
-        next: number of the first record behind the position, where it is known.
+        next: number of the first record after the position, where it is known.
         arrival: when the record `number` arrived (microseconds), where it is known.
-        caught_up_at: an instant (microseconds) at which no record lay behind this position.
-        start_caught_up_at: in the end of a batch, an instant (microseconds) at which no record lay behind the
+        caught_up_at: an instant (microseconds) at which no record followed this position.
+        start_caught_up_at: in the end of a batch, an instant (microseconds) at which no record followed the
             start of the batch.
     """
 
@@ -83,7 +83,7 @@ class After:
     def position_record(self) -> str:
         """The number of the record that an iterator for this position begins with.
 
-        If that record is missing, it has expired, and records behind the position may have expired, too.
+        If that record is missing, it has expired, and records after the position may have expired, too.
         """
         return self.number if self.next is None else self.next
 
@@ -99,7 +99,7 @@ class AtTime:
 
     Attributes:
         pinned: when this instant became the start of the query (microseconds).
-        caught_up_at: a later instant (microseconds) at which no record lay behind this position.
+        caught_up_at: a later instant (microseconds) at which no record followed this position.
     """
 
     instant: int
@@ -108,7 +108,7 @@ class AtTime:
 
     @property
     def last_caught_up_at(self) -> int:
-        """The last instant (microseconds) at which no record is known to have lain behind this position."""
+        """The last instant (microseconds) at which no record is known to have followed this position."""
         return self.instant if self.caught_up_at is None else max(self.instant, self.caught_up_at)
 
 
@@ -133,7 +133,7 @@ def before(number: str) -> After | AtHorizon:
 
 @dataclass(frozen=True, slots=True)
 class SplitRange:
-    """All records of one split behind `start`, up to and including `end`.
+    """All records of one split after `start`, up to and including `end`.
 
     Attributes:
         expected: about how many records these are, where the planner knows it. Tunes page sizes alone.

@@ -29,7 +29,7 @@ End = After | Closed
 
 
 class Planner:
-    """Finds the ends of batches. Keeps threads alone: what is known of a split is in its `SplitState`.
+    """Finds the ends of batches. Keeps nothing but threads: what is known of a split is in its state.
 
     Args:
         probe: reads splits.
@@ -37,7 +37,7 @@ class Planner:
         fail_on_missing: whether a shard or stream that stays missing fails the query. Otherwise the planner
             waits for it.
         threads: how many splits are probed side by side.
-        patience: how long the reads of one split may fail with errors that may pass, before the query fails
+        patience: how long the reads of one split may fail with retryable errors before the query fails
             (seconds). Throttling is an answer, and never fails the query.
     """
 
@@ -53,7 +53,8 @@ class Planner:
         self._probe = probe
         self._now = now
         self._fail_on_missing = fail_on_missing
-        self._patience = int(patience * MICROS_PER_SECOND)
+        self._clock = probe.settings.clock
+        self._patience = patience
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sluice-planner")
 
     def close(self) -> None:
@@ -63,7 +64,7 @@ class Planner:
         """The ends of the next batch, for the splits that can advance.
 
         Raises:
-            DataLossError: records behind a position are gone, and the query has to fail on data loss.
+            DataLossError: records after a position are gone, and the query has to fail on data loss.
             ServiceError: the reads of a split fail, and have failed for longer than `patience`.
         """
         ends = (
@@ -81,7 +82,7 @@ class Planner:
         """
         until = self._now()
         ends = self._for_each(
-            states, lambda session, state: self._find_tip(session, state, until), patient=False
+            states, lambda session, state: self._find_tip(session, state, until), leave_failing=False
         )
         return {state.split.id: end for state, end in ends if end is not None}
 
@@ -99,24 +100,25 @@ class Planner:
             session.seek_to_time(instant, exact=True)
             return _end_before(state, instant)
 
-        ends = self._for_each(states, find, patient=False)
+        ends = self._for_each(states, find, leave_failing=False)
         return {state.split.id: end for state, end in ends if end is not None}
 
     def _plan_to_tip(self, session: ProbeSession, state: SplitState) -> End | None:
         """Without limits a batch ends at the tip, or near it where many records come."""
         if state.split.is_closed and not isinstance(state.target, After):
-            state.begin_read()
+            state.begin_read()  # keeps the hint of when the split was caught up
             return Closed()  # nothing can follow the end of a closed split
-        if state.is_due(self._now()) and not state.cut_points and state.reach is not Reach.TARGET:
-            session.read_page(SMALL_PAGE)
+        if state.is_due(self._clock()) and not state.cut_points and state.reach is not Reach.TARGET:
+            exact = state.target is not None
+            session.read_page(SMALL_PAGE, exact=exact)
             if state.cut_points and not state.is_exhausted:
-                session.seek_to_tip(self._now() - _TIP_DELAY, exact=state.target is not None)
+                session.seek_to_tip(self._now() - _TIP_DELAY, exact=exact)
         return state.cut_at(len(state.cut_points))
 
     def _find_tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
         if state.split.is_closed:
             return Closed()
-        session.read_page(SMALL_PAGE)
+        session.read_page(SMALL_PAGE, exact=True)
         if state.cut_points and not state.is_exhausted:
             session.seek_to_tip(until - _TIP_DELAY, exact=True)
         return state.cut_at(len(state.cut_points))
@@ -130,7 +132,7 @@ class Planner:
         until = admission_end(limits, states, self._now())
         counts = {state.split.id: state.count_before(until) for state in states}
         admitted = admit(limits, states, counts)
-        if admitted != counts:
+        if admitted != counts:  # the known cut points exceed a limit already
             return [(state, state.cut_at(admitted[state.split.id])) for state in states]
         is_strict = limits.span is not None
         return self._for_each(
@@ -138,21 +140,23 @@ class Planner:
         )
 
     def _sample(self, session: ProbeSession, state: SplitState, share: int) -> None:
-        """Reads far enough ahead to know how dense the backlog is, which is often several batches."""
-        if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._now()):
+        """Reads ahead until the density is known; often that serves several batches without another read."""
+        if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._clock()):
             return
         if state.cut_points and (state.reach is Reach.TIP or is_sampled(state, share)):
             return
-        session.read_page(SAMPLE)
+        exact = state.target is not None
+        session.read_page(SAMPLE, exact=exact)
         if not is_sampled(state, share):
-            session.read_page(LARGEST_PAGE)
+            session.read_page(LARGEST_PAGE, exact=exact)
 
     def _cut_before(
         self, session: ProbeSession, state: SplitState, until: int | None, *, is_strict: bool
     ) -> End | None:
+        """The end of the batch; with `is_strict` no record may have arrived at or after `until`."""
         count = state.count_before(until)
-        is_known = count < len(state.cut_points) or state.is_exhausted or state.is_pushed
-        if is_known or not state.cut_points or state.failing_since is not None:
+        needs_no_seek = count < len(state.cut_points) or state.is_exhausted or state.is_pushed
+        if needs_no_seek or not state.cut_points or state.failing_since is not None:
             return state.cut_at(count)
         exact = state.target is not None
         if until is None:
@@ -168,12 +172,13 @@ class Planner:
         states: Collection[SplitState],
         work: Callable[[ProbeSession, SplitState], ResultT],
         *,
-        patient: bool = True,
+        leave_failing: bool = True,
     ) -> list[tuple[SplitState, ResultT | None]]:
         """Does `work` for all splits side by side, so that 500 splits take about as long as 50.
 
         Args:
-            patient: a split whose reads fail is left where it is for now; its result is None.
+            leave_failing: a split whose reads fail is left where it is for now; its result is None. Otherwise
+                throttling is waited out, and other errors are raised.
         """
 
         def run(state: SplitState) -> ResultT | None:
@@ -182,11 +187,11 @@ class Planner:
                 try:
                     result = work(session, state)
                 except ServiceError as error:
-                    if not patient and error.throttling:
+                    if not leave_failing and error.throttling:
                         session.back_off()
                         continue
                     session.end()
-                    if not patient:
+                    if not leave_failing:
                         raise
                     self._tolerate(state, error)
                     if state.target is None or error.missing:
@@ -207,8 +212,8 @@ class Planner:
         """Leaves a split where it is for now; raises `error` if it will not pass, or has lasted too long."""
         if not (error.retryable or error.throttling or error.missing):
             raise error
-        now = self._now()
-        next_read_at = now + _RETRY_PAUSE * MICROS_PER_SECOND
+        now = self._clock()
+        next_read_at = now + _RETRY_PAUSE
         if error.throttling:
             state.mark_throttled(next_read_at)
         else:
@@ -216,11 +221,11 @@ class Planner:
             is_awaited = error.missing and not self._fail_on_missing
             if failing_for > self._patience and not is_awaited:
                 raise error
-        _log.warning("%s: not planned, next read in %d s: %s", state.split.id, _RETRY_PAUSE, error)
+        _log.warning("%s: left out of this batch, next read in %d s: %s", state.split.id, _RETRY_PAUSE, error)
 
 
 def _end_before(state: SplitState, instant: int) -> End | None:
-    """The end behind the last cut point that arrived before `instant`."""
+    """The end after the last cut point that arrived before `instant`."""
     count = state.count_before(instant)
     if count < len(state.cut_points) and state.reach is not Reach.TARGET:
         end = before(state.cut_points[count].number)

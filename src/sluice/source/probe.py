@@ -7,9 +7,11 @@ limit of one: two calls and one record, whatever the rate.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
@@ -28,35 +30,57 @@ SAMPLE = 1_000
 LARGEST_PAGE = 10_000
 """Records of the largest page that Kinesis gives."""
 
+_FIRST_PAGE = 2
+"""Records asked for where nothing is known of their size, which may be 10 MiB."""
+_PAGE_BYTES = 2**20
+"""Bytes that a page of a probe is to hold, about. After a page of more than 2 MiB Kinesis refuses to read the
+shard for some seconds, and a task may have to read it next."""
+_MAX_THROTTLE_WAIT = 6.0
+"""Seconds that a plan waits for a throttled read of a split with a backlog. Kinesis refuses
+reads for 5 s after a page of 10 MiB. A batch that ended at the few records known so far would be planned
+again at once, with more reads."""
 _MAX_BISECTIONS = 24
 _MAX_EMPTY_PAGES = 20
+"""Empty pages in a row after which a split is left for the next trigger, where that may be.
+
+Any number of them may come before a portion of the shard that holds records. Only an answer at the tip, or at
+the end of the split, says that there is no record."""
 _SCANNED_PAGES = 2
+_COARSE = 16
+"""A batch may leave this part of an old backlog to the next one."""
 
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """How many reads the planner leaves to tasks. Kinesis allows 5 reads a second and shard, for all.
+    """How rarely the planner reads, so that tasks can. Kinesis allows 5 reads a second of each shard, for all
+    polling consumers together.
 
     Attributes:
         pause: sleeps for a number of seconds.
-        budget: seconds until a split may be read again, for each read of it.
+        clock: monotonic seconds. Reads are paced by it, because a wall clock may be set back.
+        seconds_per_read: until a split may be read again, for each read of it.
         burst: reads of one split in a row without a pause.
         spacing: pause before each further read (seconds).
     """
 
     pause: Callable[[float], None]
-    budget: float = 1.0
+    clock: Callable[[], float] = time.monotonic
+    seconds_per_read: float = 1.0
     burst: int = 4
     spacing: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The first record at or after an instant, the answer that held it, and a cursor right behind it."""
+    """The first record at or after an instant, the answer that held it, and a cursor right after it."""
 
     point: CutPoint
     page: Page
     cursor: Cursor
+
+
+class _UndecidedError(Exception):
+    """Only empty pages came, none of them at the tip: whether a record follows is not known yet."""
 
 
 class Probe:
@@ -64,7 +88,7 @@ class Probe:
 
     Args:
         log: the service.
-        data_loss: told when records behind a position are gone.
+        data_loss: told when records after a position are gone.
         settings: how many reads a split may cost.
     """
 
@@ -102,8 +126,8 @@ class ProbeSession:
         self._settings = probe.settings
         self._reads = 0
         # A run with a target reads splits that are not due yet. Then every read waits for a moment.
-        is_early = state.target is not None and state.next_read_at > probe.log.server_time()
-        self._reads_owed = probe.settings.burst if is_early else 0
+        is_early = state.target is not None and state.next_read_at > probe.settings.clock()
+        self._burst_used = probe.settings.burst if is_early else 0
 
     @property
     def has_read(self) -> bool:
@@ -111,24 +135,36 @@ class ProbeSession:
 
     def end(self) -> None:
         """Sets when the split may be read again."""
-        cost = min(self._reads, self._settings.burst) * self._settings.budget
+        cost = min(self._reads, self._settings.burst) * self._settings.seconds_per_read
         if self._reads:
-            self._state.end_reads(self._probe.log.server_time() + int(cost * MICROS_PER_SECOND))
+            self._state.schedule_next_read(self._settings.clock() + cost)
 
     def back_off(self) -> None:
         """Leaves a split alone for a while that is throttled or failing."""
-        self._settings.pause(2 * self._settings.budget)
+        self._settings.pause(2 * self._settings.seconds_per_read)
 
-    def read_page(self, limit: int) -> None:
-        """Reads on behind the last cut point: one page, or several as long as they are empty."""
+    def read_page(self, limit: int, *, exact: bool = False) -> None:
+        """Reads on after the last cut point: one page, or several as long as they are empty.
+
+        Args:
+            exact: read on until records come, or the service says that there are none. Otherwise the
+                next trigger goes on after some empty pages.
+        """
         state = self._state
         state.begin_read()
-        for _ in range(_MAX_EMPTY_PAGES):
+        pages = 0
+        while exact or pages < _MAX_EMPTY_PAGES:
+            pages += 1
             self._pace()
+            size = state.record_size
+            affordable = min(limit, _FIRST_PAGE if size is None else max(1, int(_PAGE_BYTES / max(size, 1))))
             asked_at = self._probe.log.server_time()
-            page = state.cursor.next_page(limit)
-            state.record_page(page, limit, asked_at)
-            if page.records or page.next_iterator is None or page.millis_behind == 0:
+            page = self._next_page(state.cursor, affordable)
+            state.record_page(page, affordable, asked_at)
+            if page.next_iterator is None or (page.millis_behind == 0 and len(page.records) < affordable):
+                return
+            is_small = size is None and sum(len(r.data) for r in page.records) < _PAGE_BYTES // 2
+            if page.records and not is_small:
                 return
 
     def seek_to_tip(self, until: int, *, exact: bool) -> None:
@@ -154,15 +190,18 @@ class ProbeSession:
             False where there is no such record. Then the last cut point is a record near the tip, or, with
             `exact`, the last record before `until`.
         """
-        found = self._first_at(until)
+        try:
+            found = self._first_at(until, exact=exact)
+        except _UndecidedError:
+            return False
         if found is not None:
             self._state.jump_to(found.point, found.cursor, found.page)
             return True
-        # No record came so late. A backlog is often small: read on before searching by time.
-        self.read_page(SAMPLE)
+        # No record arrived at `until` or later. A backlog is often small: read on before searching by time.
+        self.read_page(SAMPLE, exact=exact)
         state = self._state
         if state.cut_points and not state.is_exhausted:
-            latest = self._latest_between(state.cut_points[-1].arrival, until)
+            latest = self._latest_between(state.cut_points[-1].arrival, until, exact=exact)
             if latest is not None:
                 state.jump_to(latest.point, latest.cursor, latest.page)
             self._scan(until, exact=exact)
@@ -173,40 +212,66 @@ class ProbeSession:
         pages = 0
         state = self._state
         while not state.is_exhausted and (exact or pages < _SCANNED_PAGES):
-            self.read_page(LARGEST_PAGE)
+            self.read_page(LARGEST_PAGE, exact=exact)
             pages += 1
             if state.cut_points and state.cut_points[-1].arrival > until:
                 return
 
-    def _latest_between(self, low: int, high: int) -> _Found | None:
+    def _latest_between(self, low: int, high: int, *, exact: bool) -> _Found | None:
         """The latest record that bisection finds from `low` on, where none is at or after `high`."""
         latest: _Found | None = None
+        start, precision = low, MICROS_PER_SECOND
         for _ in range(_MAX_BISECTIONS):
-            if high - low <= MICROS_PER_SECOND:
+            if high - low <= precision:
                 break
             middle = (low + high) // 2
-            found = self._first_at(middle)
+            try:
+                found = self._first_at(middle, exact=exact)
+            except _UndecidedError:
+                break
             if found is None:
                 high = middle
             else:
                 latest = found
+                if not exact:
+                    precision = max(precision, (found.point.arrival - start) // _COARSE)
                 low = max(middle, min(found.point.arrival, high))
         return latest
 
-    def _first_at(self, instant: int) -> _Found | None:
-        """The first record at or after `instant` (microseconds); None where there is none."""
+    def _first_at(self, instant: int, *, exact: bool) -> _Found | None:
+        """The first record at or after `instant` (microseconds); None where the service says there is none.
+
+        Raises:
+            _UndecidedError: only empty pages came; never with `exact`.
+        """
         instant = min(instant, self._probe.log.server_time())  # the service refuses later instants
         cursor = self._probe.cursor(self._state.split, AtTime(instant))
-        for _ in range(_MAX_EMPTY_PAGES):
+        pages = 0
+        while exact or pages < _MAX_EMPTY_PAGES:
+            pages += 1
             self._pace()
-            page = cursor.next_page(1)
+            page = self._next_page(cursor, 1)
             if page.records:
                 return _Found(CutPoint.of(page.records[0]), page, cursor)
             if page.next_iterator is None or page.millis_behind == 0:
                 return None
-        return None
+        raise _UndecidedError
+
+    def _next_page(self, cursor: Cursor, limit: int) -> Page:
+        """Reads a page; waits for some seconds if the split has a backlog and the read is throttled."""
+        waited = 0.0
+        while True:
+            try:
+                return cursor.next_page(limit)
+            except ServiceError as error:  # noqa: PERF203 - a request takes far longer
+                wait = 2 * self._settings.spacing
+                is_backlog = bool(self._state.cut_points) and not self._state.is_exhausted
+                if not (error.throttling and is_backlog) or waited + wait > _MAX_THROTTLE_WAIT:
+                    raise
+                waited += wait
+                self._settings.pause(wait)
 
     def _pace(self) -> None:
-        if self._reads_owed + self._reads >= self._settings.burst:
+        if self._burst_used + self._reads >= self._settings.burst:
             self._settings.pause(self._settings.spacing)
         self._reads += 1

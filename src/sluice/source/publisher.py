@@ -27,8 +27,8 @@ class RecordPublisher(Protocol):
     """Pages of one split that a service pushes, from a position on.
 
     Attributes:
-        is_gapless: whoever opened the publisher has checked that no record is missing between the position
-            and the first page. Otherwise the first page begins with the record that the position names.
+        is_gapless: no record is missing between the position and the first page, which the publisher has
+            checked. Otherwise the first page begins with the record that the position names.
     """
 
     is_gapless: bool
@@ -63,7 +63,7 @@ class PublisherCursor(Cursor):
         split_range: the range to read. It tells which records the publisher has to give.
         position: where to start.
         open_publisher: called when the first page is asked for.
-        may_poll: False: a publisher that fails is an error, and its pages are judged like polled ones.
+        may_poll: False: a publisher that fails is an error, and a record missing from its pages is a loss.
     """
 
     def __init__(  # noqa: PLR0913 - the arguments of `Cursor`, and three of its own
@@ -110,6 +110,7 @@ class PublisherCursor(Cursor):
         unread = self._take(page)
         # `position.caught_up_at` is not set here: the event may be old when it is read.
         is_tip = not unread.records and unread.next_iterator is not None and unread.millis_behind == 0
+        # The reader must not take such a page for the tip.
         return replace(unread, millis_behind=1) if is_tip and problem is None else unread
 
     def reopen(self) -> None:
@@ -153,7 +154,7 @@ class PublisherCursor(Cursor):
             return "it has caught up with the tip without the record where the batch ends"
         position, end = self.position, self._range.end
         if not self._is_verified and isinstance(position, After) and _starts_behind(page, position):
-            return f"it starts behind record {position.position_record}"
+            return f"it starts after record {position.position_record}"
         if not isinstance(end, After):
             return None
         place = bisect_left(page.records, end.sequence, key=lambda record: int(record.sequence_number))

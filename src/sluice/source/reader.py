@@ -1,11 +1,14 @@
 """Reads one exact range of a split, page by page.
 
 The same range gives the same records in every task and at every time. Records outside the range are cut
-away; a record that is missing is a data loss, and never makes the batch shorter without a word.
+away; a record that is missing is a data loss, and never makes the batch shorter silently.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +18,20 @@ from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Closed, Position, SplitRange, before
+from sluice.source.splits import SplitId
 from sluice.source.stream_log import AnyRecord, Page, StreamLog
 
 __all__ = ["OpenCursor", "RangeReader", "ReadSettings", "SplitReader"]
 
+_log = logging.getLogger(__name__)
+
 _MAX_REOPENED = 5
+_SHARD_RATE = 2 * 2**20
+"""Bytes a second that Kinesis lets all polling consumers of a shard read together."""
+_LONGEST_REFUSAL = 5.0
+"""Seconds for which Kinesis refuses a shard after a page of 10 MiB, its largest."""
+_SHORTEST_WAIT = 0.5
+"""Seconds until a read is repeated that was throttled."""
 
 SplitT_contra = TypeVar("SplitT_contra", contravariant=True)
 
@@ -46,11 +58,71 @@ class ReadSettings:
         page_limit: records asked for at a time.
         interval: pause between two reads of one split (seconds).
         pause: sleeps for a number of seconds. It raises to end the reading.
+        clock: monotonic seconds.
+        throttle_patience: how long the service may refuse the reads of a split because of load (seconds).
+            It refuses them for 5 s after a page of 10 MiB, and for as long as other readers use up what the
+            shard allows.
     """
 
     page_limit: int
     interval: float
     pause: Callable[[float], None]
+    clock: Callable[[], float] = time.monotonic
+    throttle_patience: float = 900.0
+
+
+class _PacedReads:
+    """Reads of one split: they wait while the service refuses them, and keep to its limit from then on.
+
+    A service without limits, such as an emulator, is read as fast as it answers.
+    """
+
+    def __init__(self, split: SplitId, settings: ReadSettings) -> None:
+        self._split = split
+        self._settings = settings
+        self._is_throttled = False
+        self._read_at = -math.inf
+        self._cost = 0.0  # seconds until the service allows the next read
+
+    def next_page(self, cursor: Cursor, limit: int) -> Page:
+        """The next page of a cursor. Throttling is an answer: the read is repeated.
+
+        Raises:
+            ServiceError: throttled for longer than `ReadSettings.throttle_patience`, or failed otherwise.
+        """
+        refused_since: float | None = None
+        while True:
+            try:
+                page = cursor.next_page(limit)
+            except ServiceError as error:
+                now = self._settings.clock()
+                refused_since = now if refused_since is None else refused_since
+                if not error.throttling or now - refused_since >= self._settings.throttle_patience:
+                    raise
+                self._wait(now, error)
+                continue
+            self._read_at = self._settings.clock()
+            self._cost = min(page.size / _SHARD_RATE, _LONGEST_REFUSAL)
+            return page
+
+    def pause(self, cursor: Cursor) -> None:
+        """The pause between two pages. Pushed pages need none, but the call ends an abandoned reader."""
+        if cursor.is_pushed:
+            self._settings.pause(0.0)
+            return
+        self._settings.pause(max(self._settings.interval, self._cost if self._is_throttled else 0.0))
+
+    def _wait(self, now: float, error: ServiceError) -> None:
+        wait = max(_SHORTEST_WAIT, self._read_at + self._cost - now)
+        if not self._is_throttled:
+            self._is_throttled = True
+            _log.warning(
+                "%s: throttled; reading on at the shard's limit of 2 MiB/s, next read in %.1f s: %s",
+                self._split,
+                wait,
+                error,
+            )
+        self._settings.pause(wait)
 
 
 class RangeReader:
@@ -99,26 +171,26 @@ class RangeReader:
 
     def _read_through(self, cursor: Cursor, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
         limit = self._first_limit(split)
+        reads = _PacedReads(split.split, self._settings)
         while True:
-            page = cursor.next_page(limit)
+            page = reads.next_page(cursor, limit)
             records = _until(page.records, split.end)
             if records:
                 yield records
-            if self._is_complete(split, cursor, page):
+            if self._is_complete(split, cursor, page, reads):
                 return
             limit = self._settings.page_limit
-            # Pushed pages need no pause, but `pause` also ends a reader whose task has ended.
-            self._settings.pause(0.0 if cursor.is_pushed else self._settings.interval)
+            reads.pause(cursor)
 
     def _poll(self, split: SplitRange, position: Position) -> Cursor:
         return Cursor(self._log, self._data_loss, split.split, position)
 
     def _first_limit(self, split: SplitRange) -> int:
-        """Little more than the range holds: records behind its end are dropped."""
+        """Little more than the range holds: records after its end are dropped."""
         limit, expected = self._settings.page_limit, split.expected
         return limit if expected is None else min(limit, expected + expected // 4 + 100)
 
-    def _is_complete(self, split: SplitRange, cursor: Cursor, page: Page) -> bool:
+    def _is_complete(self, split: SplitRange, cursor: Cursor, page: Page, reads: _PacedReads) -> bool:
         """Whether the end of the range has been reached, or (after a data loss) cannot be reached."""
         end = split.end
         if isinstance(end, Closed):
@@ -130,7 +202,7 @@ class RangeReader:
         if page.next_iterator is None:
             return self._lost_end(split, end, "the shard ends before it")
         if last is None and page.millis_behind == 0:
-            return self._is_end_gone(split, end, cursor)
+            return self._is_over_at_tip(split, end, cursor, reads)
         return False
 
     def _check_end(self, split: SplitRange, end: After, records: Sequence[AnyRecord]) -> None:
@@ -140,13 +212,13 @@ class RangeReader:
         if found > int(end.position_record):
             self._lost_end(split, end, f"the next record is {found}")
 
-    def _is_end_gone(self, split: SplitRange, end: After, cursor: Cursor) -> bool:
+    def _is_over_at_tip(self, split: SplitRange, end: After, cursor: Cursor, reads: _PacedReads) -> bool:
         """At the tip without having met the end: whether the record of the end is gone, or only late."""
         here = cursor.position
         if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
             return True
         start = before(end.position_record)
-        probe = Cursor(self._log, _Silent(self._data_loss), split.split, start).next_page(1)
+        probe = reads.next_page(Cursor(self._log, _Silent(self._data_loss), split.split, start), 1)
         if probe.records and probe.records[0].sequence_number == end.position_record:
             # The record exists, so the iterator is wrong, or the range ends before it starts.
             if cursor.reopened == _MAX_REOPENED:
@@ -182,7 +254,7 @@ class _Silent(DataLossPolicy):
 
 
 def _start(split: SplitRange) -> Position:
-    """The start, with the last instant at which no record lay behind it; the end may know a later one."""
+    """The start, with the last instant at which no record followed it; the end may know a later one."""
     start, caught_up_at = split.start, split.end.start_caught_up_at
     if isinstance(start, After) and caught_up_at is not None:
         return replace(start, caught_up_at=max(start.caught_up_at or 0, caught_up_at))

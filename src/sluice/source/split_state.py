@@ -6,6 +6,7 @@ All of it is an accelerator: a state that is dropped is made again from the posi
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,17 +20,19 @@ from sluice.source.subscriptions import SubscriptionProgress
 
 __all__ = ["Reach", "SplitState"]
 
-_CAUGHT_UP_WORTH_LOGGING = 600 * MICROS_PER_SECOND
-"""A hint is logged when it is this much newer than the one in the log (microseconds)."""
+_MIN_HINT_GAIN = 600 * MICROS_PER_SECOND
+"""A hint goes into the offsets if it is this much newer than the one there (microseconds)."""
+_FAILURE_MEMORY = 30.0
+"""Seconds after which a failed read does not count any more, if none was tried since."""
 
 
 class Reach(enum.Enum):
-    """What lies behind the last cut point of a split."""
+    """What follows the last cut point of a split."""
 
     UNKNOWN = enum.auto()
     """More records may follow; they have to be looked for."""
     TIP = enum.auto()
-    """No record followed when the service was last heard."""
+    """No record followed at the last answer."""
     END = enum.auto()
     """The split is closed, and no record follows."""
     TARGET = enum.auto()
@@ -38,10 +41,10 @@ class Reach(enum.Enum):
 
 @dataclass(slots=True)
 class SplitState:
-    """The state of one split between two batches. Owned by the planner.
+    """The state of one split between two batches. Held by the enumerator.
 
-    Only the methods here change the attributes, and each is named for what happened. A split gets its news
-    in one of two ways:
+    Only the methods here change the attributes, and each is named for what happened. What is known of a
+    split comes in one of two ways:
 
     - *probed* (the default): a probe reads pages, see `record_page` and `jump_to`;
     - *pushed* (`is_pushed`): a subscription tells how far it has come, see `adopt`.
@@ -49,31 +52,37 @@ class SplitState:
     A probed split is one of
 
     - *answering*: `failing_since` is None;
-    - *throttled*: not read before `next_read_at`, for as long as the service throttles;
+    - *throttled*: not read before `next_read_at`, and `failing_since` is kept;
     - *failing*: not read before `next_read_at`; the planner fails the query if that lasts too long;
     - *missing* (`is_missing`): failing, because the service says that there is no such split.
 
-    What lies behind the last cut point is said by `reach`.
+    `reach` says what follows the last cut point.
+
+    A hint lives in `caught_up_at`: the instant at which no record followed `position`. It is in
+    `cursor.position` until the next read; `begin_read` keeps it here before the cursor moves on.
+    `unchanged_with_hints` logs it as ``idle``, `end_with_hints` as ``quiet``.
 
     Attributes:
         split: as it was listed last.
         position: the end of the last batch.
-        cursor: reads on right behind the last cut point.
+        cursor: reads on right after the last cut point.
         retention: for how long the stream keeps records (microseconds); 0 where that is not known.
-        target: where a run ends that reads what is available; no cut point lies behind it.
-        cut_points: where the next batch may end, in order, all behind `position`.
-        reach: what lies behind the last cut point.
+        target: where a run ends that reads what is available; no cut point follows it.
+        cut_points: where the next batch may end, in order, all after `position`.
+        reach: what follows the last cut point.
         has_gap: records that no cut point counts lie between the cut points.
+        record_size: mean size of the records of the last page that held any (bytes); None before the first.
         millis_behind: how far the last answer was from the tip (milliseconds).
-        caught_up_at: an instant (microseconds) at which no record lay behind `position`.
-        next_read_at: the service must not be read before (microseconds).
-        failing_since: when the first of the reads failed that have failed since (microseconds).
+        caught_up_at: an instant (microseconds) at which no record followed `position`.
+        next_read_at: the service must not be read before (seconds by the planner's monotonic clock).
+        failing_since: when the first of the reads failed that have failed since (monotonic seconds).
+        failed_at: when the last of them failed (monotonic seconds).
         is_missing: the service says that there is no such split.
         is_pushed: a subscription gives the news, and the service is not read.
         stalled_since: since when a subscription has brought nothing though it is behind the tip
-            (microseconds).
+            (monotonic seconds).
         caught_up_version: the version of the `SubscriptionProgress` adopted last, if it said that no record
-            lies behind `position`; else None.
+            follows `position`; else None.
     """
 
     split: Split
@@ -84,25 +93,27 @@ class SplitState:
     cut_points: Sequence[CutPoint] = ()
     reach: Reach = Reach.UNKNOWN
     has_gap: bool = False
+    record_size: float | None = None
     millis_behind: int | None = None
     caught_up_at: int | None = None
-    next_read_at: int = 0
-    failing_since: int | None = None
+    next_read_at: float = -math.inf
+    failing_since: float | None = None
+    failed_at: float = -math.inf
     is_missing: bool = False
     is_pushed: bool = False
-    stalled_since: int | None = None
+    stalled_since: float | None = None
     caught_up_version: int | None = field(default=None, repr=False)
 
     # --- what is known --------------------------------------------------------------------------------
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the next batch has no record to look for behind the last cut point."""
+        """Whether the next batch has no record to look for after the last cut point."""
         return self.reach is not Reach.UNKNOWN
 
     @property
     def has_ended(self) -> bool:
-        """Whether the split is closed, and ends behind the last cut point."""
+        """Whether the split is closed, and ends after the last cut point."""
         return self.reach is Reach.END
 
     @property
@@ -112,8 +123,8 @@ class SplitState:
             return self.cut_points[-1].sequence
         return self.position.sequence if isinstance(self.position, After) else -1
 
-    def is_due(self, now: int) -> bool:
-        """Whether a probe may read the split now.
+    def is_due(self, now: float) -> bool:
+        """Whether a probe may read the split at `now` (monotonic seconds).
 
         A run with a target ends when nothing is new. A split with a target is always due, so that no run
         ends because a split was not read.
@@ -153,23 +164,23 @@ class SplitState:
         arrival = self.cut_points[max(0, count - 1)].arrival
         return self.millis_behind + max(0, self.cut_points[-1].arrival - arrival) // 1000
 
-    def with_hints(self, end: After | Closed) -> After | Closed:
-        """`end`, with the last instant without records behind the start of its batch, if that is news."""
+    def end_with_hints(self, end: After | Closed) -> After | Closed:
+        """`end`, with the last instant without records after the start of its batch, if that is news."""
         here = self.position
         logged = here.last_caught_up_at if isinstance(here, AtTime) else None
         if isinstance(here, After):
             logged = here.caught_up_at
         if self.caught_up_at is None or logged is None:
             return end
-        if self.caught_up_at - logged < _CAUGHT_UP_WORTH_LOGGING:
+        if self.caught_up_at - logged < _MIN_HINT_GAIN:
             return end
         return replace(end, start_caught_up_at=self.caught_up_at)
 
-    def position_with_hints(self, position: Position) -> Position:
-        """`position`, which the log holds for a split without news, with the last instant without news.
+    def unchanged_with_hints(self, position: Position) -> Position:
+        """The position of a split that does not advance, with the instant at which it was last caught up.
 
-        The hint is no news by itself: it is logged along with a batch. After a stop it tells a split without
-        records from one whose records have expired.
+        A newer hint alone makes no batch. After a restart it tells a split that got no records from one whose
+        records have expired.
         """
         here = self.cursor.position
         if isinstance(here, After) and here == position == self.position and not self.cut_points:
@@ -191,15 +202,18 @@ class SplitState:
 
     def record_page(self, page: Page, limit: int, asked_at: int) -> None:
         """Caller: a probe that has read on through `cursor`. Affects: `cut_points`, `reach`, `millis_behind`,
-        `caught_up_at`.
+        `record_size`, `caught_up_at`.
 
         Args:
             limit: how many records were asked for.
-            asked_at: when (microseconds).
+            asked_at: when the page was asked for (microseconds).
         """
         self.millis_behind = page.millis_behind
         self._set_reach(_reach_of(page, limit))
-        self._add(map(CutPoint.of, page.records))
+        points = list(map(CutPoint.of, page.records))
+        if points:
+            self.record_size = sum(point.size for point in points) / len(points)
+        self._add(points)
         if self.reach is Reach.TIP:
             self._confirm_caught_up(asked_at)
 
@@ -209,18 +223,18 @@ class SplitState:
 
         Args:
             point: the record that was found.
-            cursor: reads on behind it.
+            cursor: reads on after it.
             page: the answer that held it.
         """
         if point.sequence <= self.last_sequence:
-            return  # arrival times need not rise with sequence numbers
+            return  # the first record at that time may precede one that is known
         self._add([point])
         self.has_gap = True
         self.cursor = cursor
         self.millis_behind = page.millis_behind
         self._set_reach(Reach.END if page.next_iterator is None else Reach.UNKNOWN)
 
-    def end_reads(self, next_read_at: int) -> None:
+    def schedule_next_read(self, next_read_at: float) -> None:
         """Caller: a probe that has read the split for this trigger. Affects: `next_read_at`."""
         self.next_read_at = next_read_at
 
@@ -228,20 +242,25 @@ class SplitState:
         """Caller: the planner, when a read has succeeded. Affects: `failing_since`."""
         self.failing_since = None
 
-    def mark_throttled(self, next_read_at: int) -> None:
+    def mark_throttled(self, next_read_at: float) -> None:
         """Caller: the planner, when a read was throttled. Affects: `next_read_at`, `is_missing`."""
         self.is_missing = False
         self.next_read_at = next_read_at
 
-    def mark_failed(self, now: int, next_read_at: int, *, is_missing: bool) -> int:
+    def mark_failed(self, now: float, next_read_at: float, *, is_missing: bool) -> float:
         """Caller: the planner, when a read has failed and may succeed later. Affects: `failing_since`,
-        `next_read_at`, `is_missing`.
+        `failed_at`, `next_read_at`, `is_missing`.
+
+        Args:
+            now: monotonic seconds.
 
         Returns:
-            For how long reads have failed (microseconds).
+            For how long reads have failed, one after the other (seconds). A failure long after the one
+            before it begins anew: nothing was tried in between.
         """
-        if self.failing_since is None:
+        if self.failing_since is None or now - self.failed_at > _FAILURE_MEMORY:
             self.failing_since = now
+        self.failed_at = now
         self.next_read_at = next_read_at
         self.is_missing = is_missing
         return now - self.failing_since
@@ -249,10 +268,11 @@ class SplitState:
     # --- subscriptions --------------------------------------------------------------------------------
 
     def adopt(self, progress: SubscriptionProgress) -> None:
-        """Caller: the subscription tracker. Affects: all but `split`, `position`, `target`, `next_read_at`.
+        """Caller: the subscription tracker. Affects: all but `split`, `position`, `target`, `retention`,
+        `next_read_at` and `stalled_since`.
 
-        Takes what a subscription has brought behind `position` in place of what probes have found. Cut
-        points beyond the subscription's are planned first: then the state keeps them.
+        Takes what a subscription has brought after `position` in place of what probes have found. If the
+        subscription has brought nothing yet, cut points that probes found stay, and are planned first.
         """
         is_caught_up = progress.is_at_tip and not progress.cut_points and self.target is None
         self.is_pushed = True
@@ -266,10 +286,10 @@ class SplitState:
             self.begin_read()
         self._drop_cut_points()
         self._add(points)
-        is_whole = not points or (bool(self.cut_points) and self.cut_points[-1].number == points[-1].number)
-        if is_whole:
+        is_uncut = not points or (bool(self.cut_points) and self.cut_points[-1].number == points[-1].number)
+        if is_uncut:
             self._set_reach(_reach_of_subscription(progress))
-        caught_up_at = progress.caught_up_at if is_whole else None
+        caught_up_at = progress.caught_up_at if is_uncut else None
         self.cursor = self.cursor.at(self._behind_last(caught_up_at))
         if caught_up_at is not None:
             self._confirm_caught_up(caught_up_at)
@@ -278,12 +298,12 @@ class SplitState:
         """Caller: the subscription tracker, when no subscription covers it. Affects: `is_pushed`."""
         self.is_pushed = False
 
-    def mark_stalled(self, now: int) -> int:
+    def mark_stalled(self, now: float) -> float:
         """Caller: the subscription tracker, when a subscription is behind the tip and brings nothing.
         Affects: `stalled_since`.
 
         Returns:
-            For how long that has been so (microseconds).
+            For how long that has been so (seconds).
         """
         if self.stalled_since is None:
             self.stalled_since = now
@@ -298,7 +318,7 @@ class SplitState:
     # --- batches --------------------------------------------------------------------------------------
 
     def relist(self, split: Split) -> None:
-        """Caller: the enumerator, when splits were listed. Affects: `split`."""
+        """Caller: the enumerator, with the split as it was listed last. Affects: `split`."""
         self.split = split
 
     def stop_at(self, target: After | Closed) -> None:
@@ -335,7 +355,7 @@ class SplitState:
             self.caught_up_version = None
 
     def reset(self) -> None:
-        """Caller: the subscription tracker. Probes begin again right behind `position`.
+        """Caller: the subscription tracker. Probes begin again right after `position`.
         Affects: all but `split`, `position`, `target` and `next_read_at`.
         """
         self._drop_cut_points()
@@ -349,12 +369,12 @@ class SplitState:
         self.cut_points, self.has_gap, self.reach = (), False, Reach.UNKNOWN
 
     def _set_reach(self, reach: Reach) -> None:
-        """Records behind a target do not matter, so `Reach.TARGET` stays until the cut points are dropped."""
+        """Records after a target do not matter, so `Reach.TARGET` stays until the cut points are dropped."""
         if self.reach is not Reach.TARGET:
             self.reach = reach
 
     def _add(self, points: Iterable[CutPoint]) -> None:
-        """Adds cut points behind the last one, up to the target."""
+        """Adds cut points after the last one, up to the target."""
         target = self.target
         if not isinstance(target, After):
             self.cut_points = [*self.cut_points, *points]
@@ -372,7 +392,7 @@ class SplitState:
         self.cut_points = kept
 
     def _confirm_caught_up(self, now: int) -> None:
-        """No record lay behind a position at a time, which names no record that would show it.
+        """A position that is a time names no record whose presence shows that nothing has expired.
 
         If the last such confirmation is not older than the retention, no record can have come and expired
         since then.
@@ -393,7 +413,7 @@ class SplitState:
         return points[count:]
 
     def _behind_last(self, caught_up_at: int | None) -> Position:
-        """The position behind the last cut point, with the instant at which no record lay behind it."""
+        """The position after the last cut point, with the instant at which no record followed it."""
         if self.cut_points:
             last = self.cut_points[-1]
             return After(last.number, arrival=last.arrival, caught_up_at=caught_up_at)

@@ -50,11 +50,13 @@ class Page:
         records: in the order of their sequence numbers. A page without records may come anywhere in a split.
         next_iterator: where to read on; None at the end of a closed split.
         millis_behind: how far the end of the page is from the tip (milliseconds); 0 at the tip alone.
+        size: bytes of data, about; 0 where that is not known.
     """
 
     records: Sequence[AnyRecord]
     next_iterator: str | None
     millis_behind: int
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

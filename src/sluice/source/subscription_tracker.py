@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 
-from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import Limits
 from sluice.source.offsets import Position
 from sluice.source.split_state import SplitState
@@ -17,8 +16,8 @@ __all__ = ["SubscriptionTracker"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_STALL = 5 * MICROS_PER_SECOND
-"""How long a subscription behind the tip may bring nothing before its split is probed (microseconds).
+_MAX_STALL = 5.0
+"""How long a subscription behind the tip may bring nothing before its split is probed (seconds).
 
 Batches may have come far ahead of it by polling. It then pushes records that have been read."""
 
@@ -28,20 +27,20 @@ class SubscriptionTracker:
 
     Args:
         subscriptions: None where there are none. Then the tracker does nothing.
-        now: the time by the service's clock (microseconds).
+        clock: monotonic seconds.
     """
 
-    def __init__(self, subscriptions: Subscriptions | None, now: Callable[[], int]) -> None:
+    def __init__(self, subscriptions: Subscriptions | None, clock: Callable[[], float]) -> None:
         self._subscriptions = subscriptions
-        self._now = now
+        self._clock = clock
         self._covered: set[SplitId] = set()
         self._has_planned = False
 
     def follow_rerun(self, starts: Mapping[SplitId, Position]) -> None:
         """Subscribes from where a batch starts that is read again after a restart.
 
-        Once a batch has been planned this is no news: the plan named all splits, and a batch names only
-        those that it reads.
+        Once a batch is planned, `follow` has named all splits. A batch names only splits with records, so
+        following those would close the other subscriptions.
         """
         if self._subscriptions is not None and starts and not self._has_planned:
             self._subscriptions.follow(starts)
@@ -62,11 +61,11 @@ class SubscriptionTracker:
             if progress is not None and _hides_end(state.split, progress):
                 progress = None
             if progress is not None and state.is_pushed and progress.version == state.caught_up_version:
-                continue  # no news, as for most splits at most of a hundred calls a second
+                continue  # Spark asks some 90 times a second, and most splits have nothing new
             state.leave_to_probes()
             if progress is not None and self._is_stalled(state, progress):
                 progress = None
-            self._note(state.split.id, is_covered=progress is not None)
+            self._log_coverage(state.split.id, is_covered=progress is not None)
             # A run with a target must not end before it because events are on their way.
             if progress is not None and (progress.cut_points or state.target is None):
                 state.adopt(progress)
@@ -92,9 +91,9 @@ class SubscriptionTracker:
         if progress.cut_points or progress.is_at_tip or progress.has_ended:
             state.mark_moving()
             return False
-        return state.mark_stalled(self._now()) >= _MAX_STALL
+        return state.mark_stalled(self._clock()) >= _MAX_STALL
 
-    def _note(self, split: SplitId, *, is_covered: bool) -> None:
+    def _log_coverage(self, split: SplitId, *, is_covered: bool) -> None:
         if is_covered and split not in self._covered:
             self._covered.add(split)
             _log.info("%s: batches end where its subscription has come to", split)

@@ -20,15 +20,15 @@ __all__ = ["SubscriptionProgress", "Subscriptions"]
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionProgress:
-    """What a subscription has brought behind a position.
+    """What a subscription has brought after a position.
 
-    Agents send one for every event, and `Subscriptions` gives one for all events behind a position.
+    Agents send one for every event, and `Subscriptions` gives one for all events after a position.
 
     Attributes:
-        cut_points: in the order of their sequence numbers, all behind the position.
+        cut_points: in the order of their sequence numbers, all after the position.
         millis_behind: how far the last event was from the tip of the split (milliseconds).
         has_ended: the split is closed, and no record follows the last cut point.
-        caught_up_at: an instant (microseconds) at which no record lay behind the last cut point.
+        caught_up_at: an instant (microseconds) at which no record followed the last cut point.
         version: in a `Subscriptions`, changes whenever anything else here changes.
     """
 
@@ -40,7 +40,7 @@ class SubscriptionProgress:
 
     @property
     def is_at_tip(self) -> bool:
-        """Whether no record lay behind the last cut point when the last event was sent."""
+        """Whether no record followed the last cut point when the last event was sent."""
         return self.millis_behind == 0 and not self.has_ended
 
 
@@ -58,9 +58,9 @@ class Subscriptions(Protocol):
         """
 
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
-        """What lies behind `position`; None where no subscription covers it, or none does so yet.
+        """What follows `position`; None where no subscription covers it, or none does so yet.
 
-        A subscription covers a position if it gives, or has given, every record behind the position. A
+        A subscription covers a position if it gives, or has given, every record after the position. A
         subscription does not cover it whose first record is not the one that the position names: the
         records between may have expired, and polling decides whether they were lost.
         """
