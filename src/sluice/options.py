@@ -220,11 +220,11 @@ class OptionValues:
     """Parsed options. Collects the problems until `check` raises them in one error.
 
     Args:
-        format_name: opens the error message (``kinesis-efo``).
+        what: whose options they are, for error messages (``kinesis-efo``).
     """
 
-    def __init__(self, format_name: str) -> None:
-        self._format = format_name
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._keys: set[str] = set()
         self._values: dict[str, Any] = {}
         self._given: dict[str, str] = {}
@@ -274,13 +274,15 @@ class OptionValues:
         shown = "***" if option.secret else repr(self._given.get(option.key, option.default))
         self.reject(option.key, f"is {shown}: {why}")
 
+    refuse = reject_value  # its first name, for destinations that use it
+
     def check(self) -> None:
         """Raises OptionError if any problem was noted. The message has all of them."""
         if self._problems:
             raise self._error()
 
     def _error(self) -> OptionError:
-        return OptionError(f"{self._format}: " + "; ".join(self._problems))
+        return OptionError(f"{self._what}: " + "; ".join(self._problems))
 
     def read(self, option: Option[Any], key: str, text: str) -> None:
         """Parses `text`, which the user gave for `key`. Notes a problem if it is not allowed."""
@@ -302,27 +304,24 @@ class OptionValues:
 
 
 def read_options(
-    format_name: str,
-    declared: Iterable[Option[Any]],
-    given: Mapping[str, str],
-    *,
-    ignore_unknown: bool = False,
+    what: str, declared: Iterable[Option[Any]], given: Mapping[str, str], *, also: Iterable[str] = ()
 ) -> OptionValues:
     """Parses the options that a user gave. Notes problems for `OptionValues.check`.
 
     Args:
-        format_name: opens the error message (``kinesis-efo``).
+        what: whose options they are, for error messages (``kinesis-efo``).
         declared: all options there are.
         given: as Spark passes them: keys in any case, values as text.
-        ignore_unknown: keys that are not declared are no problem.
+        also: other keys to ignore, besides Spark's own.
     """
     declared = list(declared)
-    values = OptionValues(format_name)
+    values = OptionValues(what)
+    ignored = _SPARK_KEYS | {key.lower() for key in also}
     for key, text in given.items():
         option = next((option for option in declared if option.takes(key)), None)
         if option is not None:
             values.read(option, key, str(text))
-        elif not ignore_unknown and key.lower() not in _SPARK_KEYS:
+        elif key.lower() not in ignored:
             values.reject(key, _unknown(key, declared))
     for option in declared:
         if option.required and not values.mentions(option):

@@ -83,8 +83,8 @@ class CommittingDestinationClass(Protocol):
     """What the class of a two-phase destination must have, besides the methods of `CommittingDestination`.
 
     Attributes:
-        OPTIONS: the destination's own options. Of the sink's options, users may give `destination` and
-            `progressListener` beside them, and all options of the connection.
+        OPTIONS: the destination's own options. Of the sink's options, only `destination` and
+            `progressListener` apply to it; the options of the connection do, too.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]]
@@ -99,11 +99,17 @@ class CommittingDestinationClass(Protocol):
 def read_sink(options: Mapping[str, str]) -> SinkSetup:
     """Reads the options of a sink and makes its destination. Calls no service.
 
+    Args:
+        options: as Spark passes them: keys in any case, values as text.
+
+    Returns:
+        An `AsyncSinkSetup`, or a `CommittingSinkSetup` if the destination is two-phase.
+
     Raises:
         OptionError: names everything that is wrong with the options.
     """
     # The destination comes first, because it decides which other options there are.
-    only_destination = read_options(FORMAT, [DESTINATION], options, ignore_unknown=True)
+    only_destination = read_options(FORMAT, [DESTINATION], options, also=options)
     only_destination.check()
     name = only_destination.require(DESTINATION)
     found = destination_class(name)
@@ -128,11 +134,9 @@ def _committing_setup(
 ) -> CommittingSinkSetup | None:
     listener = progress_listener_from_options(values)
     destination = found.from_options(values, connection)
-    return (
-        None
-        if destination is None
-        else CommittingSinkSetup(destination=destination, progress_listener=listener)
-    )
+    if destination is None:
+        return None
+    return CommittingSinkSetup(destination=destination, progress_listener=listener)
 
 
 def _async_setup(
