@@ -77,14 +77,14 @@ class AggregatingConverter(KinesisRowConverter):
             OptionError: the batch has no column ``data``.
             ServiceError: the stream's shards cannot be listed.
         """
-        packing = _Packing(self._shards(), self._limit)
+        open_aggregates = _OpenAggregates(self._shards(), self._limit)
         for data, keys, hash_keys in self.columns(batch):
             nothing = [None] * len(data)
             for row in zip(data, keys or nothing, hash_keys or nothing, strict=True):
-                full = packing.add(*row)
+                full = open_aggregates.add(*row)
                 if full:
                     yield from full
-        yield from packing.finish()
+        yield from open_aggregates.finish()
 
 
 def hash_key_of(record: KinesisEntry) -> int:
@@ -110,9 +110,9 @@ def hash_key_bounds(aggregate: Aggregate) -> tuple[int, int]:
 
 def repacked(aggregate: Aggregate, shards: ShardMap) -> list[Entry]:
     """The user records of an aggregate, packed for `shards`."""
-    packing = _Packing(shards, len(aggregate.record.data))
-    full = [entry for row in zip(*_unpack(aggregate), strict=True) for entry in packing.add(*row)]
-    return [*full, *packing.finish()]
+    open_aggregates = _OpenAggregates(shards, len(aggregate.record.data))
+    full = [entry for row in zip(*_unpack(aggregate), strict=True) for entry in open_aggregates.add(*row)]
+    return [*full, *open_aggregates.finish()]
 
 
 def _unpack(aggregate: Aggregate) -> tuple[list[bytes], list[str], list[str | None]]:
@@ -124,7 +124,7 @@ def _hash_key(key: str, explicit: str | None) -> int:
     return hash_key(key) if explicit is None else int(explicit)
 
 
-class _Packing:
+class _OpenAggregates:
     """The aggregates that are being filled: one for each shard, and one for rows without keys."""
 
     def __init__(self, shards: ShardMap, limit: int) -> None:
@@ -149,7 +149,7 @@ class _Packing:
             key = aggregate.shared_key
         if aggregate is None:
             return (KinesisEntry(data, key, explicit),)
-        if aggregate.packer.add(key, data, explicit):
+        if aggregate.aggregator.add(key, data, explicit):
             return ()
         return aggregate.replace_full(data, key, explicit)
 
@@ -177,7 +177,7 @@ class _OpenAggregate:
     """The aggregate that is being filled for one shard, and after it the next one.
 
     Attributes:
-        packer: holds the rows so far.
+        aggregator: holds the rows so far.
         shared_key: the partition key of rows that have none.
 
     Args:
@@ -185,14 +185,14 @@ class _OpenAggregate:
         limit: the largest size of an aggregate in bytes.
     """
 
-    __slots__ = ("_first_record", "_limit", "_shard", "packer", "shared_key")
+    __slots__ = ("_first_record", "_limit", "_shard", "aggregator", "shared_key")
 
     def __init__(self, shard: Shard | None, limit: int) -> None:
         self._shard = shard
         self._limit = limit
         self._first_record = _NO_RECORD
-        # A packer without room: the first row replaces it.
-        self.packer = Aggregator(0)
+        # An aggregator without room: the first row replaces it.
+        self.aggregator = Aggregator(0)
         self.shared_key = ""
 
     def replace_full(self, data: bytes, key: str, explicit: str | None) -> list[Entry]:
@@ -206,22 +206,22 @@ class _OpenAggregate:
             (key,) = random_keys(1)
             self.shared_key = key
         self._first_record = KinesisEntry(data, key, explicit)
-        self.packer = Aggregator(self._limit)
-        if not self.packer.add(key, data, explicit):
-            self.packer = Aggregator(0)
+        self.aggregator = Aggregator(self._limit)
+        if not self.aggregator.add(key, data, explicit):
+            self.aggregator = Aggregator(0)
             entries.append(self._first_record)
         return entries
 
     def seal(self) -> list[Entry]:
         """Ends the aggregate. Returns it; or the plain record, if it holds only one; or nothing."""
-        packer, self.packer = self.packer, Aggregator(0)
-        if packer.count < 2:
-            return [self._first_record] if packer.count else []
+        aggregator, self.aggregator = self.aggregator, Aggregator(0)
+        if aggregator.count < 2:
+            return [self._first_record] if aggregator.count else []
         first_hash_key = hash_key_of(self._first_record)
-        record = KinesisEntry(packer.seal(), PRODUCER_LIBRARY_KEY, str(first_hash_key))
+        record = KinesisEntry(aggregator.seal(), PRODUCER_LIBRARY_KEY, str(first_hash_key))
         if self._shard is None:
-            return [Aggregate(record, packer.count, first_hash_key, first_hash_key, None)]
-        return [Aggregate(record, packer.count, self._shard.first, self._shard.last, self._shard.id)]
+            return [Aggregate(record, aggregator.count, first_hash_key, first_hash_key, None)]
+        return [Aggregate(record, aggregator.count, self._shard.first, self._shard.last, self._shard.id)]
 
 
 _NO_RECORD: Final = KinesisEntry(b"", "")
