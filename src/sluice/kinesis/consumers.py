@@ -123,7 +123,6 @@ class ConsumerRegistrar:
             lambda _answer: True,
             recover=recover,
         )
-        _log.info("consumer %s is deregistered", arn)
 
     def _is_going(self, arn: str) -> bool:
         request = {"ConsumerARN": arn}
@@ -315,6 +314,7 @@ def register_at_load(config: SourceConfig) -> Mapping[str, str]:
 def _try_to_deregister(registrar: ConsumerRegistrar, arn: str) -> None:
     try:
         registrar.deregister(arn)
+        _log.info("consumer %s is deregistered, since load() failed", arn)
     except SluiceError as error:
         _log.warning("consumer %s stays registered: %s", arn, error)
 
