@@ -138,6 +138,13 @@ class Core:
             )
         return self.named(name)
 
+    def created_stream_of(self, request: Request) -> Stream:
+        """The same, for reads and writes. API_CreateStream: they work when the stream is ACTIVE."""
+        stream = self.stream_of(request)
+        if stream.status == "CREATING":
+            raise ModelError("ResourceNotFoundException", f"Stream {stream.name} is being created.")
+        return stream
+
     def named(self, name: str) -> Stream:
         """A stream by its name."""
         stream = self.streams.get(name)

@@ -71,8 +71,8 @@ class Laws:
     """API_GetShardIterator: "A shard iterator expires 5 minutes after it is returned to the requester." """
     empty_pages: int = 60
     """API_GetRecords: "It might take multiple calls to get to a portion of the shard that contains records."
-    The longest run of empty pages before a portion; runs are drawn from the seed, half of them are 0. 0:
-    none. The page says no number; 20 in a row were seen (awslabs' connector, KCL issues).
+    The longest run of empty pages before a portion. Runs are drawn from the seed, and half of them are 0. The
+    page names no number. 0: there are no such runs.
     """
     portion_records: int = 5_000
     """A portion of a shard that holds records has this many of them on average."""

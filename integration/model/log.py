@@ -132,6 +132,54 @@ class ModelLog:
         """See `KinesisModel.merge`."""
         return SplitId(split.stream, self.model.merge(*split, other.shard))
 
+    def delete(self, stream: str) -> None:
+        """See `KinesisModel.delete`."""
+        self.model.delete(stream)
+
+    def trim(self, split: SplitId, count: int) -> None:
+        """See `KinesisModel.trim`."""
+        self.model.trim(*split, count)
+
+    def expire(self, split: SplitId) -> None:
+        """See `KinesisModel.expire_shard`."""
+        self.model.expire_shard(*split)
+
+    def expire_iterators(self) -> None:
+        """See `KinesisModel.expire_iterators`."""
+        self.model.expire_iterators()
+
+    @property
+    def shards(self) -> dict[SplitId, Split]:
+        """All shards that have not expired, whether a listing shows them or not."""
+        return {
+            SplitId(shard.stream, shard.id): Split(
+                SplitId(shard.stream, shard.id),
+                shard.parents,
+                shard.starting_number,
+                shard.ending_number,
+                shard.hash_range,
+            )
+            for shard in self.model.shards()
+        }
+
+    @property
+    def now(self) -> int:
+        """The time by the service's clock (microseconds)."""
+        return self.model.clock.now()
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each operation was called, retries included."""
+        return self.model.calls
+
+    def monotonic(self) -> float:
+        """Seconds since some moment, as the reader's own clock has them."""
+        return self.model.clock.elapsed()
+
+    def set_clock(self, seconds: float) -> None:
+        """Sets the time of day forward, or back where `seconds` is negative."""
+        self.model.clock.step(seconds)
+
     def sleep(self, seconds: float) -> None:
         """What a reader does between two calls."""
         self.model.clock.sleep(seconds)

@@ -154,7 +154,7 @@ class Reads:
     def get_shard_iterator(self, request: Request) -> dict[str, Any]:
         """The operation."""
         core = self._core
-        stream = core.stream_of(request)
+        stream = core.created_stream_of(request)
         shard = core.shard_of(stream, require(request, "ShardId"))
         if not shard.iterator_limit.take(core.laws.iterator_calls, core.clock.elapsed()):
             raise self._throttled(stream, shard)

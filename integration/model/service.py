@@ -220,6 +220,31 @@ class KinesisModel:
         with self._core.lock:
             self._resharding.scale(self._core.named(stream), shards)
 
+    def delete(self, stream: str) -> None:
+        """Deletes a stream at once, with its consumers."""
+        with self._core.lock:
+            del self._core.streams[stream]
+            self._core.changed()
+
+    def trim(self, stream: str, shard: str, count: int) -> None:
+        """The oldest `count` records of a shard that have not expired expire now."""
+        with self._core.lock:
+            found = self._core.shard_of(self._core.named(stream), shard)
+            found.first = min(len(found.records), found.first + count)
+
+    def expire_shard(self, stream: str, shard: str) -> None:
+        """A shard has expired, with all its records."""
+        with self._core.lock:
+            self._core.shard_of(self._core.named(stream), shard).is_expired = True
+            self._core.changed()
+
+    def shards(self) -> list[Shard]:
+        """All shards that have not expired."""
+        with self._core.lock:
+            self._core.settle()
+            streams = self._core.streams.values()
+            return [shard for stream in streams for shard in stream.shards.values() if not shard.is_expired]
+
     def expire_iterators(self) -> None:
         """All iterators given so far have expired."""
         with self._core.lock:

@@ -6,7 +6,6 @@ https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShardEven
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -149,7 +148,7 @@ class Subscription:
         elif records:
             event["ContinuationSequenceNumber"] = records[-1].sequence_number
         else:
-            # Nothing lies at this place, so AT and AFTER mean the same.
+            # The place before the next one that is read: nothing behind it has been given yet.
             event["ContinuationSequenceNumber"] = shard.number(
                 max(0, reading.place.at - 1), self._core.clock.now()
             )
@@ -163,7 +162,6 @@ class Subscriptions:
         self._core = core
         self._consumers = consumers
         self._lines: dict[_Key, _Line] = {}
-        self.on_open: list[Callable[[Subscription], None]] = []
 
     def subscribe_to_shard(self, request: Request) -> dict[str, Any]:
         """The operation. ``EventStream`` of the answer is a `Subscription`."""
@@ -191,8 +189,6 @@ class Subscriptions:
             line.current.take_over()
         subscription = Subscription(core, line, stream, consumer, shard, place)
         line.current, line.succeeded = subscription, elapsed
-        for notify in self.on_open:
-            notify(subscription)
         core.changed()
         return {"EventStream": subscription}
 

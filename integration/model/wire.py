@@ -6,15 +6,13 @@ that hold them are in `TIMES`, for codecs that write them otherwise (CBOR: tag 1
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import struct
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 from zlib import crc32
 
 import msgspec
+import pybase64
 
 from integration.model.errors import ModelError
 
@@ -61,11 +59,11 @@ class JsonCodec:
     def decode(self, body: bytes) -> dict[str, Any]:
         """See `Codec.decode`."""
         try:
-            request = json.loads(body or b"{}")
+            request = msgspec.json.decode(body or b"{}")
             for entry in (request, *request.get("Records", ())):
                 if "Data" in entry:
-                    entry["Data"] = base64.b64decode(entry["Data"], validate=True)
-        except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+                    entry["Data"] = pybase64.b64decode(entry["Data"], validate=True)
+        except (ValueError, TypeError, AttributeError) as error:
             raise ModelError("SerializationException", str(error)) from None
         if not isinstance(request, dict):
             raise ModelError("SerializationException", "not an object")

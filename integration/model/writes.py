@@ -31,7 +31,7 @@ class Writes:
     def put_records(self, request: Request) -> dict[str, Any]:
         """The operation. A record that is refused says why; the others are taken."""
         core, laws = self._core, self._core.laws
-        stream = core.stream_of(request)
+        stream = core.created_stream_of(request)
         entries = require(request, "Records")
         if laws.request_records is not None and not 1 <= len(entries) <= laws.request_records:
             raise ModelError(
@@ -52,7 +52,7 @@ class Writes:
 
     def put_record(self, request: Request) -> dict[str, Any]:
         """The operation."""
-        stream = self._core.stream_of(request)
+        stream = self._core.created_stream_of(request)
         self._check(stream, request, "")
         result = self._take(stream, request)
         if "ErrorCode" in result:

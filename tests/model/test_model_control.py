@@ -230,8 +230,11 @@ def test_a_new_stream_is_creating_for_a_while() -> None:
     model, clock = model_of(replace(KIND, status_delay=(1.0, 1.0)))
     model.call("CreateStream", {"StreamName": "t", "ShardCount": 1})
     assert code_of(model, "ListShards", StreamName="t") == "ResourceInUseException"
+    record = {"StreamName": "t", "PartitionKey": "k", "Data": b""}
+    assert code_of(model, "PutRecord", **record) == "ResourceNotFoundException"
     clock.sleep(1.0)
     assert code_of(model, "ListShards", StreamName="t") is None
+    assert code_of(model, "PutRecord", **record) is None
 
 
 def test_credentials_expire() -> None:
