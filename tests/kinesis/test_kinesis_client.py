@@ -404,15 +404,16 @@ def test_an_endpoint_of_sts_that_was_never_reached_fails_soon_too() -> None:
     ("ahead", "expected"),
     [
         (0.0, 0.0),
-        (0.9, 0.0),
-        (-1.5, 0.0),
+        (0.9, 0.0),  # the header has whole seconds
+        (-0.5, -1.0),
+        (-1.5, -2.0),
         (60.0, 60.0),
         (-60.0, -60.0),
-        (5.5, 5.0),  # the header has whole seconds: never ahead of the service
+        (5.5, 5.0),
     ],
 )
-def test_the_clock_follows_the_service_when_it_is_off(ahead: float, expected: float) -> None:
-    """By seconds; a difference within the resolution of the header is ignored."""
+def test_the_clock_is_never_ahead_of_the_service(ahead: float, expected: float) -> None:
+    """Of the times that an answer allows the earliest is taken: the service refuses later ones."""
     dated = answer(EMPTY_PAGE, headers={"date": formatdate(NOW + ahead, usegmt=True)})
     service = Service(dated)
     assert service.log.server_time() == round(NOW * 1_000_000)
@@ -431,6 +432,47 @@ def test_error_answers_show_the_clock_as_well() -> None:
     with pytest.raises(ServiceError):
         service.log.get_iterator(SHARD, IteratorStart("AT_TIMESTAMP", timestamp=0))
     assert service.log.server_time() == round((NOW - 30) * 1_000_000)
+
+
+@pytest.mark.parametrize("ahead", [-1.9, -0.5, -0.05, 0.0, 0.4, 1.7, 300.0])
+def test_answers_tell_the_clock_more_and_more_exactly(ahead: float) -> None:
+    """Some come right after a second has begun. The time stays below the service's, by little."""
+    service = Service(EMPTY_PAGE)
+
+    def dated(_operation: str, _params: dict[str, Any]) -> Answer:
+        service.now += 0.02
+        return answer(EMPTY_PAGE, headers={"date": formatdate(service.now - ahead, usegmt=True)})
+
+    service.transport._answer = dated
+    for _ in range(40):
+        service.log.get_records(SHARD, "it", 1)
+        service.now += 0.37
+        off = service.log.server_time() / 1e6 - (service.now - ahead)
+        assert -1.1 <= off <= 0.0
+    assert off >= -0.1
+
+
+def test_a_clock_that_is_set_is_learnt_anew() -> None:
+    """Answers that contradict what was known replace it; so does a refusal of a time as in the future."""
+    service = Service(EMPTY_PAGE)
+    service.transport._answer = lambda _operation, _params: answer(
+        EMPTY_PAGE, headers={"date": formatdate(NOW, usegmt=True)}
+    )
+    service.log.get_records(SHARD, "it", 1)
+    service.now += 1800
+    service.log.get_records(SHARD, "it", 1)
+    assert service.log.server_time() == round(NOW * 1_000_000)
+
+
+def test_a_time_that_the_service_calls_later_than_now_is_asked_for_again() -> None:
+    """Its clock reaches that time soon, and reading must not begin at an earlier one."""
+    service = Service(
+        answer({"__type": "InvalidArgumentException", "message": "greater than the current"}, 400),
+        answer({"ShardIterator": "it"}),
+    )
+    start = IteratorStart("AT_TIMESTAMP", timestamp=round((NOW + 0.7) * 1_000_000))
+    assert service.log.get_iterator(SHARD, start) == "it"
+    assert service.log.server_time() <= round((NOW + 0.7) * 1_000_000)
 
 
 def test_a_slow_answer_does_not_move_the_clock() -> None:

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.endpoint_state import endpoint_state
+from sluice.aws.endpoint_state import EndpointState, endpoint_state
 from sluice.aws.errors import DamagedAnswerError, endpoint_of, is_unanswered, translate
 from sluice.errors import ServiceError, SluiceError
 from sluice.retry import Backoff, Retrier
@@ -49,9 +49,15 @@ class Calls:
     is_endpoint_known: bool = False
 
     def server_time(self) -> float:
-        """Seconds since the epoch, by the service's clock as far as its answers have shown it."""
-        client = client_for(self.connection, self.service)
-        return self.clock() + endpoint_state(client.meta.endpoint_url).skew
+        """Seconds since the epoch: not later than the service's own time, as far as answers have shown it."""
+        return self.clock() + self._endpoint_state().skew
+
+    def record_future(self, instant: float) -> None:
+        """The service has refused `instant` (seconds since the epoch) as later than its own time."""
+        self._endpoint_state().record_future(instant, self.clock())
+
+    def _endpoint_state(self) -> EndpointState:
+        return endpoint_state(client_for(self.connection, self.service).meta.endpoint_url)
 
     def call(
         self,

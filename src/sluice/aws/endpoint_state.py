@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 __all__ = ["EndpointState", "endpoint_state"]
 
-_TOLERANCE: Final = 2.0
-"""Seconds. The Date header has whole seconds, and clocks that NTP keeps differ by less than this."""
+_DRIFT: Final = 0.0002
+"""Seconds by which two clocks may drift apart in a second; ten times what a bad quartz does."""
+
+
+_SLOW: Final = 2.0
+"""Seconds after which an answer tells the service's clock too roughly, unless ours is clearly wrong."""
+
+
+class _Bounds(NamedTuple):
+    """Between which seconds the difference of the service's clock to ours lies, as of a local time."""
+
+    lowest: float
+    highest: float
+    at: float
 
 
 @dataclass
@@ -19,11 +31,19 @@ class EndpointState:
 
     Attributes:
         reached: an answer of any kind, good or bad, has come back.
-        skew: seconds to add to the local clock to get the service's; 0 within the tolerance.
     """
 
     reached: bool = False
-    skew: float = 0.0
+    _bounds: _Bounds | None = None
+
+    @property
+    def skew(self) -> float:
+        """Seconds to add to the local clock to get a time that is not later than the service's.
+
+        The service refuses timestamps in its future, so the lowest difference is taken that answers allow.
+        After some answers that is close to the true one. 0 before the first answer.
+        """
+        return 0.0 if self._bounds is None else self._bounds.lowest
 
     def record_answer(self, answer: Mapping[str, Any], sent: float, received: float) -> None:
         """Learns from an answer.
@@ -40,10 +60,29 @@ class EndpointState:
             date = parsedate_to_datetime(headers["date"]).timestamp()
         except (KeyError, TypeError, ValueError):
             return
-        # The service wrote its time, cut to whole seconds, between `sent` and `received`, so the skew lies
-        # between these two bounds. The lower one is taken: the service refuses timestamps in its future.
+        # The service wrote its time, cut to whole seconds, between `sent` and `received`.
         lowest, highest = date - received, date + 1.0 - sent
-        self.skew = lowest if lowest > _TOLERANCE or highest < -_TOLERANCE else 0.0
+        if received - sent > _SLOW and lowest <= 0.0 <= highest:
+            return  # it may have been written at any time within the call: that says nothing
+        self._narrow(lowest, highest, received)
+
+    def record_future(self, instant: float, now: float) -> None:
+        """The service refused `instant` as later than its own time.
+
+        Args:
+            instant: seconds since the epoch.
+            now: local time, in seconds since the epoch.
+        """
+        self._narrow(instant - now - 1.0, instant - now, now)
+
+    def _narrow(self, lowest: float, highest: float, now: float) -> None:
+        known = self._bounds
+        if known is not None:
+            drift = abs(now - known.at) * _DRIFT
+            low, high = known.lowest - drift, known.highest + drift
+            if low <= highest and lowest <= high:  # otherwise one of the clocks was set
+                lowest, highest = max(low, lowest), min(high, highest)
+        self._bounds = _Bounds(lowest, highest, now)
 
 
 _states: Final[dict[str, EndpointState]] = {}

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sluice.aws.calls import Calls
 from sluice.aws.records import WireRecord
 from sluice.aws.shards import list_shards
-from sluice.instants import micros_from_datetime, micros_from_seconds, micros_to_datetime
+from sluice.errors import ServiceError
+from sluice.instants import (
+    MICROS_PER_SECOND,
+    micros_from_datetime,
+    micros_from_seconds,
+    micros_to_datetime,
+)
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Retrier
 from sluice.source.splits import Split, SplitId
@@ -32,6 +38,9 @@ def kinesis_calls(
     return Calls(
         config.connection, "kinesis", backoffs, retrier or Retrier(), is_endpoint_known=is_endpoint_known
     )
+
+
+_NEAR_NOW: Final = 2 * MICROS_PER_SECOND
 
 
 class KinesisLog:
@@ -71,8 +80,20 @@ class KinesisLog:
             request["StartingSequenceNumber"] = start.sequence_number
         if start.timestamp is not None:
             request["Timestamp"] = micros_to_datetime(start.timestamp)
+
+        def learn_clock(error: ServiceError) -> None:
+            """Waits for the service's clock where it calls a time near now later than its own."""
+            instant = start.timestamp
+            if error.invalid_argument and instant is not None and instant > self.server_time() - _NEAR_NOW:
+                self._calls.record_future(instant / MICROS_PER_SECOND)
+                error.retryable = True
+
         return self._calls.call(
-            "GetShardIterator", str(split), request, lambda answer: answer.get("ShardIterator") or None
+            "GetShardIterator",
+            str(split),
+            request,
+            lambda answer: answer.get("ShardIterator") or None,
+            recover=learn_clock,
         )
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
@@ -84,7 +105,7 @@ class KinesisLog:
         return self._calls.call("GetRecords", str(split), request, _page)
 
     def server_time(self) -> int:
-        """See `StreamLog.server_time`: the local clock, unless answers showed that it is off."""
+        """See `StreamLog.server_time`: the local clock, set to the service's by what its answers say."""
         return micros_from_seconds(self._calls.server_time())
 
     def _address(self, stream: str) -> dict[str, Any]:
