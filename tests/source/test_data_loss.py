@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from memory_log import S0, MemoryLog, new_log, put_many, put_to
 from query import Query, at_latest, check_exactly_once
 
 from sluice.errors import DataLossError
+from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Record
 
 
@@ -160,7 +163,7 @@ def test_a_start_at_the_latest_may_expire_while_the_query_runs() -> None:
 
 
 def test_a_drained_parent_may_expire() -> None:
-    """It stays in the offsets, as closed, until it is not listed any more."""
+    """It stays in the offsets, as closed, until listings have left it out for an hour."""
     log = new_log()
     query = Query(log)
     records = put_many(log, 10)
@@ -171,7 +174,38 @@ def test_a_drained_parent_may_expire() -> None:
     log.pass_time(60)
     records += put_many(log, 10)
     query.run_to_end()
+    assert query.position_of(S0).keys() == {"closed", "unlisted"}
+    log.pass_time(3600)
+    query.restart()
+    records += put_many(log, 10)
+    query.run_to_end()
     assert S0.shard not in query.offsets[-1]["streams"]["s"]
+    check_exactly_once(query, records)
+
+
+class HidingLog(MemoryLog):
+    """Leaves a shard out of its listings."""
+
+    hidden: SplitId | None = None
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        return [split for split in super().list_splits(stream) if split.id != self.hidden]
+
+
+def test_a_listing_without_a_drained_split_does_not_make_it_be_read_again() -> None:
+    """Listings are consistent after a while; the split is listed again."""
+    log = HidingLog()
+    log.create("s")
+    query = Query(log)
+    records = put_many(log, 10)
+    log.split(S0)
+    for hidden in (None, S0, None, S0, None):
+        log.hidden = hidden
+        log.pass_time(11)
+        records += put_many(log, 10)
+        query.restart()
+        query.run_to_end()
+    assert query.position_of(S0) == {"closed": True}
     check_exactly_once(query, records)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from sluice.errors import OptionError
+from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
@@ -25,6 +26,9 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamE
 _log = logging.getLogger(__name__)
 
 _LAG_LINE_INTERVAL = 10.0
+
+_FORGET_AFTER = 3600 * MICROS_PER_SECOND
+"""How long a drained split has to be missing from listings before its position is dropped (microseconds)."""
 
 SplitT_co = TypeVar("SplitT_co", covariant=True)
 PositionT = TypeVar("PositionT")
@@ -307,16 +311,22 @@ class StreamEnumerator:
     def _end_positions(
         self, base: Offsets, ends: Mapping[SplitId, After | Closed], listing: Listing
     ) -> dict[SplitId, Position]:
-        """All positions at the end of a batch, with hints, without drained splits that have expired."""
+        """All positions at the end of a batch, with hints, without drained splits that expired long ago."""
         positions = {**base.positions, **{s: self._states[s].end_with_hints(end) for s, end in ends.items()}}
         for split_id, state in self._states.items():
             if split_id in positions:
                 positions[split_id] = state.unchanged_with_hints(positions[split_id])
-        return {
-            split_id: position
-            for split_id, position in positions.items()
-            if split_id in listing.splits or not isinstance(position, Closed)
-        }
+        now = self._log.server_time()
+        for split_id, position in list(positions.items()):
+            if not isinstance(position, Closed):
+                continue
+            if split_id in listing.splits:
+                positions[split_id] = replace(position, unlisted_at=None)
+            elif position.unlisted_at is None:
+                positions[split_id] = replace(position, unlisted_at=now)
+            elif now - position.unlisted_at >= _FORGET_AFTER:
+                del positions[split_id]
+        return positions
 
     def _offsets(self, positions: dict[SplitId, Position], listing: Listing) -> Offsets:
         streams = frozenset(self._settings.streams)

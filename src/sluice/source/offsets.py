@@ -12,7 +12,8 @@ readers ignore that do not know them. Instants are milliseconds since the epoch:
 - ``arrival``: when the record ``after`` arrived;
 - ``idle``: an instant at which no record followed the position;
 - ``quiet``: in the end of a batch, an instant at which no record followed the start of the batch;
-- ``pinned``: when a time became the start of the query.
+- ``pinned``: when a time became the start of the query;
+- ``unlisted``: of a drained split, when a listing was the first to leave it out.
 
 Beside ``streams`` there are:
 
@@ -114,9 +115,16 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The end of a closed split; `start_caught_up_at` as in `After`."""
+    """The end of a closed split.
+
+    Attributes:
+        start_caught_up_at: as in `After`.
+        unlisted_at: when a listing was the first to leave out the split (microseconds). It may do so by
+            mistake, and a split that was forgotten would be read again when it is listed the next time.
+    """
 
     start_caught_up_at: int | None = field(default=None, compare=False)
+    unlisted_at: int | None = field(default=None, compare=False)
 
 
 Position = After | AtHorizon | AtTime | Closed
@@ -256,7 +264,7 @@ def _position_to_json(position: Position) -> dict[str, Any]:
         case AtHorizon():
             return {"at": "TRIM_HORIZON"}
         case Closed():
-            return {"closed": True} | _hints(quiet=position.start_caught_up_at)
+            return {"closed": True} | _hints(quiet=position.start_caught_up_at, unlisted=position.unlisted_at)
 
 
 def _hints(**instants: int | None) -> dict[str, Any]:
@@ -266,7 +274,9 @@ def _hints(**instants: int | None) -> dict[str, Any]:
 
 def _position_from_json(value: Mapping[str, Any]) -> Position:
     if value.get("closed") is True:
-        return Closed(start_caught_up_at=_micros(value.get("quiet")))
+        return Closed(
+            start_caught_up_at=_micros(value.get("quiet")), unlisted_at=_micros(value.get("unlisted"))
+        )
     if "after" in value:
         sub = value.get("sub")
         return After(
