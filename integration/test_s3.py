@@ -312,7 +312,7 @@ from sluice.sink import Epoch, Origin
 from sluice.sink.committing import EpochCommit
 
 schema = StructType([StructField("id", LongType()), StructField("data", BinaryType())])
-destination = read_sink(json.loads(sys.argv[1])).committing
+destination = read_sink(json.loads(sys.argv[1])).destination
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 def batch(number):
