@@ -5,7 +5,12 @@ PYTHON ?= python3
 VENV = .venv
 BIN = $(VENV)/bin
 ENVIRONMENT = $(PYTHON) .ci/environment.py
-PYTEST = -m pytest
+# More processes than two cores can feed: a test with Spark waits half of its time. Its modules stay whole, for
+# what their tests share.
+WORKERS ?= 3
+PYTEST = -m pytest -n $(WORKERS)
+FAST_TESTS = $(PYTEST) --dist worksteal
+SPARK_TESTS = $(PYTEST) --dist loadfile --no-loadscope-reorder
 FAST = tests
 ONE_RUN = integration/test_end_to_end.py
 MATRIX = 4.0 4.1 newest
@@ -21,14 +26,14 @@ help: ## show this
 demo: demo-env ## run a pipeline on an embedded Kinesis and prove its output
 	@$(BIN)/python -m integration.demo
 
-test: test-env ## run all tests: the fast ones, then those with Spark and emulators
-	@echo '== fast tests'
-	@$(BIN)/python $(PYTEST) $(FAST)
-	@echo '== integration tests'
-	@$(BIN)/python $(PYTEST) integration
+test: test-env ## run the tests: the fast ones, then those with Spark and emulators (10 minutes on 2 cores)
+	@echo '== 1 of 2: fast tests'
+	@$(BIN)/python $(FAST_TESTS) $(FAST)
+	@echo '== 2 of 2: integration tests'
+	@$(BIN)/python $(SPARK_TESTS) integration
 
 integration: test-env ## run the tests with Spark and emulators
-	@$(BIN)/python $(PYTEST) integration
+	@$(BIN)/python $(SPARK_TESTS) integration
 
 lint: dev-env ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -40,8 +45,8 @@ types: dev-env ## mypy, strict
 bench: test-env ## measure source and sink; BENCH="source_speed sink_speed" only those
 	@$(BIN)/python -m integration.benchmarks $(BENCH)
 
-soak: test-env ## read by fan-out for ten minutes beside a producer, and count every record
-	@SLUICE_SOAK_SECONDS=600 $(BIN)/python $(PYTEST) -s integration/test_soak.py
+soak: test-env ## run what `make test` leaves out: slow, and hardly ever fails; fan-out for ten minutes
+	@$(BIN)/python $(SPARK_TESTS) -m soak integration
 
 docs: dev-env ## write the tables of the README from the options' declarations
 	@$(BIN)/python docs/reference.py
@@ -51,7 +56,7 @@ test-matrix: $(MATRIX:%=test-%) ## fast tests and one end-to-end run on PySpark 
 $(MATRIX:%=test-%): test-%:
 	@$(ENVIRONMENT) .venv-$* --extra test --pyspark '$(if $(filter newest,$*),pyspark,pyspark==$*.*)'
 	@echo "== PySpark $* is $$(.venv-$*/bin/python -c 'import pyspark; print(pyspark.__version__)')"
-	@.venv-$*/bin/python $(PYTEST) $(FAST) $(ONE_RUN)
+	@.venv-$*/bin/python $(SPARK_TESTS) $(FAST) $(ONE_RUN)
 
 clean: ## remove environments, caches and whatever was built
 	rm -rf .venv .venv.lock .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,24 +15,55 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.support import servers
+from integration.support.durations import seconds_of
 from integration.support.fan_out import MARK
 from integration.support.kinesis import Streams
 from integration.support.queries import PUBLISHERS, published_by
+from integration.support.run_plugin import pytest_configure
 from integration.support.servers import FaultProxy, Server
-from integration.support.spark import SPARK_VERSION, Sessions, prepare_environment, stop_queries
+from integration.support.spark import JVM_OPTIONS, SPARK_VERSION, Sessions, prepare_environment, stop_queries
+
+__all__ = ["pytest_configure"]
 
 prepare_environment()
 os.environ[MARK] = uuid.uuid4().hex  # before the JVM starts
+# The quick compiler alone: a JVM that is not there for long takes half of the CPU.
+os.environ[JVM_OPTIONS] = "-XX:TieredStopAtLevel=1"
 
 # PySpark before 4.2 leaves the sockets of `collect` to the garbage collector.
 _LEFT_OPEN = "ignore:unclosed <socket:ResourceWarning"
 
 
+# Seconds that the soak tests have in all; `.ci/run` sets it to what it has left.
+_SOAK_BUDGET = float(os.environ.get("SLUICE_SOAK_BUDGET", "inf"))
+_BEGAN = time.monotonic()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The modules that take longest go first, so that no process is left alone with one at the end."""
+    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    tests = Counter(_module(item) for item in items)
+    items.sort(
+        key=lambda item: seconds_of(_module(item), tests[_module(item)]) if item in ours else math.inf,
+        reverse=True,
+    )
     if SPARK_VERSION < (4, 2):
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(pytest.mark.filterwarnings(_LEFT_OPEN))
+        for item in ours:
+            item.add_marker(pytest.mark.filterwarnings(_LEFT_OPEN))
+
+
+def _module(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A soak test says how long it takes. One that does not fit into what is left is not started."""
+    mark = item.get_closest_marker("soak")
+    left = _SOAK_BUDGET - (time.monotonic() - _BEGAN)
+    if mark and mark.kwargs["seconds"] > left:
+        pytest.skip(
+            f"no time: it takes some {mark.kwargs['seconds']:.0f} s, and {max(left, 0):.0f} s are left"
+        )
 
 
 @pytest.fixture(scope="session")

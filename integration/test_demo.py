@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -66,13 +67,13 @@ class Running:
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Running]:
-    """The demo with a few seconds of clicks."""
+def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
+    """The demo with so many seconds of clicks."""
     temporary = tmp_path / "t"
     temporary.mkdir()
     mark = uuid.uuid4().hex
     with subprocess.Popen(
-        (sys.executable, "-m", "integration.demo", "--seconds", "5", "--rate", "200"),
+        (sys.executable, "-m", "integration.demo", "--seconds", request.param, "--rate", "200"),
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(temporary), "SLUICE_TEST_MARK": mark},
         stdout=subprocess.PIPE,
@@ -85,12 +86,13 @@ def demo(tmp_path: Path) -> Iterator[Running]:
             process.kill()
 
 
+@pytest.mark.parametrize("demo", ["5"], indirect=True)
 def test_the_demo_proves_its_output_and_leaves_nothing(demo: Running) -> None:
     """It ends by itself with status 0, every click and total accounted for, no process and no file left.
 
     One query reads by fan-out: its consumer is registered, subscribed to every shard and deregistered.
     """
-    output, _ = demo.process.communicate(timeout=180)
+    output, _ = demo.process.communicate(timeout=600)
 
     assert demo.process.returncode == 0, output
     assert "clicks: equal" in output
@@ -101,9 +103,10 @@ def test_the_demo_proves_its_output_and_leaves_nothing(demo: Running) -> None:
     assert demo.left_behind() == []
 
 
+@pytest.mark.parametrize("demo", ["600"], indirect=True)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing(demo: Running, number: signal.Signals) -> None:
-    """Ctrl-C, which reaches every process of the terminal, and a plain kill end it within seconds."""
+    """Ctrl-C, which reaches every process of the terminal, and a plain kill end it."""
     demo.wait_for("putting 200 clicks")
     time.sleep(3)  # in the midst of it
 
@@ -111,7 +114,7 @@ def test_an_interrupted_demo_leaves_nothing(demo: Running, number: signal.Signal
         os.killpg(demo.process.pid, number)
     else:
         demo.process.send_signal(number)
-    output, _ = demo.process.communicate(timeout=60)
+    output, _ = demo.process.communicate(timeout=600)
 
     assert demo.process.returncode == 130, output
     assert "Traceback" not in output
@@ -181,8 +184,11 @@ def test_lag_is_found_in_the_newest_offset(offset: object, found: dict[str, int]
     assert dict(lags(offset)) == found
 
 
-def test_latency_is_the_median_of_late_by_rows() -> None:
+def test_latency_is_the_median_of_late_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches count by their rows; without rows there is none, and what is old is forgotten."""
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("integration.demo.progress.time", clock)
     latency = Latency(seconds=0.2)
     assert latency.p50 is None
 
@@ -191,7 +197,7 @@ def test_latency_is_the_median_of_late_by_rows() -> None:
     latency.add(200, 3)
     assert latency.p50 == 100
 
-    time.sleep(0.25)
+    now[0] += 0.25
     assert latency.p50 is None
 
 
@@ -210,8 +216,8 @@ def test_subscriptions_are_read_from_the_log(streams: Streams, tmp_path: Path) -
         file.write(f"INFO {stream}/b: batches end where its subscription has come to\nhalf a li")
     assert fan_out.state().subscribed == {"a", "b"}
     with log.open("a") as file:
-        file.write(f"ne\nINFO {stream}/a: no subscription has come to where it is; batches end where ")
-        file.write("looks at it say\n")
+        file.write(f"ne\nINFO {stream}/a: no subscription covers its position; batches end where ")
+        file.write("probes find its tip\n")
     assert fan_out.state().subscribed == {"b"}
 
 

@@ -17,7 +17,7 @@ from integration.support.queries import publisher_options
 
 SHARDS = 3
 COUNT = 2000  # four puts' worth
-ARRIVAL = 60.0
+ARRIVAL = 300.0
 
 BOTH = pytest.mark.usefixtures("publisher")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from integration.support.producer import Producer, check_exact
 from integration.support.queries import read_stream, wait_until
 from integration.support.recorder import Recorder
 from integration.support.servers import FaultProxy
-from integration.support.spark import Sessions
+from integration.support.spark import JVM_OPTIONS, Sessions
 
 SHARDS = 4
 OPTIONS = {"consumerName": "reader", "shardsPerTask": "1"}
@@ -37,7 +38,11 @@ def cluster(spark_sessions: Sessions) -> Iterator[str]:
 
 @pytest.fixture
 def spark(make_spark: Callable[..., SparkSession], cluster: str) -> SparkSession:
-    return make_spark({"spark.executor.memory": "512m"}, master=cluster)
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": os.environ[JVM_OPTIONS],
+    }
+    return make_spark(settings, master=cluster)
 
 
 @pytest.fixture
@@ -67,7 +72,7 @@ def test_an_agent_on_each_worker_host(
     frame = read_stream(spark, ministack_faults.endpoint, producer.stream, fanOutAgent="workers", **OPTIONS)
     query = recorder.start(frame)
     with producer.putting():
-        wait_until(lambda: len(on_workers()) == len(HOSTS), "an agent on each host", timeout=120)
+        wait_until(lambda: len(on_workers()) == len(HOSTS), "an agent on each host")
         wait_until_pushed(recorder, ministack_faults)
         killed = on_workers()[0]
         kill(killed)

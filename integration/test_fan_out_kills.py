@@ -28,14 +28,15 @@ from integration.support.fan_out import (
 from integration.support.kinesis import Streams
 from integration.support.processes import marked_processes
 from integration.support.producer import Producer, check_exact
-from integration.support.queries import read_stream, wait_until
+from integration.support.queries import WAIT, read_stream, wait_until
 from integration.support.recorder import Recorder
 from integration.support.replay_driver import HALF, DriverPlan
 from integration.support.servers import FaultProxy
 from integration.support.spark import Sessions
 
 OPTIONS = {"consumerName": "reader"}
-KILLS = 3
+# As often as it takes to see that the second time is as good as the first, and more often in a soak.
+KILLS = pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.soak(seconds=120))])
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +59,9 @@ def producer(streams: Streams, stream: str) -> Producer:
     return made
 
 
+@KILLS
 def test_an_agent_that_is_killed(
-    spark: SparkSession, ministack_faults: FaultProxy, producer: Producer, checkpoint: str
+    spark: SparkSession, ministack_faults: FaultProxy, producer: Producer, checkpoint: str, kills: int
 ) -> None:
     """SIGKILL in mid-stream, again and again: another agent takes its place, records are pushed again, and
     each comes once. The last agent deregisters the consumer that the first one read with.
@@ -70,7 +72,7 @@ def test_an_agent_that_is_killed(
     query = recorder.start(read_stream(spark, ministack_faults.endpoint, stream, **OPTIONS))
     killed: list[int] = []
     with producer.putting():
-        for _ in range(KILLS):
+        for _ in range(kills):
             wait_until_pushed(recorder, ministack_faults)
             (agent,) = agents()
             kill(agent)
@@ -83,13 +85,14 @@ def test_an_agent_that_is_killed(
     wait_for_no_agents()
 
     check_exact(recorder, producer)
-    assert len(set(killed)) == KILLS
+    assert len(set(killed)) == kills
     assert consumers(streams, stream) == []
-    print(f"\nagents: {KILLS} kills, {producer.count} records, {len(recorder.batches)} batches, all once")
+    print(f"\nagents: {kills} kills, {producer.count} records, {len(recorder.batches)} batches, all once")
 
 
+@KILLS
 def test_an_agent_that_is_killed_in_the_middle_of_a_batch(
-    spark: SparkSession, ministack_faults: FaultProxy, producer: Producer, checkpoint: str
+    spark: SparkSession, ministack_faults: FaultProxy, producer: Producer, checkpoint: str, kills: int
 ) -> None:
     """When a batch has been planned from what an agent has, and that agent is dead before a task gets to
     it: the task reads the same range by polling.
@@ -110,10 +113,10 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_batch(
     recorder.intervene = kill_agent
     query = recorder.start(read_stream(spark, ministack_faults.endpoint, producer.stream, **OPTIONS))
     with producer.putting():
-        for kills in range(1, KILLS + 1):
+        for number in range(1, kills + 1):
             wait_until_pushed(recorder, ministack_faults)
             armed.set()
-            wait_until(lambda wanted=kills: len(set(killed)) == wanted, "the kill")  # type: ignore[misc]
+            wait_until(lambda wanted=number: len(set(killed)) == wanted, "the kill")  # type: ignore[misc]
             wait_for_agent(other_than=killed[-1])
     recorder.wait_for(query, producer.count)
     query.stop()
@@ -121,8 +124,9 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_batch(
     check_exact(recorder, producer)
 
 
+@KILLS
 def test_python_workers_that_are_killed(
-    make_spark: Callable[..., SparkSession], producer: Producer, streams: Streams, checkpoint: str
+    make_spark: Callable[..., SparkSession], producer: Producer, streams: Streams, checkpoint: str, kills: int
 ) -> None:
     """SIGKILL for the workers that read, in the middle of batches: their tasks are tried again, from what
     the agent still has.
@@ -135,11 +139,11 @@ def test_python_workers_that_are_killed(
     query = recorder.start(read_stream(spark, streams.endpoint, producer.stream, **OPTIONS))
     with producer.putting():
         planning = parent_of(wait_for_agent())
-        for _ in range(KILLS):
+        for _ in range(kills):
             read = len(recorder.rows)
             recorder.wait_for(query, read + 100)
             busy.clear()
-            assert busy.wait(60)
+            assert busy.wait(WAIT)
             victims = [each for each in workers() if each != planning]
             for worker in victims:
                 kill(worker)
@@ -147,7 +151,7 @@ def test_python_workers_that_are_killed(
     recorder.wait_for(query, producer.count)
     query.stop()
 
-    assert len(killed) >= KILLS
+    assert len(killed) >= kills
     check_exact(recorder, producer)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from integration.support.kinesis import Streams
 from integration.support.paths import ROOT
+from integration.support.spark import JVM_OPTIONS
 
 FIRST_SCREEN = 2  # blocks: the source, the sink
 
@@ -36,12 +37,12 @@ def test_the_first_screen_works_as_printed(streams: Streams, tmp_path: Path) -> 
         env={
             **os.environ,
             "AWS_ENDPOINT_URL_KINESIS": streams.endpoint,
-            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={tmp_path}",
+            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={tmp_path} {os.environ[JVM_OPTIONS]}",
         },
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=600,
     )
 
     assert done.returncode == 0, done.stderr[-3000:]

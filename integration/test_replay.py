@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import threading
@@ -92,21 +93,23 @@ def drivers() -> Iterator[list[Driver]]:
         yield started
 
 
+@pytest.mark.parametrize("at_random", [0, pytest.param(5, marks=pytest.mark.soak(seconds=150))])
+@pytest.mark.usefixtures("publisher")
 def test_a_killed_driver_reads_the_same_batches_again(
-    streams: Streams, tmp_path: Path, drivers: list[Driver], publisher: str
+    streams: Streams, tmp_path: Path, drivers: list[Driver], at_random: int
 ) -> None:
     """A query is killed with SIGKILL at any moment of a batch and started again from its checkpoint, while
     records keep coming. It gets the same rows for the same batch id, in the same order in each shard, and
     all batches together hold every record exactly once.
     """
+    chosen = random.Random(SEED)
     stream = streams.create(SHARDS)
     producer = Producer(streams, stream)
     producer.put(BACKLOG)
     plan = DriverPlan(0, streams.endpoint, stream, str(tmp_path), {**publisher_options(), **OPTIONS})
     plan.output.mkdir()
-    moments = [(2, HALF), (4, WRITTEN)]  # and once at random
-    if publisher == "polling":  # once is enough: nothing has been read yet, so how does not matter
-        moments.append((4, BEFORE))
+    moments = [(2, HALF), (4, WRITTEN), (4, BEFORE)]
+    attempts = itertools.count(len(moments))
 
     with producer.putting():
         for attempt, (batch, moment) in enumerate(moments):
@@ -115,16 +118,18 @@ def test_a_killed_driver_reads_the_same_batches_again(
             driver.wait_for(f"reached {moment} of batch ")
             driver.kill()
             producer.put(MEANWHILE)  # a batch that is logged must not take in what comes later
-        at_random = Driver(replace(plan, attempt=len(moments)))
-        drivers.append(at_random)
-        newest = max(Outcome.of(plan.output).whole)
-        at_random.wait_until(
-            lambda: max(Outcome.of(plan.output).whole) > newest, "the batches after the last kill"
-        )
-        time.sleep(random.Random(SEED).uniform(0.1, 1.0))
-        at_random.kill()
+        for _ in range(at_random):
+            driver = Driver(replace(plan, attempt=next(attempts)))
+            drivers.append(driver)
+            newest = max(Outcome.of(plan.output).whole)
+            driver.wait_until(
+                lambda newest=newest: max(Outcome.of(plan.output).whole) > newest,  # type: ignore[misc]
+                "the batches after the last kill",
+            )
+            time.sleep(chosen.uniform(0.1, 1.0))
+            driver.kill()
     producer.put(MEANWHILE)
-    last = Driver(replace(plan, attempt=len(moments) + 1))
+    last = Driver(replace(plan, attempt=next(attempts)))
     drivers.append(last)
     last.wait_until(lambda: len(Outcome.of(plan.output).rows) >= len(producer.expected), "all that was put")
     last.end()
@@ -135,8 +140,8 @@ def test_a_killed_driver_reads_the_same_batches_again(
     replayed = outcome.replayed()
     assert {2, 4} <= set(replayed)
     print(
-        f"\nreplay: {len(moments) + 1} kills, {len(outcome.whole)} batches, {len(replayed)} read more than "
-        f"once, {len(outcome.rows)} rows, all of them once"
+        f"\nreplay: {len(moments) + at_random} kills, {len(outcome.whole)} batches, {len(replayed)} read "
+        f"more than once, {len(outcome.rows)} rows, all of them once"
     )
 
 

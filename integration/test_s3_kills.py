@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from integration.support import s3_process, servers
-from integration.support.drivers import Driver, started_drivers
+from integration.support.drivers import TIMEOUT, Driver, started_drivers
 from integration.support.holding_proxy import AFTER, BEFORE, LATE, PASSED, HoldingProxy, Trap
 from integration.support.s3 import Lake
 from integration.support.s3_driver import S3DriverPlan
@@ -25,9 +25,6 @@ from integration.support.servers import Server
 
 SEED = 20261121
 ROWS = 300  # of an epoch
-BUDGET = 15.0  # seconds, for the kills of whole drivers on one server
-AT_LEAST = 2
-AT_RANDOM = 10  # kills at any time, beside those at the steps
 
 # Between write and note, note and complete, complete and manifest, manifest and Spark's own commit.
 STEPS = ("create", "part", "look", "note", "complete", "manifest", "sweep", "settle", "forget")
@@ -84,9 +81,10 @@ def points(chosen: random.Random) -> Iterator[Trap]:
         yield from (Trap(step, phase, chosen.randrange(4)) for step, phase in others)
 
 
+@pytest.mark.parametrize("at_random", [2, pytest.param(50, marks=pytest.mark.soak(seconds=150))])
 @pytest.mark.parametrize(("name", "file_format"), [("ministack", "parquet"), ("moto", "jsonl")])
 def test_killed_at_every_step(
-    moto: Server, second_s3: Server, tmp_path: Path, name: str, file_format: str
+    moto: Server, second_s3: Server, tmp_path: Path, name: str, file_format: str, *, at_random: int
 ) -> None:
     """The same calls from a process without Spark, which can be killed often: at every step, with the request
     lost, its answer lost, the request arriving late or all being well, half of them on each server; and at
@@ -103,7 +101,7 @@ def test_killed_at_every_step(
     ]
     chosen.shuffle(every)
     half = slice(len(every) // 2) if name == "moto" else slice(len(every) // 2, None)
-    traps: list[Trap | None] = [*every[half], *[None] * AT_RANDOM]
+    traps: list[Trap | None] = [*every[half], *[None] * at_random]
     chosen.shuffle(traps)
     replayed = 0
     with HoldingProxy(lake.endpoint).running() as proxy:
@@ -119,12 +117,12 @@ def test_killed_at_every_step(
             process = processes.Process(target=s3_process.run, args=arguments)
             process.start()
             if trap is not None:
-                assert trap.reached.wait(60), trap
+                assert trap.reached.wait(TIMEOUT), trap
             elif not is_last:
                 time.sleep(chosen.uniform(0.0, 1.0))
             if not is_last:
                 process.kill()
-            process.join(60)
+            process.join(TIMEOUT)
             if trap is not None:
                 trap.release()
             found = committed(lake)
@@ -136,15 +134,25 @@ def test_killed_at_every_step(
     assert committed(lake) == Counter(range(batches * 2 * s3_process.ROWS))
     lake.check_nothing_else()
     print(
-        f"\n{name}, {file_format}: {len(traps)} kills, {AT_RANDOM} of them at random; {replayed} batches "
+        f"\n{name}, {file_format}: {len(traps)} kills, {at_random} of them at random; {replayed} batches "
         f"came again after their manifest; {batches} batches, {batches * 2 * s3_process.ROWS} rows sent, "
         f"{committed(lake).total()} read, all of them once"
     )
 
 
-@pytest.mark.parametrize(("name", "file_format"), [("moto", "parquet"), ("ministack", "jsonl")])
+LONG = pytest.mark.soak(seconds=200)
+
+
+@pytest.mark.parametrize(
+    ("name", "file_format", "kills"),
+    [
+        ("moto", "parquet", 2),
+        pytest.param("moto", "parquet", 10, marks=LONG),
+        pytest.param("ministack", "jsonl", 10, marks=LONG),
+    ],
+)
 def test_a_killed_driver_writes_every_row_once(
-    moto: Server, second_s3: Server, tmp_path: Path, name: str, file_format: str
+    moto: Server, second_s3: Server, tmp_path: Path, name: str, file_format: str, *, kills: int
 ) -> None:
     """At every moment the rows that count are those of whole epochs, none twice; in the end all are there,
     and nothing else is left in the bucket.
@@ -172,8 +180,7 @@ def test_a_killed_driver_writes_every_row_once(
 
         following = start()
         traps = points(chosen)
-        began = time.monotonic()
-        while time.monotonic() - began < BUDGET or len(killed) < AT_LEAST:
+        while len(killed) < kills:
             # While one runs to its death the next one warms up.
             driver, following = following, start()
             trap = next(traps)

@@ -1,12 +1,5 @@
-"""Hypothesis looks for new examples at every run, but where a run decides what is accepted: there it
-repeats itself, so that a change is not turned down for a fault it has not brought."""
+"""What the tests of `integration` have, too: one profile of Hypothesis, and lines that say what is left."""
 
-from __future__ import annotations
+from integration.support.run_plugin import pytest_configure
 
-import os
-
-from hypothesis import settings
-
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+__all__ = ["pytest_configure"]

@@ -127,7 +127,7 @@ class Measured:
 
 def measure(name: str, options: Mapping[str, str], seconds: float) -> Measured:
     """Writes for `seconds` with more to write than the destination takes."""
-    setup = read_sink({"destination": f"{__name__}:Shards", "rateLimiting": name, **options})
+    setup: Any = read_sink({"destination": f"{__name__}:Shards", "rateLimiting": name, **options})
     destination: Any = setup.destination
     strategy: Any = setup.create_strategy()
     writer = AsyncSinkWriter(destination, setup.config, strategy)

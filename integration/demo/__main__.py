@@ -36,8 +36,8 @@ SPARK_LOG = "spark.log"
 # Each refresh asks the JVM for every report that it keeps: as many as come in some seconds will do.
 SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "40"}
 PAUSE = 0.5
-WARM_UP_TIMEOUT = 60.0
-DRAIN_TIMEOUT = 40.0  # for what is still on its way when the producer is done
+WARM_UP_TIMEOUT = 180.0
+DRAIN_TIMEOUT = 180.0  # for what is still on its way when the producer is done
 SETTLE = 1.5  # after the last record expected: one too many would come now
 INTERRUPTED = 130
 

@@ -8,30 +8,34 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pyspark
-
 from integration.support.queries import wait_until
 from integration.support.servers import LOOPBACK, free_port, leashed
+from integration.support.spark import JVM_OPTIONS
 
 __all__ = ["HOSTS", "standalone_cluster"]
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 _CORES = "2"
 _MEMORY = "1g"
-_START = 60.0
+_START = 300.0
 
 
 @contextlib.contextmanager
 def standalone_cluster(hosts: Sequence[str] = HOSTS) -> Iterator[str]:
     """The URL of a master with one worker at each address; all of it ends with the ``with`` block."""
-    home = Path(pyspark.__file__).parent
+    home = Path(os.environ["SPARK_HOME"])
     master = f"spark://{LOOPBACK}:{free_port()}"
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-cluster-")))
 
         def run(name: str, host: str, ready: str, *arguments: str) -> None:
             log = f"{name}.log"
-            settings = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": host, "SPARK_CONF_DIR": str(directory)}
+            settings = {
+                "SPARK_HOME": str(home),
+                "SPARK_LOCAL_IP": host,
+                "SPARK_CONF_DIR": str(directory),
+                "SPARK_DAEMON_JAVA_OPTS": os.environ.get(JVM_OPTIONS, ""),
+            }
             command = (str(home / "bin" / "spark-class"), *arguments)
             process = stack.enter_context(leashed(command, directory, settings=settings, log=log))
 

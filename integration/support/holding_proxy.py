@@ -22,7 +22,7 @@ AFTER = "after"  # it does, and its answer never comes back
 LATE = "late"  # it reaches the server when its sender is dead
 PASSED = "passed"  # it is answered as ever; the trap only tells
 
-_TIMEOUT = 60.0
+_TIMEOUT = 300.0
 
 
 def step_of(method: str, target: str) -> str:

@@ -45,7 +45,7 @@ def java_home(environment: Mapping[str, str] = os.environ, *, newest: int | None
 def java_version(java: Path) -> int:
     """The major version, 0 where it does not even run (macOS has a java that only says where to get one)."""
     try:
-        answer = subprocess.run((java, "-version"), capture_output=True, text=True, check=True, timeout=60)
+        answer = subprocess.run((java, "-version"), capture_output=True, text=True, check=True, timeout=180)
     except (OSError, subprocess.SubprocessError):
         return 0
     match = _VERSION.search(answer.stderr + answer.stdout)
@@ -53,7 +53,7 @@ def java_version(java: Path) -> int:
 
 
 def _runs(java: Path, *arguments: str) -> bool:
-    return subprocess.run((java, *arguments), capture_output=True, check=False, timeout=60).returncode == 0
+    return subprocess.run((java, *arguments), capture_output=True, check=False, timeout=180).returncode == 0
 
 
 def shim(java: Path) -> Path:

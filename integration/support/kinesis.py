@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["REGION", "Put", "Stored", "Streams", "kinesis_client"]
 
 REGION = "us-east-1"
-WAIT = 30.0
+WAIT = 180.0
 PUT_AT_ONCE = 500
 
 
@@ -50,7 +50,7 @@ def kinesis_client(endpoint: str, region: str = REGION) -> KinesisClient:
         region_name=region,
         aws_access_key_id="test",
         aws_secret_access_key="test",  # noqa: S106 - emulators take anything
-        config=Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 5}),
+        config=Config(connect_timeout=30, read_timeout=120, retries={"total_max_attempts": 5}),
     )
 
 

@@ -12,7 +12,7 @@ from integration.support.recorder import Recorder
 
 __all__ = ["Producer", "check_exact"]
 
-_JOIN_TIMEOUT = 60.0
+_JOIN_TIMEOUT = 300.0
 _KEYS = 53
 
 

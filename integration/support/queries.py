@@ -28,7 +28,7 @@ __all__ = [
     "wait_until",
 ]
 
-WAIT = 60.0
+WAIT = 300.0  # only what is broken takes as long, however busy the machine is
 
 PUBLISHERS: dict[str, dict[str, str]] = {"polling": {}, "efo": {"consumerName": "tests"}}
 """The two ways in which the source gets records, and the options that choose each."""
@@ -142,4 +142,4 @@ def wait_until(condition: Callable[[], object], what: str, *, timeout: float = W
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"waited {timeout:g} s for {what}")
-        time.sleep(0.05)
+        time.sleep(0.1)

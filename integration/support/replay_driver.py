@@ -121,7 +121,7 @@ def main() -> None:
 def _wait_for_end(closed: threading.Event) -> None:
     sys.stdin.read()
     closed.set()
-    time.sleep(30)  # ends by itself in less, unless it stands still
+    time.sleep(120)  # ends by itself in less, unless it stands still
     os._exit(1)
 
 

@@ -65,7 +65,7 @@ def _wait_for_end(closed: threading.Event) -> None:
     sys.stdin.read()
     if not closed.is_set():
         closed.set()
-        threading.Event().wait(30)  # ends by itself in less
+        threading.Event().wait(120)  # ends by itself in less
         os._exit(1)
 
 

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 LOOPBACK = "127.0.0.1"
-READY_TIMEOUT = 60.0
+READY_TIMEOUT = 180.0
 PORT_ATTEMPTS = 3  # another process may take a free port before the server does
 OLDEST_NODE = 18
 LEASH = Path(__file__).with_name("leash.py")
@@ -132,7 +132,7 @@ class FaultProxy:
             headers={"Content-Type": "application/json"},
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=10) as answer:
+        with opener.open(request, timeout=120) as answer:
             content: bytes = answer.read()
             return content
 
@@ -286,7 +286,7 @@ def _ready(process: subprocess.Popen[bytes], port: int) -> bool:
 
 def _answers(port: int) -> bool:
     """Whether something there speaks HTTP: an open socket alone may belong to a server half started."""
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=30)
     try:
         connection.request("GET", "/")
         connection.getresponse().read()
@@ -335,7 +335,7 @@ def _node() -> tuple[str, tuple[str, ...]]:
 def _node_version(node: str) -> int:
     """The major version, 0 where it does not even run."""
     try:
-        answer = subprocess.run((node, "--version"), capture_output=True, text=True, check=True, timeout=30)
+        answer = subprocess.run((node, "--version"), capture_output=True, text=True, check=True, timeout=120)
         return int(answer.stdout.strip().lstrip("v").split(".")[0])
     except (OSError, subprocess.SubprocessError, ValueError):
         return 0

@@ -67,11 +67,11 @@ class FilesDestination:
 
 
 class Hanging(FilesDestination):
-    """Notes its process, and does not answer for a minute."""
+    """Notes its process, and does not answer for as long as any test waits."""
 
     def submit(self, entries: Sequence[str]) -> SubmitResult[str]:
         import os  # noqa: PLC0415
 
         (self.directory / f"pid-{os.getpid()}").touch()
-        time.sleep(60.0)
+        time.sleep(900.0)
         return super().submit(entries)
