@@ -120,11 +120,11 @@ class FakeStream:
 
     def read_by_source(self) -> list[User]:
         """All user records as ``kinesis-efo`` reads them: shard by shard, parents first."""
-        return [
-            User(user.partition_key, user.data)
-            for entry, hash_range in self._by_shard()
-            for user in deaggregate(Record("1", 0, entry.partition_key, entry.data), hash_range)
-        ]
+        found: list[User] = []
+        for entry, hash_range in self._by_shard():
+            users = deaggregate(Record("1", 0, entry.partition_key, entry.data), hash_range)
+            found += map(User, users.partition_keys, users.data)
+        return found
 
     def read_by_client_library(self) -> list[User]:
         """All user records as the KCL's ``AggregatorUtil`` reads them.

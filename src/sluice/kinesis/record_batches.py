@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.instants import MICROS_PER_SECOND
-from sluice.kinesis.kpl.deaggregator import UserRecord, deaggregate
+from sluice.kinesis.kpl.deaggregator import UserRecords, deaggregate
 from sluice.kinesis.kpl.format import MAGIC
 from sluice.source.offsets import After, Position, SplitRange
 from sluice.source.stream_log import AnyRecord
@@ -46,7 +48,11 @@ _LONG = 2 * 2**10
 fast at 10 KiB."""
 
 _BATCH_ROWS = 50_000
-"""The most user records in a batch: unpacked keys may take far more room than packed ones."""
+"""The most user records in a batch. Each has a sequence number and the names of its stream and shard, too."""
+
+_UNPACKED_BYTES = 16 * 2**20
+"""The most data and partition keys of user records in a batch, unless it has a single row. An aggregated
+record has each key once and its rows have it each, so its rows may be a thousand times as large."""
 
 _Piece = tuple[SplitRange, Sequence[AnyRecord]]
 
@@ -121,25 +127,97 @@ def _binary(values: Sequence[bytes]) -> pa.Array:
 
 
 def _unpacked(split_range: SplitRange, records: Sequence[AnyRecord]) -> Iterator[pa.RecordBatch]:
-    users: list[UserRecord] = []
+    rows = _UnpackedRows(split_range)
     for record in records:
-        users += _in_range(split_range, record)
-        if len(users) >= _BATCH_ROWS:
-            yield _unpacked_batch(split_range, users)
-            users = []
-    if users:
-        yield _unpacked_batch(split_range, users)
+        users = _in_range(split_range, record)
+        sizes = {key: len(key.encode()) for key in set(users.partition_keys)}
+        key_sizes = map(sizes.__getitem__, users.partition_keys)
+        ends = list(accumulate(map(operator.add, map(len, users.data), key_sizes), initial=0))
+        start = 0
+        while start < len(users.data):
+            stop = rows.add(record, users, ends, start)
+            if stop < len(users.data):
+                yield rows.take()
+            start = stop
+    if rows.count:
+        yield rows.take()
 
 
-def _in_range(split_range: SplitRange, record: AnyRecord) -> list[UserRecord]:
+class _UnpackedRows:
+    """The rows of the next record batch of a range.
+
+    Attributes:
+        count: rows so far.
+    """
+
+    def __init__(self, split_range: SplitRange) -> None:
+        self._split_range = split_range
+        self._clear()
+
+    def _clear(self) -> None:
+        self.count = 0
+        self._size = 0
+        self._data: list[bytes] = []
+        self._keys: list[str] = []
+        self._numbers: list[str] = []
+        self._places: list[int] = []
+        self._arrivals: list[int] = []
+
+    def add(self, record: AnyRecord, users: UserRecords, ends: Sequence[int], start: int) -> int:
+        """Adds user records until the batch is full. An empty batch takes at least one, of any size.
+
+        Args:
+            record: the record that holds them.
+            users: all its user records.
+            ends: the bytes of data and partition keys before each user record, and of all.
+            start: the index of the first user record to add.
+
+        Returns:
+            The index of the first user record that was not added.
+        """
+        most = ends[start] + _UNPACKED_BYTES - self._size
+        stop = min(start + _BATCH_ROWS - self.count, bisect_right(ends, most, start) - 1)
+        if stop <= start:
+            if self.count:
+                return start
+            stop = start + 1
+        part = slice(start, stop)
+        self._data += users.data[part]
+        self._keys += users.partition_keys[part]
+        self._places += users.places[part]
+        self._numbers += repeat(record.sequence_number, stop - start)
+        self._arrivals += repeat(record.arrival, stop - start)
+        self._size += ends[stop] - ends[start]
+        self.count += stop - start
+        return stop
+
+    def take(self) -> pa.RecordBatch:
+        """The rows as a record batch. The next one begins."""
+        batch = pa.RecordBatch.from_arrays(
+            [
+                pa.array(self._data, pa.binary()),
+                pa.array(self._keys, pa.string()),
+                pa.array(self._numbers, pa.string()),
+                pa.array(self._places, pa.int64()),
+                pa.array(self._arrivals, _MICROSECONDS),
+                *_names([(self._split_range, self.count)]),
+            ],
+            schema=ARROW_SCHEMA,
+        )
+        self._clear()
+        return batch
+
+
+def _in_range(split_range: SplitRange, record: AnyRecord) -> UserRecords:
     """The user records in `record` that are in the range."""
     users = deaggregate(record, split_range.hash_range, split_range.split)
-    first, last = _place_of(split_range.start, record), _place_of(split_range.end, record)
-    if first is not None:
-        users = [user for user in users if user.sub_sequence_number > first]
-    if last is not None:
-        users = [user for user in users if user.sub_sequence_number <= last]
-    return users
+    after, last = _place_of(split_range.start, record), _place_of(split_range.end, record)
+    if after is None and last is None:
+        return users
+    start = 0 if after is None else bisect_right(users.places, after)
+    stop = len(users.places) if last is None else bisect_right(users.places, last)
+    places, keys, data, hash_keys = users
+    return UserRecords(places[start:stop], keys[start:stop], data[start:stop], hash_keys[start:stop])
 
 
 def _place_of(position: Position, record: AnyRecord) -> int | None:
@@ -147,21 +225,6 @@ def _place_of(position: Position, record: AnyRecord) -> int | None:
     if not isinstance(position, After) or position.sub is None:
         return None
     return position.sub if position.sequence == int(record.sequence_number) else None
-
-
-def _unpacked_batch(split_range: SplitRange, users: Sequence[UserRecord]) -> pa.RecordBatch:
-    numbers, subs, arrivals, keys, data, _ = zip(*users, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(data, pa.binary()),
-            pa.array(keys, pa.string()),
-            pa.array(numbers, pa.string()),
-            pa.array(subs, pa.int64()),
-            pa.array(arrivals, pa.timestamp("us", tz="UTC")),
-            *_names([(split_range, len(users))]),
-        ],
-        schema=ARROW_SCHEMA,
-    )
 
 
 def _names(counts: Sequence[tuple[SplitRange, int]]) -> Iterator[pa.Array]:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import itertools
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.kinesis.kpl import deaggregator
-from sluice.kinesis.kpl.deaggregator import UserRecord, deaggregate
+from sluice.kinesis.kpl.deaggregator import deaggregate
 from sluice.kinesis.kpl.format import MAGIC
 from sluice.source.stream_log import Record
 
@@ -24,6 +24,20 @@ ALL = (0, 2**128 - 1)
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 HASH_KEYS = st.integers(0, 2**128 - 1).map(str)
 USERS = st.lists(st.tuples(KEYS, st.binary(max_size=300), st.none() | HASH_KEYS), min_size=1, max_size=30)
+
+
+class UserRecord(NamedTuple):
+    place: int
+    partition_key: str
+    data: bytes
+    hash_key: str | None = None
+
+
+def users_in(
+    record: Record, hash_range: tuple[int, int] | None, shard: object = "a shard"
+) -> list[UserRecord]:
+    """The user records, one by one."""
+    return list(map(UserRecord._make, zip(*deaggregate(record, hash_range, shard), strict=True)))
 
 
 def whole(data: bytes, partition_key: str = "p") -> Record:
@@ -75,9 +89,8 @@ def vendor_view(data: bytes) -> list[tuple[int, str, bytes]]:
 @given(USERS)
 def test_what_the_vendor_packs_is_unpacked(users: list[tuple[str, bytes, str | None]]) -> None:
     """All user records with place, keys and data, in order."""
-    assert deaggregate(whole(packed(users)), ALL) == [
-        UserRecord("4242", sub, 1_700_000_000_000_000, key, data, hash_key)
-        for sub, (key, data, hash_key) in enumerate(users)
+    assert users_in(whole(packed(users)), ALL) == [
+        UserRecord(sub, key, data, hash_key) for sub, (key, data, hash_key) in enumerate(users)
     ]
 
 
@@ -88,8 +101,8 @@ def test_the_vendors_aggregator_and_ours_agree(users: list[tuple[str, bytes]]) -
     for key, data in users:
         aggregator.add_user_record(key, data)
     _, _, data = aggregator.clear_and_get().get_contents()
-    ours = deaggregate(whole(data), ALL)
-    assert [(user.sub_sequence_number, user.partition_key, user.data) for user in ours] == vendor_view(data)
+    ours = users_in(whole(data), ALL)
+    assert [(user.place, user.partition_key, user.data) for user in ours] == vendor_view(data)
     assert len(ours) == len(users)
 
 
@@ -101,14 +114,14 @@ def test_a_damaged_record_is_returned_as_it_is(
     good = packed(users)
     at = data.draw(st.integers(len(MAGIC), len(good) - 1))
     bad = good[:at] + bytes([good[at] ^ (1 << data.draw(st.integers(0, 7)))]) + good[at + 1 :]
-    assert [user.data for user in deaggregate(whole(bad), ALL)] == [bad]
+    assert [user.data for user in users_in(whole(bad), ALL)] == [bad]
     assert vendor_view(bad) == [(0, "p", bad)]
 
 
 @given(st.binary(max_size=60).map(sealed))
 def test_noise_under_a_good_checksum_never_raises(data: bytes) -> None:
     """Either the user records of the message, or the record as it is."""
-    found = deaggregate(whole(data), ALL)
+    found = users_in(whole(data), ALL)
     assert all(user.data == data for user in found) or all(len(user.data) < len(data) for user in found)
 
 
@@ -120,7 +133,7 @@ def test_a_cut_message_under_a_good_checksum_is_never_partly_dropped(
     message = packed(users)[len(MAGIC) : -16]
     last = AggregatedRecord.FromString(message).records[-1].ByteSize()
     cut = sealed(message[: -data.draw(st.integers(1, last))])
-    assert [user.data for user in deaggregate(whole(cut), ALL)] == [cut]
+    assert [user.data for user in users_in(whole(cut), ALL)] == [cut]
 
 
 def record_field(number: int, value: bytes) -> bytes:
@@ -153,7 +166,7 @@ def test_why_a_message_is_refused(message: bytes, why: str, caplog: pytest.LogCa
     """The log says how the message is malformed, and the row gets the record as it is."""
     deaggregator._damaged = iter([1])  # type: ignore[assignment]
     with caplog.at_level(logging.WARNING):
-        users = deaggregate(whole(sealed(message)), ALL, "clicks/shardId-7")
+        users = users_in(whole(sealed(message)), ALL, "clicks/shardId-7")
     assert [user.data for user in users] == [sealed(message)]
     assert why in caplog.text
     assert "clicks/shardId-7: record 4242 " in caplog.text
@@ -164,14 +177,14 @@ def test_a_flood_of_damage_does_not_flood_the_log(caplog: pytest.LogCaptureFixtu
     deaggregator._damaged = itertools.count(1)
     with caplog.at_level(logging.WARNING):
         for _ in range(1000):
-            deaggregate(whole(MAGIC + b"x" * 20), ALL)
+            users_in(whole(MAGIC + b"x" * 20), ALL)
     assert len(caplog.records) == 10
 
 
 @pytest.mark.parametrize("data", [b"", b"plain", MAGIC, MAGIC + b"x" * 16, MAGIC[:3]])
 def test_plain_data_is_passed_on(data: bytes) -> None:
     """Also data too short for a message; the place is 0."""
-    assert deaggregate(whole(data), ALL) == [UserRecord("4242", 0, 1_700_000_000_000_000, "p", data, None)]
+    assert users_in(whole(data), ALL) == [UserRecord(0, "p", data)]
 
 
 def test_unknown_fields_are_skipped() -> None:
@@ -184,7 +197,7 @@ def test_unknown_fields_are_skipped() -> None:
         + b"\x319bytes..\x38\x96\x01"
     )
     message = record_field(1, b"k") + record_field(3, inner) + b"\x4d1234" + record_field(15, b"later")
-    assert [(user.partition_key, user.data) for user in deaggregate(whole(sealed(message)), ALL)] == [
+    assert [(user.partition_key, user.data) for user in users_in(whole(sealed(message)), ALL)] == [
         ("k", b"d")
     ]
 
@@ -195,8 +208,8 @@ def test_long_data_and_tables_of_many_keys() -> None:
         (f"key-{n}", bytes([n % 256]) * 500, None) for n in range(300)
     ]
     users.append(("long", b"x" * 40_000, None))
-    found = deaggregate(whole(packed(users)), ALL)
-    assert [(user.partition_key, user.data, user.explicit_hash_key) for user in found] == users
+    found = users_in(whole(packed(users)), ALL)
+    assert [(user.partition_key, user.data, user.hash_key) for user in found] == users
 
 
 # --- user records in the wrong shard ------------------------------------------------------------------
@@ -206,10 +219,7 @@ LOWER, UPPER = (0, MIDDLE - 1), (MIDDLE, 2**128 - 1)
 
 
 def placed(data: bytes, hash_range: tuple[int, int], partition_key: str) -> list[tuple[int, str]]:
-    return [
-        (user.sub_sequence_number, user.partition_key)
-        for user in deaggregate(whole(data, partition_key), hash_range)
-    ]
+    return [(user.place, user.partition_key) for user in users_in(whole(data, partition_key), hash_range)]
 
 
 def test_records_that_the_producer_library_sends_again_are_left_out() -> None:
@@ -238,7 +248,7 @@ def test_other_producers_lose_nothing() -> None:
     """They send no user record again, so all are kept in any shard."""
     data = packed([("x", b"1", "0"), ("y", b"2", str(MIDDLE))])
     assert placed(data, UPPER, "x") == [(0, "x"), (1, "y")]
-    assert len(deaggregate(whole(data, "a"), None)) == 2
+    assert len(users_in(whole(data, "a"), None)) == 2
 
 
 def test_nothing_is_lost_where_the_producer_is_unknown() -> None:
@@ -259,7 +269,7 @@ def test_nothing_is_lost_of_the_vendors_aggregator_for_other_languages(
         aggregator.add_user_record(*user)
     key, _, data = aggregator.clear_and_get().get_contents()
     for hash_range in (LOWER, UPPER, (7, 7)):
-        assert len(deaggregate(whole(data, key), hash_range)) == len(users)
+        assert len(users_in(whole(data, key), hash_range)) == len(users)
 
 
 def test_user_records_keep_their_places() -> None:
@@ -282,7 +292,7 @@ def test_the_order_of_fields_does_not_matter(users: list[tuple[str, bytes, str |
         raw += AggregatedRecord(records=[]).SerializeToString() + b"\x1a" + _varint(len(inner)) + inner
     del message.records[:]
     shuffled = sealed(raw + message.SerializeToString())
-    assert deaggregate(whole(shuffled), ALL) == deaggregate(whole(packed(users)), ALL)
+    assert users_in(whole(shuffled), ALL) == users_in(whole(packed(users)), ALL)
 
 
 def _varint(value: int) -> bytes:
@@ -292,7 +302,7 @@ def _varint(value: int) -> bytes:
 def test_a_hash_key_that_is_no_number_leaves_the_record_as_it_is() -> None:
     """Its shard is unknown."""
     data = packed([("x", b"1", "zero")])
-    assert [user.data for user in deaggregate(whole(data, "a"), ALL)] == [data]
+    assert [user.data for user in users_in(whole(data, "a"), ALL)] == [data]
 
 
 def test_the_vendors_library_is_what_we_compare_with() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -20,32 +21,40 @@ from sluice.kinesis.kpl.format import (
 )
 from sluice.source.stream_log import AnyRecord
 
-__all__ = ["Unpacked", "UserRecord", "deaggregate", "hash_key", "unpack"]
+__all__ = ["Unpacked", "UserRecords", "deaggregate", "hash_key", "unpack"]
 
 _log = logging.getLogger(__name__)
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MAX_UINT64: Final = 2**64 - 1
 
+_MAX_EXPANSION: Final = 4096
+"""The most that partition keys may take when each user record has its own, as a multiple of the message.
+
+User records refer to their partition key by an index, so a message of 1 MiB can stand for 43 GB of keys. As a
+partition key has at most 1,024 bytes (256 characters) and a user record at least 6, producers that keep to
+the service's limits stay below 171; not all of them check the length of their keys."""
+
+_CACHED_KEY: Final = 256
+"""The longest partition key (characters) that Kinesis takes. Longer ones are not kept in the cache."""
+
+_HASH_KEY_DIGITS: Final = 39  # of 2^128 - 1
+
 _damaged = itertools.count(1)
 
 
-class UserRecord(NamedTuple):
-    """A record as its producer wrote it.
+class UserRecords(NamedTuple):
+    """The user records in one record of a shard, column by column, in their order.
 
     Attributes:
-        sequence_number: that of the record in the shard.
-        sub_sequence_number: the place inside an aggregated record, counted from 0; 0 for a plain record.
-        arrival: that of the record in the shard (microseconds since the epoch).
-        explicit_hash_key: the one that an aggregated record has for this user record, if any.
+        places: the place of each inside the aggregated record, counted from 0; 0 for a plain record.
+        hash_keys: explicit hash keys; None for a user record without one.
     """
 
-    sequence_number: str
-    sub_sequence_number: int
-    arrival: int
-    partition_key: str
-    data: bytes
-    explicit_hash_key: str | None = None
+    places: Sequence[int]
+    partition_keys: Sequence[str]
+    data: Sequence[bytes]
+    hash_keys: Sequence[str | None]
 
 
 class Unpacked(NamedTuple):
@@ -62,7 +71,7 @@ class Unpacked(NamedTuple):
 
 def deaggregate(
     record: AnyRecord, hash_range: tuple[int, int] | None, shard: object = "a shard"
-) -> list[UserRecord]:
+) -> UserRecords:
     """The user records in `record`; a plain record is its only user record.
 
     After a reshard, an aggregated record may be in a shard that some of its user records do not belong to.
@@ -77,7 +86,8 @@ def deaggregate(
     aggregated records the partition key "a"; others use that of the first user record. Where the first user
     record has the partition key "a" as well, the producer is unknown, and all user records are kept.
 
-    A damaged aggregated record is returned as a plain one, with a warning.
+    A damaged aggregated record is returned as a plain one, with a warning. So is one whose partition keys
+    would take more than `_MAX_EXPANSION` times its size.
 
     Args:
         record: as read from a shard.
@@ -85,16 +95,22 @@ def deaggregate(
         shard: names the shard in the warning.
     """
     if not record.data.startswith(MAGIC) or len(record.data) <= len(MAGIC) + CHECKSUM_SIZE:
-        return [_plain_record(record)]
+        return _plain_record(record)
     try:
         keys, data, hash_keys = unpack(record.data)
         left_out = _left_out(record, keys, hash_keys, hash_range)
     except (ValueError, IndexError) as error:
-        return [_damaged_record(record, shard, str(error))]
-    number, arrival = itertools.repeat(record.sequence_number), itertools.repeat(record.arrival)
-    columns = zip(number, range(len(keys)), arrival, keys, data, hash_keys, strict=False)
-    users = list(map(UserRecord._make, columns))
-    return [user for user in users if user.sub_sequence_number not in left_out] if left_out else users
+        return _damaged_record(record, shard, str(error))
+    places = range(len(keys))
+    if not left_out:
+        return UserRecords(places, keys, data, hash_keys)
+    kept = [place for place in places if place not in left_out]
+    return UserRecords(
+        kept,
+        [keys[place] for place in kept],
+        [data[place] for place in kept],
+        [hash_keys[place] for place in kept],
+    )
 
 
 def unpack(data: bytes) -> Unpacked:
@@ -136,14 +152,19 @@ def _left_out(
 
 
 def _routed_by(partition_key: str, explicit_hash_key: str | None) -> int:
-    return hash_key(partition_key) if explicit_hash_key is None else int(explicit_hash_key)
+    if explicit_hash_key is None:
+        # A producer chooses its keys, and so what a cache would keep.
+        return (hash_key if len(partition_key) <= _CACHED_KEY else hash_key.__wrapped__)(partition_key)
+    if len(explicit_hash_key) > _HASH_KEY_DIGITS:
+        raise ValueError(f"an explicit hash key has {len(explicit_hash_key)} characters")
+    return int(explicit_hash_key)
 
 
-def _plain_record(record: AnyRecord) -> UserRecord:
-    return UserRecord(record.sequence_number, 0, record.arrival, record.partition_key, record.data)
+def _plain_record(record: AnyRecord) -> UserRecords:
+    return UserRecords((0,), (record.partition_key,), (record.data,), (None,))
 
 
-def _damaged_record(record: AnyRecord, shard: object, why: str) -> UserRecord:
+def _damaged_record(record: AnyRecord, shard: object, why: str) -> UserRecords:
     # A producer may damage all of its records: log the 1st, 2nd, 4th, 8th, ...
     count = next(_damaged)
     if count & (count - 1) == 0:
@@ -212,6 +233,7 @@ def _user_records(message: bytes) -> Unpacked:
         at = stop
     _check_indexes(indexes, keys)
     _check_indexes([index for index in hash_indexes if index is not None], hash_keys)
+    _check_expansion(indexes, keys, _MAX_EXPANSION * len(message))
     return Unpacked(
         [keys[index] for index in indexes],
         data,
@@ -244,6 +266,14 @@ def _read_record(message: bytes, sub: int) -> tuple[int, int | None, bytes]:
 def _check_indexes(indexes: Sequence[int], table: Sequence[str]) -> None:
     if indexes and max(indexes) >= len(table):
         raise ValueError(f"a key has index {max(indexes)} in a table of {len(table)}")
+
+
+def _check_expansion(indexes: Sequence[int], keys: Sequence[str], most: int) -> None:
+    if len(indexes) * max(map(len, keys), default=0) * 4 <= most:  # UTF-8 takes at most 4 bytes a character
+        return
+    size = sum(count * len(keys[index].encode()) for index, count in Counter(indexes).items())
+    if size > most:
+        raise ValueError(f"the partition keys of its {len(indexes)} user records would take {size} bytes")
 
 
 def _read_field(message: bytes, at: int) -> tuple[int, int | bytes | None, int]:
