@@ -403,7 +403,7 @@ def test_a_subscribed_shard_that_vanishes_is_read_to_its_end(case: Case, driver_
     with published_by("efo"):
         query = case.recorder.start(case.source(fail=True, shardDiscoveryInterval="1h"))
     case.recorder.wait_for_data(query, read)
-    subscribed = f"{case.stream}/{first}: batches end where its subscription has come to"
+    subscribed = f"{case.stream}/{first}: subscribed; batches end at"
     wait_until(lambda: subscribed in driver_log.read_text(), "the subscription")
     case.streams.split(case.stream, first)
     fresh = case.fill("fresh")

@@ -212,12 +212,12 @@ def test_subscriptions_are_read_from_the_log(streams: Streams, tmp_path: Path) -
         fan_out.arn()
 
     with log.open("a") as file:
-        file.write(f"INFO {stream}/a: batches end where its subscription has come to\n")
-        file.write(f"INFO {stream}/b: batches end where its subscription has come to\nhalf a li")
+        file.write(f"INFO {stream}/a: subscribed; batches end at the last record that was pushed\n")
+        file.write(f"INFO {stream}/b: subscribed; batches end at the last record that was pushed\nhalf a li")
     assert fan_out.state().subscribed == {"a", "b"}
     with log.open("a") as file:
-        file.write(f"ne\nINFO {stream}/a: no subscription covers its position; batches end where ")
-        file.write("probes find its tip\n")
+        file.write(f"ne\nINFO {stream}/a: no subscription covers its position; ")
+        file.write("probes find the ends of batches\n")
     assert fan_out.state().subscribed == {"b"}
 
 

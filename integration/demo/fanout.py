@@ -13,7 +13,7 @@ from integration.support.kinesis import Streams
 
 __all__ = ["FanOut", "FanOutState"]
 
-SUBSCRIBED = re.compile(r"/(\S+): batches end where its subscription has come to")
+SUBSCRIBED = re.compile(r"/(\S+): subscribed; batches end at")
 UNSUBSCRIBED = re.compile(r"/(\S+): no subscription covers its position")
 GONE_TIMEOUT = 120.0
 

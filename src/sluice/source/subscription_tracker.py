@@ -96,10 +96,10 @@ class SubscriptionTracker:
     def _log_coverage(self, split: SplitId, *, is_covered: bool) -> None:
         if is_covered and split not in self._covered:
             self._covered.add(split)
-            _log.info("%s: batches end where its subscription has come to", split)
+            _log.info("%s: subscribed; batches end at the last record that was pushed", split)
         elif not is_covered and split in self._covered:
             self._covered.remove(split)
-            _log.info("%s: no subscription covers its position; batches end where probes find its tip", split)
+            _log.info("%s: no subscription covers its position; probes find the ends of batches", split)
 
 
 def _hides_end(split: Split, progress: SubscriptionProgress) -> bool:
