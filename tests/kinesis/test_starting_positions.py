@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
+from decimal import Decimal
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from sluice.errors import OptionError
 from sluice.kinesis.options import source_config_from_options
@@ -45,6 +49,55 @@ def test_another_time_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="option 'startingTimestamp' is") as refused:
         start("AT_TIMESTAMP", startingTimestamp=text)
     assert "required" not in str(refused.value), "it was given"
+
+
+DAY = 86_400
+NUMBERS = st.integers(0, 10**15).map(str) | st.decimals(0, 10**11, places=3).map(str)
+
+
+@given(
+    NUMBERS
+    | st.integers(10**9 - 5, 10**9 + 5).map(str)
+    | st.integers(-DAY, 3 * DAY).map(lambda n: str(n + int(time.time())))
+)
+@example("0")
+@example("2026")
+@example("202601")
+@example("20260131")
+@example("20260131120000")
+@example("1767268800000")
+def test_a_number_that_cannot_be_meant_is_refused(text: str) -> None:
+    """Seconds from before Kinesis, or from the future, are a date without dashes or another unit."""
+    seconds, latest = Decimal(text), int(time.time()) + DAY
+    if latest < seconds <= latest + 60:
+        return  # allowed by now, maybe
+    for key, read in (("startingTimestamp", start), ("endingTimestamp", end)):
+        if 10**9 <= seconds <= latest:
+            assert read("AT_TIMESTAMP", **{key: text}) == AtTimestamp(int(seconds * 1_000_000))
+            continue
+        with pytest.raises(OptionError, match=f"option '{key}' is '{text}': ") as refused:
+            read("AT_TIMESTAMP", **{key: text})
+        assert "seconds since the epoch, from 1000000000 (2001-09-09) to a day from now" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("20260131", "the date is written 2026-01-31"),
+        ("1769860800250", "milliseconds are not taken: the time in seconds is 1769860800.250"),
+    ],
+)
+def test_what_was_probably_meant_is_said(text: str, hint: str) -> None:
+    """A date without dashes, and milliseconds."""
+    with pytest.raises(OptionError, match=hint):
+        start("AT_TIMESTAMP", startingTimestamp=text)
+
+
+@pytest.mark.parametrize("text", ["1969-12-31", "2100-01-01T00:00:00Z"])
+def test_a_date_is_meant_however_far_away(text: str) -> None:
+    """Everything before, or everything after: nobody writes a year by mistake of the unit."""
+    assert isinstance(start("AT_TIMESTAMP", startingTimestamp=text), AtTimestamp)
+    assert isinstance(end("AT_TIMESTAMP", endingTimestamp=text), AtTimestamp)
 
 
 def test_words_in_any_case() -> None:
@@ -133,28 +186,32 @@ def test_a_time_needs_its_position_and_the_reverse() -> None:
     ):
         start("AT_TIMESTAMP")
     with pytest.raises(OptionError, match="'startingTimestamp' needs 'startingPosition' AT_TIMESTAMP"):
-        start("LATEST", startingTimestamp="0")
+        start("LATEST", startingTimestamp="2026-01-01")
     with pytest.raises(OptionError, match="'endingTimestamp' is required with 'endingPosition' AT_TIMESTAMP"):
         end("AT_TIMESTAMP")
     with pytest.raises(OptionError, match="'endingTimestamp' needs 'endingPosition' AT_TIMESTAMP"):
-        end("LATEST", endingTimestamp="0")
+        end("LATEST", endingTimestamp="2026-01-01")
 
 
 def test_the_end_of_a_batch_read() -> None:
     """LATEST by default, or a time that is not before the start."""
     assert end("latest") == LATEST
     assert end("AT_TIMESTAMP", endingTimestamp="2026-01-01T12:00:00Z") == AtTimestamp(NOON)
-    same = {"startingPosition": "AT_TIMESTAMP", "startingTimestamp": "9", "endingTimestamp": "9"}
-    assert end("AT_TIMESTAMP", **same) == AtTimestamp(9_000_000)
-    with pytest.raises(OptionError, match="'endingTimestamp' is '8': is before 'startingTimestamp'"):
-        end("AT_TIMESTAMP", **{**same, "endingTimestamp": "8"})
+    same = {
+        "startingPosition": "AT_TIMESTAMP",
+        "startingTimestamp": "1000000009",
+        "endingTimestamp": "1000000009",
+    }
+    assert end("AT_TIMESTAMP", **same) == AtTimestamp(1_000_000_009_000_000)
+    with pytest.raises(OptionError, match="'endingTimestamp' is '1000000008': is before 'startingTimestamp'"):
+        end("AT_TIMESTAMP", **{**same, "endingTimestamp": "1000000008"})
     with pytest.raises(OptionError, match="option 'endingPosition' is 'TRIM_HORIZON'"):
         end("TRIM_HORIZON")
 
 
 def test_a_stream_has_no_end() -> None:
     """A streaming read refuses the options of the end instead of ignoring them."""
-    options = {"streamName": "a", "endingPosition": "AT_TIMESTAMP", "endingTimestamp": "9"}
+    options = {"streamName": "a", "endingPosition": "AT_TIMESTAMP", "endingTimestamp": "1000000009"}
     with pytest.raises(OptionError, match="'endingPosition' is for batch reads only") as refused:
         source_config_from_options(options, streaming=True)
     assert "'endingTimestamp' is for batch" in str(refused.value)

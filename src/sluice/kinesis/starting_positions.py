@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -202,6 +203,40 @@ def _start(shard: str, value: Any) -> IteratorStart:
     return IteratorStart("AFTER_SEQUENCE_NUMBER", sequence_number=number)
 
 
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
+_FIRST_SECOND: Final = 1_000_000_000  # 2001-09-09; Kinesis is from 2013
+_DAY: Final = 86_400.0
+_FIRST_MILLISECOND: Final = 1000 * _FIRST_SECOND
+_TIME_FORM: Final = (
+    "ISO-8601 such as 2026-01-31 or 2026-01-31T12:00:00.250Z (without an offset: UTC), or seconds since the "
+    f"epoch, from {_FIRST_SECOND} (2001-09-09) to a day from now"
+)
+
+
+def _parse_time(text: str) -> int:
+    """Microseconds since the epoch.
+
+    Raises:
+        ValueError: the text is neither a time nor a number.
+        OptionError: the text is a number that cannot be meant as seconds, such as a date without dashes.
+    """
+    text = text.strip()
+    if _NUMBER.fullmatch(text) is None:
+        return parse_instant_or_seconds(text)
+    if not _FIRST_SECOND <= float(text) <= time.time() + _DAY:
+        raise OptionError(f"is {text!r}: {_hint(text)}allowed is {_TIME_FORM}")
+    return parse_instant_or_seconds(text)
+
+
+def _hint(number: str) -> str:
+    """What the user may have meant by a number that is not allowed."""
+    if re.fullmatch(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", number):
+        return f"the date is written {number[:4]}-{number[4:6]}-{number[6:]}; "
+    if number.isdigit() and _FIRST_MILLISECOND <= int(number) <= 1000 * (time.time() + _DAY):
+        return f"milliseconds are not taken: the time in seconds is {number[:-3]}.{number[-3:]}; "
+    return ""
+
+
 def _shown(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return repr(text if len(text) <= 200 else text[:200] + "...")
@@ -213,11 +248,7 @@ STARTING_POSITION: Kind[Word | ShardTable] = Kind(
     "position", "LATEST, TRIM_HORIZON, AT_TIMESTAMP, or JSON: " + _FORM, _parse_start
 )
 ENDING_POSITION: Kind[Word] = Kind("position", "LATEST or AT_TIMESTAMP", _parse_end)
-TIMESTAMP: Kind[int] = Kind(
-    "timestamp",
-    "ISO-8601 such as 2026-01-31T12:00:00.250Z (without an offset: UTC), or seconds since the epoch",
-    parse_instant_or_seconds,
-)
+TIMESTAMP: Kind[int] = Kind("timestamp", _TIME_FORM, _parse_time)
 
 
 STARTING = Option(
@@ -233,7 +264,8 @@ STARTING_TIMESTAMP = Option(
     "startingTimestamp",
     TIMESTAMP,
     None,
-    "With `AT_TIMESTAMP`: ISO-8601 (UTC where it has no offset) or seconds since the epoch.",
+    "With `AT_TIMESTAMP`: ISO-8601 (UTC where it has no offset), or seconds since the epoch from 1000000000 "
+    "to a day from now.",
 )
 ENDING = Option(
     "endingPosition",
