@@ -105,7 +105,7 @@ def test_probes_go_on_where_a_lost_subscription_had_come_to(caplog: pytest.LogCa
     agent.subscriptions.is_down = False
     query.run_to_end()
     check_exactly_once(query, records)
-    changes = [r.message for r in caplog.records if "subscription" in r.message]
+    changes = [r.message for r in caplog.records if "subscri" in r.message]
     assert len(changes) == 3
     assert ["no subscription" in change for change in changes] == [False, True, False]
 
