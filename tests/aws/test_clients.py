@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
 import platform
 import threading
+import tracemalloc
+import weakref
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+import botocore.session
 import pytest
 from kinesis_transport import Transport, answer, forget_process_state, header
 
@@ -232,6 +237,110 @@ def test_which_endpoint_a_service_is_called_at(
     """endpointUrl is for all services, unless it is a host of AWS; STS has stsEndpointUrl first."""
     config = ConnectionConfig(endpoint_url=endpoint, sts_endpoint_url=sts_endpoint)
     assert endpoint_for(config, service) == expected
+
+
+# --- clients are few ------------------------------------------------------------------------------------
+
+
+def other(number: int) -> ConnectionConfig:
+    """A config for the same endpoint with credentials of its own: they rotate in several ways."""
+    changes: dict[str, Any] = {"session_token": f"token-{number}"}
+    if number % 3 == 1:
+        changes |= {"access_key_id": f"ASIA{number:016}", "secret_access_key": f"hush-{number}"}
+    if number % 3 == 2:
+        changes |= {"role_arn": ROLE, "role_session_name": f"session-{number}"}
+    return ConnectionConfig(**{**LOCAL.__dict__, **changes})
+
+
+def test_clients_are_few_whatever_credentials_pass() -> None:
+    """Options with new credentials for every batch: old clients go, with their sessions."""
+    made = [
+        weakref.ref(client_for(other(number), service))
+        for number in range(30)
+        for service in ("kinesis", "sqs")
+    ]
+    gc.collect()
+    assert sum(client() is not None for client in made) <= 20
+    sessions = [each for each in gc.get_objects() if isinstance(each, botocore.session.Session)]
+    assert len(sessions) <= 50
+
+
+def test_another_client_costs_little_memory() -> None:
+    """Clients share the SDK's descriptions of the services, which take most of their memory."""
+    client_for(other(0), "kinesis")
+    gc.collect()
+    tracemalloc.start()
+    try:
+        clients_kept = [client_for(other(number), "kinesis") for number in range(1, 11)]
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < len(clients_kept) * 2**20
+
+
+def test_clients_in_use_stay() -> None:
+    """What was called last is kept, whatever comes between; what was not is made anew."""
+    used, unused = client_for(LOCAL, "kinesis"), weakref.ref(client_for(other(0), "kinesis"))
+    for number in range(1, 40):
+        client_for(other(number), "kinesis")
+        assert client_for(LOCAL, "kinesis") is used
+    gc.collect()
+    assert unused() is None
+    assert client_for(other(0), "kinesis") is not None
+
+
+class Drip(BaseHTTPRequestHandler):
+    """Answers with two bytes: the second one when the test says so."""
+
+    protocol_version = "HTTP/1.1"
+    go_on = threading.Event()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"a")
+        self.wfile.flush()
+        self.go_on.wait(10)
+        self.wfile.write(b"b")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_an_answer_that_is_being_read_outlives_its_client() -> None:
+    """As a subscription does, which goes on for minutes after the call."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Drip)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Drip.go_on.clear()
+    try:
+        here = {**LOCAL.__dict__, "endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+        client = client_for(ConnectionConfig(**here), "s3")
+        body = client.get_object(Bucket="bucket", Key="key")["Body"]
+        assert body.read(1) == b"a"
+
+        gone = weakref.ref(client)
+        del client
+        for number in range(40):
+            client_for(other(number), "s3")
+        gc.collect()
+        assert gone() is None
+        Drip.go_on.set()
+        assert body.read(1) == b"b"
+    finally:
+        Drip.go_on.set()
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_child_keeps_its_parents_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropping them would close connections that the parent uses."""
+    parents = weakref.ref(client_for(LOCAL, "kinesis"))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    for number in range(40):
+        client_for(other(number), "kinesis")
+    gc.collect()
+    assert parents() is not None
 
 
 # --- an assumed role ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""SDK clients, made once per process from a `ConnectionConfig`.
+"""SDK clients, made from a `ConnectionConfig` and shared by all that call in a process.
 
 Credentials come from static keys, a profile or the SDK's own chain. With ``roleArn`` they are used to assume
 that role, and the SDK refreshes the role's credentials before they expire.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections import OrderedDict
+from collections.abc import Callable
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from botocore import exceptions as sdk
@@ -21,6 +23,7 @@ from botocore.credentials import (
     CredentialResolver,
     DeferredRefreshableCredentials,
 )
+from botocore.loaders import Loader
 from botocore.session import Session
 
 from sluice.aws import hooks
@@ -35,9 +38,18 @@ __all__ = ["client_for", "endpoint_for"]
 _POOL_CONNECTIONS: Final = 1024
 _AWS_HOST = re.compile(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws)\Z")
 
+_KEPT: Final = 16
+"""The most clients that a process keeps, and the most sessions. A query needs few, but options may bring new
+credentials with every batch. A client takes half a MiB, and 10 ms to make again."""
+
+T = TypeVar("T")
+
 _lock = threading.Lock()
-_sessions: dict[tuple[int, ConnectionConfig], Session] = {}
-_clients: dict[tuple[int, ConnectionConfig, str], Any] = {}
+# By process id and config, clients also by service; those used last are at the end.
+_sessions: OrderedDict[tuple[Any, ...], Session] = OrderedDict()
+_clients: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+# The SDK's descriptions of services and endpoints, by where users have put more of them. They take 9 MiB.
+_loaders: dict[str | None, Loader] = {}
 
 
 def _renew_lock() -> None:
@@ -49,30 +61,39 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def client_for(config: ConnectionConfig, service: str) -> Any:
-    """The SDK's client of `service` (``kinesis``, ``sts``, ...), made once per process.
+    """The SDK's client of `service` (``kinesis``, ``sts``, ...). Equal configs share it while it is in use.
 
     May be called from several threads, and after a fork: a child makes its own clients. The client does not
-    retry (`sluice.retry` does), so every failure reaches the caller at once.
+    retry (`sluice.retry` does), so every failure reaches the caller at once. A process keeps the clients that
+    were asked for last. Others end when nobody holds them any more; calls and subscriptions go on.
 
     Raises:
         OptionError: there is no region, no credentials, no such profile, or the SDK's own configuration
             cannot be read. The message names the option, and holds no secret.
     """
-    # Clients of the parent process stay in the map under its id: dropping them would close connections that
-    # the parent uses.
     process = os.getpid()
     with _lock:
-        client = _clients.get((process, config, service))
-        if client is None:
-            try:
-                session = _sessions.get((process, config))
-                if session is None:
-                    session = _sessions[process, config] = _new_session(config)
-                client = _new_client(session, config, service)
-            except (sdk.BotoCoreError, ValueError) as error:
-                raise _as_option_error(config, error) from None
-            _clients[process, config, service] = client
-        return client
+        try:
+            return _kept(_clients, (process, config, service), lambda: _client_of(process, config, service))
+        except (sdk.BotoCoreError, ValueError) as error:
+            raise _as_option_error(config, error) from None
+
+
+def _client_of(process: int, config: ConnectionConfig, service: str) -> Any:
+    return _new_client(_kept(_sessions, (process, config), lambda: _new_session(config)), config, service)
+
+
+def _kept(kept: OrderedDict[tuple[Any, ...], T], key: tuple[Any, ...], make: Callable[[], T]) -> T:
+    """The value of `key`, made if it is not there. The least recently used one may be dropped for it."""
+    value = kept.get(key)
+    if value is None:
+        value = kept[key] = make()
+        # What the parent process has made stays: dropping it would close connections that the parent uses.
+        own = [each for each in kept if each[0] == key[0]]
+        if len(own) > _KEPT:
+            del kept[own[0]]
+    kept.move_to_end(key)
+    return value
 
 
 def endpoint_for(config: ConnectionConfig, service: str) -> str | None:
@@ -118,18 +139,25 @@ def _user_agent(session: Session) -> str:
 
 
 def _new_session(config: ConnectionConfig) -> Session:
-    session = Session(profile=config.profile)
-    session.register_component("response_parser_factory", hooks.ParserFactory())
+    session = _bare_session(config)
     if config.access_key_id and config.secret_access_key:
         session.set_credentials(config.access_key_id, config.secret_access_key, config.session_token)
     if session.get_credentials() is None:
         raise sdk.NoCredentialsError
     if config.role_arn is None:
         return session
-    assumed = Session(profile=config.profile)
-    assumed.register_component("response_parser_factory", hooks.ParserFactory())
+    assumed = _bare_session(config)
     assumed.register_component("credential_provider", CredentialResolver([_RoleProvider(session, config)]))
     return assumed
+
+
+def _bare_session(config: ConnectionConfig) -> Session:
+    session = Session(profile=config.profile)
+    session.register_component("response_parser_factory", hooks.ParserFactory())
+    folders = session.get_config_variable("data_path")
+    loader = _loaders.setdefault(folders, session.get_component("data_loader"))
+    session.register_component("data_loader", loader)
+    return session
 
 
 class _RoleProvider(CredentialProvider):
