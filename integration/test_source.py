@@ -538,14 +538,14 @@ def test_after_the_last_retry_the_query_says_what_failed_where(
     """The error names stream, shard, operation and cause. A restarted query reads the batch that failed."""
     stream = streams.create(1)
     streams.put(stream, records(200))
-    faults.set_rules(rule("GetRecords", FAULTS["throttled"], body=PAGE_OF_A_TASK))
+    faults.set_rules(rule("GetRecords", FAULTS["broken service"], body=PAGE_OF_A_TASK))
     frame = read_stream(spark, faults.endpoint, stream, getRecordsMaxRetries="2", **QUICK, **TASKS_ONLY)
 
     message = start(frame, checkpoint).error()
 
     (shard,) = streams.open_shards(stream)
     assert f"GetRecords of {stream}/{shard}" in message
-    assert "ProvisionedThroughputExceededException" in message
+    assert "InternalFailure" in message
     assert len(faults.fired()) == 3
     left_open = logged_offsets(checkpoint)
 
@@ -557,6 +557,23 @@ def test_after_the_last_retry_the_query_says_what_failed_where(
 
     assert [len(run.batches[batch]) for batch in sorted(run.batches)] == [200, 50]
     assert logged_offsets(checkpoint)[0] == left_open[0]
+    assert of(run.rows) == sorted(known(streams, stream))
+
+
+def test_a_task_that_is_throttled_waits(
+    spark: SparkSession, streams: Streams, faults: FaultProxy, checkpoint: str
+) -> None:
+    """For as long as it takes, also when the last retry of a call has been refused: nothing fails."""
+    stream = streams.create(1)
+    streams.put(stream, records(200))
+    faults.set_rules(rule("GetRecords", FAULTS["throttled"], times=10, body=PAGE_OF_A_TASK))
+    frame = read_stream(spark, faults.endpoint, stream, getRecordsMaxRetries="2", **QUICK, **TASKS_ONLY)
+
+    run = start(frame, checkpoint)
+    run.wait_for_rows(200)
+    run.stop()
+
+    assert len(faults.fired()) == 10
     assert of(run.rows) == sorted(known(streams, stream))
 
 
