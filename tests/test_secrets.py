@@ -113,7 +113,7 @@ def test_a_secret_is_one_for_spark_as_well(option: Option[Any]) -> None:
 def test_an_external_id_is_no_secret() -> None:
     """AWS does not treat it as one, and Spark shows it: an error that hides it only puzzles.
 
-    https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_common-scenarios_third-party.html
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_create_for-user_externalid.html
     """
     (option,) = (option for option in CONNECTION_OPTIONS if option.key == "roleExternalId")
     assert "option 'roleExternalId' is 'a b': allowed is 2 to 1224 letters" in problems(option, "a b")

@@ -5,11 +5,30 @@ Messages appear in logs that many people read, so they never hold a secret.
 
 from __future__ import annotations
 
-__all__ = ["CommitError", "DataLossError", "InvalidRecordError", "OptionError", "ServiceError", "SluiceError"]
+import re
+from typing import Final
+
+__all__ = [
+    "CommitError",
+    "DataLossError",
+    "InvalidRecordError",
+    "OptionError",
+    "ServiceError",
+    "SluiceError",
+    "redact_urls",
+]
+
+_USERINFO: Final = re.compile(r"//[^\s/?#]*@")
+_QUERY: Final = re.compile(r"(https?://[^\s?#'\"]*)[?#][^\s'\"]*", re.IGNORECASE)
+
+
+def redact_urls(text: str) -> str:
+    """`text` without user, password, query and fragment of the URLs in it."""
+    return _QUERY.sub(r"\1?***", _USERINFO.sub("//***@", text))
 
 
 class SluiceError(Exception):
-    """Root of every error of this library.
+    """Root of every error of this library. Its message shows neither passwords nor queries of URLs.
 
     Attributes:
         retryable: whether the same call may succeed when it is repeated.
@@ -18,7 +37,7 @@ class SluiceError(Exception):
     retryable: bool
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
-        super().__init__(message)
+        super().__init__(redact_urls(message))
         self.retryable = retryable
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sluice.errors import OptionError
+from sluice.errors import OptionError, redact_urls
 
 __all__ = [
     "BOOLEAN",
@@ -27,6 +27,7 @@ __all__ = [
     "matching",
     "number",
     "read_options",
+    "redact_url",
     "size",
 ]
 
@@ -46,7 +47,24 @@ _SIZE_UNITS = {
     "mib": 1024**2,
     "gib": 1024**3,
 }
+_BEFORE_USERINFO = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
+
+
+def redact_url(text: str) -> str:
+    """A URL that a user gave, maybe a malformed one, without user, password, query and fragment.
+
+    A password that should have been escaped may hold any character. So all up to the last ``@`` is hidden.
+    """
+    hidden, at, host = text.rpartition("@")
+    if at:
+        begin = _BEFORE_USERINFO.match(hidden)
+        text = f"{begin[0] if begin else ''}***@{host}"
+    return re.sub(r"[?#].*", "?***", text, flags=re.DOTALL)
+
+
+def _redact_if_url(text: str) -> str:
+    return redact_url(text) if "//" in text else text
 
 
 @dataclass(frozen=True)
@@ -58,11 +76,13 @@ class Kind(Generic[T]):
         allowed: what users may write, for error messages.
         parse: makes the value from the text. Raises ValueError, or OptionError with a message of its own, for
             text that is not allowed.
+        redact: makes what messages show of the text.
     """
 
     name: str
     allowed: str
     parse: Callable[[str], T]
+    redact: Callable[[str], str] = _redact_if_url
 
 
 def _boolean(text: str) -> bool:
@@ -209,6 +229,12 @@ class Option(Generic[T]):
         """Whether the key ends in ``.*``."""
         return self.key.endswith(".*")
 
+    def shown(self, text: Any) -> str:
+        """What messages show of a value of this option."""
+        if self.secret:
+            return "***"
+        return repr(self.kind.redact(text) if isinstance(text, str) else text)
+
     def takes(self, key: str) -> bool:
         """Whether a key that a user gave, in any case, belongs to this option."""
         if self.is_prefix:
@@ -271,7 +297,7 @@ class OptionValues:
 
     def reject_value(self, option: Option[Any], why: str) -> None:
         """Notes a problem for `check`. The message is ``option '<key>' is <value>: <why>``."""
-        shown = "***" if option.secret else repr(self._given.get(option.key, option.default))
+        shown = option.shown(self._given.get(option.key, option.default))
         self.reject(option.key, f"is {shown}: {why}")
 
     refuse = reject_value  # its first name, for destinations that use it
@@ -286,12 +312,15 @@ class OptionValues:
 
     def read(self, option: Option[Any], key: str, text: str) -> None:
         """Parses `text`, which the user gave for `key`. Notes a problem if it is not allowed."""
-        shown = "***" if option.secret else repr(text)
+        shown = option.shown(text)
         self._keys.add(key.lower())
         try:
             value = option.kind.parse(text)
         except OptionError as error:
-            self.reject(key, str(error))
+            message = str(error)
+            for given in (text, text.strip()):  # as the error shows it, which may be too much
+                message = message.replace(redact_urls(repr(given)), shown)
+            self.reject(key, message)
             return
         except ValueError:
             self.reject(option.key, f"is {shown}: allowed is {option.kind.allowed}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from sluice.options import TEXT, Kind, Option, OptionValues, duration, matching
+from sluice.options import TEXT, Kind, Option, OptionValues, duration, matching, redact_url
 
 __all__ = ["CONNECTION_OPTIONS", "DEFAULT_SESSION_NAME", "ConnectionConfig", "connection_from_options"]
 
@@ -25,12 +25,12 @@ def _parse_url(text: str) -> str:
     return url
 
 
-_URL: Kind[str] = Kind("url", "a URL such as https://host or http://127.0.0.1:4566", _parse_url)
+_URL: Kind[str] = Kind("url", "a URL such as https://host or http://127.0.0.1:4566", _parse_url, redact_url)
 # Credentials go into HTTP headers. The HTTP library would quote one with a line break in its error.
 _CREDENTIAL = matching("secret", "printable characters without spaces", r"[!-~]+")
 _ROLE = matching("arn", "arn:aws:iam::<account>:role/<name>", r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 _SESSION_NAME = matching("string", "2 to 64 letters, digits or any of _+=,.@-", r"[\w+=,.@-]{2,64}")
-_EXTERNAL_ID = matching("secret", "2 to 1224 letters, digits or any of _+=,.@:/-", r"[\w+=,.@:/-]{2,1224}")
+_EXTERNAL_ID = matching("string", "2 to 1224 letters, digits or any of _+=,.@:/-", r"[\w+=,.@:/-]{2,1224}")
 _REGION = matching("string", "an AWS region such as eu-west-1", r"[a-z][a-z0-9-]*[a-z0-9]")
 
 _SDK_CHAIN: Final = "the SDK's own chain"
@@ -73,8 +73,10 @@ ROLE_SESSION_NAME = Option(
     "Session name of the assumed role.",
     shown_default=f"`{DEFAULT_SESSION_NAME}` with `roleArn`",
 )
+# Not a secret: "AWS does not treat the external ID as a secret", and neither does Spark in its plans.
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_create_for-user_externalid.html
 ROLE_EXTERNAL_ID = Option(
-    "roleExternalId", _EXTERNAL_ID, None, "External id that the role's trust policy asks for.", secret=True
+    "roleExternalId", _EXTERNAL_ID, None, "External id that the role's trust policy asks for."
 )
 STS_ENDPOINT_URL = Option(
     "stsEndpointUrl",
@@ -121,7 +123,7 @@ class ConnectionConfig:
     session_token: str | None = field(default=None, repr=False)
     role_arn: str | None = None
     role_session_name: str | None = None
-    role_external_id: str | None = field(default=None, repr=False)
+    role_external_id: str | None = None
     sts_endpoint_url: str | None = None
     connect_timeout: float = 5.0
     read_timeout: float = 60.0

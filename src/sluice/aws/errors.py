@@ -17,7 +17,7 @@ from botocore import exceptions as sdk
 from botocore.eventstream import ParserError as EventStreamParserError
 from botocore.parsers import ResponseParserError
 
-from sluice.errors import ServiceError
+from sluice.errors import ServiceError, redact_urls
 
 __all__ = ["DamagedAnswerError", "endpoint_of", "is_unanswered", "redact", "translate"]
 
@@ -116,7 +116,6 @@ _REDACTIONS: Final = (
         re.compile(r"((?:Credential|Signature|SecurityToken|X-Amz-[A-Za-z-]+)=)[^\s,&;'\"]+", re.IGNORECASE),
         r"\1***",
     ),
-    (re.compile(r"(//)[^\s/@]+@"), r"\1***@"),
     (re.compile(r"\b(?:AKIA|ASIA|AIDA|AROA)[A-Z0-9]{12,}\b"), "***"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "***"),
     (re.compile(r"[A-Za-z0-9+/=_%-]{100,}"), "***"),
@@ -150,6 +149,7 @@ def endpoint_of(error: Exception, called: str) -> str:
 
 def redact(text: str) -> str:
     """`text` in one line, without what looks like a credential or a signature, cut where it is very long."""
+    text = redact_urls(text)
     for pattern, replacement in _REDACTIONS:
         text = pattern.sub(replacement, text)
     text = " ".join(text.split())
