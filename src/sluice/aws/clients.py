@@ -57,7 +57,8 @@ def _renew_lock() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+if hasattr(os, "register_at_fork"):  # Windows never forks
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def client_for(config: ConnectionConfig, service: str) -> Any:

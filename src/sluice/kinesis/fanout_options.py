@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
+import select
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -125,6 +128,10 @@ FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (
 )
 
 
+_POSIX: Final = ((os, "fork"), (select, "poll"), (socket, "AF_UNIX"))
+"""What agents, and those who talk to them, are built on."""
+
+
 @dataclass(frozen=True)
 class FanOutConfig:
     """The options of enhanced fan-out as plain data, which Spark may pickle.
@@ -168,6 +175,14 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
     is_named = has_arns or values.mentions(CONSUMER_NAME)
     if (values.get(RECORD_PUBLISHER) or ("efo" if is_named else "polling")) == "polling":
         _refuse_with_polling(values)
+        return None
+    if missing := next(
+        (f"{module.__name__}.{name}" for module, name in _POSIX if not hasattr(module, name)), None
+    ):
+        why = (
+            f"fan-out needs Linux or macOS, as Python has no {missing} here; leave it out to read by polling"
+        )
+        _refuse_each(values, FAN_OUT_OPTIONS, why)
         return None
     registration = values.get(CONSUMER_REGISTRATION) or ("none" if has_arns else "lazy")
     arns: Mapping[str, str] = {}
