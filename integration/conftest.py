@@ -33,7 +33,6 @@ os.environ[JVM_OPTIONS] = "-XX:TieredStopAtLevel=1"
 # PySpark before 4.2 leaves the sockets of `collect` to the garbage collector.
 _LEFT_OPEN = "ignore:unclosed <socket:ResourceWarning"
 
-
 # Seconds that the soak tests have in all; `.ci/run` sets it to what it has left.
 _SOAK_BUDGET = float(os.environ.get("SLUICE_SOAK_BUDGET", "inf"))
 _BEGAN = time.monotonic()
@@ -61,9 +60,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("soak")
     left = _SOAK_BUDGET - (time.monotonic() - _BEGAN)
     if mark and mark.kwargs["seconds"] > left:
-        pytest.skip(
-            f"no time: it takes some {mark.kwargs['seconds']:.0f} s, and {max(left, 0):.0f} s are left"
-        )
+        takes = mark.kwargs["seconds"]
+        pytest.skip(f"{item.name}: no time, it takes some {takes:.0f} s and {max(left, 0):.0f} s are left")
 
 
 @pytest.fixture(scope="session")

@@ -225,9 +225,11 @@ def retrier() -> Retrier:
     return Retrier(sleep=lambda _: None, jitter=lambda: 0.0)
 
 
-def destination(s3: FakeS3, **settings: Any) -> S3Destination:
+def destination(
+    s3: FakeS3, *, pause: Callable[[float], None] = lambda _seconds: None, **settings: Any
+) -> S3Destination:
     made = FileSettings(**({"file_format": "jsonl", "compression": "none"} | settings))
-    return S3Destination(Layout(PATH), bucket(s3), made, executor=Inline)
+    return S3Destination(Layout(PATH), bucket(s3), made, executor=Inline, pause=pause)
 
 
 def bucket(s3: FakeS3) -> Bucket:

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from botocore import exceptions as sdk
 from fake_service import CONNECTION, FakeService, answer, refusal
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
@@ -251,6 +253,87 @@ def test_limits_are_those_of_the_interface() -> None:
     )
     assert limits.max_batch_size_in_bytes == limits.max_record_size_in_bytes == 10 * 2**20
     assert limits.aimd_decrease_factor == 0.99
+
+
+# --- what 256 characters of a partition key are ------------------------------------------------------------
+
+FACES = "\U0001f600"  # one code point each, and two UTF-16 units
+KEYS = st.sampled_from(["k", "ü" * 256, FACES * 128, FACES * 129, FACES * 256, "k" + FACES * 128])
+
+
+def units_of(key: str) -> int:
+    return len(key.encode("utf-16-le")) // 2
+
+
+class KeyCounter:
+    """Refuses a request as a whole for one key that is too long, as the service does.
+
+    Attributes:
+        stored: data of the accepted records.
+    """
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
+        self.stored: list[bytes] = []
+
+    def __call__(self, _: str, params: dict[str, Any]) -> Any:
+        records = params["Records"]
+        for place, record in enumerate(records, 1):
+            if self._count(record["PartitionKey"]) > 256:
+                where = f"Value at 'records.{place}.member.partitionKey' failed to satisfy constraint"
+                return refusal("ValidationException", f"1 validation error detected: {where}")
+        self.stored += [base64.b64decode(record["Data"]) for record in records]
+        return accepted(len(records))
+
+
+@given(keys=st.lists(KEYS, min_size=1, max_size=30), count=st.sampled_from([len, units_of]))
+def test_records_that_the_service_takes_are_written_whatever_it_counts(
+    keys: list[str], count: Callable[[str], int]
+) -> None:
+    """Code points or UTF-16 units: the documents leave it open. Only what the service refuses is refused."""
+    service = KeyCounter(count)
+    made, _ = destination(service)
+    entries = [KinesisEntry(b"%d" % number, key) for number, key in enumerate(keys)]
+
+    result = made.submit(entries)
+
+    fits = [entry for entry in entries if count(entry.partition_key) <= 256]
+    assert sorted(service.stored) == sorted(entry.data for entry in fits)
+    assert result.failed == []
+    assert [each.entry for each in result.rejected] == [entry for entry in entries if entry not in fits]
+    assert all("ValidationException: 1 validation error" in each.reason for each in result.rejected)
+
+
+def test_a_request_is_sent_once_where_the_service_counts_code_points() -> None:
+    """No key is doubted before a request is refused."""
+    made, service = destination(KeyCounter(len))
+    made.submit([KinesisEntry(b"x", FACES * 256), *ENTRIES])
+
+    assert len(service.calls) == 1
+
+
+def test_a_refusal_for_another_reason_stays_fatal() -> None:
+    """Long keys may be in the request: what each part of it is refused for is the same."""
+    made, service = destination(lambda _, __: refusal("ValidationException", "no such field"))
+    with pytest.raises(ServiceError, match="no such field") as caught:
+        made.submit([KinesisEntry(b"x", FACES * 256), *ENTRIES])
+    assert made.is_fatal(caught.value)
+    with pytest.raises(ServiceError, match="no such field"):
+        made.submit(ENTRIES)
+    assert len(service.calls) == 3
+
+
+def test_parts_of_a_request_that_fail_for_now_are_sent_again() -> None:
+    """What was accepted before is not: a later part is throttled, or the connection is lost."""
+    long = [KinesisEntry(b"y", FACES * 129), KinesisEntry(b"z", FACES * 129)]
+    service = KeyCounter(len)
+    replies = iter([refusal("ValidationException"), None, refusal("ThrottlingException"), None])
+    made, _ = destination(lambda operation, params: next(replies) or service(operation, params))
+    result = made.submit([*ENTRIES, *long])
+    assert service.stored == [b"a", b"b", b"c", b"z"]
+    assert result.failed == [long[0]]
+    assert dict(result.codes) == {"ThrottlingException": 1}
+    assert not result.rejected
 
 
 def test_throttled_records_are_delivered() -> None:

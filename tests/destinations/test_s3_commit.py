@@ -291,6 +291,22 @@ def test_completed_uploads_are_not_completed_again() -> None:
     assert ids(s3) == [1, 2]
 
 
+def test_a_task_that_outlives_a_failed_batch_write_leaves_nothing() -> None:
+    """Spark kills the other tasks of a write after one has failed; each may still begin an upload."""
+    s3 = FakeS3()
+    epoch = Epoch(None, "w", None)
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        prepared(s3, epoch, 4, attempt=1)
+
+    made = destination(s3, pause=pause)
+    EpochCommit(made, epoch, retrier=retrier()).abort(prepared(s3, epoch, 3))
+    assert paused == [3.0]
+    assert not s3.uploads
+
+
 @pytest.mark.parametrize("arrives", ["before the abort", "at the end"])
 def test_a_failed_batch_write_is_never_committed(arrives: str) -> None:
     """Its manifest may arrive after the abort: by then an empty one exists."""

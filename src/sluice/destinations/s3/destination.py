@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, ClassVar, Final
@@ -80,6 +81,10 @@ MAX_OPEN_FILES = Option(
 )
 
 
+_KILL_TIMEOUT: Final = 3.0
+"""Seconds until tasks have ended that Spark kills, by default (``spark.python.task.killTimeout`` is 2 s)."""
+
+
 class S3Destination(BaseCommittingDestination[Upload]):
     """Writes files below a path of a bucket.
 
@@ -88,6 +93,7 @@ class S3Destination(BaseCommittingDestination[Upload]):
         bucket: of the path.
         settings: how files are made.
         executor: makes an executor with a number of threads; replaced in tests.
+        pause: sleeps for a number of seconds; replaced in tests.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]] = (
@@ -106,8 +112,10 @@ class S3Destination(BaseCommittingDestination[Upload]):
         settings: FileSettings = _DEFAULTS,
         *,
         executor: Callable[[int], Executor] = ThreadPoolExecutor,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._layout = layout
+        self._pause = pause
         self._bucket = bucket
         self._settings = settings
         self._executor = executor
@@ -150,4 +158,9 @@ class S3Destination(BaseCommittingDestination[Upload]):
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
         """Runs the `Sweep`."""
         is_aborted_write = epoch.batch is None and not committed
-        Sweep(self._bucket, self._layout, EpochKey.of(epoch), is_aborted_write=is_aborted_write).run()
+        sweep = Sweep(self._bucket, self._layout, EpochKey.of(epoch), is_aborted_write=is_aborted_write)
+        sweep.run()
+        if is_aborted_write:
+            # No later epoch removes what the other tasks of the write leave, which run on for a moment.
+            self._pause(_KILL_TIMEOUT)
+            sweep.run()
