@@ -23,14 +23,17 @@ from sluice.destinations.common.columns import (
 )
 from sluice.sink.contracts import StructType
 
-__all__ = ["KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys"]
+__all__ = ["MAX_KEY_LENGTH", "KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys"]
 
 _NAME: Final = "kinesis"
 _DATA: Final = Column("data", ("binary", "string"), required=True)
 _PARTITION_KEY: Final = Column("partitionKey", ("string",))
 _HASH_KEY: Final = Column("explicitHashKey", ("string",))
 
-_MAX_KEY: Final = 256  # Unicode characters
+MAX_KEY_LENGTH: Final = 256
+"""Characters that a partition key may have. Code points here, as the service may count either these or UTF-16
+units: no key is refused that it might take."""
+
 _LARGEST_HASH_KEY: Final = str(2**128 - 1)
 _RANDOM_KEY_BYTES: Final = 8  # 16 characters: short, because a record's size counts its key
 
@@ -107,14 +110,14 @@ def _partition_keys(array: Any, start: int) -> list[str | None] | None:
     if array.null_count == len(array):
         return None
     lengths = pc.utf8_length(array)
-    wrong = pc.or_kleene(pc.equal(lengths, 0), pc.greater(lengths, _MAX_KEY))
+    wrong = pc.or_kleene(pc.equal(lengths, 0), pc.greater(lengths, MAX_KEY_LENGTH))
     if pc.any(wrong).as_py():
         row = first_row(wrong)
         raise invalid_row(
             _NAME,
             start + row,
-            f"column 'partitionKey' has {lengths[row].as_py()} characters: allowed are 1 to {_MAX_KEY}, or "
-            "null for a random key",
+            f"column 'partitionKey' has {lengths[row].as_py()} characters: allowed are 1 to "
+            f"{MAX_KEY_LENGTH}, or null for a random key",
         )
     keys: list[str | None] = array.to_pylist()
     return keys

@@ -16,8 +16,9 @@ from sluice.aws.request_bodies import PreparedParameter
 from sluice.aws.responses import Outcome, outcomes_of
 from sluice.destinations.common.batch_call import BatchCall
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
-from sluice.destinations.kinesis.converter import KinesisEntry, KinesisRowConverter
+from sluice.destinations.kinesis.converter import MAX_KEY_LENGTH, KinesisEntry, KinesisRowConverter
 from sluice.destinations.kinesis.shard_map import ShardMapCache, shard_map_cache
+from sluice.errors import ServiceError
 from sluice.kinesis.arns import NAME_FORM, STREAM_ARN_FORM, StreamArn, parse_name
 from sluice.options import BOOLEAN, Kind, Option, OptionValues
 from sluice.sink.bases import BaseDestination
@@ -134,10 +135,46 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
         return self.put(entries)[0]
 
     def put(self, entries: Sequence[KinesisEntry]) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]:
-        """As `submit`. Also returns the service's outcome for each entry."""
-        answer = self._call(Records=PreparedParameter(entries, _PLACEHOLDER), **self._address)
-        outcomes = outcomes_of(answer, "Records")
+        """As `submit`. Also returns the service's outcome for each entry.
+
+        Calls ``PutRecords`` more often where the service may have refused the request for a long key.
+        """
+        try:
+            outcomes = self._send(entries)
+        except ServiceError as error:
+            if self._call.verdict(error.code) != "reject" or not any(map(_may_be_too_long, entries)):
+                raise
+            outcomes = self._send_apart(entries)
         return self._call.result_in_order(entries, outcomes), outcomes
+
+    def _send(self, entries: Sequence[KinesisEntry]) -> Sequence[Outcome]:
+        answer = self._call(Records=PreparedParameter(entries, _PLACEHOLDER), **self._address)
+        return outcomes_of(answer, "Records")
+
+    def _send_apart(self, entries: Sequence[KinesisEntry]) -> Sequence[Outcome]:
+        """Sends entries with keys that may be too long one by one, after all others, which go together."""
+        others = [entry for entry in entries if not _may_be_too_long(entry)]
+        known: Sequence[Outcome] = ()
+        if others:
+            known = self._send(others)
+            self._call.result_in_order(others, known)  # raises for a damaged answer
+        left = iter(known)
+        return [
+            self._send_alone(entry, others_are_taken=bool(others)) if _may_be_too_long(entry) else next(left)
+            for entry in entries
+        ]
+
+    def _send_alone(self, entry: KinesisEntry, *, others_are_taken: bool) -> Outcome:
+        try:
+            outcomes = self._send([entry])
+            self._call.result_in_order([entry], outcomes)
+        except ServiceError as error:
+            # From here on other entries may have been accepted: only this one is sent again.
+            is_for_its_key = others_are_taken or "partitionkey" in str(error).lower()
+            if error.retryable or (is_for_its_key and self._call.verdict(error.code) == "reject"):
+                return Outcome(error.code, str(error))
+            raise
+        return outcomes[0]
 
     def is_fatal(self, error: Exception) -> bool:
         """See `BatchCall.is_fatal`."""
@@ -145,3 +182,11 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
 
     def close(self) -> None:
         """Does nothing: clients live as long as the process."""
+
+
+def _may_be_too_long(entry: KinesisEntry) -> bool:
+    """Whether the key has more than 256 UTF-16 units, though not more than 256 code points.
+
+    A key has "a maximum length limit of 256 characters". It is not documented which of the two these are.
+    """
+    return len(entry.partition_key.encode("utf-16-le")) > 2 * MAX_KEY_LENGTH
