@@ -212,9 +212,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, subscription: Subscription, codec: Codec, sender: Sender) -> None:
         try:
-            sender.send_head(
-                self._head(200, "application/vnd.amazon.eventstream", "Transfer-Encoding: chunked")
-            )
+            # The client must not take the connection for its next call, which would meet its end.
+            framing = "Transfer-Encoding: chunked\r\nConnection: close"
+            sender.send_head(self._head(200, "application/vnd.amazon.eventstream", framing))
             sender.send_chunk(event_frame("initial-response", b"{}", codec))
             self._push(subscription, codec, sender)
             sender.send_head(b"0\r\n\r\n")
