@@ -157,6 +157,9 @@ def test_streams_are_made_written_read_and_resharded_by_boto3(client: Any) -> No
     client.delete_stream(StreamName="made")
 
 
+TOO_SOON = ("LimitExceededException", "ResourceInUseException")
+
+
 def test_fan_out_by_boto3(client: Any, steering: Steering) -> None:
     steering.create("s")
     steering.put("s", [("k", b"first")])
@@ -171,7 +174,8 @@ def test_fan_out_by_boto3(client: Any, steering: Steering) -> None:
         first = next(events)["SubscribeToShardEvent"]
         assert [record["Data"] for record in first["Records"]] == [b"first"]
         assert first["ContinuationSequenceNumber"] == first["Records"][0]["SequenceNumber"]
-        assert refusal(subscribe, client=client, arn=arn) == "LimitExceededException"
+        # Within a second of the first call it is one too many; on a slow machine it comes later.
+        assert refusal(subscribe, client=client, arn=arn) in TOO_SOON
         time.sleep(1.1)
         assert refusal(subscribe, client=client, arn=arn) == "ResourceInUseException"
 
