@@ -41,12 +41,13 @@ def agents(mark: str | None = None) -> list[int]:
     Args:
         mark: of the driver that they belong to; the tests' own where it is not given.
     """
-    found = []
+    found: dict[int, int] = {}
     for process in marked_processes(f"{MARK}={mark or os.environ[MARK]}"):
         with contextlib.suppress(OSError):  # gone
             if _AGENT in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
-                found.append(process)
-    return found
+                found[process] = parent_of(process)
+    # A child that an agent has forked looks like the agent until it runs its own program (``uname``, say).
+    return [process for process, parent in found.items() if parent not in found]
 
 
 def wait_for_agent(*, other_than: int | None = None, mark: str | None = None) -> int:
