@@ -106,7 +106,7 @@ class _PacedReads:
             return page
 
     def pause(self, cursor: Cursor) -> None:
-        """The pause between two pages. Pushed pages need none, but the call ends an abandoned reader."""
+        """The pause between two pages. Pages that are pushed need none; the call ends an abandoned reader."""
         if cursor.is_pushed:
             self._settings.pause(0.0)
             return
