@@ -53,6 +53,7 @@ def faults(proxy: FaultProxy) -> Iterator[FaultProxy]:
 @pytest.fixture(autouse=True)
 def _no_agent_is_left(spark: SparkSession) -> Iterator[None]:
     """Every agent ends with its query, whatever became of that."""
+    wait_for_no_agents()  # of tests before, which may take some seconds to deregister their consumers
     yield
     stop_queries(spark)
     wait_for_no_agents()

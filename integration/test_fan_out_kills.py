@@ -41,6 +41,7 @@ KILLS = pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.
 
 @pytest.fixture(autouse=True)
 def _no_agent_is_left(spark_sessions: Sessions) -> Iterator[None]:
+    wait_for_no_agents()  # of tests before, which may take some seconds to deregister their consumers
     yield
     spark_sessions.stop_queries()
     wait_for_no_agents()
