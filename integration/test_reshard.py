@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
@@ -232,6 +233,9 @@ def test_shards_that_open_after_a_start_at_the_latest(
     streams = resharding_streams
     stream = streams.create(2)
     streams.put(stream, [(f"key-{key}", b"old:0") for key in range(KEYS)])
+    # LATEST is a whole second, and a start may follow within the same one.
+    is_older = time.time() + 2.0
+    wait_until(lambda: time.time() > is_older, "these records to be older than the start")
     producer = Producer(streams, stream)
     recorder = Recorder(checkpoint)
     frame = read_stream(
