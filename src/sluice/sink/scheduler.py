@@ -134,6 +134,11 @@ class SinkScheduler(Generic[EntryT]):
         return not self._buffer and not self._in_flight
 
     @property
+    def in_flight(self) -> int:
+        """Requests that have not been answered and have not timed out."""
+        return len(self._in_flight)
+
+    @property
     def buffered(self) -> int:
         """Entries that wait to be sent, or to be sent again."""
         return len(self._buffer)
