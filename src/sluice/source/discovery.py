@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 
 from sluice.errors import ServiceError
@@ -16,6 +19,13 @@ from sluice.source.stream_log import StreamInfo
 __all__ = ["Listing", "SplitDiscovery"]
 
 _log = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 3.0
+"""Seconds that planning waits for a listing where an older one would do. A listing takes some 50 ms; while
+the service refuses it, its retries take half a minute."""
+
+_Answers = tuple[Mapping[str, StreamInfo], Sequence[Split]]
+"""What the service says of the streams, and all their splits."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +61,16 @@ class Listing:
 class SplitDiscovery:
     """Owns the listing of splits. Used by one thread.
 
+    The first listing is waited for. Later ones are made beside planning, which goes on with the last listing
+    while the service refuses to list, or is silent.
+
     Args:
         probe: its log is asked, by its clock. A stream that is missing is no error while an older listing is
             known, unless the query has to fail on data loss.
         streams: their names.
         interval: how old a listing may become (seconds).
         find_unlisted: given the ids of all listed splits, gives others that may be read nevertheless.
+        longest_wait: how long `current` waits for a listing if an older one is known (seconds).
     """
 
     def __init__(
@@ -66,6 +80,7 @@ class SplitDiscovery:
         interval: float,
         *,
         find_unlisted: Callable[[Collection[SplitId]], Sequence[Split]],
+        longest_wait: float = _LONGEST_WAIT,
     ) -> None:
         self._log = probe.log
         self._streams = streams
@@ -73,8 +88,12 @@ class SplitDiscovery:
         self._fail_on_missing = probe.data_loss.fail
         self._clock = probe.settings.clock
         self._find_unlisted = find_unlisted
+        self._longest_wait = longest_wait
         self._listing: Listing | None = None
         self._next_listing = -math.inf
+        self._pending: Future[_Answers] | None = None
+        self._is_stale = False  # since the pending listing was begun
+        self._failing_since: float | None = None
 
     def list_splits(self) -> Listing:
         """Lists the splits of all streams now.
@@ -82,15 +101,10 @@ class SplitDiscovery:
         Raises:
             ServiceError: a stream does not exist, or the service does not answer.
         """
-        infos = {stream: self._log.describe(stream) for stream in self._streams}
-        splits = [split for stream in self._streams for split in self._log.list_splits(stream)]
-        lineage = Lineage([*splits, *self._unlisted(splits, infos)])
-        self._listing = listing = Listing(splits, lineage, infos)
-        self._next_listing = self._clock() + self._interval
-        return listing
+        return self._accept(self._ask())
 
     def current(self) -> Listing:
-        """The last listing; a new one where that is too old, stale or missing.
+        """The last listing; a new one where that is too old, stale or missing, and a new one can be had soon.
 
         Raises:
             ServiceError: as `list_splits`, if there is no older listing, or the error will not pass.
@@ -98,26 +112,60 @@ class SplitDiscovery:
         listing = self._listing
         if listing is None:
             return self.list_splits()
-        if self._clock() < self._next_listing:
-            return listing
+        if self._pending is None:
+            if self._clock() < self._next_listing:
+                return listing
+            self._pending = _in_background(self._ask)
+            self._is_stale = False
+        wait = self._longest_wait if self._failing_since is None else 0.0
         try:
-            return self.list_splits()
+            answers = self._pending.result(wait)
+        except NotYet:
+            self._go_on(f"no answer in {wait:g} s")
+            return listing
         except ServiceError as error:
+            self._pending = None
             # The splits of the last listing can be read meanwhile.
             if not (error.retryable or (error.missing and not self._fail_on_missing)):
                 raise
-            _log.warning(
-                "shards of %s could not be listed; reading those known, next listing in %g s: %s",
-                ", ".join(self._streams),
-                self._interval,
-                error,
-            )
+            self._go_on(str(error))
             self._next_listing = self._clock() + self._interval
             return listing
+        return self._accept(answers)
 
     def mark_stale(self) -> None:
         """Makes `current` list again: a split is gone, or has ended and its children have to be found."""
         self._next_listing = -math.inf
+        self._is_stale = True
+
+    def _ask(self) -> _Answers:
+        infos = {stream: self._log.describe(stream) for stream in self._streams}
+        return infos, [split for stream in self._streams for split in self._log.list_splits(stream)]
+
+    def _accept(self, answers: _Answers) -> Listing:
+        infos, splits = answers
+        lineage = Lineage([*splits, *self._unlisted(splits, infos)])
+        self._listing = listing = Listing(splits, lineage, infos)
+        is_old = self._pending is not None and self._is_stale
+        self._next_listing = -math.inf if is_old else self._clock() + self._interval
+        self._pending = None
+        if self._failing_since is not None:
+            failed_for = self._clock() - self._failing_since
+            _log.info("shards of %s are listed again, after %.0f s", ", ".join(self._streams), failed_for)
+            self._failing_since = None
+        return listing
+
+    def _go_on(self, why: str) -> None:
+        """Goes on with the last listing, and says so once."""
+        if self._failing_since is None:
+            self._failing_since = self._clock()
+            _log.warning(
+                "shards of %s could not be listed; reading those known until they can, next listing every "
+                "%g s: %s",
+                ", ".join(self._streams),
+                self._interval,
+                why,
+            )
 
     def _unlisted(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
         """Splits that are not listed any more, of streams that are the same as before."""
@@ -126,3 +174,17 @@ class SplitDiscovery:
         created = self._listing.created
         unlisted = self._find_unlisted({split.id for split in splits})
         return [split for split in unlisted if created.get(split.id.stream) == infos[split.id.stream].created]
+
+
+def _in_background(ask: Callable[[], _Answers]) -> Future[_Answers]:
+    """Asks in a thread that ends with the process, however long the service is silent."""
+    answers: Future[_Answers] = Future()
+
+    def run() -> None:
+        try:
+            answers.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            answers.set_exception(error)
+
+    threading.Thread(target=run, name="sluice-discovery", daemon=True).start()
+    return answers

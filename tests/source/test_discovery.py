@@ -1,0 +1,150 @@
+"""Listings that do not come: planning goes on with the splits that are known, and says so once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from memory_log import MemoryLog
+from query import new_policy
+
+from sluice.errors import ServiceError
+from sluice.source.discovery import Listing, SplitDiscovery
+from sluice.source.probe import Probe, ProbeSettings
+from sluice.source.splits import Split
+
+INTERVAL = 10.0
+FOREVER = 300.0  # only what is broken takes as long
+
+
+class ListedLog(MemoryLog):
+    """Lists when `answering` is set, and not while `error` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answering = threading.Event()
+        self.answering.set()
+        self.asked = threading.Semaphore(0)
+        self.error: ServiceError | None = None
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        self.asked.release()
+        assert self.answering.wait(FOREVER)
+        if self.error is not None:
+            raise self.error
+        return super().list_splits(stream)
+
+
+@pytest.fixture
+def log() -> ListedLog:
+    made = ListedLog()
+    made.create("s")
+    return made
+
+
+def new_discovery(log: MemoryLog, *, fail: bool = True, longest_wait: float = FOREVER) -> SplitDiscovery:
+    probe = Probe(log, new_policy(log, fail=fail), ProbeSettings(pause=log.sleep, clock=log.monotonic))
+    return SplitDiscovery(probe, ["s"], INTERVAL, find_unlisted=lambda _listed: [], longest_wait=longest_wait)
+
+
+def refusal(*, retryable: bool = True, missing: bool = False) -> ServiceError:
+    return ServiceError("ListShards of s failed", retryable=retryable, missing=missing)
+
+
+def next_listing(discovery: SplitDiscovery, than: Listing) -> Listing:
+    """The listing after another one, once it has come."""
+    end = time.monotonic() + FOREVER
+    while (listing := discovery.current()) is than:
+        assert time.monotonic() < end
+    return listing
+
+
+def settle(discovery: SplitDiscovery) -> None:
+    """Returns when the listing that is due has come, or has failed."""
+    end = time.monotonic() + FOREVER
+    discovery.current()
+    while discovery._pending is not None:
+        discovery.current()
+        assert time.monotonic() < end
+
+
+def test_a_service_that_is_silent_stops_nothing(log: ListedLog, caplog: pytest.LogCaptureFixture) -> None:
+    """The last listing serves until the new one comes, however often it is asked for."""
+    caplog.set_level(logging.INFO)
+    discovery = new_discovery(log, longest_wait=0.0)
+    first = discovery.current()
+    log.answering.clear()
+    log.pass_time(INTERVAL)
+    log.split(next(iter(log.shards)))
+    for _ in range(100):
+        log.pass_time(INTERVAL)
+        assert discovery.current() is first
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "shards of s could not be listed" in caplog.text
+    log.answering.set()
+    assert len(next_listing(discovery, first).splits) == 3
+    assert "shards of s are listed again, after 990 s" in caplog.text
+
+
+def test_listings_that_fail_are_said_once(log: ListedLog, caplog: pytest.LogCaptureFixture) -> None:
+    """They are tried at every interval, and the one that succeeds is said, too."""
+    caplog.set_level(logging.INFO)
+    discovery = new_discovery(log)
+    first = discovery.current()
+    log.error = refusal()
+    for _ in range(5):
+        log.pass_time(INTERVAL)
+        settle(discovery)
+        assert discovery.current() is first
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "ListShards of s failed" in caplog.text
+    log.error = None
+    log.pass_time(2 * INTERVAL)
+    assert next_listing(discovery, first).created == first.created
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: refusal(retryable=False), lambda: refusal(retryable=False, missing=True)]
+)
+def test_an_error_that_will_not_pass_is_raised(log: ListedLog, make: Callable[[], ServiceError]) -> None:
+    """A stream that is gone, or a call that is not allowed."""
+    discovery = new_discovery(log)
+    discovery.current()
+    log.error = make()
+    log.pass_time(INTERVAL)
+    with pytest.raises(ServiceError, match="ListShards of s failed"):
+        discovery.current()
+
+
+def test_a_stream_that_is_gone_is_waited_for_where_losses_are_tolerated(log: ListedLog) -> None:
+    discovery = new_discovery(log, fail=False)
+    first = discovery.current()
+    log.error = refusal(retryable=False, missing=True)
+    log.pass_time(INTERVAL)
+    assert discovery.current() is first
+
+
+def test_the_first_listing_is_waited_for(log: ListedLog) -> None:
+    """There are no splits to go on with, so its error is raised."""
+    log.error = refusal()
+    with pytest.raises(ServiceError, match="ListShards of s failed"):
+        new_discovery(log, longest_wait=0.0).current()
+
+
+def test_a_listing_that_was_begun_before_a_split_ended_is_made_again(log: ListedLog) -> None:
+    """It may miss the children."""
+    discovery = new_discovery(log, longest_wait=0.0)
+    first = discovery.current()
+    log.asked.acquire()
+    log.answering.clear()
+    log.pass_time(INTERVAL)
+    assert discovery.current() is first
+    assert log.asked.acquire(timeout=FOREVER)
+    discovery.mark_stale()
+    log.answering.set()
+    second = next_listing(discovery, first)
+    next_listing(discovery, second)  # no time has passed
