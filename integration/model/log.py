@@ -108,7 +108,8 @@ class ModelLog:
         self.limits.append(limit)
         request = {"ShardIterator": iterator, "Limit": limit}
         page = self._retry("GetRecords", str(split), lambda: self.model.get_page(request))
-        return Page(list(map(Record._make, page.records)), page.next_iterator, page.millis_behind)
+        size = sum(len(record.data) for record in page.records)
+        return Page(list(map(Record._make, page.records)), page.next_iterator, page.millis_behind, size)
 
     def server_time(self) -> int:
         """See `StreamLog.server_time`."""

@@ -8,6 +8,7 @@ limit of one: two calls and one record, whatever the rate.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from sluice.source.cut_points import CutPoint
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import AtTime, Position
 from sluice.source.split_state import SplitState
-from sluice.source.splits import Split
+from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Page, StreamLog
 
 __all__ = ["LARGEST_PAGE", "SAMPLE", "SMALL_PAGE", "Probe", "ProbeSession", "ProbeSettings"]
@@ -39,7 +40,7 @@ _MAX_THROTTLE_WAIT = 6.0
 """Seconds that a plan waits for a throttled read of a split with a backlog. Kinesis refuses
 reads for 5 s after a page of 10 MiB. A batch that ended at the few records known so far would be planned
 again at once, with more reads."""
-_MAX_BISECTIONS = 24
+_MAX_SEARCHES = 48
 _MAX_EMPTY_PAGES = 20
 """Empty pages in a row after which a split is left for the next trigger, where that may be.
 
@@ -48,6 +49,13 @@ the end of the split, says that there is no record."""
 _SCANNED_PAGES = 2
 _COARSE = 16
 """A batch may leave this part of an old backlog to the next one."""
+_LARGE = _PAGE_BYTES / 2
+"""Bytes of a record from which on a probe finds as few as it can: each costs a quarter of a second in which
+the shard might have been read, and 5 s where it has 10 MiB."""
+_FAR_BEHIND = 20_000
+"""Milliseconds from the tip after which more than one or two large records follow."""
+_KEPT_TIMES = 10_000
+"""Splits whose reads are remembered; of more, those that have not been read for a second are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +67,15 @@ class ProbeSettings:
         pause: sleeps for a number of seconds.
         clock: monotonic seconds. Reads are paced by it, because a wall clock may be set back.
         seconds_per_read: until a split may be read again, for each read of it.
-        burst: reads of one split in a row without a pause.
-        spacing: pause before each further read (seconds).
+        burst: reads of one split in any second.
+        throttled_pause: pause before a read that was throttled is repeated (seconds).
     """
 
     pause: Callable[[float], None]
     clock: Callable[[], float] = time.monotonic
     seconds_per_read: float = 1.0
     burst: int = 4
-    spacing: float = 0.25
+    throttled_pause: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,27 @@ class Probe:
         self.log = log
         self.data_loss = data_loss
         self.settings = settings
+        self._read_times: dict[SplitId, deque[float]] = {}
+
+    def pace(self, split: SplitId) -> None:
+        """Waits until a split may be read once more, which then counts as read. One thread a split."""
+        clock, burst = self.settings.clock, self.settings.burst
+        times = self._read_times.get(split)
+        if times is None:
+            times = self._read_times[split] = deque(maxlen=burst)
+            self._forget_read_times()
+        elif len(times) == burst:
+            wait = times[0] + 1.0 - clock()
+            if wait > 0:
+                self.settings.pause(wait)
+        times.append(clock())
+
+    def _forget_read_times(self) -> None:
+        if len(self._read_times) > _KEPT_TIMES:
+            oldest = self.settings.clock() - 1.0
+            for split, times in list(self._read_times.items()):
+                if times and times[-1] < oldest:
+                    del self._read_times[split]
 
     def state(self, split: Split, position: Position, *, retention: int = 0) -> SplitState:
         """The state of a split of which nothing is known but the position.
@@ -125,9 +154,6 @@ class ProbeSession:
         self._state = state
         self._settings = probe.settings
         self._reads = 0
-        # A run with a target reads splits that are not due yet. Then every read waits for a moment.
-        is_early = state.target is not None and state.next_read_at > probe.settings.clock()
-        self._burst_used = probe.settings.burst if is_early else 0
 
     @property
     def has_read(self) -> bool:
@@ -198,13 +224,15 @@ class ProbeSession:
             self._state.jump_to(found.point, found.cursor, found.page)
             return True
         # No record arrived at `until` or later. A backlog is often small: read on before searching by time.
-        self.read_page(SAMPLE, exact=exact)
         state = self._state
+        if not (self._is_large and (state.millis_behind or 0) > _FAR_BEHIND):
+            self.read_page(SAMPLE, exact=exact)
         if state.cut_points and not state.is_exhausted:
             latest = self._latest_between(state.cut_points[-1].arrival, until, exact=exact)
             if latest is not None:
                 state.jump_to(latest.point, latest.cursor, latest.page)
-            self._scan(until, exact=exact)
+            if exact or not self._is_large:
+                self._scan(until, exact=exact)
         return False
 
     def _scan(self, until: int, *, exact: bool) -> None:
@@ -218,25 +246,35 @@ class ProbeSession:
                 return
 
     def _latest_between(self, low: int, high: int, *, exact: bool) -> _Found | None:
-        """The latest record that bisection finds from `low` on, where none is at or after `high`."""
+        """The latest record found from `low` on, where none is at or after `high`.
+
+        Asks first near `high`, and then ever further away: an answer without a record costs next to nothing,
+        and one with a record what the record is worth.
+        """
         latest: _Found | None = None
         start, precision = low, MICROS_PER_SECOND
-        for _ in range(_MAX_BISECTIONS):
+        step = precision if exact else max(precision, (high - low) // _COARSE)
+        for _ in range(_MAX_SEARCHES):
             if high - low <= precision:
                 break
-            middle = (low + high) // 2
+            instant = max(high - step, (low + high) // 2)
+            step *= 2
             try:
-                found = self._first_at(middle, exact=exact)
+                found = self._first_at(instant, exact=exact)
             except _UndecidedError:
                 break
             if found is None:
-                high = middle
+                high = instant
             else:
                 latest = found
                 if not exact:
                     precision = max(precision, (found.point.arrival - start) // _COARSE)
-                low = max(middle, min(found.point.arrival, high))
+                low = max(instant, min(found.point.arrival, high))
         return latest
+
+    @property
+    def _is_large(self) -> bool:
+        return (self._state.record_size or 0.0) >= _LARGE
 
     def _first_at(self, instant: int, *, exact: bool) -> _Found | None:
         """The first record at or after `instant` (microseconds); None where the service says there is none.
@@ -264,7 +302,7 @@ class ProbeSession:
             try:
                 return cursor.next_page(limit)
             except ServiceError as error:  # noqa: PERF203 - a request takes far longer
-                wait = 2 * self._settings.spacing
+                wait = self._settings.throttled_pause
                 is_backlog = bool(self._state.cut_points) and not self._state.is_exhausted
                 if not (error.throttling and is_backlog) or waited + wait > _MAX_THROTTLE_WAIT:
                     raise
@@ -272,6 +310,5 @@ class ProbeSession:
                 self._settings.pause(wait)
 
     def _pace(self) -> None:
-        if self._burst_used + self._reads >= self._settings.burst:
-            self._settings.pause(self._settings.spacing)
+        self._probe.pace(self._state.split.id)
         self._reads += 1

@@ -110,7 +110,8 @@ class _PacedReads:
         if cursor.is_pushed:
             self._settings.pause(0.0)
             return
-        self._settings.pause(max(self._settings.interval, self._cost if self._is_throttled else 0.0))
+        wait = self._read_at + self._cost - self._settings.clock() if self._is_throttled else 0.0
+        self._settings.pause(max(self._settings.interval, wait))
 
     def _wait(self, now: float, error: ServiceError) -> None:
         wait = max(_SHORTEST_WAIT, self._read_at + self._cost - now)
