@@ -10,7 +10,7 @@ import platform
 import threading
 import tracemalloc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,13 +19,15 @@ from urllib.parse import parse_qsl
 
 import botocore.session
 import pytest
-from kinesis_transport import Transport, answer, forget_process_state, header
+from kinesis_transport import Transport, answer, forget_process_state, header, refusal
 
 from sluice.aws import clients
+from sluice.aws.calls import Calls
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
-from sluice.errors import OptionError
+from sluice.errors import OptionError, ServiceError
 from sluice.options import read_options
+from sluice.retry import Backoff, Retrier
 
 KEYS = {"awsAccessKeyId": "AKIAEXAMPLE000000000", "awsSecretAccessKey": "hush-hush"}
 ROLE = "arn:aws:iam::123456789012:role/reader"
@@ -455,3 +457,68 @@ def test_keys_come_from_a_profile(tmp_path: Path) -> None:
     client.list_shards(StreamName="s")
     assert signed_with(transport) == ["PROFILEKEY"]
     assert client.meta.region_name == "eu-north-1"
+
+
+class Rotated:
+    """A credentials file that is written anew from time to time, and a service that takes one key of it."""
+
+    def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = file
+        self.valid = ""
+        self.transport = Transport(self._answer)
+        new_client = clients._new_client
+
+        def new(*arguments: Any, **more: Any) -> Any:
+            client = new_client(*arguments, **more)
+            self.transport.install(client)
+            return client
+
+        monkeypatch.setattr(clients, "_new_client", new)
+
+    def write(self, key: str) -> None:
+        self.file.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=x\n")
+
+    def _answer(self, _operation: str, _params: dict[str, Any]) -> Any:
+        if signed_with(self.transport)[-1] == self.valid:
+            return answer({"Shards": []})
+        return refusal("ExpiredTokenException", "The security token included in the request is expired")
+
+
+def calls_of(connection: ConnectionConfig, wait: Callable[[float], None]) -> Calls:
+    backoffs = {"ListShards": Backoff(3, 1.0, 1.0, 1.0)}
+    return Calls(connection, "kinesis", backoffs, Retrier(sleep=wait, jitter=lambda: 1.0))
+
+
+def test_expired_credentials_of_a_file_are_loaded_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the file is written some time after they have expired."""
+    rotated = Rotated(tmp_path / "credentials", monkeypatch)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            rotated.write("NEW")
+
+    here = ConnectionConfig(region="eu-west-1", endpoint_url="http://127.0.0.1:9")
+    calls = calls_of(here, wait)
+    rotated.write("OLD")
+    rotated.valid = "OLD"
+    calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
+    rotated.valid = "NEW"
+    calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
+    assert signed_with(rotated.transport) == ["OLD", "OLD", "OLD", "NEW"]
+
+
+def test_credentials_that_stay_expired_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last retry, or at once where they are options, which cannot change."""
+    rotated = Rotated(tmp_path / "credentials", monkeypatch)
+    rotated.write("OLD")
+    here = ConnectionConfig(region="eu-west-1", endpoint_url="http://127.0.0.1:9")
+    for connection, attempts in ((here, 4), (LOCAL, 1)):
+        rotated.transport.requests.clear()
+        calls = calls_of(connection, lambda _seconds: None)
+        with pytest.raises(ServiceError, match=r"ExpiredTokenException.*check the credentials"):
+            calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
+        assert len(rotated.transport.requests) == attempts

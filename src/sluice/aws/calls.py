@@ -13,7 +13,13 @@ from botocore.exceptions import ClientError
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.endpoint_state import EndpointState, endpoint_state
-from sluice.aws.errors import DamagedAnswerError, endpoint_of, is_unanswered, translate
+from sluice.aws.errors import (
+    EXPIRED_CREDENTIALS,
+    DamagedAnswerError,
+    endpoint_of,
+    is_unanswered,
+    translate,
+)
 from sluice.errors import ServiceError, SluiceError
 from sluice.retry import Backoff, Retrier
 
@@ -81,16 +87,15 @@ class Calls:
         Raises:
             ServiceError: the last one, when it is not retryable or no retry is left.
         """
-        client = client_for(self.connection, self.service)
-        method = getattr(client, xform_name(operation))
-        state = endpoint_state(client.meta.endpoint_url)
         unanswered = 0
 
         def attempt() -> T:
             nonlocal unanswered
+            client = client_for(self.connection, self.service)  # anew, with new credentials, if they expired
+            state = endpoint_state(client.meta.endpoint_url)
             sent = self.clock()
             try:
-                answer = method(**request)
+                answer = getattr(client, xform_name(operation))(**request)
                 state.record_answer(answer, sent, self.clock())
                 return _read_answer(answer, read)
             except SluiceError:
@@ -100,6 +105,8 @@ class Calls:
                     state.record_answer(error.response, sent, self.clock())
                 endpoint = endpoint_of(error, client.meta.endpoint_url)
                 problem = translate(error, operation=operation, target=target, endpoint=endpoint)
+                if problem.code in EXPIRED_CREDENTIALS and not self.connection.has_fixed_credentials:
+                    problem.retryable = True
                 is_known = self.is_endpoint_known or endpoint_state(endpoint).reached
                 if is_unanswered(problem) and not is_known:
                     unanswered += 1

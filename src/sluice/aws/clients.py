@@ -1,7 +1,8 @@
 """SDK clients, made from a `ConnectionConfig` and shared by all that call in a process.
 
 Credentials come from static keys, a profile or the SDK's own chain. With ``roleArn`` they are used to assume
-that role, and the SDK refreshes the role's credentials before they expire.
+that role, and the SDK refreshes the role's credentials before they expire. Credentials that the service calls
+expired are loaded anew, unless they are options.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from botocore.session import Session
 
 from sluice.aws import hooks
 from sluice.aws.connection import DEFAULT_SESSION_NAME, ConnectionConfig
-from sluice.aws.errors import redact
+from sluice.aws.errors import EXPIRED_CREDENTIALS, redact
 from sluice.errors import OptionError
 
 __all__ = ["client_for", "endpoint_for"]
@@ -78,6 +79,15 @@ def client_for(config: ConnectionConfig, service: str) -> Any:
             return _kept(_clients, (process, config, service), lambda: _client_of(process, config, service))
         except (sdk.BotoCoreError, ValueError) as error:
             raise _as_option_error(config, error) from None
+
+
+def _forget(config: ConnectionConfig) -> None:
+    """The next client of `config` loads its credentials anew."""
+    key = (os.getpid(), config)
+    with _lock:
+        for kept in (_clients, _sessions):
+            for each in [each for each in kept if each[:2] == key]:
+                del kept[each]
 
 
 def _client_of(process: int, config: ConnectionConfig, service: str) -> Any:
@@ -130,6 +140,14 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
         **credentials,
     )
     hooks.install(client)
+
+    def forget_expired(*, parsed: dict[str, Any], **_: Any) -> None:
+        # The SDK loads the credentials of a file or of the environment once. A file may hold new ones by now.
+        if parsed.get("Error", {}).get("Code") in EXPIRED_CREDENTIALS:
+            _forget(config)
+
+    if not config.has_fixed_credentials:
+        client.meta.events.register("after-call", forget_expired)
     return client
 
 

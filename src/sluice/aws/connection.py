@@ -128,6 +128,11 @@ class ConnectionConfig:
     connect_timeout: float = 5.0
     read_timeout: float = 60.0
 
+    @property
+    def has_fixed_credentials(self) -> bool:
+        """Whether the options are the credentials of all calls, so that they stay expired once they are."""
+        return self.access_key_id is not None and self.role_arn is None
+
 
 def connection_from_options(values: OptionValues) -> ConnectionConfig:
     """Reads the connection options. Notes what does not fit together for `OptionValues.check`."""

@@ -19,7 +19,17 @@ from botocore.parsers import ResponseParserError
 
 from sluice.errors import ServiceError, redact_urls
 
-__all__ = ["DamagedAnswerError", "endpoint_of", "is_unanswered", "redact", "translate"]
+__all__ = [
+    "EXPIRED_CREDENTIALS",
+    "DamagedAnswerError",
+    "endpoint_of",
+    "is_unanswered",
+    "redact",
+    "translate",
+]
+
+EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException"})
+"""Codes that temporary credentials are refused with when their time is over."""
 
 _THROTTLING: Final = frozenset(
     {
@@ -69,10 +79,8 @@ _INVALID: Final = frozenset(
         "ValidationException",
     }
 )
-_CREDENTIALS: Final = frozenset(
+_CREDENTIALS: Final = EXPIRED_CREDENTIALS | frozenset(
     {
-        "ExpiredToken",
-        "ExpiredTokenException",
         "IncompleteSignature",
         "IncompleteSignatureException",
         "InvalidAccessKeyId",
