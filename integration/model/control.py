@@ -14,7 +14,7 @@ from integration.model.laws import KIB
 from integration.model.shards import Shard
 from integration.model.streams import Stream
 
-__all__ = ["Control"]
+__all__ = ["Control", "api_shard"]
 
 _HOUR = 3600 * SECOND
 _CREATING_STREAMS = 5
@@ -84,7 +84,7 @@ class Control:
         shards = self._shards_after(stream, request.get("ExclusiveStartShardId", ""))
         count = min(request.get("Limit", 100), 100)
         description = self._description(stream) | {
-            "Shards": [_api_shard(shard) for shard in shards[:count]],
+            "Shards": [api_shard(shard) for shard in shards[:count]],
             "HasMoreShards": len(shards) > count,
         }
         return {"StreamDescription": description}
@@ -140,7 +140,7 @@ class Control:
             raise ModelError("ResourceInUseException", f"Stream {stream.name} is {stream.status}.")
         shards = [shard for shard in self._shards_after(stream, after) if self._matches(shard, condition)]
         count = min(request.get("MaxResults", laws.listing_page), laws.listing_page)
-        answer: dict[str, Any] = {"Shards": [_api_shard(shard) for shard in shards[:count]]}
+        answer: dict[str, Any] = {"Shards": [api_shard(shard) for shard in shards[:count]]}
         if len(shards) > count:
             answer["NextToken"] = self.token("shards", stream, shards[count - 1].id, condition)
         return answer
@@ -228,7 +228,8 @@ class Control:
             )
 
 
-def _api_shard(shard: Shard) -> dict[str, Any]:
+def api_shard(shard: Shard) -> dict[str, Any]:
+    """A shard as the API has it."""
     numbers = {"StartingSequenceNumber": shard.starting_number}
     if shard.ending_number is not None:
         numbers["EndingSequenceNumber"] = shard.ending_number

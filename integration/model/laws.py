@@ -74,6 +74,8 @@ class Laws:
     The longest run of empty pages before a portion. Runs are drawn from the seed, and half of them are 0. The
     page names no number. 0: there are no such runs.
     """
+    empty_runs_are_full: bool = False
+    """Whether such a run comes before every portion, and has that length."""
     portion_records: int = 5_000
     """A portion of a shard that holds records has this many of them on average."""
     portion_gap: float = 60.0

@@ -36,6 +36,9 @@ class Page(NamedTuple):
 class Stranger:
     """Another reader of a stream, who polls each of its shards as long as the model stands.
 
+    Its pauses differ by a tenth, as those of a reader do whose answers take their time. With pauses that are
+    all the same it would get each read the moment that the limit allows one more, and nobody else would read.
+
     Attributes:
         calls: a second; one above the limit is refused, as others' are.
         size: bytes of each of its pages.
@@ -43,6 +46,10 @@ class Stranger:
 
     calls: float
     size: int = 0
+
+    def pause(self, chance: float) -> float:
+        """Seconds until its next call; `chance` is in [0, 1)."""
+        return (0.9 + 0.2 * chance) / self.calls
 
 
 def api_record(record: StoredRecord) -> dict[str, Any]:
@@ -243,12 +250,11 @@ class Reads:
         laws = self._core.laws
         for index, stranger in enumerate(self._strangers.get(stream.name, ())):
             # What was polled more than some seconds ago cannot count any more.
-            at = max(self._polled.get((shard, index), elapsed - 1.0), elapsed - 12.0) + 1.0 / stranger.calls
-            while at <= elapsed:
+            at = max(self._polled.get((shard, index), elapsed - 1.0), elapsed - 12.0)
+            while (at := at + stranger.pause(self._core.chance("stranger", shard.id, index, at))) <= elapsed:
                 if not shard.read_limit.refusal(laws.read_calls, laws.read_bytes, at):
                     shard.read_limit.add(stranger.size, laws.read_bytes, laws.longest_refusal, at)
                 self._polled[shard, index] = at
-                at += 1.0 / stranger.calls
 
     def _throttled(self, stream: Stream, shard: Shard) -> ModelError:
         return ModelError(

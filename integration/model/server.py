@@ -57,12 +57,17 @@ class ModelServer:
         self.port: int = self._http.server_address[1]
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
-        model.on_change(self._wake)
+        self.serve(model)
 
     @property
     def endpoint(self) -> str:
         """The URL to be given to clients."""
         return f"http://{LOOPBACK}:{self.port}"
+
+    def serve(self, model: KinesisModel) -> None:
+        """Serves another model from now on. Subscriptions that are open stay with theirs."""
+        self.model = model
+        model.on_change(self._wake)
 
     def close(self) -> None:
         """Ends all connections."""

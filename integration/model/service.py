@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from integration.model.clock import Clock, ManualClock
 from integration.model.consumers import Consumers
-from integration.model.control import Control
+from integration.model.control import Control, api_shard
 from integration.model.core import Core, Request
 from integration.model.errors import LOST_ANSWER, ModelError
 from integration.model.faults import FaultPlan
@@ -181,6 +181,19 @@ class KinesisModel:
             stream = self._core.add_stream(name, shards)
             stream.status = "ACTIVE"
             return list(stream.shards)
+
+    def status(self, stream: str) -> str:
+        """Of a stream, as DescribeStreamSummary has it; no call is counted."""
+        with self._core.lock:
+            self._core.settle()
+            return self._core.named(stream).status
+
+    def describe_shards(self, stream: str) -> list[dict[str, Any]]:
+        """All shards that have not expired, as ListShards has them, whether a listing shows them or not."""
+        with self._core.lock:
+            self._core.settle()
+            shards = self._core.named(stream).shards.values()
+            return [api_shard(shard) for shard in shards if not shard.is_expired]
 
     def put(
         self,

@@ -246,8 +246,10 @@ class Shard:
         return self._drawn("run", index) if is_first or index == self.first else 0
 
     def _drawn(self, *what: object) -> int:
-        # Half of the runs are none, a quarter are mostly short, and a quarter have any length.
         chance, most = fraction(self.seed, *what), self.laws.empty_pages
+        if self.laws.empty_runs_are_full:
+            return most
+        # Half of the runs are none, a quarter are mostly short, and a quarter have any length.
         if chance < 0.5:
             return 0
         return round(most ** (4 * chance - 2)) if chance < 0.75 else 1 + int(most * (4 * chance - 3))

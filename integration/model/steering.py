@@ -17,6 +17,7 @@ import msgspec
 
 from integration.model.errors import ModelError
 from integration.model.faults import FaultPlan
+from integration.model.laws import MIB
 from integration.model.oracle import Accepted
 from integration.model.sending import WireFault, WireFaults
 from integration.model.service import KinesisModel
@@ -63,6 +64,20 @@ def _put(model: KinesisModel, _: WireFaults, given: _Parameters) -> Any:
     ]
 
 
+def _fill(model: KinesisModel, _: WireFaults, given: _Parameters) -> Any:
+    open_shards = [
+        int(shard["HashKeyRange"]["StartingHashKey"])
+        for shard in model.describe_shards(given["stream"])
+        if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+    ]
+    data = bytes(given["size"])
+    for number in range(given["records"]):
+        for hash_key in open_shards:
+            model.put(given["stream"], f"key-{number}", data, explicit_hash_key=hash_key)
+        model.clock.advance(given["size"] / given["rate"])
+    return len(open_shards) * given["records"]
+
+
 def _silence(model: KinesisModel, _: WireFaults, given: _Parameters) -> Any:
     found = model.subscriptions(given["stream"], given["shard"])
     for subscription in found:
@@ -83,6 +98,7 @@ _VERBS: Final[Mapping[str, Callable[[KinesisModel, WireFaults, _Parameters], Any
     "expire_credentials": lambda model, _, given: model.expire_credentials(*given["access_keys"]),
     "expire_iterators": lambda model, _, given: model.expire_iterators(**given),
     "faults": _faults,
+    "fill": _fill,
     "force": _force,
     "hide_shard": lambda model, _, given: model.hide_shard(**given),
     "laws": _laws,
@@ -142,6 +158,14 @@ class Steering:
         """Puts records past all limits and faults; the shard and the sequence number of each."""
         given = [(key, base64.b64encode(data).decode(), None) for key, data in records]
         return [(shard, number) for shard, number in self.do("put", stream=stream, records=given)]
+
+    def fill(self, stream: str, records: int, size: int, *, rate: float = MIB) -> int:
+        """Puts `records` of `size` bytes to each open shard, and returns how many in all.
+
+        Args:
+            rate: bytes a second and shard of their producer. So much time passes, for the service alone.
+        """
+        return int(self.do("fill", stream=stream, records=records, size=size, rate=rate))
 
     def oracle(self, stream: str) -> list[Accepted]:
         """See `Oracle.records`."""
