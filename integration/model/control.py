@@ -166,8 +166,7 @@ class Control:
         return fields[2], fields[3], fields[4]
 
     def _shards_after(self, stream: Stream, after: str) -> list[Shard]:
-        laws = self._core.laws
-        listed = stream.listed(self._core.clock.elapsed(), laws.listing_delay, laws.listing_gaps)
+        listed = stream.listed(self._core.clock.elapsed(), self._core.laws)
         return [shard for shard in listed if shard.id > after]
 
     def _matches(self, shard: Shard, condition: Request | None) -> bool:

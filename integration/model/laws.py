@@ -140,6 +140,9 @@ class Laws:
     listing_delay: float = 2.0
     """For up to this long a listing may miss a new shard. Listings are eventually consistent: KCL looks for
     children that are not listed yet ("IncompleteLineage", awslabs/amazon-kinesis-client, ShardSyncer)."""
+    listing_holes: bool = False
+    """Whether a listing may have a new shard whose parent it misses. No document says that it may; a reader
+    that takes such a parent for expired reads the child before it."""
     listing_gaps: float = 0.05
     """How often a closed shard whose records have all been read is missing from listings, for up to two
     seconds."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from integration.model.chance import within
 from integration.model.clock import SECOND
+from integration.model.laws import Laws
 from integration.model.shards import Shard
 
 __all__ = ["LAST_HASH", "Consumer", "Stream"]
@@ -81,16 +82,21 @@ class Stream:
             if shard.closed is not None and shard.laws.shards_expire and shard.closed < horizon:
                 shard.is_expired = True
 
-    def listed(self, elapsed: float, delay: float, gaps: float) -> list[Shard]:
+    def listed(self, elapsed: float, laws: Laws) -> list[Shard]:
         """The shards as one listing has them, by id. It may miss some; see `Laws.listing_delay`,
-        `listing_gaps`.
+        `listing_holes`, `listing_gaps`.
 
         Args:
             elapsed: the time by `Clock.elapsed`.
         """
         found = []
+        new: set[str] = set()  # not listed yet
+        gaps = laws.listing_gaps
         for shard in self.shards.values():
-            is_new = bool(shard.parents) and elapsed < shard.born + within((0.0, delay), shard.seed, "listed")
+            delay = within((0.0, laws.listing_delay), shard.seed, "listed")
+            is_new = bool(shard.parents) and elapsed < shard.born + delay
+            if is_new or (not laws.listing_holes and not new.isdisjoint(shard.parents)):
+                new.add(shard.id)
             is_gap = (
                 gaps > 0.0
                 and within((0.0, 1.0), shard.seed, "gap", int(elapsed / 2)) < gaps
@@ -98,6 +104,6 @@ class Stream:
             )
             if left := self.missed.get(shard.id, 0):
                 self.missed[shard.id] = left - 1
-            if not (shard.is_expired or is_new or is_gap or left):
+            if not (shard.is_expired or shard.id in new or is_gap or left):
                 found.append(shard)
         return found
