@@ -211,11 +211,25 @@ def test_waiting_for_a_state_ends(status: str, before: list[Script]) -> None:
     assert service.count(REGISTER) == len(before)
 
 
-def test_a_new_consumer_that_somebody_deregisters_is_not_waited_for() -> None:
-    """It will not become active."""
-    service = Service({DESCRIBE: [GONE, is_("DELETING")], REGISTER: [is_new()]})
-    assert "the consumer is DELETING" in str(service.failure())
-    assert service.slept == []
+def test_a_new_consumer_that_somebody_deregisters_is_registered_again() -> None:
+    """It will not become active: it is waited out, like any other that is being deleted."""
+    service = Service(
+        {
+            DESCRIBE: [GONE, is_("CREATING"), is_("DELETING"), is_("DELETING"), GONE, is_("ACTIVE", NEWER)],
+            REGISTER: [is_new(), is_new(NEWER)],
+        }
+    )
+    assert service.registrar.ensure("orders") == Consumer("me", NEWER, True)
+    assert service.operations == [DESCRIBE, REGISTER, *[DESCRIBE] * 4, REGISTER, DESCRIBE]
+
+
+def test_a_consumer_that_somebody_deregisters_again_and_again_is_an_error() -> None:
+    """Two queries that fight over a name do not do so for ever."""
+    service = Service({DESCRIBE: [GONE, is_("DELETING")] * 9, REGISTER: [is_new()]})
+    assert "orders/consumer/me: somebody else deregisters it while it is being created" in str(
+        service.failure()
+    )
+    assert service.count(REGISTER) == 3
 
 
 def test_a_registration_whose_answer_was_lost_counts_as_somebody_elses() -> None:

@@ -31,6 +31,9 @@ _LIMITS: Final = (
     "and an account registers 5 a second"
 )
 
+_REGISTRATIONS: Final = 3
+"""How often a consumer is registered that somebody else deregisters while it is being created."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -88,8 +91,9 @@ class ConsumerRegistrar:
     def ensure(self, stream: str) -> Consumer:
         """Returns the consumer to read a stream with, when it is ready.
 
-        A consumer that is being created is waited for. One that is being deleted is waited out and registered
-        anew. One that does not exist is registered, unless the user gives consumers by their ARNs.
+        A consumer that is being created is waited for. One that is being deleted, even while it is created,
+        is waited out and registered anew. One that does not exist is registered, unless the user gives
+        consumers by their ARNs.
 
         Raises:
             OptionError: the ARN that the user gave is not that of a consumer of the stream.
@@ -101,8 +105,16 @@ class ConsumerRegistrar:
         if name is None:
             raise OptionError(f"option '{CONSUMER_NAME.key}' is required to register a consumer")
         stream_arn = self._stream_arn(stream)
-        found = self._find(stream, stream_arn, name)
-        return found or self._register(stream, stream_arn, name)
+        for _ in range(_REGISTRATIONS):
+            consumer = self._find(stream, stream_arn, name) or self._register(stream, stream_arn, name)
+            if consumer is not None:
+                return consumer
+        raise ServiceError(
+            f"{stream}/consumer/{name}: somebody else deregisters it while it is being created, "
+            f"{_REGISTRATIONS} times in a row; give each query a '{CONSUMER_NAME.key}' of its own",
+            operation=_REGISTER,
+            target=f"{stream}/consumer/{name}",
+        )
 
     def deregister(self, arn: str) -> None:
         """Deregisters a consumer, unless it is gone or being deleted. Does not wait until it is gone.
@@ -151,7 +163,8 @@ class ConsumerRegistrar:
                 return None
             raise
 
-    def _register(self, stream: str, stream_arn: str, name: str) -> Consumer:
+    def _register(self, stream: str, stream_arn: str, name: str) -> Consumer | None:
+        """Registers the consumer and waits until it is active; None if it is deregistered meanwhile."""
         target = f"{stream}/consumer/{name}"
 
         def recover(error: ServiceError) -> Consumer | None:
@@ -179,22 +192,26 @@ class ConsumerRegistrar:
             raise
         if consumer.registered:
             _log.info("consumer %s is registered; waiting until it is active", consumer.arn)
-            self._wait_for_new(target, consumer.arn)
+            if not self._becomes_active(target, consumer.arn):
+                _log.warning("%s: somebody else deregisters it; waiting until it is gone", target)
+                return None
         return consumer
 
-    def _wait_for_new(self, target: str, arn: str) -> None:
+    def _becomes_active(self, target: str, arn: str) -> bool:
+        """Waits for a consumer that was registered a moment ago; False if it is being deleted instead."""
+
         def read(answer: Mapping[str, Any]) -> bool:
             status = _read_description(answer).status
-            if status != "ACTIVE":
-                raise _not_ready(target, status, retryable=status == "CREATING")
-            return True
+            if status == "CREATING":
+                raise _not_ready(target, status)
+            return status == "ACTIVE"
 
         def recover(error: ServiceError) -> bool | None:
             # It takes a moment until every host of the service knows a new consumer.
             error.retryable = error.retryable or error.missing
             return None
 
-        self._calls.call(_DESCRIBE, target, {"ConsumerARN": arn}, read, recover=recover)
+        return self._calls.call(_DESCRIBE, target, {"ConsumerARN": arn}, read, recover=recover)
 
     def _raise_limits(self, error: ServiceError, stream_arn: str) -> NoReturn:
         message = f"{error} ({_LIMITS}"
@@ -319,11 +336,11 @@ def _try_to_deregister(registrar: ConsumerRegistrar, arn: str) -> None:
         _log.warning("consumer %s stays registered: %s", arn, error)
 
 
-def _not_ready(target: str, status: str, *, retryable: bool = True) -> ServiceError:
+def _not_ready(target: str, status: str) -> ServiceError:
     return ServiceError(
         f"{_DESCRIBE} of {target}: the consumer is {status}",
         operation=_DESCRIBE,
         target=target,
         code=status,
-        retryable=retryable,
+        retryable=True,
     )
