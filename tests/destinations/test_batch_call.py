@@ -9,6 +9,7 @@ import pytest
 from botocore import exceptions as sdk
 from fake_service import CONNECTION, FATAL_CODES, TRANSIENT_CODES, FakeService, answer, refusal
 
+from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.common import batch_call
 from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.errors import OptionError, ServiceError
@@ -106,6 +107,36 @@ def test_an_endpoint_that_has_answered_before_is_retried(reply: Any) -> None:
     now[0] += 600.0
 
     assert not batch_call.is_fatal(caught.value)
+
+
+EXPIRED = sdk.ClientError({"Error": {"Code": "ExpiredTokenException", "Message": "it is expired"}}, "X")
+
+
+def test_expired_credentials_are_retried_for_a_while_where_they_may_be_renewed() -> None:
+    """Those of a file, of the environment or of a role are loaded anew for the next request. The file may be
+    written some seconds late; after that, waiting does not help.
+    """
+    now = [100.0]
+    chain = ConnectionConfig(region="eu-west-1", endpoint_url=URL)
+    batch_call = BatchCall(chain, "firehose", "PutRecordBatch", "orders", clock=lambda: now[0])
+    assert not batch_call.is_fatal(EXPIRED)
+    now[0] += 29.0
+    assert not batch_call.is_fatal(EXPIRED)
+    now[0] += 2.0
+    assert batch_call.is_fatal(EXPIRED)
+
+
+def test_a_request_that_is_accepted_ends_the_time_of_expired_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that expire next get their while again."""
+    now = [100.0]
+    monkeypatch.setattr(ConnectionConfig, "has_fixed_credentials", False)
+    batch_call = made(lambda _, __: answer({"RequestResponses": []}), clock=lambda: now[0])
+    assert not batch_call.is_fatal(EXPIRED)
+    put(batch_call)
+    now[0] += 3600.0
+    assert not batch_call.is_fatal(EXPIRED)
 
 
 def test_is_fatal_takes_errors_of_the_sdk() -> None:

@@ -14,6 +14,7 @@ from fake_s3 import PATH, FakeS3, bucket, committed_keys, committed_rows, destin
 from pyspark.sql.types import LongType, StructField, StructType
 
 import sluice
+from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.s3 import S3Destination
 from sluice.errors import CommitError, OptionError, ServiceError
@@ -345,6 +346,18 @@ def test_a_conflict_of_conditional_writes_is_tried_again() -> None:
     made = bucket(s3)
 
     assert made.put_if_absent("a", b"1")
+
+
+def test_expired_credentials_are_loaded_anew_unless_they_are_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call of the SDK's client loads those of a file, of the environment or of a role."""
+    expired = refusal("ExpiredToken", 400)
+    s3 = FakeS3(faults(expired, at="put_object"))
+    bucket(s3).put("key", b"body")
+    assert s3.objects == {"key": b"body"}
+
+    monkeypatch.setattr(ConnectionConfig, "has_fixed_credentials", True)
+    with pytest.raises(ServiceError, match="ExpiredToken"):
+        bucket(FakeS3(faults(expired, at="put_object"))).put("key", b"body")
 
 
 def test_an_answer_without_a_required_field_is_damaged() -> None:

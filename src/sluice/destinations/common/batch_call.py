@@ -13,7 +13,7 @@ from botocore import xform_name
 
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.errors import is_unanswered, redact, translate
+from sluice.aws.errors import EXPIRED_CREDENTIALS, is_unanswered, redact, translate
 from sluice.aws.responses import Outcome
 from sluice.errors import OptionError, ServiceError
 from sluice.sink.contracts import Rejection, SubmitResult
@@ -24,6 +24,9 @@ EntryT = TypeVar("EntryT")
 
 # An endpoint that has not answered for this long (seconds), and never before, is taken for a wrong one.
 _FIRST_CONTACT: Final = 5.0
+# How long (seconds) new credentials are waited for when those of a file, of the environment or of a role have
+# expired: every request loads them anew.
+_RENEWAL: Final = 30.0
 # Endpoints that have answered this process. Destinations are made anew for every epoch; this set stays.
 _answered: Final[set[tuple[ConnectionConfig, str]]] = set()
 
@@ -86,6 +89,7 @@ class BatchCall:
         self._make_client = client
         self._clock = clock
         self._first_call_at: float | None = None
+        self._expired_since: float | None = None
 
     def __call__(self, **parameters: Any) -> dict[str, Any]:
         """Calls the operation once.
@@ -102,6 +106,7 @@ class BatchCall:
         except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
             raise self.translated(error) from None
         _answered.add((self._connection, self._service))
+        self._expired_since = None
         return answer
 
     def damaged_answer(self, problem: str) -> ServiceError:
@@ -178,12 +183,18 @@ class BatchCall:
 
         Fatal: a missing target, no access, a malformed request, bad credentials. Not fatal: throttling,
         failures of the service, timeouts and lost connections. If the endpoint has never answered, the last
-        two are fatal 5 s after the first call, because then its address is probably wrong.
+        two are fatal 5 s after the first call, because then its address is probably wrong. Credentials that
+        have expired are fatal at once if they are options, and otherwise after 30 s, in which the SDK's chain
+        may find new ones.
         """
         if isinstance(error, OptionError):
             return True
         if not isinstance(error, ServiceError):
             error = self.translated(error)
+        if error.code in EXPIRED_CREDENTIALS and not self._connection.has_fixed_credentials:
+            now = self._clock()
+            self._expired_since = now if self._expired_since is None else self._expired_since
+            return now - self._expired_since >= _RENEWAL
         if not error.retryable:
             return True
         answered = (self._connection, self._service) in _answered

@@ -10,7 +10,7 @@ from botocore import xform_name
 
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.errors import DamagedAnswerError, translate
+from sluice.aws.errors import EXPIRED_CREDENTIALS, DamagedAnswerError, translate
 from sluice.errors import ServiceError
 from sluice.retry import Backoff, Retrier
 
@@ -213,6 +213,8 @@ class Bucket:
             translated.retryable = False  # although status 501 is a failure of the server
         elif translated.code in _CONFLICT:
             translated.retryable = True
+        elif translated.code in EXPIRED_CREDENTIALS and not self._connection.has_fixed_credentials:
+            translated.retryable = True  # the next attempt loads them anew
         return translated
 
 
