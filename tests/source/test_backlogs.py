@@ -93,3 +93,11 @@ def test_waits_for_the_limit_go_on_while_spark_takes_a_page() -> None:
         backlog.log.sleep(3.0)
     assert pages >= 5
     assert backlog.log.monotonic() - began <= 5.5 * pages + 5
+
+
+def test_a_run_of_what_is_available_is_probed_once() -> None:
+    """What the search for its end has read is planned as it is."""
+    backlog = Backlog(Laws(empty_pages=0), records=50, size=100)
+    backlog.run_available()
+    assert backlog.read == 50
+    assert backlog.log.limits.count(2) == 1  # records of the first page, of whose size nothing is known

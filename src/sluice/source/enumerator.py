@@ -291,8 +291,8 @@ class StreamEnumerator:
             if not isinstance(base.position(split_id), Closed)
         ]
         targets = self._planner.tips(fresh)
-        # A fresh state without cut points knows when the split was caught up: it replaces the old one.
-        states |= {s.split.id: s for s in fresh if s.split.id in states and not s.cut_points}
+        # What a fresh state has found need not be read again, unless it has left out records that limits count.
+        states |= {s.split.id: s for s in fresh if s.split.id in states and not s.has_gap}
         return targets
 
     def _state_of(self, split: Split, position: Position, listing: Listing) -> SplitState:
