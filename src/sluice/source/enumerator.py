@@ -291,7 +291,7 @@ class StreamEnumerator:
             if not isinstance(base.position(split_id), Closed)
         ]
         targets = self._planner.tips(fresh)
-        # What a fresh state has found need not be read again, unless it has left out records that limits count.
+        # What a fresh state has found need not be read again, unless it left out records that limits count.
         states |= {s.split.id: s for s in fresh if s.split.id in states and not s.has_gap}
         return targets
 
