@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from integration.model import ModelLog
 from memory_log import MemoryLog
 from memory_subscriptions import NO_FAULTS, Faults, MemoryAgent
 
@@ -13,7 +14,7 @@ from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
-from sluice.source.offsets import HORIZON, AtTime, Offsets, Position, SplitRange
+from sluice.source.offsets import AtHorizon, AtTime, Expiry, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.publisher import OpenPublisher, PublisherCursor
@@ -22,52 +23,60 @@ from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Record
 from sluice.source.subscriptions import Subscriptions
 
+AnyLog = MemoryLog | ModelLog
+"""Plain lists with faults on demand, or the strict model of the service."""
+
 Rows = dict[SplitId, list[Record]]
 """The rows of a batch, by split."""
 
 
 def at_horizon(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
-    del now
-    return {split.id: HORIZON for split in splits}
+    return {split.id: AtHorizon(pinned=now) for split in splits}
 
 
 def at_latest(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
     return {split.id: AtTime(now, pinned=now) for split in splits}
 
 
-def new_policy(log: MemoryLog, *, fail: bool = True) -> DataLossPolicy:
-    return DataLossPolicy(log, fail, log.server_time)
+def new_policy(
+    log: AnyLog, *, fail: bool = True, expiry: Mapping[str, Expiry] | None = None
+) -> DataLossPolicy:
+    return DataLossPolicy(log, fail, log.server_time, dict(expiry or {}))
 
 
 def new_enumerator(
-    log: MemoryLog,
+    log: AnyLog,
     streams: list[str],
     *,
     initial: InitialPositions = at_horizon,
     fail: bool = True,
+    starting: str = "",
     subscriptions: Subscriptions | None = None,
 ) -> StreamEnumerator:
     probe = Probe(log, new_policy(log, fail=fail), ProbeSettings(pause=log.sleep, clock=log.monotonic))
     planner = Planner(probe, log.server_time, fail_on_missing=fail, threads=1)
-    return StreamEnumerator(EnumeratorSettings(streams, initial), probe, planner, subscriptions=subscriptions)
+    settings = EnumeratorSettings(streams, initial, starting=starting)
+    return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
 
 
 def new_reader(
-    log: MemoryLog,
+    log: AnyLog,
     open_publisher: OpenPublisher | None = None,
     *,
     fail: bool = True,
     may_poll: bool = True,
     page_limit: int = 10_000,
     pause: Callable[[float], None] | None = None,
+    expiry: Mapping[str, Expiry] | None = None,
 ) -> RangeReader:
     """A reader as tasks use it.
 
     Args:
         open_publisher: None: ranges are polled.
         pause: None: the log's clock moves on.
+        expiry: by stream, as it was logged.
     """
-    data_loss = new_policy(log, fail=fail)
+    data_loss = new_policy(log, fail=fail, expiry=expiry)
 
     def open_cursor(split_range: SplitRange, position: Position) -> Cursor:
         assert open_publisher is not None
@@ -104,18 +113,20 @@ class Query:
 
     def __init__(
         self,
-        log: MemoryLog,
+        log: AnyLog,
         streams: Iterable[str] = ("s",),
         *,
         initial: InitialPositions = at_horizon,
         fail: bool = True,
         page_limit: int = 10_000,
         agent: MemoryAgent | None = None,
+        starting: str = "",
     ) -> None:
         self.agent = agent
         self.log = log
         self.streams = list(streams)
         self.initial = initial
+        self.starting = starting
         self.fail = fail
         self.page_limit = page_limit
         self.offsets: list[dict[str, Any]] = []
@@ -186,8 +197,14 @@ class Query:
         start, end = map(Offsets.from_json, self.offsets[number : number + 2])
         agent = None if by_polling else self.agent
         open_publisher = None if agent is None else agent.open_publisher
-        reader = new_reader(self.log, open_publisher, fail=self.fail, page_limit=self.page_limit)
         ranges = self.enumerator.ranges(start, end)
+        reader = new_reader(
+            self.log,
+            open_publisher,
+            fail=self.fail,
+            page_limit=self.page_limit,
+            expiry={each.split.stream: each.expiry for each in ranges if each.expiry is not None},
+        )
         rows = {split_range.split: read_range(reader, split_range) for split_range in ranges}
         if agent is not None:
             assert all(publisher.is_closed for publisher in agent.publishers)
@@ -227,7 +244,12 @@ class Query:
     def _new_enumerator(self) -> StreamEnumerator:
         subscriptions = self.agent.new_subscriptions() if self.agent is not None else None
         return new_enumerator(
-            self.log, self.streams, initial=self.initial, fail=self.fail, subscriptions=subscriptions
+            self.log,
+            self.streams,
+            initial=self.initial,
+            fail=self.fail,
+            starting=self.starting,
+            subscriptions=subscriptions,
         )
 
 

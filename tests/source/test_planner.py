@@ -75,8 +75,8 @@ def test_the_end_of_an_old_backlog_is_found_by_time() -> None:
     assert sum(log.limits[limits_before:]) < 30_000
 
 
-def test_a_closed_shard_is_planned_to_its_end_without_a_read() -> None:
-    """Its children are read in later batches."""
+def test_a_closed_shard_is_planned_to_its_end_after_one_record() -> None:
+    """That record will show whether it is still there. Children are read in later batches."""
     log = new_log()
     records = put_many(log, 250)
     children = log.split(S0)
@@ -85,7 +85,8 @@ def test_a_closed_shard_is_planned_to_its_end_without_a_read() -> None:
     first = query.run_batch()
     assert first is not None
     assert list(first) == [S0]
-    assert log.calls["GetShardIterator"] == 1  # the task's
+    assert log.limits[0] == 1
+    assert log.calls["GetShardIterator"] == 2  # the planner's and the task's
     query.run_to_end()
     assert {split for batch in query.batches[1:] for split in batch} == set(children)
     check_exactly_once(query, records)

@@ -297,7 +297,7 @@ def test_nobody_outside_the_source_has_a_state_at_hand() -> None:
         "state.next_read_at = 5",
         "self._states[split].split = listed",
         "state.failing_since, state.is_missing = None, False",
-        "state.retention += 1",
+        "state.millis_behind += 1",
         "state.cut_points.append(point)",
         "setattr(state, 'reach', reach)",
         "for state.position in positions: pass",

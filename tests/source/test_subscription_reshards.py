@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from memory_log import S0, new_log, put_many
+from memory_log import S0, MemoryLog, new_log, put_many
 from memory_subscriptions import MemoryAgent
 from query import Query, check_exactly_once, pushed_query, wait_for_subscriptions
 
@@ -85,17 +85,19 @@ def vanish(query: Query) -> None:
 def test_a_split_that_has_vanished_is_read_to_its_end_from_its_subscription() -> None:
     """Some services drop a split with its records when it closes. The agent has buffered them."""
     query, _, records = query_with_ended_split()
-    shard = query.log.shards[S0]
+    log = query.log
+    assert isinstance(log, MemoryLog)
+    shard = log.shards[S0]
     vanish(query)
     done = len(query.batches)
     start, end = query.last_end, query.plan()
     assert [r.split for r in query.enumerator.ranges(start, end)] == [S0]
     assert end.position(S0) == Closed()
-    query.log.shards[S0] = shard  # for the publisher, which reads the log; the listing is not made again
+    log.shards[S0] = shard  # for the publisher, which reads the log; the listing is not made again
     query.run_planned(end)
     query.log.expire(S0)
     query.run_to_end()
-    records += put_many(query.log, 5)
+    records += put_many(log, 5)
     query.run_to_end()
     check_exactly_once(query, records)
     assert len(query.batches) > done + 2

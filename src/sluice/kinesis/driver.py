@@ -17,7 +17,13 @@ from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.starting_positions import STARTING, AtTimestamp, Latest, initial_positions
+from sluice.kinesis.starting_positions import (
+    STARTING,
+    AtTimestamp,
+    Latest,
+    initial_positions,
+    starting_text,
+)
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
 from sluice.source.offsets import Offsets, SplitRange
@@ -65,6 +71,7 @@ def create_enumerator(
         [stream.name for stream in config.streams],
         initial_positions(config.start),
         config.shard_discovery_interval,
+        starting_text(config.start),
     )
     planner = Planner(probe, log.server_time, fail_on_missing=config.fail_on_data_loss)
     return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)

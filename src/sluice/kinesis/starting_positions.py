@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
@@ -10,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sluice.errors import OptionError
-from sluice.instants import MICROS_PER_SECOND, parse_instant_or_seconds
+from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant_or_seconds
 from sluice.options import Kind, Option
 from sluice.source.enumerator import InitialPositions
-from sluice.source.offsets import HORIZON, After, AtTime, Position, before
+from sluice.source.offsets import After, AtHorizon, AtTime, Position, before
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart
 
@@ -33,6 +34,7 @@ __all__ = [
     "TrimHorizon",
     "Word",
     "initial_positions",
+    "starting_text",
 ]
 
 
@@ -255,7 +257,7 @@ STARTING = Option(
     "startingPosition",
     STARTING_POSITION,
     None,
-    "Where a new query starts: `LATEST`, `TRIM_HORIZON`, `AT_TIMESTAMP`, or JSON "
+    "Where a new query, or a stream added to one, starts: `LATEST`, `TRIM_HORIZON`, `AT_TIMESTAMP`, or JSON "
     '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`; with several streams '
     '`{"<stream>": {"<shardId>": ...}}`; shards not listed start at `TRIM_HORIZON`).',
     shown_default="LATEST",
@@ -296,8 +298,8 @@ def initial_positions(start: StartingPosition) -> InitialPositions:
 
     def positions_of(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
         if isinstance(start, PerShard):
-            return _positions_by_shard(start, splits)
-        position: Position = HORIZON
+            return _positions_by_shard(start, splits, now)
+        position: Position = AtHorizon(pinned=now)
         if isinstance(start, Latest):
             # Some services cut arrival times to seconds: the next record must not seem to be older.
             position = AtTime(now // MICROS_PER_SECOND * MICROS_PER_SECOND, pinned=now)
@@ -309,9 +311,25 @@ def initial_positions(start: StartingPosition) -> InitialPositions:
     return positions_of
 
 
-def _positions_by_shard(start: PerShard, splits: Iterable[Split]) -> Mapping[SplitId, Position]:
+def starting_text(start: StartingPosition) -> str:
+    """A starting position as the offset log keeps it, to tell later whether it was changed."""
+    match start:
+        case Latest():
+            return "LATEST"
+        case TrimHorizon():
+            return "TRIM_HORIZON"
+        case AtTimestamp(instant=instant):
+            return f"AT_TIMESTAMP {iso_instant(instant)}"
+        case PerShard(positions=positions):
+            listed = sorted((str(split), at.kind, at.sequence_number) for split, at in positions.items())
+            digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:12]
+            return f"sequence numbers of {len(listed)} shards ({digest})"
+
+
+def _positions_by_shard(start: PerShard, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
     ids = [split.id for split in splits]
-    unknown = sorted(set(start.positions) - set(ids))
+    streams = {split.stream for split in ids}  # those that start now; a checkpoint has the others
+    unknown = sorted({split for split in start.positions if split.stream in streams} - set(ids))
     if unknown:
         shown = ", ".join(sorted(split.shard for split in ids if split.stream == unknown[0].stream)[:20])
         raise OptionError(
@@ -323,7 +341,7 @@ def _positions_by_shard(start: PerShard, splits: Iterable[Split]) -> Mapping[Spl
         given = start.positions.get(split)
         number = "0" if given is None else given.sequence_number or "0"
         if given is None or int(number) == 0:
-            positions[split] = HORIZON  # every sequence number is greater than "0"
+            positions[split] = AtHorizon(pinned=now)  # every sequence number is greater than "0"
         elif given.kind == "AFTER_SEQUENCE_NUMBER":
             positions[split] = After(number)
         else:

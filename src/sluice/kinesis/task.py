@@ -59,7 +59,7 @@ def read_ranges(
             start_agent_here(config, config.fan_out, assignment)
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
-        return _create_reader(config, fan_out, pause).read(split_range)
+        return _create_reader(config, fan_out, split_range, pause).read(split_range)
 
     # One thread reads what agents have buffered. Every other range is waited for in a thread of its own, so
     # these come first.
@@ -70,10 +70,14 @@ def read_ranges(
 
 
 def _create_reader(
-    config: SourceConfig, fan_out: _FanOutCursors | None, pause: Callable[[float], None]
+    config: SourceConfig,
+    fan_out: _FanOutCursors | None,
+    split_range: SplitRange,
+    pause: Callable[[float], None],
 ) -> RangeReader:
     log = KinesisLog.of(config, retrier=Retrier(sleep=pause), is_endpoint_known=True)
-    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
+    expiry = {} if split_range.expiry is None else {split_range.split.stream: split_range.expiry}
+    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time, expiry)
     settings = ReadSettings(config.polling.records_limit, config.polling.interval, pause)
     open_cursor = None if fan_out is None else partial(fan_out.open, log, data_loss)
     return RangeReader(log, data_loss, settings, open_cursor)

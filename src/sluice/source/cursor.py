@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sluice.errors import ServiceError
 from sluice.source.data_loss import DataLossPolicy
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, expected_record
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import AnyRecord, IteratorStart, Page, StreamLog
 
@@ -54,7 +54,7 @@ class Cursor:
         self._data_loss = data_loss
         self._iterator: str | None = None
         # Whether the record that the position names has been seen where it has to be.
-        self._is_verified = not isinstance(position, After)
+        self._is_verified = expected_record(position) is None
 
     def next_page(self, limit: int) -> Page:
         """Reads the next page, without records before the position. The page may hold no record.
@@ -66,6 +66,7 @@ class Cursor:
             DataLossError: records after the position are gone, and the query has to fail on data loss.
             ServiceError: the call failed, and retries did not help.
         """
+        asked_at = self._log.server_time()
         page = self._read(limit)
         if page is None:  # the iterator has expired: read once more through a new one
             page = self._read(limit)
@@ -80,7 +81,8 @@ class Cursor:
         is_tip = page.millis_behind == 0 and len(page.records) < limit and page.next_iterator is not None
         unread = self._take(page)
         if is_tip and isinstance(self.position, After):
-            self.position = replace(self.position, caught_up_at=self._log.server_time())
+            # The answer is about some moment since it was asked for; waits and retries may have come before.
+            self.position = replace(self.position, caught_up_at=asked_at)
         return unread
 
     @property
@@ -104,7 +106,7 @@ class Cursor:
         """One page; None where the iterator has expired."""
         if self._iterator is None:
             self._iterator = self._open()
-            self._is_verified = not isinstance(self.position, After)
+            self._is_verified = expected_record(self.position) is None
             if self._iterator is None:
                 return Page((), None, 0)
         try:
@@ -130,13 +132,13 @@ class Cursor:
 
     def _check_start(self, page: Page) -> None:
         """Reports a missing record. Checks the first page that every iterator gives, and no other."""
-        position = self.position
-        if self._is_verified or not isinstance(position, After) or not self._shows_start(page):
+        expected = expected_record(self.position)
+        if self._is_verified or expected is None or not self._shows_start(page):
             return
         self._is_verified = True
         oldest = int(page.records[0].sequence_number) if page.records else None
-        if oldest is None or oldest > int(position.position_record):
-            self._data_loss.report_missing_record(self.split, position, oldest)
+        if isinstance(self.position, After | AtHorizon) and (oldest is None or oldest > int(expected)):
+            self._data_loss.report_missing_record(self.split, self.position, oldest)
 
     def _shows_start(self, page: Page) -> bool:
         """Whether the record that the position names is in this page if it exists.

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.errors import DataLossError, ServiceError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
-from sluice.source.offsets import After, AtTime, Position
+from sluice.source.offsets import After, AtHorizon, AtTime, Expiry, Position, expected_record
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import StreamLog
 
 __all__ = ["DataLossPolicy"]
 
 _log = logging.getLogger(__name__)
+
+_START_GRACE = 3600 * MICROS_PER_SECOND
+"""For how long after the start of a query the oldest records may expire without being a loss (microseconds).
+
+A query that starts at the oldest record is about to lose it: records expire while it is being planned."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,13 @@ class DataLossPolicy:
         log: asked for the retention of streams.
         fail: whether a loss is an error.
         now: the time by the service's clock (microseconds).
+        expiry: by stream, which records had expired at some earlier time.
     """
 
     log: StreamLog
     fail: bool
     now: Callable[[], int]
+    expiry: dict[str, Expiry] = field(default_factory=dict)
 
     def report(self, what: str) -> None:
         """Records are lost, or cannot be proven not to be.
@@ -49,7 +56,7 @@ class DataLossPolicy:
             )
         _log.warning("data loss, reading on from the oldest record: %s", what)
 
-    def report_missing_record(self, split: SplitId, position: After, found: int | None) -> None:
+    def report_missing_record(self, split: SplitId, position: After | AtHorizon, found: int | None) -> None:
         """Reports that the record which `position` names is gone, unless no record can have followed it.
 
         Args:
@@ -61,45 +68,67 @@ class DataLossPolicy:
         if self._cannot_have_lost(split, position):
             return
         oldest = "the shard holds no record now" if found is None else f"the oldest record now is {found}"
-        arrived = "" if position.arrival is None else f", which arrived {iso_instant(position.arrival)},"
+        arrival = position.arrival if isinstance(position, After) else None
+        arrived = "" if arrival is None else f", which arrived {iso_instant(arrival)},"
         self.report(
-            f"{split}: record {position.position_record}{arrived} is gone, and records after it may be: "
+            f"{split}: record {expected_record(position)}{arrived} is gone, and records after it may be: "
             f"{oldest} (the position is older than the stream's retention, or of another stream)"
         )
 
     def check_start(self, split: SplitId, position: Position, caught_up_at: int | None) -> None:
-        """Reports a start at an instant that the stream held when it was chosen, and does not hold now.
+        """Reports a start from which records may have expired unread, where no record shows that none has.
 
         Args:
-            caught_up_at: a later instant (microseconds) at which no record followed `position`. No record
-                is lost if the stream still holds that instant.
+            caught_up_at: an instant (microseconds) at which no record followed `position`. No record is lost
+                if the stream still holds that instant.
 
         Raises:
             DataLossError: as in `report`.
         """
-        if not isinstance(position, AtTime) or position.pinned is None:
-            return
-        retention = self._retention(split)
-        was_held = position.instant > position.pinned - retention
-        if was_held and max(position.last_caught_up_at, caught_up_at or 0) < self.now() - retention:
+        match position:
+            case AtTime(instant=instant, pinned=int(pinned)):
+                was_held = instant > pinned - self._expiry(split).retention
+                start = f"the start {iso_instant(instant)}"
+            case AtHorizon(next=None):
+                was_held, start = True, "the start TRIM_HORIZON, last checked "
+            case _:
+                return
+        known = max((at for at in (position.last_caught_up_at, caught_up_at) if at is not None), default=None)
+        if was_held and known is not None and known < self._expiry(split).horizon:
+            checked = iso_instant(known) + "," if isinstance(position, AtHorizon) else ""
             self.report(
-                f"{split}: the start {iso_instant(position.instant)} is older than the stream's retention, "
-                "and records from then on have expired unread"
+                f"{split}: {start}{checked} is older than the stream's retention, and records from then on "
+                "may have expired unread"
             )
 
-    def _cannot_have_lost(self, split: SplitId, position: After) -> bool:
+    def observe(self, stream: str, retention: int, logged: Expiry | None) -> Expiry:
+        """Keeps what is known of the expiry of a stream's records.
+
+        Args:
+            retention: for how long the stream keeps records now (microseconds).
+            logged: what was known when the positions were logged; taken where nothing is known yet.
+        """
+        known = self.expiry.get(stream) or logged or Expiry(retention, 0)
+        self.expiry[stream] = known.at(self.now(), retention)
+        return self.expiry[stream]
+
+    def _expiry(self, split: SplitId) -> Expiry:
+        try:
+            retention = int(self.log.describe(split.stream).retention * MICROS_PER_SECOND)
+        except ServiceError as error:
+            if not error.missing:
+                raise
+            retention = 0
+        known = self.expiry.get(split.stream, Expiry(retention, 0))
+        return known.at(self.now(), retention)
+
+    def _cannot_have_lost(self, split: SplitId, position: After | AtHorizon) -> bool:
         """Whether every record after `position` arrived so late that it cannot have expired yet."""
+        if isinstance(position, AtHorizon):
+            is_start = position.pinned is not None and position.caught_up_at is None
+            return is_start and self.now() - (position.pinned or 0) <= _START_GRACE
         if position.arrival is None or position.caught_up_at is None:
             return False
-        horizon = self.now() - self._retention(split)
+        horizon = self._expiry(split).horizon
         # A record that is gone although it cannot have expired contradicts the hints: they prove nothing.
         return position.arrival < horizon < position.caught_up_at
-
-    def _retention(self, split: SplitId) -> int:
-        """For how long the stream keeps records (microseconds)."""
-        try:
-            return int(self.log.describe(split.stream).retention * MICROS_PER_SECOND)
-        except ServiceError as error:
-            if error.missing:
-                return 0
-            raise

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
@@ -20,12 +20,14 @@ __all__ = ["Listing", "SplitDiscovery"]
 
 _log = logging.getLogger(__name__)
 
+_LISTING_DELAY = 60 * MICROS_PER_SECOND
+"""How long a split may exist before listings have it (microseconds)."""
 _LONGEST_WAIT = 3.0
 """Seconds that planning waits for a listing where an older one would do. A listing takes some 50 ms; while
 the service refuses it, its retries take half a minute."""
 
-_Answers = tuple[Mapping[str, StreamInfo], Sequence[Split]]
-"""What the service says of the streams, and all their splits."""
+_Answers = tuple[Mapping[str, StreamInfo], Sequence[Split], int]
+"""What the service says of the streams, all their splits, and `Listing.at`."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,15 @@ class Listing:
         lineage: the same, and splits that are not listed any more but may be read, because a subscription has
             brought all their records.
         infos: by stream.
+        at: an instant (microseconds): every split that existed then is listed, or has expired.
+        absent_at: an instant (microseconds) at which a split did not exist yet, as an earlier listing shows.
     """
 
     listed: Sequence[Split]
     lineage: Lineage
     infos: Mapping[str, StreamInfo]
+    at: int
+    absent_at: Mapping[SplitId, int] = field(default_factory=dict)
 
     @property
     def splits(self) -> Mapping[SplitId, Split]:
@@ -53,9 +59,10 @@ class Listing:
         """By stream, when it was created (microseconds)."""
         return {name: info.created for name, info in self.infos.items()}
 
-    def retention(self, split: SplitId) -> int:
-        """For how long the records of a split are kept (microseconds)."""
-        return int(self.infos[split.stream].retention * MICROS_PER_SECOND)
+    @property
+    def retention(self) -> Mapping[str, int]:
+        """By stream, for how long it keeps records (microseconds)."""
+        return {name: int(info.retention * MICROS_PER_SECOND) for name, info in self.infos.items()}
 
 
 class SplitDiscovery:
@@ -139,13 +146,14 @@ class SplitDiscovery:
         self._is_stale = True
 
     def _ask(self) -> _Answers:
+        at = self._log.server_time() - _LISTING_DELAY
         infos = {stream: self._log.describe(stream) for stream in self._streams}
-        return infos, [split for stream in self._streams for split in self._log.list_splits(stream)]
+        return infos, [split for stream in self._streams for split in self._log.list_splits(stream)], at
 
     def _accept(self, answers: _Answers) -> Listing:
-        infos, splits = answers
+        infos, splits, at = answers
         lineage = Lineage([*splits, *self._unlisted(splits, infos)])
-        self._listing = listing = Listing(splits, lineage, infos)
+        self._listing = listing = Listing(splits, lineage, infos, at, self._absent_at(lineage))
         is_old = self._pending is not None and self._is_stale
         self._next_listing = -math.inf if is_old else self._clock() + self._interval
         self._pending = None
@@ -166,6 +174,16 @@ class SplitDiscovery:
                 self._interval,
                 why,
             )
+
+    def _absent_at(self, lineage: Lineage) -> Mapping[SplitId, int]:
+        earlier = self._listing
+        if earlier is None:
+            return {}
+        return {
+            split: earlier.at if split not in earlier.splits else earlier.absent_at[split]
+            for split in lineage.splits
+            if split not in earlier.splits or split in earlier.absent_at
+        }
 
     def _unlisted(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
         """Splits that are not listed any more, of streams that are the same as before."""

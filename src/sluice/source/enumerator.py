@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from sluice.errors import OptionError
-from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.discovery import Listing, SplitDiscovery
-from sluice.source.offsets import After, Closed, Offsets, Position, SplitRange
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
@@ -27,8 +26,16 @@ _log = logging.getLogger(__name__)
 
 _LAG_LINE_INTERVAL = 10.0
 
-_FORGET_AFTER = 3600 * MICROS_PER_SECOND
-"""How long a drained split has to be missing from listings before its position is dropped (microseconds)."""
+_VANISH_PATIENCE = 30.0
+"""For how many seconds splits may be missing from listings before they count as gone: listings are only
+eventually consistent."""
+_RELISTING_PAUSE = 2.0
+"""Seconds between two listings while splits are missing."""
+
+_HINT_CHECK_INTERVAL = 60.0
+_HINTS_PER_RETENTION = 4
+"""How often an idle query logs hints while the stream keeps a record. After a restart they tell splits that
+got no records from those whose records have expired."""
 
 SplitT_co = TypeVar("SplitT_co", covariant=True)
 PositionT = TypeVar("PositionT")
@@ -67,11 +74,13 @@ class EnumeratorSettings:
         streams: their names.
         initial: gives splits their starting positions.
         discovery_interval: how often splits are listed (seconds).
+        starting: what the user asked for as starting position. It is logged, and a change is reported.
     """
 
     streams: Sequence[str]
     initial: InitialPositions
     discovery_interval: float = 10.0
+    starting: str = ""
 
 
 class StreamEnumerator:
@@ -116,6 +125,10 @@ class StreamEnumerator:
             find_unlisted=lambda listed: self._tracker.ended_unlisted(self._states, listed),
         )
         self._initial: Offsets | None = None
+        self._added: Mapping[SplitId, Position] | None = None
+        self._complete: Listing | None = None
+        self._has_checked_start = False
+        self._next_hint_check = -math.inf
         self._states: dict[SplitId, SplitState] = {}
         self._targets: Mapping[SplitId, After | Closed] | None = None
         self._wants_targets = False
@@ -149,7 +162,11 @@ class StreamEnumerator:
             self._log.describe(self._settings.streams[0])
             now = self._log.server_time()  # before the listing, so that records in between are read
             listing = self._discovery.list_splits()
-            self._initial = self._offsets(dict(self._settings.initial(listing.listed, now)), listing)
+            positions = dict(self._settings.initial(listing.listed, now))
+            starting = dict.fromkeys(self._settings.streams, self._settings.starting)
+            expiry = {s: self._data_loss.observe(s, kept, None) for s, kept in listing.retention.items()}
+            offsets = self._offsets(positions, listing)
+            self._initial = replace(offsets, starting=starting, expiry=expiry)
             _log.info("starting positions: %s", json.dumps(self._initial.to_json()))
         return self._initial
 
@@ -169,8 +186,14 @@ class StreamEnumerator:
             OptionError: `start` belongs to other streams.
         """
         self._check_streams(start)
-        listing = self._discovery.current()
-        base = self._without_lost(start, listing)
+        listing = self._complete_listing(start)
+        expiry = {
+            stream: self._data_loss.observe(stream, retention, start.expiry.get(stream))
+            for stream, retention in listing.retention.items()
+        }
+        base = self._with_added(self._without_lost(start, listing), listing)
+        starts_elsewhere = base is not start or start == self._initial
+        has_all_splits = (base := self._with_unlogged(base, listing)) is start
         states = self._readable_states(base, listing)
         self._tracker.follow(self._states)
         self._tracker.adopt(states, limits)
@@ -178,16 +201,21 @@ class StreamEnumerator:
         if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
             self._discovery.mark_stale()
         self._remember_plan(states, ends)
-        if not ends and base is start:
+        is_hint_check = self._clock() >= self._next_hint_check
+        if is_hint_check:
+            self._next_hint_check = self._clock() + _HINT_CHECK_INTERVAL
+            self._check_starts(states)
+        if not ends and has_all_splits and not (is_hint_check and self._are_hints_due(start, listing)):
             return start
         end = replace(
             self._offsets(self._end_positions(base, ends, listing), listing),
             consumers={**start.consumers, **self.registered},
+            starting=base.starting,
+            expiry=expiry,
         )
         # The log does not say where this batch starts if it is the first one, which Spark may run again
-        # after a restart, or if records were lost before it.
-        starts_elsewhere = base is not start or start == self._initial
-        return replace(end, start=base.positions) if starts_elsewhere else end
+        # after a restart, or if records were lost before it, or a stream was added.
+        return replace(end, start=self._with_hints(base.positions)) if starts_elsewhere else end
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
         """See `SplitEnumerator.ranges`.
@@ -240,35 +268,89 @@ class StreamEnumerator:
                 f"and option 'streamName' names {', '.join(self._settings.streams)}; use a checkpoint "
                 "of its own for each set of streams"
             )
+        if not self._has_checked_start:
+            self._has_checked_start = True
+            self._report_changed_start(offsets)
+
+    def _report_changed_start(self, offsets: Offsets) -> None:
+        """Says once that another starting position does not move a query that has a checkpoint."""
+        for stream, text in offsets.starting.items():
+            if text != self._settings.starting:
+                _log.warning(
+                    "%s: the query goes on where its checkpoint ends; it started at %s, and the starting "
+                    "position %s that is given now counts for a new checkpoint only",
+                    stream,
+                    text,
+                    self._settings.starting,
+                )
+
+    def _complete_listing(self, start: Offsets) -> Listing:
+        """The splits as listed. Lists again for a while if splits are missing that have not been read."""
+        listing = self._discovery.current()
+        if listing is self._complete:
+            return listing
+        patience = self._clock() + _VANISH_PATIENCE
+        while (missing := _missing(start, listing)) and self._clock() < patience:
+            _log.warning(
+                "%s: not listed, though not read to the end; listing shards again in %g s",
+                ", ".join(map(str, missing)),
+                _RELISTING_PAUSE,
+            )
+            self._probe.settings.pause(_RELISTING_PAUSE)
+            self._discovery.mark_stale()
+            listing = self._discovery.current()
+        self._complete = listing
+        return listing
 
     def _without_lost(self, start: Offsets, listing: Listing) -> Offsets:
         """`start` itself, or, after a loss that is tolerated, the positions that still exist."""
         positions = dict(start.positions)
-        listed = listing.splits
         has_lost = False
-        for stream, created in listing.created.items():
-            known = start.created.get(stream)
-            if known is not None and known // 1000 != created // 1000:
-                self._data_loss.report(f"stream {stream} was deleted and created again since the last batch")
-                has_lost = True
-                positions = {
-                    s: p for s, p in positions.items() if s.stream != stream or _is_within(p, listed.get(s))
-                }
-                self._states = {s: state for s, state in self._states.items() if s.stream != stream}
-        lost = [s for s, p in positions.items() if s not in listed and not isinstance(p, Closed)]
-        if lost:
-            names = ", ".join(map(str, sorted(lost)))
+        for stream in _recreated(start, listing):
+            self._data_loss.report(f"stream {stream} was deleted and created again since the last batch")
+            has_lost = True
+            positions = {
+                s: p
+                for s, p in positions.items()
+                if s.stream != stream or _is_within(p, listing.splits.get(s))
+            }
+            self._states = {s: state for s, state in self._states.items() if s.stream != stream}
+        if missing := _missing(start, listing):
+            names = ", ".join(map(str, missing))
             self._data_loss.report(f"shards have vanished before they were read to their end: {names}")
             has_lost = True
-            positions = {s: p for s, p in positions.items() if s not in lost}
+            positions = {s: p for s, p in positions.items() if s not in missing}
         return start.with_positions(positions) if has_lost else start
+
+    def _with_added(self, base: Offsets, listing: Listing) -> Offsets:
+        """`base` itself, or, where streams were added to the query, with their starting positions."""
+        added = [stream for stream in self._settings.streams if stream not in base.streams]
+        if not added:
+            return base
+        if self._added is None:
+            splits = [split for split in listing.listed if split.id.stream in added]
+            self._added = dict(self._settings.initial(splits, self._log.server_time()))
+            _log.info("%s: added to the query, starts at %s", ", ".join(added), self._settings.starting)
+        return replace(
+            base.with_positions({**base.positions, **self._added}),
+            starting={**base.starting, **dict.fromkeys(added, self._settings.starting)},
+        )
+
+    def _with_unlogged(self, base: Offsets, listing: Listing) -> Offsets:
+        """`base` with a position for every split, also for those that were found since it was logged."""
+        unlogged = {
+            split: AtHorizon(caught_up_at=listing.absent_at.get(split, base.listed))
+            for split in listing.splits
+            if split not in base.positions
+        }
+        return replace(base, positions={**base.positions, **unlogged}) if unlogged else base
 
     # --- states ---------------------------------------------------------------------------------------
 
     def _readable_states(self, base: Offsets, listing: Listing) -> list[SplitState]:
         """The states of the splits that may be read; in a run with targets, of those not at their target."""
         readable = listing.lineage.readable(base.drained)
-        states = {split.id: self._state_of(split, base.position(split.id), listing) for split in readable}
+        states = {split.id: self._state_of(split, base.position(split.id)) for split in readable}
         self._states = states
         if self._wants_targets:
             self._wants_targets = False
@@ -286,7 +368,7 @@ class StreamEnumerator:
     ) -> Mapping[SplitId, After | Closed]:
         """The tips of all splits as of now, also of those whose parents have to be read before them."""
         fresh = [
-            self._new_state(split, base.position(split_id), listing)
+            self._new_state(split, base.position(split_id))
             for split_id, split in listing.splits.items()
             if not isinstance(base.position(split_id), Closed)
         ]
@@ -295,16 +377,24 @@ class StreamEnumerator:
         states |= {s.split.id: s for s in fresh if s.split.id in states and not s.has_gap}
         return targets
 
-    def _state_of(self, split: Split, position: Position, listing: Listing) -> SplitState:
+    def _state_of(self, split: Split, position: Position) -> SplitState:
         state = self._states.get(split.id)
         if state is None or not state.can_advance_to(position):
-            return self._new_state(split, position, listing)
+            return self._new_state(split, position)
         state.relist(split)
         state.advance_to(position)
         return state
 
-    def _new_state(self, split: Split, position: Position, listing: Listing) -> SplitState:
-        return self._probe.state(split, position, retention=listing.retention(split.id))
+    def _new_state(self, split: Split, position: Position) -> SplitState:
+        return self._probe.state(split, position, expiry=self._data_loss.expiry.get(split.id.stream))
+
+    def _check_starts(self, states: Iterable[SplitState]) -> None:
+        """Reports splits whose records may have expired unread, and that have no other record to read."""
+        now = self._log.server_time()
+        for state in states:
+            if state.start_has_expired(now):
+                self._data_loss.check_start(state.split.id, state.position, state.caught_up_at)
+                state.mark_start_reported(now)
 
     # --- batches --------------------------------------------------------------------------------------
 
@@ -312,10 +402,8 @@ class StreamEnumerator:
         self, base: Offsets, ends: Mapping[SplitId, After | Closed], listing: Listing
     ) -> dict[SplitId, Position]:
         """All positions at the end of a batch, with hints, without drained splits that expired long ago."""
-        positions = {**base.positions, **{s: self._states[s].end_with_hints(end) for s, end in ends.items()}}
-        for split_id, state in self._states.items():
-            if split_id in positions:
-                positions[split_id] = state.unchanged_with_hints(positions[split_id])
+        ends_with_hints = {split: self._states[split].end_with_hints(end) for split, end in ends.items()}
+        positions = self._with_hints({**base.positions, **ends_with_hints})
         now = self._log.server_time()
         for split_id, position in list(positions.items()):
             if not isinstance(position, Closed):
@@ -324,13 +412,39 @@ class StreamEnumerator:
                 positions[split_id] = replace(position, unlisted_at=None)
             elif position.unlisted_at is None:
                 positions[split_id] = replace(position, unlisted_at=now)
-            elif now - position.unlisted_at >= _FORGET_AFTER:
-                del positions[split_id]
+            elif now - position.unlisted_at >= listing.retention.get(split_id.stream, 0):
+                del positions[split_id]  # its last record has expired, whatever listings say
         return positions
 
+    def _with_hints(self, positions: Mapping[SplitId, Position]) -> dict[SplitId, Position]:
+        return {
+            split: self._states[split].unchanged_with_hints(position) if split in self._states else position
+            for split, position in positions.items()
+        }
+
+    def _are_hints_due(self, start: Offsets, listing: Listing) -> bool:
+        """Whether to log a batch without records, so that hints do not become older than records."""
+        retention = {stream: expiry.retention for stream, expiry in start.expiry.items()}
+        if retention and retention != listing.retention:
+            return True
+        oldest = {name: kept // _HINTS_PER_RETENTION for name, kept in listing.retention.items()}
+        if start.listed is not None and listing.at - start.listed > min(oldest.values()):
+            return True
+        for split, state in self._states.items():
+            position = start.position(split)
+            logged, known = (_last_known(p) for p in (position, state.unchanged_with_hints(position)))
+            if logged is not None and known is not None and known - logged > oldest[split.stream]:
+                return True
+        return False
+
     def _offsets(self, positions: dict[SplitId, Position], listing: Listing) -> Offsets:
-        streams = frozenset(self._settings.streams)
-        return Offsets(positions, listing.created, streams, consumers=self.registered)
+        return Offsets(
+            positions,
+            listing.created,
+            frozenset(self._settings.streams),
+            consumers=self.registered,
+            listed=listing.at,
+        )
 
     def _with_details(self, ranges: Sequence[SplitRange]) -> Sequence[SplitRange]:
         """The ranges with what helps to read them: how many records to expect, and which hash keys."""
@@ -370,6 +484,42 @@ class StreamEnumerator:
             self._next_lag_line = now + _LAG_LINE_INTERVAL
             lag = {str(split): millis for split, millis in sorted(self._lag.items())}
             _log.info("millisBehindLatest %s", json.dumps(lag))
+
+
+def _recreated(start: Offsets, listing: Listing) -> list[str]:
+    """The streams that were deleted and created again since `start` was logged."""
+    return [
+        stream
+        for stream, created in listing.created.items()
+        if stream in start.created and start.created[stream] // 1000 != created // 1000
+    ]
+
+
+def _missing(start: Offsets, listing: Listing) -> list[SplitId]:
+    """The splits that are not listed, though they were not read to their end.
+
+    They are those with a position, and the parents of splits that have opened since the position was logged.
+    """
+    unfinished = {split for split, position in start.positions.items() if not isinstance(position, Closed)}
+    if start.listed is not None:
+        opened = [split for split_id, split in listing.splits.items() if split_id not in start.positions]
+        parents = {SplitId(split.id.stream, parent) for split in opened for parent in split.parents}
+        unfinished |= parents - start.positions.keys()
+    others = {*_recreated(start, listing), *(listing.created.keys() - start.streams)}
+    return sorted(split for split in unfinished - listing.splits.keys() if split.stream not in others)
+
+
+def _last_known(position: Position) -> int | None:
+    """The last instant (microseconds) at which no record after the position is known to have expired."""
+    match position:
+        case After():
+            return max(
+                (at for at in (position.arrival, position.caught_up_at) if at is not None), default=None
+            )
+        case AtHorizon() | AtTime():
+            return position.last_caught_up_at
+        case Closed():
+            return None
 
 
 def _is_within(position: Position, split: Split | None) -> bool:

@@ -12,12 +12,16 @@ readers ignore that do not know them. Instants are milliseconds since the epoch:
 - ``arrival``: when the record ``after`` arrived;
 - ``idle``: an instant at which no record followed the position;
 - ``quiet``: in the end of a batch, an instant at which no record followed the start of the batch;
-- ``pinned``: when a time became the start of the query;
+- ``pinned``: when a time, or the oldest record, became the start of the query;
 - ``unlisted``: of a drained split, when a listing was the first to leave it out.
 
 Beside ``streams`` there are:
 
 - ``created``: when each stream was created, which tells a stream from a later one of the same name;
+- ``expiry``: for how long each stream kept its records, ``retention`` (milliseconds), and an instant before
+  which all records had expired, ``horizon``;
+- ``listed``: when the splits were listed. A split without a position did not exist then;
+- ``starting``: by stream, the starting position that the user asked for, as text;
 - ``start``: in the end of the first batch, where that batch starts, in the form of ``streams``. Spark does
   not log the start of the first batch: it asks for it again when it runs the batch again, and ``LATEST``
   would be a later time then;
@@ -42,10 +46,12 @@ __all__ = [
     "AtHorizon",
     "AtTime",
     "Closed",
+    "Expiry",
     "Offsets",
     "Position",
     "SplitRange",
     "before",
+    "expected_record",
 ]
 
 VERSION = 1
@@ -91,7 +97,23 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class AtHorizon:
-    """The oldest record there is."""
+    """The oldest record there is.
+
+    Attributes:
+        next: number of the oldest record, where it is known.
+        pinned: when this became the start of the query (microseconds). None: the split is younger than the
+            query, and all its records are to be read.
+        caught_up_at: an instant (microseconds) at which the split held no record, and none had expired.
+    """
+
+    next: str | None = field(default=None, compare=False)
+    pinned: int | None = field(default=None, compare=False)
+    caught_up_at: int | None = field(default=None, compare=False)
+
+    @property
+    def last_caught_up_at(self) -> int | None:
+        """The last instant (microseconds) at which nothing that is to be read had expired; None: unknown."""
+        return max((at for at in (self.pinned, self.caught_up_at) if at is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +154,54 @@ Position = After | AtHorizon | AtTime | Closed
 HORIZON = AtHorizon()
 
 
+def expected_record(position: Position) -> str | None:
+    """The number of the record that an iterator for the position begins with, unless the record has expired.
+
+    Returns:
+        None where it is not known.
+    """
+    match position:
+        case After():
+            return position.position_record
+        case AtHorizon():
+            return position.next
+        case AtTime() | Closed():
+            return None
+
+
 def before(number: str) -> After | AtHorizon:
     """The position right before the record `number`."""
     if int(number) == 0:
         return HORIZON
     return After(str(int(number) - 1).zfill(len(number)), next=number)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Which records of a stream have expired.
+
+    Attributes:
+        retention: for how long the stream keeps records (microseconds).
+        horizon: no record that arrived before this instant is left (microseconds). Retention that is raised
+            brings no record back, so it never becomes earlier.
+    """
+
+    retention: int
+    horizon: int
+
+    def at(self, now: int, retention: int) -> Expiry:
+        """The same at a later time, when the retention is `retention` (both microseconds).
+
+        It may have been raised at any moment in between, and the last of them is assumed.
+        """
+        return Expiry(retention, max(self.horizon, now - min(self.retention, retention)))
+
+    def to_json(self) -> dict[str, int]:
+        return {"retention": self.retention // 1000, "horizon": self.horizon // 1000}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Expiry:
+        return cls(int(value["retention"]) * 1000, int(value["horizon"]) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +212,7 @@ class SplitRange:
         expected: about how many records these are, where the planner knows it. Tunes page sizes alone.
         hash_range: first and last hash key of the shard, where the shard is still listed. An aggregated
             record may hold user records with other hash keys: they belong to another shard since a reshard.
+        expiry: which records had expired when `start` was logged.
     """
 
     split: SplitId
@@ -154,6 +220,7 @@ class SplitRange:
     end: After | Closed
     expected: int | None = field(default=None, compare=False)
     hash_range: tuple[int, int] | None = field(default=None, compare=False)
+    expiry: Expiry | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +230,9 @@ class Offsets:
     Attributes:
         positions: a split that is missing has not been read: it begins at the horizon.
         created: by stream, when it was created (microseconds).
+        expiry: by stream, which of its records have expired.
+        listed: when the splits were listed (microseconds); None where that is not known.
+        starting: by stream, the starting position that the user asked for.
         streams: the names of all streams, also of those without a position.
         start: in the end of the first batch, where that batch starts.
         consumers: by stream, the ARN of the consumer that this query registered.
@@ -173,9 +243,14 @@ class Offsets:
     streams: frozenset[str] = frozenset()
     start: Mapping[SplitId, Position] | None = field(default=None, compare=False)
     consumers: Mapping[str, str] = field(default_factory=dict, compare=False)
+    expiry: Mapping[str, Expiry] = field(default_factory=dict, compare=False)
+    listed: int | None = field(default=None, compare=False)
+    starting: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def position(self, split: SplitId) -> Position:
-        return self.positions.get(split, HORIZON)
+        """Where to read a split from. One that was not known had no record when splits were listed."""
+        known = self.positions.get(split)
+        return AtHorizon(caught_up_at=self.listed) if known is None else known
 
     @property
     def drained(self) -> frozenset[SplitId]:
@@ -190,10 +265,11 @@ class Offsets:
             return replace(end, positions=end.start).ranges_to(replace(end, start=None))
         ranges = []
         for split, stop in sorted(end.positions.items(), key=lambda item: item[0]):
-            recreated = self.created.get(split.stream) != end.created.get(split.stream)
-            start = HORIZON if recreated and split.stream in self.created else self.position(split)
+            created = end.created.get(split.stream)
+            is_recreated = split.stream in self.created and self.created[split.stream] != created
+            start = AtHorizon(caught_up_at=created) if is_recreated else self.position(split)
             if isinstance(stop, After | Closed) and start != stop:
-                ranges.append(SplitRange(split, start, stop))
+                ranges.append(SplitRange(split, start, stop, expiry=self.expiry.get(split.stream)))
         return ranges
 
     def to_json(self) -> dict[str, Any]:
@@ -201,6 +277,12 @@ class Offsets:
         streams |= _positions_to_json(self.positions)
         created = {name: at // 1000 for name, at in sorted(self.created.items())}
         value: dict[str, Any] = {"version": VERSION, "streams": streams, "created": created}
+        if self.expiry:
+            value["expiry"] = {name: expiry.to_json() for name, expiry in sorted(self.expiry.items())}
+        if self.listed is not None:
+            value["listed"] = self.listed // 1000
+        if self.starting:
+            value["starting"] = dict(sorted(self.starting.items()))
         if self.consumers:
             value["consumers"] = dict(sorted(self.consumers.items()))
         return value if self.start is None else value | {"start": _positions_to_json(self.start)}
@@ -223,9 +305,13 @@ class Offsets:
             start = _positions_from_json(value["start"]) if "start" in value else None
             created = {name: int(at) * 1000 for name, at in value.get("created", {}).items()}
             consumers = {name: str(arn) for name, arn in value.get("consumers", {}).items()}
+            expiry = {name: Expiry.from_json(item) for name, item in value.get("expiry", {}).items()}
+            listed = _micros(value.get("listed"))
+            starting = {name: str(text) for name, text in value.get("starting", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SluiceError(f"these are not offsets of this source: {value!r} ({error!r})") from error
-        return cls(positions, created, frozenset(streams), start, consumers)
+        names = frozenset(streams)
+        return cls(positions, created, names, start, consumers, expiry, listed, starting)
 
     def with_positions(self, positions: Mapping[SplitId, Position]) -> Offsets:
         return replace(self, positions=positions, start=None)
@@ -262,7 +348,8 @@ def _position_to_json(position: Position) -> dict[str, Any]:
                 pinned=position.pinned, idle=position.caught_up_at
             )
         case AtHorizon():
-            return {"at": "TRIM_HORIZON"}
+            value = {"at": "TRIM_HORIZON"} | ({} if position.next is None else {"next": position.next})
+            return value | _hints(pinned=position.pinned, idle=position.caught_up_at)
         case Closed():
             return {"closed": True} | _hints(quiet=position.start_caught_up_at, unlisted=position.unlisted_at)
 
@@ -282,18 +369,19 @@ def _position_from_json(value: Mapping[str, Any]) -> Position:
         return After(
             _sequence(value["after"]),
             None if sub is None else int(sub),
-            next=None if value.get("next") is None else _sequence(value["next"]),
+            next=_next(value),
             arrival=_micros(value.get("arrival")),
             caught_up_at=_micros(value.get("idle")),
             start_caught_up_at=_micros(value.get("quiet")),
         )
+    pinned, caught_up_at = _micros(value.get("pinned")), _micros(value.get("idle"))
     if value["at"] == "TRIM_HORIZON":
-        return HORIZON
-    return AtTime(
-        parse_instant(value["at"]),
-        pinned=_micros(value.get("pinned")),
-        caught_up_at=_micros(value.get("idle")),
-    )
+        return AtHorizon(_next(value), pinned, caught_up_at)
+    return AtTime(parse_instant(value["at"]), pinned, caught_up_at)
+
+
+def _next(value: Mapping[str, Any]) -> str | None:
+    return None if value.get("next") is None else _sequence(value["next"])
 
 
 def _sequence(text: object) -> str:

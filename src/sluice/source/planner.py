@@ -107,6 +107,8 @@ class Planner:
         """Without limits a batch ends at the tip, or near it where many records come."""
         if state.split.is_closed and not isinstance(state.target, After):
             state.begin_read()  # keeps the hint of when the split was caught up
+            if state.wants_first_record and not state.is_pushed:
+                session.read_page(1)
             return Closed()  # nothing can follow the end of a closed split
         if state.is_due(self._clock()) and not state.cut_points and state.reach is not Reach.TARGET:
             exact = state.target is not None

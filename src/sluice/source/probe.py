@@ -17,7 +17,7 @@ from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.data_loss import DataLossPolicy
-from sluice.source.offsets import AtTime, Position
+from sluice.source.offsets import AtTime, Expiry, Position
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Page, StreamLog
@@ -46,6 +46,8 @@ _MAX_EMPTY_PAGES = 20
 
 Any number of them may come before a portion of the shard that holds records. Only an answer at the tip, or at
 the end of the split, says that there is no record."""
+_ITERATOR_LIFE = 240.0
+"""Seconds for which an iterator surely lives. Kinesis' live for 300."""
 _SCANNED_PAGES = 2
 _COARSE = 16
 """A batch may leave this part of an old backlog to the next one."""
@@ -126,13 +128,13 @@ class Probe:
                 if times and times[-1] < oldest:
                     del self._read_times[split]
 
-    def state(self, split: Split, position: Position, *, retention: int = 0) -> SplitState:
+    def state(self, split: Split, position: Position, *, expiry: Expiry | None = None) -> SplitState:
         """The state of a split of which nothing is known but the position.
 
         Args:
-            retention: for how long the stream keeps records (microseconds).
+            expiry: which records of the stream have expired.
         """
-        return SplitState(split, position, self.cursor(split, position), retention)
+        return SplitState(split, position, self.cursor(split, position), expiry)
 
     def cursor(self, split: Split, position: Position) -> Cursor:
         """A cursor that polls the split from `position` on."""
@@ -179,6 +181,8 @@ class ProbeSession:
         state = self._state
         state.begin_read()
         pages = 0
+        # Triggers that are far apart would begin with the same empty pages again and again.
+        exact = exact or state.has_lost_its_place(self._settings.clock(), _ITERATOR_LIFE)
         while exact or pages < _MAX_EMPTY_PAGES:
             pages += 1
             self._pace()
@@ -192,6 +196,7 @@ class ProbeSession:
             is_small = size is None and sum(len(r.data) for r in page.records) < _PAGE_BYTES // 2
             if page.records and not is_small:
                 return
+        state.mark_undecided(self._settings.clock())
 
     def seek_to_tip(self, until: int, *, exact: bool) -> None:
         """Makes the last cut point a record near the tip.

@@ -15,7 +15,7 @@ from typing import Protocol
 from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
-from sluice.source.offsets import After, Position, SplitRange
+from sluice.source.offsets import After, Position, SplitRange, expected_record
 from sluice.source.stream_log import Page, StreamLog
 
 __all__ = ["OpenPublisher", "PublisherCursor", "RecordPublisher"]
@@ -127,7 +127,7 @@ class PublisherCursor(Cursor):
     def _next_pushed_page(self) -> Page:
         if self._publisher is None:
             self._publisher = self._open_publisher(self._range, self.position)
-            self._is_verified = self._publisher.is_gapless or not isinstance(self.position, After)
+            self._is_verified = self._publisher.is_gapless or expected_record(self.position) is None
             self._caught_up_pages = 0
         page = self._publisher.next_page()
         is_caught_up = not page.records and page.next_iterator is not None and page.millis_behind == 0
@@ -152,9 +152,9 @@ class PublisherCursor(Cursor):
         """Why a page shows that records of the range are gone, or that the publisher leaves them out."""
         if self._caught_up_pages >= _MAX_CAUGHT_UP_PAGES:
             return "it has caught up with the tip without the record where the batch ends"
-        position, end = self.position, self._range.end
-        if not self._is_verified and isinstance(position, After) and _starts_behind(page, position):
-            return f"it starts after record {position.position_record}"
+        expected, end = expected_record(self.position), self._range.end
+        if not self._is_verified and expected is not None and _starts_behind(page, expected):
+            return f"it starts after record {expected}"
         if not isinstance(end, After):
             return None
         place = bisect_left(page.records, end.sequence, key=lambda record: int(record.sequence_number))
@@ -166,7 +166,7 @@ class PublisherCursor(Cursor):
         return None
 
 
-def _starts_behind(page: Page, position: After) -> bool:
+def _starts_behind(page: Page, expected: str) -> bool:
     if not page.records:
         return page.next_iterator is None
-    return int(page.records[0].sequence_number) > int(position.position_record)
+    return int(page.records[0].sequence_number) > int(expected)

@@ -219,7 +219,7 @@ class RangeReader:
         if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
             return True
         start = before(end.position_record)
-        probe = reads.next_page(Cursor(self._log, _Silent(self._data_loss), split.split, start), 1)
+        probe = self._first_page(Cursor(self._log, _Silent(self._data_loss), split.split, start), reads)
         if probe.records and probe.records[0].sequence_number == end.position_record:
             # The record exists, so the iterator is wrong, or the range ends before it starts.
             if cursor.reopened == _MAX_REOPENED:
@@ -232,9 +232,15 @@ class RangeReader:
                 )
             cursor.reopen()
             return False
-        if not probe.records and probe.next_iterator is not None and probe.millis_behind > 0:
-            return False  # an empty page may come anywhere before the tip
         return self._lost_end(split, end, "the shard's tip comes before it")
+
+    def _first_page(self, cursor: Cursor, reads: _PacedReads) -> Page:
+        """The first page with a record, or that of the tip or the end. Empty pages may come before it."""
+        while True:
+            page = reads.next_page(cursor, 1)
+            if page.records or page.next_iterator is None or page.millis_behind == 0:
+                return page
+            reads.pause(cursor)
 
     def _lost_end(self, split: SplitRange, end: After, why: str) -> bool:
         self._data_loss.report(

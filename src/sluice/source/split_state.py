@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
-from sluice.source.offsets import After, AtTime, Closed, Position
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Position
 from sluice.source.splits import Split
 from sluice.source.stream_log import Page
 from sluice.source.subscriptions import SubscriptionProgress
@@ -66,7 +66,7 @@ class SplitState:
         split: as it was listed last.
         position: the end of the last batch.
         cursor: reads on right after the last cut point.
-        retention: for how long the stream keeps records (microseconds); 0 where that is not known.
+        expiry: which records of the stream had expired when the state was made; None where that is not known.
         target: where a run ends that reads what is available; no cut point follows it.
         cut_points: where the next batch may end, in order, all after `position`.
         reach: what follows the last cut point.
@@ -74,6 +74,9 @@ class SplitState:
         record_size: mean size of the records of the last page that held any (bytes); None before the first.
         millis_behind: how far the last answer was from the tip (milliseconds).
         caught_up_at: an instant (microseconds) at which no record followed `position`.
+        first_number: number of the first record after `position`, where a probe has seen it.
+        undecided_at: when a probe last gave up before it knew what follows the last cut point (monotonic
+            seconds); None where it knew.
         next_read_at: the service must not be read before (seconds by the planner's monotonic clock).
         failing_since: when the first of the reads failed that have failed since (monotonic seconds).
         failed_at: when the last of them failed (monotonic seconds).
@@ -88,7 +91,7 @@ class SplitState:
     split: Split
     position: Position
     cursor: Cursor
-    retention: int = 0
+    expiry: Expiry | None = None
     target: After | Closed | None = None
     cut_points: Sequence[CutPoint] = ()
     reach: Reach = Reach.UNKNOWN
@@ -96,6 +99,8 @@ class SplitState:
     record_size: float | None = None
     millis_behind: int | None = None
     caught_up_at: int | None = None
+    first_number: str | None = None
+    undecided_at: float | None = None
     next_read_at: float = -math.inf
     failing_since: float | None = None
     failed_at: float = -math.inf
@@ -123,6 +128,23 @@ class SplitState:
             return self.cut_points[-1].sequence
         return self.position.sequence if isinstance(self.position, After) else -1
 
+    @property
+    def wants_first_record(self) -> bool:
+        """Whether the number of the first record will be needed to show that none has expired."""
+        here = self.position
+        is_start = isinstance(here, AtHorizon) and here.pinned is not None and here.caught_up_at is None
+        return is_start and self.first_number is None
+
+    def start_has_expired(self, now: int) -> bool:
+        """Whether records may have expired unread after a position that names no record (`now` in
+        microseconds). No record follows the position that would show it to a reader.
+        """
+        here = self.position
+        if self.cut_points or not isinstance(here, AtTime | AtHorizon):
+            return False
+        known = here.last_caught_up_at if self.caught_up_at is None else self.caught_up_at
+        return known is not None and self.expiry is not None and not self._holds(known, now)
+
     def is_due(self, now: float) -> bool:
         """Whether a probe may read the split at `now` (monotonic seconds).
 
@@ -130,6 +152,10 @@ class SplitState:
         ends because a split was not read.
         """
         return not self.is_pushed and (self.target is not None or self.next_read_at <= now)
+
+    def has_lost_its_place(self, now: float, iterator_life: float) -> bool:
+        """Whether the last probe gave up among empty pages so long ago that its iterator has expired."""
+        return self.undecided_at is not None and now - self.undecided_at > iterator_life
 
     def count_before(self, instant: int | None) -> int:
         """How many cut points come before the first that arrived at or after `instant`."""
@@ -167,7 +193,7 @@ class SplitState:
     def end_with_hints(self, end: After | Closed) -> After | Closed:
         """`end`, with the last instant without records after the start of its batch, if that is news."""
         here = self.position
-        logged = here.last_caught_up_at if isinstance(here, AtTime) else None
+        logged = here.last_caught_up_at if isinstance(here, AtTime | AtHorizon) else None
         if isinstance(here, After):
             logged = here.caught_up_at
         if self.caught_up_at is None or logged is None:
@@ -185,7 +211,12 @@ class SplitState:
         here = self.cursor.position
         if isinstance(here, After) and here == position == self.position and not self.cut_points:
             return here
-        if isinstance(position, AtTime) and position == self.position and self.caught_up_at is not None:
+        if position != self.position:
+            return position
+        if isinstance(position, AtHorizon):
+            caught_up_at = position.caught_up_at if self.caught_up_at is None else self.caught_up_at
+            return replace(position, next=self.first_number or position.next, caught_up_at=caught_up_at)
+        if isinstance(position, AtTime) and self.caught_up_at is not None:
             return replace(position, caught_up_at=self.caught_up_at)
         return position
 
@@ -202,17 +233,20 @@ class SplitState:
 
     def record_page(self, page: Page, limit: int, asked_at: int) -> None:
         """Caller: a probe that has read on through `cursor`. Affects: `cut_points`, `reach`, `millis_behind`,
-        `record_size`, `caught_up_at`.
+        `record_size`, `caught_up_at`, `first_number`, `undecided_at`.
 
         Args:
             limit: how many records were asked for.
             asked_at: when the page was asked for (microseconds).
         """
         self.millis_behind = page.millis_behind
+        self.undecided_at = None
         self._set_reach(_reach_of(page, limit))
         points = list(map(CutPoint.of, page.records))
         if points:
             self.record_size = sum(point.size for point in points) / len(points)
+            if not self.cut_points and not self.start_has_expired(asked_at):
+                self.first_number = points[0].number
         self._add(points)
         if self.reach is Reach.TIP:
             self._confirm_caught_up(asked_at)
@@ -233,6 +267,10 @@ class SplitState:
         self.cursor = cursor
         self.millis_behind = page.millis_behind
         self._set_reach(Reach.END if page.next_iterator is None else Reach.UNKNOWN)
+
+    def mark_undecided(self, now: float) -> None:
+        """Caller: a probe that gives up among empty pages for this trigger. Affects: `undecided_at`."""
+        self.undecided_at = now
 
     def schedule_next_read(self, next_read_at: float) -> None:
         """Caller: a probe that has read the split for this trigger. Affects: `next_read_at`."""
@@ -265,10 +303,16 @@ class SplitState:
         self.is_missing = is_missing
         return now - self.failing_since
 
+    def mark_start_reported(self, now: int) -> None:
+        """Caller: the enumerator, when it has reported that records after the position may have expired
+        unread (`now` in microseconds). Affects: `caught_up_at`.
+        """
+        self.caught_up_at = now
+
     # --- subscriptions --------------------------------------------------------------------------------
 
     def adopt(self, progress: SubscriptionProgress) -> None:
-        """Caller: the subscription tracker. Affects: all but `split`, `position`, `target`, `retention`,
+        """Caller: the subscription tracker. Affects: all but `split`, `position`, `target`, `expiry`,
         `next_read_at` and `stalled_since`.
 
         Takes what a subscription has brought after `position` in place of what probes have found. If the
@@ -344,7 +388,7 @@ class SplitState:
 
     def advance_to(self, position: Position) -> None:
         """Caller: the enumerator, when the last batch ended at `position`. Affects: `position`, `cut_points`,
-        `has_gap`, `caught_up_at`, `caught_up_version`.
+        `has_gap`, `caught_up_at`, `first_number`, `caught_up_version`.
         """
         if isinstance(position, After) and position != self.position:
             taken = sum(1 for point in self.cut_points if point.sequence <= position.sequence)
@@ -352,6 +396,7 @@ class SplitState:
             self.has_gap = False
             self.position = position
             self.caught_up_at = None
+            self.first_number = None
             self.caught_up_version = None
 
     def reset(self) -> None:
@@ -392,15 +437,20 @@ class SplitState:
         self.cut_points = kept
 
     def _confirm_caught_up(self, now: int) -> None:
-        """A position that is a time names no record whose presence shows that nothing has expired.
+        """Such a position names no record whose presence shows that nothing has expired.
 
-        If the last such confirmation is not older than the retention, no record can have come and expired
-        since then.
+        If the stream still holds the instant of the last such confirmation, no record can have come and
+        expired since then.
         """
-        if not self.cut_points and isinstance(self.position, AtTime):
+        if not self.cut_points and isinstance(self.position, AtTime | AtHorizon):
             known = self.position.last_caught_up_at if self.caught_up_at is None else self.caught_up_at
-            if known < now < known + self.retention:
+            if known is None or (self._holds(known, now) and known < now):
                 self.caught_up_at = now
+
+    def _holds(self, instant: int, now: int) -> bool:
+        """Whether records that arrived at `instant` have not expired at `now`."""
+        expiry = self.expiry
+        return expiry is not None and expiry.at(now, expiry.retention).horizon < instant
 
     def _behind_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
         if not isinstance(self.position, After):
