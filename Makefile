@@ -8,6 +8,7 @@ ENVIRONMENT = $(PYTHON) .ci/environment.py
 # More processes than two cores can feed: a test with Spark waits half of its time. Its modules stay whole, for
 # what their tests share.
 WORKERS ?= 3
+MINUTES ?= 10
 PYTEST = -m pytest -n $(WORKERS)
 FAST_TESTS = $(PYTEST) --dist worksteal
 SPARK_TESTS = $(PYTEST) --dist loadfile --no-loadscope-reorder
@@ -16,7 +17,8 @@ ONE_RUN = integration/test_end_to_end.py
 MATRIX = 4.0 4.1 newest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test integration lint types bench soak docs test-matrix clean demo-env test-env dev-env
+.PHONY: help demo test integration lint types bench soak chaos soak-tests docs test-matrix clean demo-env
+.PHONY: test-env dev-env
 .PHONY: $(MATRIX:%=test-%)
 
 help: ## show this
@@ -45,7 +47,12 @@ types: dev-env ## mypy, strict
 bench: test-env ## measure source and sink; BENCH="source_speed sink_speed" only those
 	@$(BIN)/python -m integration.benchmarks $(BENCH)
 
-soak: test-env ## run what `make test` leaves out: slow, and hardly ever fails; fan-out for ten minutes
+soak: chaos soak-tests ## chaos, then the tests that `make test` leaves out (12 and 15 minutes on 2 cores)
+
+chaos: test-env ## a pipeline through faults, MINUTES=10 of them; SEED= has a history again
+	@$(BIN)/python -m integration.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+soak-tests: test-env ## run the tests that are slow, and hardly ever fail; fan-out for ten minutes
 	@$(BIN)/python $(SPARK_TESTS) -m soak integration
 
 docs: dev-env ## write the tables of the README from the options' declarations

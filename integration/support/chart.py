@@ -36,14 +36,14 @@ class Panel:
     unit: str = " s"
 
 
-def draw(name: str, panels: Sequence[Panel]) -> Path:
-    """Writes ``<name>.svg`` below the build directory."""
+def draw(name: str, panels: Sequence[Panel], directory: Path = OUTPUT) -> Path:
+    """Writes ``<name>.svg`` into a directory."""
     parts = []
     for number, panel in enumerate(panels):
         parts.append(f'<g transform="translate(0 {number * (HEIGHT + 74)})">{_panel(panel)}</g>')
     size = f'width="{WIDTH + LEFT + 30}" height="{len(panels) * (HEIGHT + 74)}"'
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    path = OUTPUT / f"{name}.svg"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.svg"
     path.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
         f'<rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'

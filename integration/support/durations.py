@@ -23,6 +23,7 @@ _SECONDS = {
     "integration/test_destinations.py": 30,
     "integration/test_readme_examples.py": 15,
     "integration/test_model.py": 15,
+    "integration/test_chaos.py": 10,
     "integration/test_servers.py": 10,
     "integration/test_aggregation.py": 8,
     "integration/test_sink_failures.py": 6,

@@ -1,0 +1,64 @@
+"""Reads the rows of all committed files back, as the public helper lists them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow.parquet as pq
+
+from integration.chaos.oracle import Row
+from integration.support.s3 import Lake
+
+__all__ = ["Committed", "read_committed"]
+
+_AT_ONCE: Final = 8
+
+
+@dataclass
+class Committed:
+    """What is committed.
+
+    Attributes:
+        batches: in their order, each with the rows of its files. Can be gone through once.
+    """
+
+    batches: Iterable[tuple[int, Iterable[Sequence[Row]]]]
+    problems: list[str] = field(default_factory=list)
+
+
+def read_committed(lake: Lake) -> Committed:
+    """Everything below the path of the lake."""
+    root = lake.path.removeprefix(f"s3://{lake.bucket}/")
+    manifests = sorted(lake.manifests(), key=lambda manifest: manifest["batch"])
+    batches = {
+        manifest["batch"]: [f"{root}/{file['path']}" for file in manifest["files"]] for manifest in manifests
+    }
+    problems = []
+    listed = {key for keys in batches.values() for key in keys}
+    if listed != set(lake.files()):
+        problems.append("committed_files lists other files than the manifests have")
+    queries = {manifest["query"] for manifest in manifests}
+    if len(queries) > 1:
+        problems.append(f"manifests of {len(queries)} queries, from one checkpoint")
+    there = {key for key in lake.listed() if "/_sluice/" not in key}
+    if missing := listed - there:
+        problems.append(f"{len(missing)} committed files are not there")
+    return Committed(_rows(lake, batches), problems)
+
+
+def _rows(lake: Lake, batches: dict[int, list[str]]) -> Iterator[tuple[int, Iterable[Sequence[Row]]]]:
+    def read(key: str) -> list[Row]:
+        table = pq.read_table(
+            io.BytesIO(lake.get(key)), columns=["shardId", "sequenceNumber", "partitionKey"]
+        )
+        return [
+            Row(*values) for values in zip(*(column.to_pylist() for column in table.columns), strict=True)
+        ]
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for batch, keys in batches.items():
+            yield batch, list(pool.map(read, keys))

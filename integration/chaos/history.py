@@ -1,0 +1,158 @@
+"""What has happened in a run: faults, failures of queries and samples of how far they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from integration.chaos.pipeline import COPY, LAKE, QUERIES
+from integration.chaos.plan import Fault
+
+__all__ = ["Failure", "History", "Sample", "Struck"]
+
+_EXPLAINS: Final = 90.0
+"""Seconds after its end in which a fault may be why a query failed: a driver that was stopped learns late."""
+_OURS: Final = "sluice.errors."
+
+
+@dataclass
+class Struck:
+    """A fault that was made.
+
+    Attributes:
+        at: seconds from the moment when the pipeline ran.
+        hit: what it has hit; None: there was nothing.
+        ended: the queries that it has ended.
+    """
+
+    fault: Fault
+    at: float
+    hit: str | None
+    ended: list[str] = field(default_factory=list)
+
+    @property
+    def until(self) -> float:
+        """When it was over."""
+        return self.at + self.fault.seconds
+
+
+@dataclass
+class Failure:
+    """A query, or a driver, that ended without having been told to.
+
+    Attributes:
+        query: its name; ``driver`` for a driver.
+        cause: the fault that may do that. None: nothing may, so a promise is broken.
+    """
+
+    at: float
+    query: str
+    error: str
+    cause: Struck | None = None
+
+
+class Sample(NamedTuple):
+    """How things stand.
+
+    Attributes:
+        put, copied: records in the streams so far.
+        waiting: records that a query has not committed, by query.
+        committed: the last batch that is committed, by query.
+    """
+
+    at: float
+    put: int
+    copied: int
+    waiting: Mapping[str, int]
+    committed: Mapping[str, int]
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that was put has come to the end."""
+        return not any(self.waiting.values())
+
+
+@dataclass
+class History:
+    """Everything that a report needs, but for the records."""
+
+    struck: list[Struck] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    kills: list[float] = field(default_factory=list)  # of drivers
+
+    def fail(self, at: float, query: str, error: str) -> Failure:
+        """A query has failed: finds the fault that it may blame."""
+        failure = Failure(at, query, error)
+        is_ours = _OURS in error  # raised by the library, and not by Spark about a process that is gone
+        for struck in reversed(self.struck):
+            kind = struck.fault.kind
+            may_end = struck.hit is not None and kind.ends == "query" and not is_ours
+            may_end = may_end and struck.ended.count(query) < kind.often
+            if may_end and struck.at <= at <= struck.until + _EXPLAINS and re.search(kind.error, error):
+                struck.ended.append(query)
+                failure.cause = struck
+                break
+        self.failures.append(failure)
+        return failure
+
+    @property
+    def unexplained(self) -> list[Failure]:
+        """The failures that nothing explains."""
+        return [failure for failure in self.failures if failure.cause is None]
+
+    def recovery(self, struck: Struck) -> float | None:
+        """Seconds from the end of a fault until each query has committed a batch since, or has nothing to do;
+        None where that never came.
+        """
+        left = set(QUERIES)
+        before: Sample | None = None
+        for sample in self.samples:
+            if sample.at < struck.until:
+                before = sample
+                continue
+            for query in list(left):
+                goes_on = before is not None and sample.committed[query] > before.committed[query]
+                if goes_on or not sample.waiting[query]:
+                    left.discard(query)
+            if not left:
+                return sample.at - struck.until
+        return None
+
+    def longest_stall(self, query: str, since: float = 0.0) -> tuple[float, float]:
+        """The longest time in which records waited and the query committed nothing: its seconds, and when it
+        began.
+        """
+        longest, began = 0.0, since
+        stalled: Sample | None = None
+        for sample in self.samples:
+            if sample.at < since:
+                continue
+            waits = sample.waiting[query] > 0
+            if stalled is None or not waits or sample.committed[query] != stalled.committed[query]:
+                stalled = sample if waits else None
+            elif sample.at - stalled.at > longest:
+                longest, began = sample.at - stalled.at, stalled.at
+        return longest, began
+
+    def lag(self, query: str) -> list[tuple[float, float]]:
+        """By time, the seconds that a query is behind its stream: since as long ago what waits was put."""
+        return _lag([(s.at, s.put if query == COPY else s.copied, s.waiting[query]) for s in self.samples])
+
+    @property
+    def behind(self) -> Mapping[str, Sequence[tuple[float, float]]]:
+        """`lag` of both queries."""
+        return {query: self.lag(query) for query in (COPY, LAKE)}
+
+
+def _lag(samples: Sequence[tuple[float, int, int]]) -> list[tuple[float, float]]:
+    found = []
+    place = 0
+    for at, count, waiting in samples:
+        # Counts rise, and so does what is committed: the place moves forward only.
+        while place < len(samples) - 1 and samples[place + 1][1] <= count - waiting:
+            place += 1
+        found.append((at, 0.0 if not waiting else max(0.0, at - samples[place][0])))
+    return found

@@ -1,0 +1,216 @@
+"""What goes wrong, and when: drawn from a seed before anything runs, so that a history can be had again.
+
+Faults lie on tracks that run side by side. On one track they come one after the other, so that two storms do
+not add up to one that outlasts a query's patience, and so that a driver that was killed gets to run again.
+A track deals its kinds like a deck of cards: all of them come before one comes a second time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+__all__ = ["KINDS", "Fault", "Incarnation", "Kind", "draw_faults", "draw_incarnation", "longest_fault"]
+
+Ends = Literal["nothing", "query", "driver"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes:
+        name: as reports have it.
+        seconds: how long one lasts, at least and at most; (0, 0): it is done at once.
+        ends: what may have to be started again behind it. ``query``: Spark fails a query when this happens,
+            whatever its source and sink do. ``nothing``: queries have to live through it.
+        error: a regular expression for what such a query fails with.
+        often: how many failures of one query one fault may explain.
+        rest: seconds until the next fault of the track, beside what all of them keep.
+    """
+
+    name: str
+    seconds: tuple[float, float] = (0.0, 0.0)
+    ends: Ends = "nothing"
+    error: str = ""
+    often: int = 1
+    rest: float = 0.0
+
+
+_STORM: Final = (3.0, 30.0)
+_STOP: Final = (5.0, 60.0)
+_WORKER_GONE: Final = (
+    r"Python worker exited|connect back|EOFException|Connection reset|Broken pipe|Stream closed|Socket"
+)
+_SLOW_START: Final = "connect back"  # Spark gives Python ten seconds to start
+_DISK: Final = r"File too large"
+
+# Seconds from the end of one fault to the next one of the track, on average; and the kinds.
+_TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
+    "processes": (
+        6.0,
+        (
+            Kind("kill driver", ends="driver", rest=20.0),
+            Kind("kill planner", ends="query", error=_WORKER_GONE, rest=4.0),
+            Kind("kill agent"),
+            Kind("kill worker", ends="query", error=_WORKER_GONE),
+            # There is a daemon for reading and one for writing: Spark finds out about each of them by a failure.
+            Kind("kill all workers", ends="query", error=_WORKER_GONE, often=2),
+            Kind("kill committer", ends="query", error=_WORKER_GONE),
+            Kind("fill disk", (2.0, 8.0), ends="query", error=_DISK),
+        ),
+    ),
+    "stops": (
+        15.0,
+        (
+            Kind("stop driver", _STOP),
+            Kind("stop planner", _STOP, ends="query", error=_SLOW_START),
+            Kind("stop agent", _STOP),
+            Kind("stop worker", _STOP, ends="query", error=_SLOW_START),
+            Kind("stop committer", _STOP, ends="query", error=_SLOW_START),
+        ),
+    ),
+    "service": (
+        5.0,
+        (
+            Kind("throttle reads", _STORM),
+            Kind("throttle writes", _STORM),
+            Kind("throttle control", _STORM),
+            Kind("throttle everything", _STORM),
+            Kind("KMS throttling", _STORM),
+            Kind("internal failures", _STORM),
+            Kind("refuse records", _STORM),
+            Kind("lose answers", _STORM),
+            Kind("expire credentials"),
+        ),
+    ),
+    "wire": (
+        4.0,
+        (
+            Kind("cut answers", (2.0, 6.0)),
+            Kind("reset connections", (2.0, 6.0)),
+            Kind("damage answers", (2.0, 6.0)),
+            Kind("hold up answers", (2.0, 6.0)),
+            Kind("trickle answers", (2.0, 6.0)),
+            Kind("cut event streams", (2.0, 6.0)),
+            Kind("damage event streams", (2.0, 6.0)),
+            Kind("silence subscriptions"),
+            Kind("end subscriptions", (2.0, 6.0)),
+            Kind("expire iterators"),
+            Kind("delete consumer"),
+        ),
+    ),
+    "clock": (
+        12.0,
+        (
+            Kind("clock ahead"),
+            Kind("clock behind"),
+            Kind("clock drifts", (5.0, 30.0)),
+        ),
+    ),
+    "shards": (
+        5.0,
+        (
+            Kind("split"),
+            Kind("split"),
+            Kind("merge"),
+            Kind("merge"),
+            Kind("scale"),
+        ),
+    ),
+    "load": (
+        20.0,
+        (
+            Kind("burst of records"),
+            Kind("large records"),
+            Kind("pause of records", (3.0, 10.0)),
+        ),
+    ),
+}
+
+KINDS: Final[Mapping[str, Kind]] = {kind.name: kind for _, kinds in _TRACKS.values() for kind in kinds}
+"""By name, in the order of reports."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        at: seconds from the moment when the pipeline runs.
+        seconds: how long it lasts.
+        draws: numbers in [0, 1) that decide what else there is to decide: which process, which shard.
+    """
+
+    at: float
+    kind: Kind
+    seconds: float
+    draws: tuple[float, float, float]
+
+    @property
+    def until(self) -> float:
+        """Seconds from the same moment; it is over."""
+        return self.at + self.seconds
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """How a driver is started.
+
+    Attributes:
+        tries: attempts of a task. With one, Spark fails a query whose worker was killed.
+        pushed: the queries that read by fan-out; the other one polls.
+        agent: ``fanOutAgent``.
+        shards_per_task, max_records: options of the source; no limit of records where it is None.
+    """
+
+    number: int
+    tries: int
+    pushed: frozenset[str]
+    agent: str
+    shards_per_task: int
+    max_records: int | None
+
+
+def longest_fault(seconds: float) -> float:
+    """The longest fault of a run: a short run would see nothing but one stop of a minute."""
+    return min(60.0, max(8.0, seconds / 10))
+
+
+def draw_faults(seed: int, seconds: float) -> list[Fault]:
+    """The faults of a run of so many seconds, in their order. All of them are over when it is."""
+    found = [fault for track in _TRACKS for fault in _deal(random.Random(f"{seed}/{track}"), track, seconds)]
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def _deal(rng: random.Random, track: str, seconds: float) -> Iterator[Fault]:
+    gap, kinds = _TRACKS[track]
+    longest = longest_fault(seconds)
+    at = gap * rng.random()
+    while True:
+        deck = list(kinds)
+        rng.shuffle(deck)
+        for kind in deck:
+            low, high = kind.seconds
+            low, high = min(low, longest), min(high, longest)
+            lasts = low * (high / low) ** rng.random() if low else 0.0  # more short ones than long ones
+            draws = (rng.random(), rng.random(), rng.random())
+            if at + lasts >= seconds:
+                return
+            yield Fault(at, kind, lasts, draws)
+            at += lasts + kind.rest + gap * rng.uniform(0.5, 1.5)
+
+
+def draw_incarnation(seed: int, number: int, queries: tuple[str, str]) -> Incarnation:
+    """How driver number `number` is started. The publishers change places with every one."""
+    rng = random.Random(f"{seed}/incarnation/{number}")
+    return Incarnation(
+        number,
+        tries=rng.choice((1, 4)),
+        pushed=frozenset({queries[number % 2]}),
+        agent=rng.choice(("driver", "driver", "workers")),
+        shards_per_task=rng.choice((16, 16, 2)),
+        max_records=rng.choice((None, None, 1_000)),
+    )

@@ -1,0 +1,101 @@
+"""Which process of a driver is which, and signals to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from integration.support.processes import marked_processes
+
+__all__ = ["ROLES", "Target", "find"]
+
+ROLES: Final = ("driver", "planner", "agent", "worker", "daemon", "committer")
+
+_PLANNER: Final = b"python_streaming_source_runner"
+_COMMITTER: Final = b"python_streaming_sink_runner"
+_WORKER: Final = b"pyspark.worker"
+_AGENT: Final = b"sluice.kinesis.fanout"
+_JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A process.
+
+    Attributes:
+        role: one of `ROLES`.
+        born: when it was started, which tells it from a later one with its id.
+    """
+
+    pid: int
+    role: str
+    born: str
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Sends a signal. Returns False where the process is gone."""
+        if (found := _status(self.pid)) is None or found[1] != self.born:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+            return True
+        return False
+
+    def limit_files(self, size: int | None) -> bool:
+        """No file that it writes to may be larger than `size` bytes from now on, as if its disk were full;
+        None: as large as it likes. Returns False where the process is gone.
+        """
+        if (found := _status(self.pid)) is None or found[1] != self.born:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            _, most = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (most if size is None else size, most))
+            return True
+        return False
+
+
+def find(mark: str) -> dict[str, list[Target]]:
+    """The processes with `mark` in their environment, by role, each role in the order of process ids."""
+    commands: dict[int, bytes] = {}
+    for pid in marked_processes(mark):
+        with contextlib.suppress(OSError):  # gone
+            commands[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
+    found: dict[str, list[Target]] = {role: [] for role in ROLES}
+    for pid, command in sorted(commands.items()):
+        status = _status(pid)
+        if status is None:
+            continue
+        parent, born = status
+        # A child that was forked and runs nothing of its own yet looks like its parent.
+        is_forked = commands.get(parent) == command
+        role = _role(command, is_forked=is_forked)
+        if role is not None:
+            found[role].append(Target(pid, role, born))
+    return found
+
+
+def _role(command: bytes, *, is_forked: bool) -> str | None:
+    if _JVM in command:
+        return "driver"
+    if _AGENT in command:
+        return None if is_forked else "agent"
+    if _PLANNER in command:
+        return "planner"
+    if _COMMITTER in command:
+        return "committer" if is_forked or b"pyspark.daemon" not in command else None
+    if _WORKER in command:
+        return "worker" if is_forked else "daemon"
+    return None
+
+
+def _status(pid: int) -> tuple[int, str] | None:
+    """The parent's id, and the time at which the process was started; None where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else (int(fields[1]), fields[19])
