@@ -37,6 +37,17 @@ class Struck:
         """When it was over."""
         return self.at + self.fault.seconds
 
+    def may_end(self, failure: Failure) -> bool:
+        """Whether it may be why a query has failed."""
+        kind = self.fault.kind
+        return (
+            self.hit is not None
+            and kind.ends == "query"
+            and self.ended.count(failure.query) < kind.often
+            and self.at <= failure.at <= self.until + _EXPLAINS
+            and re.search(kind.error, failure.error) is not None
+        )
+
 
 @dataclass
 class Failure:
@@ -86,15 +97,10 @@ class History:
     def fail(self, at: float, query: str, error: str) -> Failure:
         """A query has failed: finds the fault that it may blame."""
         failure = Failure(at, query, error)
-        is_ours = _OURS in error  # raised by the library, and not by Spark about a process that is gone
-        for struck in reversed(self.struck):
-            kind = struck.fault.kind
-            may_end = struck.hit is not None and kind.ends == "query" and not is_ours
-            may_end = may_end and struck.ended.count(query) < kind.often
-            if may_end and struck.at <= at <= struck.until + _EXPLAINS and re.search(kind.error, error):
-                struck.ended.append(query)
-                failure.cause = struck
-                break
+        if _OURS not in error:  # else the library has raised it, and not Spark about a process that is gone
+            failure.cause = next((each for each in reversed(self.struck) if each.may_end(failure)), None)
+        if failure.cause is not None:
+            failure.cause.ended.append(query)
         self.failures.append(failure)
         return failure
 
