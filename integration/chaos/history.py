@@ -109,6 +109,16 @@ class History:
         """The failures that nothing explains."""
         return [failure for failure in self.failures if failure.cause is None]
 
+    def ended_before(self, at: float, query: str) -> str:
+        """What ended the run of a query before the one that began at a time."""
+        ends = [(kill, "kill driver") for kill in self.kills if kill < at]
+        ends += [
+            (failure.at, failure.cause.fault.kind.name if failure.cause else "it failed by itself")
+            for failure in self.failures
+            if failure.query in (query, "driver") and failure.at < at
+        ]
+        return max(ends, default=(0.0, "nothing"))[1]
+
     def recovery(self, struck: Struck) -> float | None:
         """Seconds from the end of a fault until each query has committed a batch since, or has nothing to do;
         None where that never came.

@@ -14,7 +14,7 @@ the sequence number that it has there.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -40,15 +40,16 @@ class Copy(NamedTuple):
     order: Order
     run: tuple[int, int]
     made: str
+    sequence_number: str
 
     @classmethod
-    def parse(cls, data: bytes) -> Copy | None:
+    def parse(cls, sequence_number: str, data: bytes) -> Copy | None:
         """None where the pipeline has not made it."""
         try:
             order, run, made = data.decode().rsplit("|", 2)
             key, number, _ = order.split(":", 2)
             driver, start = run.split(".")
-            return cls(Order(key, int(number)), (int(driver), int(start)), made)
+            return cls(Order(key, int(number)), (int(driver), int(start)), made, sequence_number)
         except ValueError:
             return None
 
@@ -75,6 +76,7 @@ class Copies:
         copied: records of `COPIED`.
         lost: orders that were never copied.
         foreign: records that are a copy of nothing that was put.
+        needless: records that were sent again although the sink had been told that they were accepted.
         repeated: records beyond the first copy of an order, by why they were written and in which run.
         batches: for each run, the batches that it, or a run before it, wrote again.
         examples: of what is wrong.
@@ -84,6 +86,7 @@ class Copies:
     copied: int = 0
     lost: int = 0
     foreign: int = 0
+    needless: int = 0
     repeated: Counter[tuple[Repetition, tuple[int, int]]] = field(default_factory=Counter)
     batches: dict[tuple[int, int], set[int | None]] = field(default_factory=lambda: defaultdict(set))
     examples: list[str] = field(default_factory=list)
@@ -96,7 +99,7 @@ class Copies:
     @property
     def is_right(self) -> bool:
         """Whether the promise is kept."""
-        return not (self.lost or self.foreign or self.unexplained)
+        return not (self.lost or self.foreign or self.needless or self.unexplained)
 
 
 @dataclass
@@ -125,22 +128,24 @@ class Files:
 
 
 def count_copies(
-    put: Mapping[str, int], copied: Iterable[bytes], batch_of: Callable[[Order], int | None]
+    put: Mapping[str, int],
+    copied: Sequence[tuple[str, bytes]],
+    batch_of: Callable[[Order], int | None],
+    unacknowledged: Container[str],
 ) -> Copies:
     """Compares what is in `COPIED` with what was put.
 
     Args:
         put: by key, how many orders; they are numbered from 0.
-        copied: the data of all records of the stream.
+        copied: sequence number and data of all records of the stream.
         batch_of: the batch of query copy that an order is in.
+        unacknowledged: the sequence numbers of those that the sink may not have been told of.
     """
-    result = Copies(put=sum(put.values()))
+    result = Copies(put=sum(put.values()), copied=len(copied))
     seen = {key: bytearray(count) for key, count in put.items()}
     again: dict[Order, list[Copy]] = {}
-    everything = list(copied)
-    result.copied = len(everything)
-    for data in everything:
-        copy = Copy.parse(data)
+    for number, data in copied:
+        copy = Copy.parse(number, data)
         if copy is None or copy.order.number >= put.get(copy.order.key, 0):
             result.foreign += 1
             _note(result.examples, f"copied, but never put: {data[:80]!r}")
@@ -148,8 +153,8 @@ def count_copies(
             again.setdefault(copy.order, [])
         else:
             seen[copy.order.key][copy.order.number] = 1
-    for data in everything if again else ():
-        copy = Copy.parse(data)
+    for number, data in copied if again else ():
+        copy = Copy.parse(number, data)
         if copy is not None and copy.order in again:
             again[copy.order].append(copy)
     for key, numbers in seen.items():
@@ -158,17 +163,21 @@ def count_copies(
             result.lost += missing
             _note(result.examples, f"lost: {missing} orders of {key}, the first is {numbers.index(0)}")
     for order, copies in again.items():
-        _explain(result, copies, batch_of(order))
+        _explain(result, copies, batch_of(order), unacknowledged)
     return result
 
 
-def _explain(result: Copies, copies: Sequence[Copy], batch: int | None) -> None:
-    runs: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+def _explain(
+    result: Copies, copies: Sequence[Copy], batch: int | None, unacknowledged: Container[str]
+) -> None:
+    runs: dict[tuple[int, int], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for copy in copies:
-        runs[copy.run][copy.made] += 1
-    for index, (run, made) in enumerate(sorted(runs.items())):
-        result.repeated["request", run] += made.total() - len(made)
-        result.repeated["task", run] += len(made) - 1
+        runs[copy.run][copy.made].append(copy.sequence_number)
+    for index, (run, attempts) in enumerate(sorted(runs.items())):
+        for sent in attempts.values():
+            result.repeated["request", run] += len(sent) - 1
+            result.needless += max(0, sum(number not in unacknowledged for number in sent) - 1)
+        result.repeated["task", run] += len(attempts) - 1
         if index:
             result.repeated["batch", run] += 1
             result.batches[run].add(batch)

@@ -114,10 +114,14 @@ def _copies(verdict: Verdict) -> Iterator[str]:
     for (why, run), count in sorted(copies.repeated.items(), key=lambda item: item[0][1]):
         if not count:
             continue
-        name = f"{run[0]}.{run[1]}"
-        when = f", from {began[name]:.0f} s on" if name in began else ""
-        batches = ", ".join(map(str, copies.batches[run])) if why == "batch" else ""
-        yield f"    {count:>6} in run {name}{when}: {_WHY[why]}{batches and f' ({batches})'}"
+        at = began.get(f"{run[0]}.{run[1]}", 0.0)
+        line = f"    {count:>6} in run {run[0]}.{run[1]}, from {at:.0f} s on: {_WHY[why]}"
+        if why == "batch":
+            batches = ", ".join(map(str, copies.batches[run]))
+            line += f": batch {batches}, after {verdict.history.ended_before(at, COPY)}"
+        yield line
+    if copies.needless:
+        yield f"  NEEDLESS: {copies.needless} were sent again although the sink knew that they were accepted"
     for run in copies.unexplained:
         yield f"  UNEXPLAINED: run {run} wrote batches {copies.batches[run]} again"
     yield from (f"  {example}" for example in copies.examples)

@@ -294,11 +294,16 @@ class _World:
             places[Order(key, int(number))] = (record.shard, record.sequence_number)
         follower = self._followers[COPY]
         copied: dict[str, list[str]] = {}
-        data: list[bytes] = []
+        data: list[tuple[str, bytes]] = []
         for record in oracle.records(COPIED):
             copied.setdefault(record.shard, []).append(record.sequence_number)
-            data.append(record.data)
-        copies = count_copies(self._producer.put, data, lambda order: follower.batch_of(*places[order]))
+            data.append((record.sequence_number, record.data))
+        copies = count_copies(
+            self._producer.put,
+            data,
+            lambda order: follower.batch_of(*places[order]),
+            oracle.unacknowledged(),
+        )
         files = count_rows(copied, committed.batches)
         problems = self._problems + committed.problems
         return Verdict(

@@ -26,6 +26,7 @@ __all__ = ["Core", "Request", "invalid", "require", "seconds_of"]
 Request = Mapping[str, Any]
 
 _STREAM_ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:(\d{12}):stream/([a-zA-Z0-9_.-]+)")
+_PUTS: Final = frozenset({"PutRecord", "PutRecords"})
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
@@ -59,6 +60,7 @@ class Core:
         refusals: operation and code to how often it was refused, by a law or a fault.
         expired_keys: access keys whose calls are refused with ExpiredTokenException.
         generation: of iterators; those of an older one have expired.
+        unacknowledged: sequence numbers of records whose producer may not know that they were accepted.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Core:
         self.refusals: Counter[tuple[str, str]] = Counter()
         self.expired_keys: set[str] = set()
         self.generation = 0
+        self.unacknowledged: set[str] = set()
         self.on_change: list[Callable[[], None]] = []
         self._rates: dict[tuple[str, str], CallLimit] = {}
         self._created = 0
@@ -119,6 +122,12 @@ class Core:
         """Tells who waits for records or ends of shards."""
         for notify in self.on_change:
             notify()
+
+    def lose(self, operation: str, answer: Mapping[str, Any]) -> None:
+        """An answer may not reach whoever has called."""
+        if operation in _PUTS:
+            results = answer.get("Records", (answer,))
+            self.unacknowledged.update(each["SequenceNumber"] for each in results if "SequenceNumber" in each)
 
     # --- what a request names ---
 

@@ -50,6 +50,13 @@ class Oracle:
         """Those that have not expired."""
         return [record for record in self.records(stream) if not record.has_expired]
 
+    def unacknowledged(self) -> set[str]:
+        """The sequence numbers of records that were accepted in a call whose answer was lost, or may have
+        been. Their producer may have put them again.
+        """
+        with self._core.lock:
+            return set(self._core.unacknowledged)
+
     def lineage(self, stream: str) -> dict[str, tuple[str, ...]]:
         """Each shard that ever was, and its parents."""
         with self._core.lock:

@@ -192,6 +192,8 @@ class _Handler(BaseHTTPRequestHandler):
             content = codec.encode({"__type": error.code, "message": error.message})
             self._answer(error.status, content, codec.content_type, sender)
             return
+        if not sender.is_plain:
+            self.server.owner.model.lose(operation, answer)
         if isinstance(subscription := answer.get("EventStream"), Subscription):
             self._stream(subscription, codec, sender)
         else:

@@ -138,6 +138,8 @@ class KinesisModel:
         core.limit_calls(operation, _named(request))
         answer = function(request)
         if fault is not None:
+            if isinstance(answer, dict):
+                core.lose(operation, answer)
             raise fault
         return answer
 
@@ -272,6 +274,11 @@ class KinesisModel:
         """No key is refused any more."""
         with self._core.lock:
             self._core.expired_keys.clear()
+
+    def lose(self, operation: str, answer: Mapping[str, Any]) -> None:
+        """An answer that was given may not arrive, which `Oracle.unacknowledged` knows from now on."""
+        with self._core.lock:
+            self._core.lose(operation, answer)
 
     def hide_shard(self, stream: str, shard: str, listings: int = 1) -> None:
         """The next `listings` listings leave a shard out."""

@@ -40,6 +40,16 @@ def test_a_failure_is_a_broken_promise_otherwise(name: str, at: float, hit: str 
     assert history.fail(at, "copy", error).cause is None
 
 
+def test_what_ended_the_run_before() -> None:
+    """A kill of the driver, or the last failure of the query."""
+    history = History([struck("kill planner", 10)], kills=[30.0])
+    history.fail(12, "copy", "EOFException")
+    history.fail(13, "lake", "EOFException")
+    history.fail(20, "copy", "DataLossError")
+    ended = [history.ended_before(at, "copy") for at in (1, 13, 21, 31)]
+    assert ended == ["nothing", "kill planner", "it failed by itself", "kill driver"]
+
+
 def test_the_longest_stall_is_time_without_a_commit_while_records_wait() -> None:
     history = History(
         samples=[

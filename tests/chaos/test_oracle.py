@@ -13,8 +13,11 @@ def copy(key: str, number: int, run: str = RUN, made: str = "1") -> bytes:
     return order_data(key, number, 3) + f"|{run}|{made}".encode()
 
 
-def copies(*data: bytes, batch: int | None = 4, put: int = 2) -> Copies:
-    return count_copies({"a": put}, data, lambda _: batch)
+def copies(*data: bytes, batch: int | None = 4, told: Sequence[int] = ()) -> Copies:
+    """The count of two orders; `told`: the places of the copies that were acknowledged."""
+    numbered = [(str(place), each) for place, each in enumerate(data)]
+    unknown = {str(place) for place in range(len(data)) if place not in told}
+    return count_copies({"a": 2}, numbered, lambda _: batch, unknown)
 
 
 def test_all_is_well() -> None:
@@ -50,10 +53,19 @@ def test_copies_tell_why_they_were_made() -> None:
     assert found.is_right
 
 
+def test_what_the_sink_was_told_of_is_not_sent_again() -> None:
+    """One copy of a row has to be acknowledged; with two of them one was needless."""
+    data = (copy("a", 0), copy("a", 0), copy("a", 1))
+    assert copies(*data, told=(1, 2)).is_right
+    found = copies(*data, told=(0, 1, 2))
+    assert (found.needless, found.is_right) == (1, False)
+
+
 def test_a_run_may_repeat_one_batch_alone() -> None:
     """What had been committed must not come again."""
     data = [copy("a", number, run) for number in (0, 1) for run in (RUN, NEXT)]
-    found = count_copies({"a": 2}, data, lambda order: order.number)
+    numbered = [(str(place), each) for place, each in enumerate(data)]
+    found = count_copies({"a": 2}, numbered, lambda order: order.number, ())
     assert found.unexplained == [(1, 0)]
     assert not found.is_right
 

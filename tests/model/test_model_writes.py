@@ -158,3 +158,24 @@ def test_a_callback_decides_on_each_call() -> None:
     assert refusal(model, ("k", b"x")) == "KMSDisabledException"
     model.call("ListShards", {"StreamName": "s"})
     assert model.faults.fired == {("PutRecords", "KMSDisabledException"): 1}
+
+
+def test_the_oracle_knows_which_records_were_not_acknowledged() -> None:
+    """Those whose answer was lost, all of it or that of one record: they may be put again, and no others."""
+    model = KinesisModel(KIND, ManualClock())
+    model.create("s")
+    entries = [{"PartitionKey": "k", "Data": b"x"}] * 2
+
+    def put() -> list[str]:
+        results = model.call("PutRecords", {"StreamName": "s", "Records": entries})["Records"]
+        return [each["SequenceNumber"] for each in results if "SequenceNumber" in each]
+
+    acknowledged = put()
+    model.faults.force("PutRecords", LOST_ANSWER)
+    with pytest.raises(ModelError):
+        put()
+    model.faults.force("PutRecords.record", LOST_ANSWER)
+    acknowledged += put()
+    assert len(acknowledged) == 3
+    everything = {record.sequence_number for record in model.oracle.records("s")}
+    assert model.oracle.unacknowledged() == everything - set(acknowledged)
