@@ -37,7 +37,8 @@ Outcome = tuple[bytes, EventHead] | Exception
 class FakeSource:
     """Gives the events, or raises the errors, that the test puts into it."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked_at: int) -> None:
+        self.asked_at = asked_at
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self.was_taken_over = False
         self.is_closed = False
@@ -56,7 +57,7 @@ class FakeSource:
 class Bench:
     """A manager, its sources by shard, and what it reports."""
 
-    def __init__(self, *, capacity: int = 1_000, cut_points: int = 1_000) -> None:
+    def __init__(self, *, capacity: int = 1_000_000, cut_points: int = 1_000) -> None:
         self.sources: dict[SplitId, list[FakeSource]] = {}
         self.starts: list[IteratorStart] = []
         self.reports: queue.SimpleQueue[FromAgent] = queue.SimpleQueue()
@@ -73,7 +74,7 @@ class Bench:
 
     def _open(self, split: SplitId, start: IteratorStart) -> FakeSource:
         self.starts.append(start)
-        self.sources.setdefault(split, []).append(FakeSource())
+        self.sources.setdefault(split, []).append(FakeSource(self.now))
         return self.sources[split][-1]
 
     def _retention(self, stream: str) -> float:
@@ -160,6 +161,36 @@ def test_an_empty_event_at_the_tip_tells_when_nothing_was_there(make: Callable[.
     assert (second.progress.millis_behind, second.progress.caught_up_at) == (0, NOW)
 
 
+def test_an_event_proves_nothing_about_the_time_until_it_was_read(make: Callable[..., Bench]) -> None:
+    """It may have waited: for space in the buffer, or in the socket while the agent stood still. What is
+    certain is that it was made after its subscription was asked for.
+    """
+    bench = make()
+    source = bench.subscribe()
+    source.outcomes.put(event(5))
+    assert bench.progress().caught_up_at == NOW
+    for _ in range(2):
+        bench.now += 2 * HOUR
+        source.outcomes.put(event())
+        assert bench.progress().caught_up_at == NOW
+
+    source.asked_at = NOW + HOUR
+    source.outcomes.put(event())
+    assert bench.progress().caught_up_at == NOW + HOUR
+
+
+def test_an_event_is_not_older_than_its_records(make: Callable[..., Bench]) -> None:
+    """On a busy shard that tells when it was made. An event cannot be older than the one before it either."""
+    bench = make()
+    source = bench.subscribe()
+    arrived = NOW // 1000 + 240_000_000 // 1000
+    bench.now += HOUR
+    source.outcomes.put(event(arrived))
+    source.outcomes.put(event())
+
+    assert [bench.progress().caught_up_at, bench.progress().caught_up_at] == [arrived * 1000] * 2
+
+
 def test_a_start_at_a_record_is_reported_once_that_record_has_come(make: Callable[..., Bench]) -> None:
     """Before that it is not known whether the record still exists."""
     bench = make()
@@ -207,6 +238,24 @@ def test_silence_longer_than_half_the_shortest_retention_ends_it(
         bench.read(None, 7)
 
 
+def test_waits_that_add_up_end_it_as_well(make: Callable[..., Bench]) -> None:
+    """Events that waited in the socket are older than they seem: the buffer was full twice for 7 h, and the
+    records behind the second event may have expired.
+    """
+    bench = make()
+    source = bench.subscribe()
+    for _ in range(2):
+        source.outcomes.put(event())
+        bench.progress()
+        bench.now += 7 * HOUR
+    source.outcomes.put(event(3))
+
+    report = bench.report()
+
+    assert isinstance(report, SubscriptionEnded)
+    assert report.code == INTEGRITY_PROBLEM
+
+
 def test_the_arrival_of_a_record_corrects_a_clock_that_stood_still(make: Callable[..., Bench]) -> None:
     """The silence is noticed although our clock says that no time has passed."""
     bench = make()
@@ -231,6 +280,7 @@ def test_old_records_and_idle_hours_are_no_integrity_problem(make: Callable[...,
         bench.progress()
     for _ in range(30):
         bench.now += HOUR
+        source.asked_at = bench.now  # a subscription lasts 5 minutes
         source.outcomes.put(event())
         bench.progress()
     source.outcomes.put(event(50 * HOUR // 1000))

@@ -110,19 +110,28 @@ class FakeSubscription:
 
 @dataclass
 class Script:
-    """The service: each call gets the next entry, which is an error or the steps of a subscription."""
+    """The service: each call gets the next entry, which is an error or the steps of a subscription.
+
+    Attributes:
+        takes: seconds that a call takes.
+        ahead: seconds by which what is held to be the service's time is ahead of it before the first answer.
+    """
 
     calls: list[ServiceError | Sequence[Step]]
     time: Time = field(default_factory=Time)
     starts: list[IteratorStart] = field(default_factory=list)
     called_at: list[float] = field(default_factory=list)
     opened: list[FakeSubscription] = field(default_factory=list)
+    takes: float = 0.0
+    ahead: float = 0.0
 
     def subscribe(self, split: SplitId, start: IteratorStart) -> PayloadSource:
         assert split == SPLIT
         self.starts.append(start)
         self.called_at.append(self.time.now)
         answer = self.calls.pop(0)
+        self.time.now += self.takes
+        self.ahead = 0.0
         if isinstance(answer, ServiceError):
             raise answer
         self.opened.append(FakeSubscription(self.time, answer))
@@ -140,8 +149,11 @@ class Script:
             SPLIT,
             start,
             settings,
-            Timing(time.clock, time.sleep, jitter, time.watchdog),
+            Timing(time.clock, time.sleep, jitter, time.watchdog, self._now),
         )
+
+    def _now(self) -> int:
+        return round((self.time.now + self.ahead) * 1_000_000)
 
 
 def script(*calls: ServiceError | Sequence[Step]) -> Script:

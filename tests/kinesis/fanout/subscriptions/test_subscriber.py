@@ -144,6 +144,19 @@ def test_a_position_that_may_have_expired_is_verified(
     assert service.starts[1] == expected
 
 
+def test_a_position_is_as_old_as_the_subscription_that_brought_it() -> None:
+    """The second event may have waited in the socket while this process did not read."""
+    service = script([event([1, 2]), event(continuation=5), RESET], [event([2, 6])])
+    subscriber = service.subscriber()
+    subscriber.next_event()
+    service.time.now += 13 * HOUR
+    subscriber._renew_at = service.time.now + HOUR  # as if the service refused to renew it
+    subscriber.next_event()
+
+    assert subscriber.next_event()[1].numbers == ["6"]
+    assert service.starts[1] == start(AT, 2)
+
+
 @pytest.mark.parametrize("first", [event([6]), event(continuation=9), event(continuation=9, children=["c"])])
 def test_a_position_that_has_expired_ends_it(first: dict[str, Any]) -> None:
     """Whether records are lost is not for a subscription to decide."""
@@ -494,3 +507,43 @@ def test_closing_while_a_call_is_under_way_leaves_nothing_open() -> None:
         opening[0].next_event()
     assert caught.value.code == CLOSED
     assert service.opened[0].is_closed
+
+
+# --- when events were made ------------------------------------------------------------------------------
+
+
+def test_events_are_not_older_than_their_subscription() -> None:
+    """By the time of the call, not of its answer, nor of the reading. A renewal brings a new subscription."""
+    service = script([event([1]), Later(60), event([2])], [event([3])])
+    service.takes = 2.0
+    subscriber = service.subscriber()
+    asked_at = []
+    for _ in range(2):
+        subscriber.next_event()
+        asked_at.append(subscriber.asked_at // 1_000_000)
+    service.time.now += 300.0
+    subscriber.next_event()
+
+    assert [*asked_at, subscriber.asked_at // 1_000_000] == [1_000, 1_000, 1_362]
+
+
+def test_a_clock_that_is_ahead_is_corrected_by_the_answer() -> None:
+    """Before the first answer of the service its time is not known."""
+    service = script([event([1])])
+    service.takes = 2.0
+    service.ahead = 600.0  # corrected when the service has answered
+    subscriber = service.subscriber()
+    subscriber.next_event()
+
+    assert subscriber.asked_at == 1_000 * 1_000_000
+
+
+def test_a_clock_that_is_set_forward_during_the_call_changes_nothing() -> None:
+    """What is earlier is certain."""
+    service = script([event([1])])
+    service.takes = 2.0
+    service.ahead = -600.0
+    subscriber = service.subscriber()
+    subscriber.next_event()
+
+    assert subscriber.asked_at == 400 * 1_000_000

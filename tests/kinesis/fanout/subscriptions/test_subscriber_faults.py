@@ -78,7 +78,8 @@ class ShardSubscription:
         self._rewind(fault)
         last = RECORDS[self._at - 1] if self._at else 0
         if fault in ("idle", "moved on"):
-            return encoded(event(continuation=last + 2 * (fault == "moved on")))
+            # Records follow, or the end: it is not at the tip.
+            return encoded(event(continuation=last + 2 * (fault == "moved on"), millis_behind=1_000))
         records = RECORDS[self._at : self._at + self._shard.size()]
         self._at += len(records)
         return encoded(event(records) if records else event(continuation=last, children=["a", "b"]))

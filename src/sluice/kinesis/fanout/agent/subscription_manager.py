@@ -43,6 +43,7 @@ class EventSource(Protocol):
     """What the manager needs of a `Subscriber`: the events of one shard, each record once."""
 
     was_taken_over: bool
+    asked_at: int
 
     def next_event(self) -> tuple[bytes | memoryview, EventHead]:
         """Blocks until the next event. Raises ServiceError when none will come."""
@@ -74,7 +75,8 @@ class _ShardSubscription:
         first: sequence number of the first record; None before it came.
         is_verified: a record has come, and where the subscription starts at a record it was that one.
         is_closed: we have ended it, so that an error of `source` is not reported.
-        last_event_at: the service's time of the last event (microseconds).
+        stated_at: the service made the last event at this instant of its time or later (microseconds). An
+            event may be read long after it was made: when the buffer was full, or this process stood still.
         retention: of the stream (seconds); None before it was asked for.
     """
 
@@ -84,7 +86,7 @@ class _ShardSubscription:
     first: str | None = None
     is_verified: bool = False
     is_closed: bool = False
-    last_event_at: int | None = None
+    stated_at: int | None = None
     retention: float | None = None
 
     def close(self, reason: str) -> None:
@@ -199,6 +201,9 @@ class SubscriptionManager:
     ) -> bool:
         """Buffers an event, then reports it. Returns False when the subscription is over."""
         problem = self._integrity_problem(subscription, head)
+        subscription.stated_at = max(
+            subscription.stated_at or 0, subscription.source.asked_at, *head.arrivals[-1:]
+        )
         if problem is not None:
             self._give_up(subscription, problem, INTEGRITY_PROBLEM)
             return False
@@ -226,9 +231,8 @@ class SubscriptionManager:
     def _integrity_problem(self, subscription: _ShardSubscription, head: EventHead) -> str | None:
         """Why records may have expired between the last event and this one, which the events do not show."""
         # Our clock may have stood still while the host slept; a record that has just arrived has the time.
-        last = subscription.last_event_at
+        last = subscription.stated_at
         now = max(self._now(), *head.arrivals[:1], last or 0)
-        subscription.last_event_at = now
         silent = 0.0 if last is None else (now - last) / 1e6
         if silent > UNTRIMMED_AGE:
             return f"no event came for {silent / 3600:.0f} h, and records may have expired meanwhile"
@@ -247,7 +251,7 @@ class SubscriptionManager:
             cut_points=tuple(_cut_points(head, len(payload), self._settings.cut_points)),
             millis_behind=head.millis_behind,
             has_ended=head.has_ended,
-            caught_up_at=self._now() if head.millis_behind == 0 else None,
+            caught_up_at=subscription.stated_at if head.millis_behind == 0 else None,
         )
         request = subscription.request
         return EventReceived(

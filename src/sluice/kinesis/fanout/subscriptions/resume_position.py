@@ -30,17 +30,17 @@ class ResumePosition:
         self._start = start
         self._last_record: str | None = None
         self._last_sequence = -1
-        # A record right behind this place was at most `_millis_behind` old at `_event_at`.
+        # A record right behind this place was at most `_millis_behind` old at `_stated_at`, or later.
         self._millis_behind = 0
-        self._event_at: float | None = None
+        self._stated_at: float | None = None
         self._refused: str | None = None
         self._awaited: int | None = None  # the record that has to come first
 
-    def advance(self, head: EventHead, now: float) -> EventHead | None:
+    def advance(self, head: EventHead, stated_at: float) -> EventHead | None:
         """Moves behind an event.
 
         Args:
-            now: monotonic seconds.
+            stated_at: monotonic seconds; the service has made the event then or later.
 
         Returns:
             What is new in the event. None where the subscription was to begin with the last record again,
@@ -60,14 +60,14 @@ class ResumePosition:
             self._last_record = fresh.numbers[-1]
             self._last_sequence = int(self._last_record)
         self.continuation = head.continuation
-        self._millis_behind, self._event_at = head.millis_behind, now
+        self._millis_behind, self._stated_at = head.millis_behind, stated_at
         return fresh
 
     def starts(self, now: float) -> list[IteratorStart]:
         """Starting positions of a subscription that goes on here, best first. There is at least one."""
-        if self._event_at is None:
+        if self._stated_at is None:
             return [self._start]
-        age = self._millis_behind / 1000 + now - self._event_at
+        age = self._millis_behind / 1000 + now - self._stated_at
         if self._last_record is not None and age > UNTRIMMED_AGE:
             # Behind a record that has expired the service starts at the horizon, and does not say so. So
             # the last record is asked for again: where it does not come, others may have expired too.
@@ -91,7 +91,7 @@ class ResumePosition:
     def resume(self, start: IteratorStart) -> None:
         """A subscription has been opened at one of `starts`."""
         is_repeated = (
-            self._event_at is not None
+            self._stated_at is not None
             and start.kind == "AT_SEQUENCE_NUMBER"
             and self._last_record is not None
         )

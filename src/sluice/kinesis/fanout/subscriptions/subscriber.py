@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sluice.errors import ServiceError
+from sluice.instants import MICROS_PER_SECOND
+from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.fanout.subscriptions.events import EventHead, decode_head
 from sluice.kinesis.fanout.subscriptions.resume_position import ResumePosition
 from sluice.kinesis.fanout.subscriptions.subscription import (
@@ -114,12 +116,14 @@ class Timing:
         sleep: waits between attempts (seconds); None for a wait that `Subscriber.close` ends.
         jitter: gives a number in [0, 1).
         watchdog: ends reads that take too long, by the same clock; None for the one of the process.
+        now: the service's time (microseconds).
     """
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] | None = None
     jitter: Callable[[], float] = random.random
     watchdog: Watchdog | None = None
+    now: Callable[[], int] = lambda: time.time_ns() // 1000
 
 
 _REAL_TIME: Final = Timing()
@@ -137,6 +141,10 @@ class Subscriber:
 
     Attributes:
         was_taken_over: another reader has subscribed with the same consumer, which has ended this one.
+        asked_at: the service's time at which the current subscription was asked for, or somewhat earlier
+            (microseconds). Its events tell what held later than that. When they were made is not known: they
+            may have waited in a socket until this process went on to read. The service ends a subscription
+            after 5 minutes, so this is not much earlier.
     """
 
     def __init__(
@@ -148,17 +156,20 @@ class Subscriber:
         timing: Timing = _REAL_TIME,
     ) -> None:
         self.was_taken_over = False
+        self.asked_at = 0
         self._subscribe = subscribe
         self._split = split
         self._settings = settings
         self._position = ResumePosition(start)
         self._closing = threading.Event()
         self._clock = timing.clock
+        self._now = timing.now
         self._sleep = timing.sleep or self._closing.wait
         self._jitter = timing.jitter
         self._watchdog = timing.watchdog or shared_watchdog()
         self._lock = threading.Lock()
         self._current: PayloadSource | None = None
+        self._asked_at = 0.0  # like `asked_at`, by the monotonic clock
         self._opened_at: float | None = None
         self._renew_at = 0.0
         self._is_first_event = True  # of the current subscription
@@ -218,7 +229,7 @@ class Subscriber:
     def _advance(self, head: EventHead) -> EventHead | None:
         """Returns what is new in an event; None where nothing is."""
         continuation = self._position.continuation
-        fresh = self._position.advance(head, self._clock())
+        fresh = self._position.advance(head, self._asked_at)
         if fresh is None:
             self._close_current()
             raise self._error("the record where it resumes is not there any more", "PositionGone")
@@ -265,6 +276,7 @@ class Subscriber:
         starts = self._position.starts(self._clock())
         for start in starts:
             self._check_not_closed()
+            now, asked_at = self._now(), self._clock()
             try:
                 opened = self._subscribe(self._split, start)
             except ServiceError as error:
@@ -280,6 +292,9 @@ class Subscriber:
                 self._position.refuse(start)
                 continue
             self._opened_at = self._clock()
+            self._asked_at = asked_at
+            # The answer may have told that our clock is ahead of the service's.
+            self.asked_at = min(now, self._now() - round((self._opened_at - asked_at) * MICROS_PER_SECOND))
             self._renew_at = (
                 self._opened_at + self._settings.renew_after - self._jitter() * self._settings.renew_spread
             )
@@ -381,4 +396,5 @@ def open_subscriber(
     def subscribe(split: SplitId, start: IteratorStart) -> Subscription:
         return Subscribing(config.connection, arn())(split, start)
 
-    return Subscriber(subscribe, split, start, SubscriberSettings(config.backoffs[OPERATION]))
+    timing = Timing(now=KinesisLog.of(config).server_time)
+    return Subscriber(subscribe, split, start, SubscriberSettings(config.backoffs[OPERATION]), timing)
