@@ -18,7 +18,7 @@ from typing import Final
 
 from sluice.errors import ServiceError
 
-__all__ = ["Address", "Channel", "accept_peer", "connect"]
+__all__ = ["Address", "Channel", "accept_peer", "connect", "frame_of"]
 
 _LENGTH: Final = struct.Struct(">I")
 _NONCE_BYTES: Final = 32
@@ -28,6 +28,8 @@ _HANDSHAKE_TIMEOUT: Final = 5.0
 """Seconds for each frame of the handshake."""
 _SENT_AT_ONCE: Final = 16 * 1024
 """Bytes up to which the parts of a frame are joined: one call of the system instead of one for each part."""
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+"""The system notices within a minute that the other end's host is gone, where nothing else does."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,10 @@ class Channel:
         self._socket = connection
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE:
+                if (option := getattr(socket, name, None)) is not None:
+                    connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def send(self, *parts: bytes | memoryview) -> None:
         """Sends the parts as one frame."""
@@ -65,6 +71,33 @@ class Channel:
         self._socket.sendall(header)
         for part in parts:
             self._socket.sendall(part)
+
+    def send_some(self, data: bytes | bytearray) -> int:
+        """Sends as much as the other end takes at once. Returns how many bytes that was; never blocks.
+
+        Args:
+            data: frames, from `frame_of`, or the rest of such bytes.
+        """
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
+    def wait_until_writable(self, seconds: float) -> None:
+        """Blocks until `send_some` can send something, or the connection has ended; for at most `seconds`."""
+        poll = select.poll()
+        with contextlib.suppress(ValueError):  # closed
+            poll.register(self._socket, select.POLLOUT)
+            poll.poll(seconds * 1000)
+
+    def limit_unacknowledged(self, seconds: float) -> None:
+        """Has the connection break when the other end's host acknowledges nothing for this long.
+
+        Only where the system can do that (Linux), and not between processes of one host.
+        """
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)
+        if option is not None and self._socket.family in (socket.AF_INET, socket.AF_INET6):
+            self._socket.setsockopt(socket.IPPROTO_TCP, option, round(seconds * 1000))
 
     def receive(self, *, at_most: int = 2**31) -> memoryview:
         """Blocks until the next frame is there.
@@ -105,6 +138,11 @@ class Channel:
                 raise EOFError("the other end has closed the connection")
             done += count
         return buffer
+
+
+def frame_of(message: bytes) -> bytes:
+    """The message as a frame."""
+    return _LENGTH.pack(len(message)) + message
 
 
 def connect(address: Address, *, timeout: float) -> Channel:

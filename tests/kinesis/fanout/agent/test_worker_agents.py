@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -40,6 +42,7 @@ class Worker:
     """An agent on a worker host, whose messages the test writes and whose orders it reads."""
 
     def __init__(self, workers: WorkerAgents, host: str) -> None:
+        self.host = host
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours)
         self.channel.set_timeout(PATIENT)
@@ -52,10 +55,17 @@ class Worker:
         self._theirs.close()
 
     def received(self) -> ToAgent:
-        return decode_to_agent(self.channel.receive())
+        """The next message that is no question."""
+        while (frame := self.channel.receive()).tobytes() == b"?":
+            pass
+        return decode_to_agent(frame)
 
     def send(self, message: FromAgent) -> None:
         self.channel.send(encode(message))
+
+    def answer(self) -> None:
+        """A word that says nothing but that it is there."""
+        self.channel.send(b"!")
 
     def leave(self) -> None:
         self.channel.close()
@@ -64,8 +74,9 @@ class Worker:
 
 class Hub:
     def __init__(self) -> None:
+        self.now = 100.0
         self.reports: queue.SimpleQueue[FromAgent] = queue.SimpleQueue()
-        self.workers = WorkerAgents(self.reports.put)
+        self.workers = WorkerAgents(self.reports.put, lambda: self.now)
         self.joined: list[Worker] = []
 
     def join(self, host: str) -> Worker:
@@ -77,6 +88,27 @@ class Hub:
 
     def report(self) -> FromAgent:
         return self.reports.get(timeout=PATIENT)
+
+    def pass_time(self, seconds: int, *speaking: str) -> None:
+        """As many seconds pass, in each of which the hub asks its agents; these hosts' answer."""
+        links = {host: agent.link for host, agent in self.workers._agents.items()}
+        for _ in range(seconds):
+            self.now += 1.0
+            for worker in self.joined:
+                if worker.host in speaking:
+                    worker.answer()
+                    wait_until(lambda host=worker.host: links[host].silence == 0.0)  # type: ignore[misc]
+            for host, link in links.items():
+                link.ask()
+                self.workers.check(host)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for what the hub's own threads do."""
+    end = time.monotonic() + PATIENT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -191,3 +223,104 @@ def test_a_consumer_that_another_reader_uses_is_contested(hub: Hub) -> None:
 
     assert hub.report() == SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER)
     assert hub.workers.contested == {"clicks"}
+
+
+# --- agents that are silent -----------------------------------------------------------------------------
+
+
+def test_the_shards_of_a_silent_agent_go_to_others(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    """Its host may be gone without a word. The log says so once, and once that it speaks again; then it gets
+    its share as one that has just joined, after it was told what it has lost.
+    """
+    caplog.set_level(logging.INFO, "sluice.kinesis.fanout.agent.worker_agents")
+    first, second = hub.join("a"), hub.join("b")
+    for generation, split in enumerate(SPLITS):
+        hub.workers.subscribe(Subscribe(split, generation, START))
+    mine = [first.received(), first.received()]
+    for _ in SPLITS[2:]:
+        second.received()
+
+    hub.pass_time(4, "b")
+    assert hub.reports.empty()
+    hub.pass_time(3, "b")
+
+    ended = [hub.report(), hub.report()]
+    lost = {message.split for message in mine if isinstance(message, Subscribe)}
+    assert {each.split for each in ended if isinstance(each, SubscriptionEnded) and each.code == ""} == lost
+    for split in lost:
+        hub.workers.subscribe(Subscribe(split, 9, START))
+    assert {second.received(), second.received()} == {Subscribe(split, 9, START) for split in lost}
+    assert hub.reports.empty()
+
+    hub.pass_time(2, "a", "b")
+    moved = [hub.report(), hub.report()]
+    assert all(isinstance(each, SubscriptionEnded) for each in moved)
+    told = [first.received(), first.received()]
+    assert {each.split for each in told if isinstance(each, Unsubscribe)} == lost
+    assert len([line for line in caplog.messages if "on a has said nothing for 5 s" in line]) == 1
+    assert len([line for line in caplog.messages if "on a speaks again; 2 shards" in line]) == 1
+
+
+def test_without_another_agent_shards_wait_for_the_silent_one(hub: Hub) -> None:
+    """They are polled meanwhile: the planner was told that their subscriptions have ended."""
+    worker = hub.join("a")
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+    hub.pass_time(5)
+    assert isinstance(hub.report(), SubscriptionEnded)
+    hub.workers.subscribe(Subscribe(SPLITS[0], 2, START))
+
+    hub.pass_time(1, "a")
+
+    assert [worker.received() for _ in range(3)] == [
+        Subscribe(SPLITS[0], 1, START),
+        Unsubscribe(SPLITS[0]),
+        Subscribe(SPLITS[0], 2, START),
+    ]
+
+
+def test_an_agent_that_stays_silent_is_given_up(hub: Hub) -> None:
+    """Its link is closed, at which it ends if it still can. A task on its host may start another one."""
+    worker = hub.join("a")
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+    hub.pass_time(30)
+
+    assert isinstance(hub.report(), SubscriptionEnded)
+    assert hub.report() == WorkerHosts(())
+    worker.thread.join(PATIENT)
+    assert not worker.thread.is_alive()
+    assert hub.reports.empty()
+    assert isinstance(hub.join("a"), Worker)
+
+
+def test_messages_of_a_silent_agent_about_what_it_has_lost_are_ignored(hub: Hub) -> None:
+    """Another reader has taken over the shard: the agent that it was moved to."""
+    worker = hub.join("a")
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+    hub.pass_time(5)
+    assert isinstance(hub.report(), SubscriptionEnded)
+
+    worker.send(SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER))
+    worker.leave()
+
+    assert hub.report() == WorkerHosts(())
+    assert hub.workers.contested == frozenset()
+
+
+def test_the_hub_never_waits_for_an_agent(hub: Hub) -> None:
+    """One that is stopped takes nothing. The others get their messages all the same."""
+    hub.join("a")
+    other = hub.join("b")
+    for split in SPLITS[:2]:
+        hub.workers.subscribe(Subscribe(split, 1, START))
+
+    def acknowledge() -> None:
+        for number in range(20_000):
+            hub.workers.acknowledge(SPLITS[0], 10**40 + number)
+        hub.workers.unsubscribe(SPLITS[1])
+
+    thread = threading.Thread(target=acknowledge, daemon=True)
+    thread.start()
+    thread.join(PATIENT)
+
+    assert not thread.is_alive()
+    assert [other.received(), other.received()] == [Subscribe(SPLITS[1], 1, START), Unsubscribe(SPLITS[1])]

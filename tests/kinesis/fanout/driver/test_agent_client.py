@@ -3,157 +3,33 @@
 from __future__ import annotations
 
 import logging
-import queue
-import socket
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from fake_agent import ARN, AT_HORIZON, OTHER, PATIENT, SPLIT, Planning, cut_point, event, plannings
 
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.channel import Channel
-from sluice.kinesis.fanout.driver.agent_client import AgentClient
-from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
     TAKEN_OVER,
     Acknowledge,
     ConsumersChanged,
-    EventReceived,
-    FromAgent,
     Listening,
     Subscribe,
     SubscriptionEnded,
-    ToAgent,
     Unsubscribe,
     WorkerHosts,
-    decode_to_agent,
-    encode,
 )
-from sluice.kinesis.options import source_config_from_options
-from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import HORIZON, After, AtTime, Position
-from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 from sluice.source.subscriptions import SubscriptionProgress
-
-SPLIT, OTHER = SplitId("clicks", "shardId-0"), SplitId("clicks", "shardId-1")
-ARN = "arn:consumer:1"
-AT_HORIZON = IteratorStart("TRIM_HORIZON")
-PATIENT = 120.0
-
-
-class FakeAgent:
-    """An agent whose messages the test writes, and whose orders it reads."""
-
-    def __init__(self, setup: AgentSetup) -> None:
-        ours, theirs = socket.socketpair()
-        self.setup = setup
-        self.channel = Channel(ours)
-        self.end = Channel(theirs)
-        self.end.set_timeout(PATIENT)
-        self.stops = 0
-        self.is_closed = False
-
-    def tell_stop(self) -> None:
-        self.stops += 1
-
-    def close(self) -> None:
-        self.is_closed = True
-        self.channel.close()
-
-    def wait(self) -> int:
-        return -9
-
-    def received(self) -> ToAgent:
-        return decode_to_agent(self.end.receive())
-
-    def send(self, *messages: FromAgent) -> None:
-        for message in messages:
-            self.end.send(encode(message))
-
-    def die(self) -> None:
-        self.end.close()
-
-
-class Planning:
-    """A client, the agents that it has started, and its clock."""
-
-    def __init__(self, **options: str) -> None:
-        self.now = 100.0
-        self.agents: list[FakeAgent] = []
-        self.renewed: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.new_arn = ARN
-        given = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", **options}
-        config = source_config_from_options(given, streaming=True)
-        assert config.fan_out is not None
-        self.client = AgentClient(
-            AgentSetup.beside_driver(config, config.fan_out),
-            {"clicks": ARN},
-            renew=self._renew,
-            launch=self._launch,
-            clock=lambda: self.now,
-        )
-
-    def _launch(self, setup: AgentSetup) -> FakeAgent:
-        self.agents.append(FakeAgent(setup))
-        return self.agents[-1]
-
-    def _renew(self, stream: str) -> str:
-        self.renewed.put(stream)
-        return self.new_arn
-
-    @property
-    def agent(self) -> FakeAgent:
-        return self.agents[-1]
-
-    def started(self) -> FakeAgent:
-        self.client.start()
-        assert self.agent.received() == ConsumersChanged({"clicks": ARN}, ())
-        return self.agent
-
-    def subscribed(self, position: Position = HORIZON) -> int:
-        """Has one shard subscribed to. Returns the generation of the subscription."""
-        self.client.follow({SPLIT: position})
-        received = self.agent.received()
-        assert isinstance(received, Subscribe)
-        return received.generation
-
-    def until(self, condition: Callable[[], Any]) -> Any:
-        """Waits for what the client's own thread does."""
-        end = time.monotonic() + PATIENT
-        while not (value := condition()):
-            assert time.monotonic() < end
-            time.sleep(0.001)
-        return value
 
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Planning]]:
-    made: list[Planning] = []
-
-    def make(**options: str) -> Planning:
-        made.append(Planning(**options))
-        return made[-1]
-
-    yield make
-    for planning in made:
-        planning.client.close()
-        for agent in planning.agents:
-            agent.end.close()
-
-
-def event(
-    generation: int, *cut_points: CutPoint, first: str | None = None, behind: int = 0, ended: bool = False
-) -> EventReceived:
-    progress = SubscriptionProgress(cut_points, behind, ended, 7 if behind == 0 else None)
-    return EventReceived(SPLIT, generation, first, progress, ("10.0.0.7", 4000))
-
-
-def cut_point(number: int, count: int = 1) -> CutPoint:
-    return CutPoint(str(number), number * 10, count * 100, count, number * 10 - 5)
+    with plannings() as make:
+        yield make
 
 
 def test_a_shard_is_subscribed_to_from_its_position_on(make: Callable[..., Planning]) -> None:

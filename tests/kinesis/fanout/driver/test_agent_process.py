@@ -1,4 +1,4 @@
-"""A process that is told to end tells its agent first."""
+"""A process that is told to end tells its agent first, and an agent that does not end by itself is killed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
+from sluice.kinesis.fanout.driver import agent_process
+from sluice.kinesis.fanout.launch import AgentSetup
+from sluice.kinesis.options import source_config_from_options
+
 PATIENT = 120.0
+
+CONFIG = source_config_from_options({"streamName": "s", "region": "us-east-1", "consumerName": "app"})
+assert CONFIG.fan_out is not None
+SETUP = AgentSetup.beside_driver(CONFIG, CONFIG.fan_out)
 
 STOPPED = """
     import os, signal, sys, time
@@ -44,6 +53,24 @@ def test_sigterm_is_announced_before_the_process_ends(before: str, printed: list
     assert _end(code) == (printed, status)
 
 
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGHUP, -signal.SIGHUP)]
+)
+def test_every_signal_that_ends_the_process_is_announced(number: signal.Signals, status: int) -> None:
+    """A terminal sends SIGINT or SIGHUP to all processes, and Spark's worker daemon SIGHUP to its workers."""
+    code = textwrap.dedent(STOPPED).format(before="", signals="[0]")
+
+    assert _end(code, number) == (["ready", "told"], status)
+
+
+def test_a_signal_that_the_process_ignores_is_no_stop() -> None:
+    """An interrupt in a shell or a notebook ends what the user runs there, and not the queries."""
+    before = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    code = textwrap.dedent(STOPPED).format(before=before, signals="[0]")
+
+    assert _end(code, signal.SIGINT, signal.SIGTERM) == (["ready", "told"], -signal.SIGTERM)
+
+
 def test_a_second_signal_does_not_end_the_process_too_soon() -> None:
     """Spark sends two when a query is stopped in the middle of a batch."""
     code = textwrap.dedent(STOPPED).format(before="", signals="[signal.SIGTERM] * 2")
@@ -54,14 +81,57 @@ def test_a_second_signal_does_not_end_the_process_too_soon() -> None:
     assert status == -signal.SIGTERM
 
 
-def _end(code: str) -> tuple[list[str], int]:
-    """Runs a process and sends it SIGTERM. Returns what it prints, and its exit status."""
+@pytest.mark.parametrize("number", [signal.SIGSTOP, None])
+def test_an_agent_that_does_not_end_is_killed(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals | None
+) -> None:
+    """Stopped, so that it ends by SIGKILL alone, or deaf to its link."""
+    deaf = (sys.executable, "-c", "import time; time.sleep(600)")
+    monkeypatch.setattr(agent_process, "agent_command", lambda *_descriptors: deaf)
+    agent = agent_process.AgentProcess(SETUP)
+    if number is not None:
+        os.kill(agent.pid, number)
+
+    assert agent.end(0.0) == -signal.SIGKILL
+    agent.tell_stop()
+    agent.close()
+
+
+def test_an_agent_that_is_gone_can_still_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads the pipe any more. An error in a signal handler would keep the process from ending."""
+    monkeypatch.setattr(agent_process, "agent_command", lambda *_descriptors: (sys.executable, "-c", ""))
+    agent = agent_process.AgentProcess(SETUP)
+    agent._process.wait(PATIENT)
+
+    agent.tell_stop()
+
+    assert agent.end(PATIENT) == 0
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again and again."""
+    monkeypatch.setattr(agent_process, "agent_command", lambda *_descriptors: ("/does/not/exist",))
+    before = set(Path("/dev/fd").iterdir())
+    for _ in range(3):
+        with pytest.raises(OSError, match="/does/not/exist"):
+            agent_process.AgentProcess(SETUP)
+
+    assert set(Path("/dev/fd").iterdir()) - before == set()
+
+
+def _end(code: str, *numbers: signal.Signals) -> tuple[list[str], int]:
+    """Runs a process and sends it signals, or else SIGTERM. Returns what it prints, and its exit status."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(
-        (sys.executable, "-c", code), stdout=subprocess.PIPE, text=True, env=environment
+        (sys.executable, "-c", code),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
+        for number in numbers or (signal.SIGTERM,):
+            process.send_signal(number)
         rest = process.stdout.read().split()
         return ["ready", *rest], process.wait(PATIENT)

@@ -5,7 +5,11 @@ on a worker host it is a connection to the agent beside the driver.
 
 When a query is stopped, the planning process is killed too fast to deregister consumers. So it writes a byte
 into a pipe, and the agent deregisters what the query registered. A link that closes without that byte means
-a crash: the query will be back, and needs its consumers.
+a crash: the query will be back, and needs its consumers. `termination` says what signals do.
+
+Over its link an agent also notices that the other end is silent (`sluice.kinesis.fanout.link`). An agent on a
+worker host ends if that lasts half a minute. The agent beside the driver does not: the planning process may
+stand still, and stop the query after that.
 
 Run as ``python -m sluice.kinesis.fanout <link> <stop>`` with two open file descriptors, which reads its
 set-up from the link, or without arguments, which reads its set-up from standard input.
@@ -14,11 +18,9 @@ set-up from the link, or without arguments, which reads its set-up from standard
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Final
 
@@ -28,9 +30,11 @@ from sluice.kinesis.consumers import ConsumerRegistrar
 from sluice.kinesis.fanout.agent.range_server import RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.fanout.agent.subscription_manager import ManagerSettings, SubscriptionManager
+from sluice.kinesis.fanout.agent.termination import Termination
 from sluice.kinesis.fanout.agent.worker_agents import WorkerAgents
 from sluice.kinesis.fanout.channel import Channel, connect
-from sluice.kinesis.fanout.launch import STOP, AgentSetup, WorkerAgentSetup
+from sluice.kinesis.fanout.launch import AgentSetup, WorkerAgentSetup
+from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, Link
 from sluice.kinesis.fanout.protocol import (
     Acknowledge,
     ConsumersChanged,
@@ -64,10 +68,9 @@ class Agent:
         assigns_to_workers: it has no subscriptions itself, but assigns shards to agents on worker hosts.
     """
 
-    def __init__(self, setup: AgentSetup, link: Channel, *, assigns_to_workers: bool) -> None:
+    def __init__(self, setup: AgentSetup, link: Link, *, assigns_to_workers: bool) -> None:
         self._config = setup.config
         self._link = link
-        self._sending = threading.Lock()
         self._consumers = ConsumersChanged({}, ())
         workers = WorkerAgents(self.report) if assigns_to_workers else None
         join = None if workers is None else workers.join
@@ -90,12 +93,8 @@ class Agent:
         )
 
     def report(self, message: FromAgent | JoinHub) -> None:
-        """Sends a message to the other end of the link. May be called from any thread."""
-        try:
-            with self._sending:
-                self._link.send(encode(message))
-        except OSError:
-            pass  # the link has closed, which `serve` notices
+        """Sends a message to the other end of the link. May be called from any thread, and never blocks."""
+        self._link.send(encode(message))
 
     def serve(self) -> None:
         """Handles messages until the link closes. Then ends all subscriptions, and returns."""
@@ -163,19 +162,23 @@ def main(arguments: list[str]) -> None:
 
 
 def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
-    link = Channel(socket.socket(fileno=link_descriptor))
-    setup: AgentSetup = pickle.loads(link.receive())  # noqa: S301 - over a socket pair with our own parent
+    termination = Termination(stop_descriptor)
+    termination.handle_signals()
+    channel = Channel(socket.socket(fileno=link_descriptor))
+    setup: AgentSetup = pickle.loads(channel.receive())  # noqa: S301 - over a socket pair with our own parent
+    link = Link(channel)
+    link.start(lambda: link.close() if termination.is_due else None)
     agent = Agent(setup, link, assigns_to_workers=setup.fan_out.agent == "workers")
     agent.report(Listening(agent.server.host, agent.server.port))
     agent.serve()
-    if os.read(stop_descriptor, 1) == STOP:
+    if termination.wait_for_reason():
         agent.deregister()
 
 
 def _run_on_worker() -> None:
     setup: WorkerAgentSetup = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the task that has started us
     try:
-        link = connect(setup.hub, timeout=_CONNECT_TIMEOUT)
+        channel = connect(setup.hub, timeout=_CONNECT_TIMEOUT)
     except (OSError, EOFError, SluiceError) as error:
         _log.warning(
             "this host gets no fan-out agent, and its tasks go on without: can't join the agent beside the "
@@ -184,7 +187,14 @@ def _run_on_worker() -> None:
             error,
         )
         return
-    link.set_timeout(None)
+    link = Link(channel)
     agent = Agent(setup, link, assigns_to_workers=False)
     agent.report(JoinHub(agent.server.host, agent.server.port))
+
+    def end_without_hub() -> None:
+        if link.unanswered >= GIVEN_UP_AFTER:
+            _log.warning("the agent beside the driver does not answer: the fan-out agent on this host ends")
+            link.close()
+
+    link.start(end_without_hub)
     agent.serve()

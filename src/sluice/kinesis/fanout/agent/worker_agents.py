@@ -5,13 +5,14 @@ This runs in the agent beside the driver, which has no subscriptions itself then
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.kinesis.fanout.channel import Channel
+from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, SILENT_AFTER, Link
 from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
@@ -36,29 +37,39 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class _WorkerAgent:
-    """An agent that has joined, and the subscriptions it was asked for."""
+    """An agent that has joined, and the subscriptions it was asked for.
+
+    Attributes:
+        is_silent: it says nothing, and so it gets no shards.
+    """
 
     host: str
-    channel: Channel
+    link: Link
     subscriptions: dict[SplitId, Subscribe] = field(default_factory=dict)
+    is_silent: bool = False
 
     def send(self, message: ToAgent) -> None:
-        with contextlib.suppress(OSError):  # it is gone, which the thread that receives from it notices
-            self.channel.send(encode(message))
+        self.link.send(encode(message))
 
 
 class WorkerAgents:
     """Gives each shard to one agent: the one that has the fewest when the planner subscribes to it.
 
-    When an agent is gone, or another one joins and takes over part of the shards, the planner is told that
-    the subscriptions to those shards have ended. It then subscribes to them again, from where batches are.
+    When an agent is gone or has said nothing for 5 s, or another one joins and takes over part of the shards,
+    the planner is told that the subscriptions to those shards have ended. It then subscribes to them again,
+    from where batches are. An agent that speaks again gets shards as one that has just joined. One that
+    leaves 30 questions in a row unanswered is given up: its link is closed.
 
     Args:
-        report: sends a message to the planner. Called from many threads.
+        report: sends a message to the planner. Called from many threads; does not block.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, report: Callable[[FromAgent], None]) -> None:
+    def __init__(
+        self, report: Callable[[FromAgent], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._report = report
+        self._clock = clock
         self._agents: dict[str, _WorkerAgent] = {}
         self._unassigned: dict[SplitId, Subscribe] = {}
         self._consumers: ConsumersChanged | None = None
@@ -100,17 +111,14 @@ class WorkerAgents:
 
     def join(self, channel: Channel, request: JoinHub) -> None:
         """Takes in an agent, and returns when it is gone; at once where its host has one already."""
-        agent = _WorkerAgent(request.host, channel)
+        agent = _WorkerAgent(request.host, Link(channel, self._clock))
         with self._lock:
             if request.host in self._agents:
                 return
             self._agents[request.host] = agent
             if self._consumers is not None:
                 agent.send(self._consumers)
-            moved = self._rebalance(agent)
-            unassigned, self._unassigned = self._unassigned, {}
-            for subscription in unassigned.values():
-                self._assign(subscription)
+            moved = self._give_share(agent)
             hosts = WorkerHosts(tuple(self._agents))
         _log.info(
             "the fan-out agent on %s has joined as one of %d; %d shards move to it from others",
@@ -120,12 +128,14 @@ class WorkerAgents:
         )
         self._report(hosts)
         self._report_ended(moved, f"the shard moves to the fan-out agent on {request.host}")
+        agent.link.start(lambda: self.check(request.host))
         try:
             while True:
-                self._handle_message(agent, decode_from_agent(channel.receive()))
+                self._handle_message(agent, decode_from_agent(agent.link.receive()))
         except (EOFError, OSError):
             pass
         finally:
+            agent.link.close()
             with self._lock:
                 del self._agents[request.host]
                 orphans = list(agent.subscriptions.values())
@@ -143,7 +153,34 @@ class WorkerAgents:
         """Closes the links to all agents, which end then."""
         with self._lock:
             for agent in self._agents.values():
-                agent.channel.close()
+                agent.link.close()
+
+    def check(self, host: str) -> None:
+        """Notices that an agent has fallen silent, or speaks again. Called once a second by its link."""
+        with self._lock:
+            agent = self._agents.get(host)
+            if agent is None:
+                return
+            silence = agent.link.silence
+            was_silent, agent.is_silent = agent.is_silent, silence >= SILENT_AFTER
+            if agent.link.unanswered >= GIVEN_UP_AFTER:
+                _log.warning("giving up the fan-out agent on %s, which does not answer", host)
+                agent.link.close()
+            if agent.is_silent == was_silent:
+                return
+            moved = self._take_all(agent) if agent.is_silent else self._give_share(agent)
+        if agent.is_silent:
+            _log.warning(
+                "the fan-out agent on %s has said nothing for %.0f s; until it speaks again its %d shards go "
+                "to others, or else are polled",
+                host,
+                silence,
+                len(moved),
+            )
+            self._report_ended(moved, f"the fan-out agent on {host} has said nothing for {silence:.0f} s")
+        else:
+            _log.info("the fan-out agent on %s speaks again; %d shards move to it", host, len(moved))
+            self._report_ended(moved, f"the shard moves to the fan-out agent on {host}")
 
     def _handle_message(self, agent: _WorkerAgent, message: FromAgent) -> None:
         if not isinstance(message, EventReceived | SubscriptionEnded):
@@ -162,23 +199,39 @@ class WorkerAgents:
         for agent in self._agents.values():
             if agent.subscriptions.pop(request.split, None) is not None:
                 agent.send(Unsubscribe(request.split))
-        if not self._agents:
+        speaking = [agent for agent in self._agents.values() if not agent.is_silent]
+        if not speaking:
             self._unassigned[request.split] = request
             return
-        owner = min(self._agents.values(), key=lambda agent: (len(agent.subscriptions), agent.host))
+        owner = min(speaking, key=lambda agent: (len(agent.subscriptions), agent.host))
         owner.subscriptions[request.split] = request
         owner.send(request)
 
-    def _rebalance(self, newcomer: _WorkerAgent) -> list[Subscribe]:
-        """Takes from the other agents what they have beyond an equal share."""
-        total = sum(len(agent.subscriptions) for agent in self._agents.values())
-        share = -(-total // len(self._agents))
+    def _give_share(self, newcomer: _WorkerAgent) -> list[Subscribe]:
+        """Takes from the other agents what they have beyond an equal share, and deals out what nobody has.
+
+        Returns:
+            What the others have lost; the planner's next subscriptions to it go to the newcomer.
+        """
+        speaking = [agent for agent in self._agents.values() if not agent.is_silent]
+        share = -(-sum(len(agent.subscriptions) for agent in speaking) // len(speaking))
         moved = []
-        for agent in self._agents.values():
+        for agent in speaking:
             while agent is not newcomer and len(agent.subscriptions) > share:
                 split, request = agent.subscriptions.popitem()
                 agent.send(Unsubscribe(split))
                 moved.append(request)
+        unassigned, self._unassigned = self._unassigned, {}
+        for request in unassigned.values():
+            self._assign(request)
+        return moved
+
+    def _take_all(self, agent: _WorkerAgent) -> list[Subscribe]:
+        """Takes all shards from an agent. It learns of that when it reads its messages again."""
+        moved = list(agent.subscriptions.values())
+        for split in agent.subscriptions:
+            agent.send(Unsubscribe(split))
+        agent.subscriptions.clear()
         return moved
 
     def _report_ended(self, requests: list[Subscribe], reason: str) -> None:

@@ -2,7 +2,7 @@
 
 It starts the agent, tells it which shards to subscribe to, and keeps what the agent reports. All of this
 may be lost with the agent: then the planner probes, and another agent is asked for the shards that are read
-by then.
+by then. While the agent is silent, the planner probes as well, and nothing here waits for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.errors import ServiceError
 from sluice.instants import iso_instant
 from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.fanout.driver.agent_process import AgentProcess, RunningAgent
-from sluice.kinesis.fanout.driver.agent_supervisor import RESTART_PAUSE, AgentSupervisor
+from sluice.kinesis.fanout.driver.agent_supervisor import AgentSupervisor, SupervisedAgent
 from sluice.kinesis.fanout.driver.shard_subscription import ShardSubscription
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.protocol import (
@@ -57,14 +57,15 @@ again. And where records are about to expire, which goes on for a while."""
 class AgentClient:
     """The `Subscriptions` of a streaming query: those that its agent keeps open.
 
-    Calls come from the planning thread; messages of the agent are handled in a thread of their own.
+    Calls come from the planning thread; messages of the agent are handled in a thread of their own, and a
+    third one notices when no messages come. None of them waits for the agent with the lock held.
 
     Args:
         setup: what agents are started with.
         arns: stream's name to the ARN of its consumer.
         renew: called, in a thread of its own, with a stream whose consumer is missing. Returns the ARN of
             the consumer to use from now on.
-        launch: starts an agent.
+        launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
     """
 
@@ -85,7 +86,7 @@ class AgentClient:
         self._registered: frozenset[str] = frozenset()
         self._renewing: set[str] = set()
         self._lock = threading.RLock()
-        self._supervisor = AgentSupervisor(lambda: launch(setup), clock)
+        self._supervisor = AgentSupervisor(", ".join(arns), lambda: launch(setup), clock)
         self._address: Address | None = None
         self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
@@ -94,8 +95,9 @@ class AgentClient:
 
     @property
     def hub(self) -> Address | None:
-        """Where the agent beside the driver listens; None while it does not."""
-        return self._address
+        """Where the agent beside the driver listens; None while it does not, or is silent."""
+        with self._lock:
+            return None if self._supervisor.is_silent else self._address
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -103,14 +105,17 @@ class AgentClient:
         return self._hosts
 
     def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
-        """Where tasks get the records of each shard, for the shards that an agent has a subscription to."""
+        """Where tasks get the records of each shard, for the shards that an agent has a subscription to.
+
+        Tasks are sent to no agent that is silent, and not for a shard whose subscription is: they would wait.
+        """
         with self._lock:
-            if self._address is None:
+            if self._address is None or self._supervisor.is_silent:
                 return {}
             found = {}
             for split in splits:
                 shard = self._shards.get(split)
-                if shard is None or shard.ended is not None:
+                if shard is None or shard.ended is not None or (shard.is_silent and not shard.has_news):
                     continue
                 if shard.server is not None:
                     found[split] = Address(*shard.server, self._secret)
@@ -128,17 +133,27 @@ class AgentClient:
     def start(self) -> None:
         """Starts the agent, unless one runs or was started a moment ago."""
         with self._lock:
+            self.check()
             agent = self._supervisor.start()
             if agent is None:
                 return
-            _log.info("%s: started the fan-out agent", ", ".join(self._arns))
             self._send_consumers()
             threading.Thread(
                 target=self._receive, args=(agent,), name="sluice-fan-out-link", daemon=True
             ).start()
+            agent.link.start(self.check)
+
+    def check(self) -> None:
+        """Notices that the agent has fallen silent, or speaks again. Called once a second by its link."""
+        with self._lock:
+            self._supervisor.check()
+            if self._supervisor.is_silent:
+                self._listens.clear()
+            elif self._address is not None:
+                self._listens.set()
 
     def wait_for_agent(self, seconds: float) -> None:
-        """Blocks until an agent listens, for at most `seconds`."""
+        """Blocks until an agent listens and is not silent, for at most `seconds`."""
         self.start()
         self._listens.wait(seconds)
 
@@ -150,8 +165,8 @@ class AgentClient:
         """
         with self._lock:
             self.start()
-            if not self._supervisor.is_running:
-                return  # the next agent is asked as soon as it runs
+            if not self._supervisor.is_running or self._supervisor.is_silent:
+                return  # the next agent, or this one when it speaks again, is told where batches are by then
             for split in [split for split in self._shards if split not in positions]:
                 del self._shards[split]
                 self._supervisor.send(Unsubscribe(split))
@@ -159,10 +174,10 @@ class AgentClient:
                 self._follow(split, position)
 
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
-        """See `Subscriptions.progress`."""
+        """See `Subscriptions.progress`. There is none while the agent is silent."""
         with self._lock:
             shard = self._shards.get(split)
-            return None if shard is None else shard.progress(position)
+            return None if shard is None or self._supervisor.is_silent else shard.progress(position)
 
     def tell_stop(self) -> None:
         """Tells the agent to deregister what the query registered, once this process has ended.
@@ -218,13 +233,15 @@ class AgentClient:
 
     # --- messages of the agent ------------------------------------------------------------------------
 
-    def _receive(self, agent: RunningAgent) -> None:
+    def _receive(self, agent: SupervisedAgent) -> None:
         """The thread of an agent."""
         try:
             while True:
-                self._handle_message(decode_from_agent(agent.channel.receive()))
+                self._handle_message(decode_from_agent(agent.link.receive()))
         except (EOFError, OSError):
             pass
+        except Exception:  # noqa: BLE001 - nobody would receive from it any more
+            _log.exception("the fan-out agent is ended: a message of it can't be handled")
         with self._lock:
             if not self._supervisor.forget(agent):
                 return
@@ -232,20 +249,16 @@ class AgentClient:
             self._listens.clear()
             self._shards = {}
             self._hosts = frozenset()
-        agent.close()
-        _log.warning(
-            "%s: the fan-out agent has ended with exit code %s; polling until a trigger starts another one, "
-            "at the earliest %g s after this one was started",
-            ", ".join(self._arns),
-            agent.wait(),
-            RESTART_PAUSE,
-        )
+        code = agent.end()
+        with self._lock:
+            self._supervisor.record_end(agent, code)
 
     def _handle_message(self, message: FromAgent) -> None:
         with self._lock:
             match message:
                 case Listening():
                     self._address = Address(message.host, message.port, self._secret)
+                    self._supervisor.mark_listening()
                     self._listens.set()
                 case WorkerHosts():
                     self._hosts = frozenset(message.hosts)

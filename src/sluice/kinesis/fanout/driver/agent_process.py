@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -23,7 +24,11 @@ class RunningAgent(Protocol):
 
     @property
     def channel(self) -> Channel:
-        """The link. The agent ends when it closes."""
+        """What the link to the agent runs over. The agent ends when it closes."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id, for the log."""
 
     def tell_stop(self) -> None:
         """Tells the agent that the query is being stopped, so that it deregisters consumers at its end.
@@ -34,20 +39,29 @@ class RunningAgent(Protocol):
     def close(self) -> None:
         """Closes the link."""
 
-    def wait(self) -> int:
-        """Blocks until the agent has ended. Returns its exit code."""
+    def end(self, patience: float) -> int:
+        """Closes the link, and kills the agent if it has not ended in `patience` seconds.
+
+        Returns:
+            Its exit code.
+        """
 
 
 class AgentProcess:
     """A `RunningAgent` in a process of its own.
 
-    It has a session of its own, so that a signal to this process' group does not end it before it has
-    deregistered what has to be deregistered.
+    It has a session of its own, so that no signal to this process' group reaches it. A signal to each process
+    of the application does; `sluice.kinesis.fanout.agent.termination` says what becomes of it then.
+
+    Raises:
+        OSError: the process can't be started.
     """
 
     def __init__(self, setup: AgentSetup) -> None:
         ours, theirs = socket.socketpair()
         stop_read, stop_write = os.pipe()
+        self._stop: int | None = stop_write
+        self.channel = Channel(ours)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 agent_command(theirs.fileno(), stop_read),
@@ -57,18 +71,21 @@ class AgentProcess:
                 start_new_session=True,
                 env=agent_environment(),
             )
+        except BaseException:
+            self.close()
+            raise
         finally:
             theirs.close()
             os.close(stop_read)
-        self._stop: int | None = stop_write
         self.pid = self._process.pid
-        self.channel = Channel(ours)
-        self.channel.send(pickle.dumps(setup))
+        with contextlib.suppress(OSError):  # it has died, which the thread that receives from it notices
+            self.channel.send(pickle.dumps(setup))
 
     def tell_stop(self) -> None:
         """See `RunningAgent.tell_stop`."""
         if self._stop is not None:
-            os.write(self._stop, STOP)
+            with contextlib.suppress(OSError):  # it has died
+                os.write(self._stop, STOP)
 
     def close(self) -> None:
         """See `RunningAgent.close`."""
@@ -77,9 +94,14 @@ class AgentProcess:
         if descriptor is not None:
             os.close(descriptor)
 
-    def wait(self) -> int:
-        """See `RunningAgent.wait`."""
-        return self._process.wait()
+    def end(self, patience: float) -> int:
+        """See `RunningAgent.end`. SIGKILL also ends a process that is stopped."""
+        self.close()
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
 
 _CHECKS: Final = 40
@@ -107,20 +129,31 @@ def is_alive(
     return True
 
 
-def on_stop(tell: Callable[[], None]) -> None:
-    """Has `tell` called when this process gets SIGTERM, before it ends as it would have without.
+_STOP_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP")
+"""Spark stops its Python processes by SIGTERM, or by SIGHUP to those that its worker daemon has forked. A
+terminal or a service manager that ends the application may send each of these to every process of it."""
 
-    Does nothing outside the main thread, where Python does not allow signal handlers.
+
+def on_stop(tell: Callable[[], None]) -> None:
+    """Has `tell` called when a signal asks this process to end, before it ends as it would have without.
+
+    A signal that the process ignores is left alone. Does nothing outside the main thread, where Python does
+    not allow signal handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    previous = signal.getsignal(signal.SIGTERM)
+    for number in (getattr(signal, name) for name in _STOP_SIGNALS):
+        previous = signal.getsignal(number)
+        if previous is not signal.SIG_IGN:
+            _handle(number, tell, signal.SIG_DFL if previous is None else previous)
 
+
+def _handle(number: int, tell: Callable[[], None], previous: Any) -> None:
     def handle(number: int, frame: Any) -> None:
         del frame
         # Spark may send its signal twice. The second one must not end the process before `tell` has returned.
         tell()
-        signal.signal(number, previous if previous is not None else signal.SIG_DFL)
+        signal.signal(number, previous)
         os.kill(os.getpid(), number)
 
-    signal.signal(signal.SIGTERM, handle)
+    signal.signal(number, handle)

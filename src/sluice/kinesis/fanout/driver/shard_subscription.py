@@ -17,6 +17,9 @@ __all__ = ["ShardSubscription"]
 
 _LEFT_BEHIND_AFTER: Final = 10.0
 """Seconds for which a subscription may bring only records that polling has read before."""
+_SILENT_AFTER: Final = 10.0
+"""Seconds without an event after which it is not believed any more that nothing is new: two of the events are
+missing that a shard without records sends every 5 s."""
 
 _versions: Final = itertools.count(1)
 
@@ -48,6 +51,7 @@ class ShardSubscription:
         self._acknowledged = -1
         self._cut_points: list[CutPoint] = []
         self._last_event: EventReceived | None = None
+        self._heard_at = clock()
         self._retry_at = 0.0
         self._left_behind_since: float | None = None
         self._version = next(_versions)
@@ -62,6 +66,7 @@ class ShardSubscription:
         if event.first is not None:
             self._coverage.record_first(event.first)
         self._last_event = event
+        self._heard_at = self._clock()
         self._cut_points.extend(event.progress.cut_points)
         self._version = next(_versions)
 
@@ -100,6 +105,22 @@ class ShardSubscription:
         return None if self._last_event is None else self._last_event.server
 
     @property
+    def has_news(self) -> bool:
+        """Whether it has brought records behind `position`."""
+        return bool(self._cut_points) and self._cut_points[-1].sequence > _passed(self.position)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has brought nothing for 10 s: the agent has lost the connection and gets no other one,
+        has not got one yet, or waits for space in its buffer.
+
+        No event follows the end of a shard, which stays true.
+        """
+        event = self._last_event
+        has_ended = event is not None and event.progress.has_ended
+        return not has_ended and self._clock() - self._heard_at >= _SILENT_AFTER
+
+    @property
     def may_retry(self) -> bool:
         """Whether another subscription may follow now, after this one has ended."""
         return self._clock() >= self._retry_at
@@ -122,12 +143,7 @@ class ShardSubscription:
         Then another subscription, from `position` on, gets to new records sooner.
         """
         event = self._last_event
-        if (
-            event is None
-            or event.progress.millis_behind == 0
-            or self.position != position
-            or (self._cut_points and self._cut_points[-1].sequence > _passed(position))
-        ):
+        if event is None or event.progress.millis_behind == 0 or self.position != position or self.has_news:
             self._left_behind_since = None
             return False
         now = self._clock()
@@ -136,7 +152,9 @@ class ShardSubscription:
         return now - self._left_behind_since >= _LEFT_BEHIND_AFTER
 
     def progress(self, position: Position) -> SubscriptionProgress | None:
-        """See `Subscriptions.progress`."""
+        """See `Subscriptions.progress`. There is none where nothing is new, as far as a silent subscription
+        says.
+        """
         if self._last_event is None or self.ended is not None:
             return None
         # That a position is not covered is not remembered: equal positions may differ in `After.next`, and
@@ -144,6 +162,8 @@ class ShardSubscription:
         if self._progress is None or self._progress_of != (self._version, position):
             self._progress = self._progress_behind(self._last_event.progress, position)
             self._progress_of = self._version, position
+        if self._progress is not None and not self._progress.cut_points and self.is_silent:
+            return None
         return self._progress
 
     def _progress_behind(self, last: SubscriptionProgress, position: Position) -> SubscriptionProgress | None:
