@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ from sluice.kinesis.fanout.agent.range_server import RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.fanout.channel import Address, Channel, connect
 from sluice.kinesis.fanout.protocol import ReadRange
+from sluice.kinesis.fanout.task import publishers
 from sluice.kinesis.fanout.task.connection_pool import ConnectionPool
 from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher, is_reachable
 from sluice.source.offsets import HORIZON, After, Closed, SplitRange
@@ -47,12 +49,15 @@ class Agent:
     def __init__(self, *events: bytes, unavailable: str | None = None) -> None:
         self.events = events
         self.unavailable = unavailable
+        self.stands_still: threading.Event | None = None
         self.requests: list[ReadRange] = []
         self.server = RangeServer("127.0.0.1", SECRET, self.read)
         self.address = Address("127.0.0.1", self.server.port, SECRET)
 
     def read(self, request: ReadRange) -> Iterator[bytes]:
         self.requests.append(request)
+        if self.stands_still is not None:
+            self.stands_still.wait(60.0)
         yield from self.events
         if self.unavailable is not None:
             raise RangeUnavailable(self.unavailable)
@@ -168,6 +173,25 @@ def test_an_agent_that_is_gone_raises_a_retryable_error() -> None:
 
     with pytest.raises(ServiceError, match="can't serve clicks/shardId-0") as caught:
         publisher(agent)
+
+    assert caught.value.retryable
+    assert not is_reachable(agent.address)
+    assert is_reachable(agent.address, lambda: time.monotonic() + 30)
+
+
+def test_a_task_waits_for_a_silent_agent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have many ranges to read from it, one after the other. It polls those that follow."""
+    monkeypatch.setattr(publishers, "_HUNG_AFTER", 0.05)
+    goes_on = threading.Event()
+    with closing(Agent()) as agent:
+        agent.stands_still = goes_on
+        got = AgentRecordPublisher(
+            agent.address, WANTED, WANTED.start, max_wait=0.0, pool=ConnectionPool(limit=0)
+        )
+        assert is_reachable(agent.address)
+        with closing(got), pytest.raises(ServiceError, match="timed out") as caught:
+            got.next_page()
+        goes_on.set()
 
     assert caught.value.retryable
     assert not is_reachable(agent.address)

@@ -21,18 +21,21 @@ from sluice.source.stream_log import Page
 __all__ = ["AgentRecordPublisher", "SubscriptionRecordPublisher", "is_reachable"]
 
 _CONNECT_TIMEOUT: Final = 5.0
-_HUNG_AFTER: Final = 10.0
+_HUNG_AFTER: Final = 3.0
 """Seconds behind the longest wait that an agent was asked for, after which it counts as hung."""
 _DONE_TIMEOUT: Final = 1.0
 """Seconds to wait for `DONE`, which an agent sends right behind a range's last event."""
 _UNREACHABLE_FOR: Final = 30.0
-"""Seconds for which this process does not try again to connect to an agent that it could not reach."""
+"""Seconds for which this process does not ask an agent again that it could not reach, or that hung."""
 
 _unreachable_until: dict[Address, float] = {}
 
 
 def is_reachable(address: Address, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Whether to try to connect to an agent: not where that has failed a moment ago."""
+    """Whether to ask an agent: not where it could not be reached a moment ago, or has not answered.
+
+    A task may read many ranges from it, one after the other. It waits for a silent agent once.
+    """
     return _unreachable_until.get(address, 0.0) <= clock()
 
 
@@ -77,7 +80,7 @@ class AgentRecordPublisher:
         try:
             self._channel = self._pool.acquire(address, timeout=_CONNECT_TIMEOUT)
         except (OSError, EOFError) as error:
-            _unreachable_until[address] = time.monotonic() + _UNREACHABLE_FOR
+            self._mark_unreachable()
             raise self._error(error) from None
         try:
             self._channel.set_timeout(max_wait + _HUNG_AFTER)
@@ -94,6 +97,8 @@ class AgentRecordPublisher:
         try:
             frame = channel.receive()
         except (OSError, EOFError) as error:
+            if isinstance(error, TimeoutError):
+                self._mark_unreachable()
             raise self._error(error) from None
         kind, body = bytes(frame[:1]), frame[1:]
         if kind == EVENT:
@@ -116,6 +121,9 @@ class AgentRecordPublisher:
         else:
             self._channel = None
             channel.close()
+
+    def _mark_unreachable(self) -> None:
+        _unreachable_until[self._address] = time.monotonic() + _UNREACHABLE_FOR
 
     def _return(self, channel: Channel) -> None:
         self._channel = None
