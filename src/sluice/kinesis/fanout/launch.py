@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,10 +12,13 @@ from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 
-__all__ = ["STOP", "AgentSetup", "WorkerAgentSetup", "agent_command", "agent_environment"]
+__all__ = ["HELD_SIGNALS", "STOP", "AgentSetup", "WorkerAgentSetup", "agent_command", "agent_environment"]
 
 STOP: Final = b"s"
 """What the planning process writes into the stop pipe of its agent when the query is stopped."""
+
+HELD_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+"""The agent beside the driver is started with these blocked, and unblocks them when it can handle them."""
 
 _PACKAGE: Final = "sluice.kinesis.fanout"
 _SECRET_BYTES: Final = 32

@@ -97,6 +97,30 @@ def test_an_agent_that_does_not_end_is_killed(
     agent.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_agent_starts_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """It takes a second until it can handle signals. Its parent's own signals are not held back by then."""
+    code = """
+        import os, sys, time
+
+        time.sleep(float(sys.argv[1]))
+        from sluice.kinesis.fanout.agent.termination import Termination
+
+        termination = Termination(0)
+        termination.handle_signals()
+        os._exit(7 if termination._asked_at is None else 8)
+    """
+    command = (sys.executable, "-c", textwrap.dedent(code), "0.2")
+    monkeypatch.setattr(agent_process, "agent_command", lambda *_descriptors: command)
+    agent = agent_process.AgentProcess(SETUP)
+    os.kill(agent.pid, number)
+
+    assert agent.end(PATIENT) == (8 if number == signal.SIGTERM else 7)
+    assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_an_agent_that_is_gone_can_still_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads the pipe any more. An error in a signal handler would keep the process from ending."""
     monkeypatch.setattr(agent_process, "agent_command", lambda *_descriptors: (sys.executable, "-c", ""))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from sluice.kinesis.fanout.launch import STOP
+from sluice.kinesis.fanout.launch import HELD_SIGNALS, STOP
 
 __all__ = ["GRACE", "Termination"]
 
@@ -49,6 +49,7 @@ class Termination:
         signal.signal(signal.SIGTERM, self._handle_sigterm)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
 
     @property
     def is_due(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from sluice.kinesis.fanout.channel import Channel
-from sluice.kinesis.fanout.launch import STOP, AgentSetup, agent_command, agent_environment
+from sluice.kinesis.fanout.launch import HELD_SIGNALS, STOP, AgentSetup, agent_command, agent_environment
 
 __all__ = ["AgentProcess", "RunningAgent", "is_alive", "on_stop"]
 
@@ -62,6 +62,8 @@ class AgentProcess:
         stop_read, stop_write = os.pipe()
         self._stop: int | None = stop_write
         self.channel = Channel(ours)
+        # Until the agent handles signals it must not die of one that is sent to all processes.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 agent_command(theirs.fileno(), stop_read),
@@ -75,6 +77,7 @@ class AgentProcess:
             self.close()
             raise
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
             os.close(stop_read)
         self.pid = self._process.pid
