@@ -195,5 +195,5 @@ def test_tasks_get_consumers_and_agents(
     coordinator = create_coordinator(config(options))
 
     assert coordinator.assign(RANGES) == expected
-    assert ("wait 10 s" in agent_calls(coordinator)) == waits
+    assert ("wait 45 s" in agent_calls(coordinator)) == waits
     coordinator.close()

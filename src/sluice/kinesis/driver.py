@@ -41,8 +41,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_AGENT_START: Final = 10.0
-"""Seconds that tasks wait for the agent to start, if they may not poll."""
+_AGENT_START: Final = 45.0
+"""Seconds that tasks wait for an agent, if they may not poll: one that is silent is replaced after 30."""
 
 
 def create_coordinator(config: SourceConfig) -> SourceCoordinator:

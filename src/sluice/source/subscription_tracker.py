@@ -99,7 +99,10 @@ class SubscriptionTracker:
             _log.info("%s: subscribed; batches end at the last record that was pushed", split)
         elif not is_covered and split in self._covered:
             self._covered.remove(split)
-            _log.info("%s: no subscription covers its position; probes find the ends of batches", split)
+            _log.info(
+                "%s: no subscription that is heard of covers its position; probes find the ends of batches",
+                split,
+            )
 
 
 def _hides_end(split: Split, progress: SubscriptionProgress) -> bool:

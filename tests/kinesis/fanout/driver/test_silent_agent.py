@@ -186,6 +186,35 @@ def test_waiting_for_an_agent_is_waiting_for_one_that_speaks(make: Callable[...,
     assert planning.client._listens.is_set()
 
 
+def test_the_wait_for_an_agent_includes_the_next_one(make: Callable[..., Planning]) -> None:
+    """The silent one is killed after half a minute. Tasks that may not poll would take its subscriptions."""
+    planning = make(subscribeToShardFallback="fail")
+    agent = planning.listening()
+    planning.now += 10.0
+    waiting = threading.Thread(target=planning.client.wait_for_agent, args=(45.0,))
+    waiting.start()
+    planning.pass_time(30)
+    planning.until(lambda: len(planning.agents) == 2)
+    assert agent.ended == 0.0
+    assert waiting.is_alive()
+
+    planning.agent.send(Listening("127.0.0.1", 1))
+    waiting.join(PATIENT)
+    assert not waiting.is_alive()
+
+
+def test_no_agent_is_waited_for_where_none_starts(make: Callable[..., Planning]) -> None:
+    """Tasks go on without, rather than late."""
+    planning = make(subscribeToShardFallback="fail")
+    planning.launch_error = OSError("no memory")
+    for _ in range(3):
+        planning.client.start()
+        planning.now += 60.0
+    planning.client.start()
+
+    planning.client.wait_for_agent(1e9)
+
+
 # --- a subscription that is silent ----------------------------------------------------------------------
 
 

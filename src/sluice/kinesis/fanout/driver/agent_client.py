@@ -49,6 +49,10 @@ _TRANSIENT: Final = frozenset(("", _CONSUMER_MISSING, INTEGRITY_PROBLEM))
 
 _SUBSCRIBE_RETRY: Final = 10.0
 """Seconds from the end of a subscription that the service ended or refused to the next one."""
+_LONGEST_START_PAUSE: Final = 5.0
+"""Seconds that a wait for an agent may include before one is even started: agents have failed to start."""
+_START_INTERVAL: Final = 0.5
+"""Seconds between attempts to start an agent while one is waited for."""
 _TAKEOVER_RETRY: Final = 300.0
 """The same where another reader has taken over the shard: the two would take it from each other again and
 again. And where records are about to expire, which goes on for a while."""
@@ -153,9 +157,17 @@ class AgentClient:
                 self._listens.set()
 
     def wait_for_agent(self, seconds: float) -> None:
-        """Blocks until an agent listens and is not silent, for at most `seconds`."""
-        self.start()
-        self._listens.wait(seconds)
+        """Blocks until an agent listens and is not silent, for at most `seconds`.
+
+        Returns sooner if none runs and it takes long until the next one may be started.
+        """
+        end = self._clock() + seconds
+        while True:
+            self.start()
+            left = end - self._clock()
+            if self._listens.is_set() or left <= 0 or self._supervisor.start_in > _LONGEST_START_PAUSE:
+                return
+            self._listens.wait(min(left, _START_INTERVAL))
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
         """See `Subscriptions.follow`.

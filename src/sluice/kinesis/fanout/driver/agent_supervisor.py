@@ -76,6 +76,11 @@ class AgentSupervisor:
         return self._agent is not None
 
     @property
+    def start_in(self) -> float:
+        """Seconds until an agent may be started; 0 where one runs."""
+        return 0.0 if self._agent is not None else max(0.0, self._next_start - self._clock())
+
+    @property
     def is_silent(self) -> bool:
         """Whether the agent listens, but has said nothing for 5 s."""
         agent = self._agent
