@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -90,6 +91,36 @@ def test_an_agent_on_each_worker_host(
     print(
         f"\nagents on {len(HOSTS)} hosts: {producer.count} records, {len(recorder.batches)} batches, all once"
     )
+
+
+def test_a_silent_agent_on_a_worker_host(
+    spark: SparkSession, producer: Producer, recorder: Recorder, ministack_faults: FaultProxy
+) -> None:
+    """SIGSTOP: its shards go to the agent of the other host, and are pushed again within seconds. SIGCONT: it
+    gets shards again, or ends where that took too long. Every record comes once.
+    """
+    ministack_faults.set_rules(counting("GetRecords"))
+    frame = read_stream(spark, ministack_faults.endpoint, producer.stream, fanOutAgent="workers", **OPTIONS)
+    query = recorder.start(frame)
+    with producer.putting():
+        wait_until(lambda: len(on_workers()) == len(HOSTS), "an agent on each host")
+        wait_until_pushed(recorder, ministack_faults)
+        stopped = on_workers()[0]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            rows = len(recorder.rows)
+            wait_until(lambda: len(recorder.rows) > rows + 500, "rows without it")
+            wait_until_pushed(recorder, ministack_faults)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        wait_until(lambda: len(on_workers()) == len(HOSTS), "an agent on each host again")
+        wait_until_pushed(recorder, ministack_faults)
+    recorder.wait_for(query, producer.count)
+    query.stop()
+    wait_for_no_agents()
+
+    check_exact(recorder, producer)
+    assert consumers(producer.streams, producer.stream) == []
 
 
 def test_one_agent_beside_the_driver(
