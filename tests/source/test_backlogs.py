@@ -101,3 +101,12 @@ def test_a_run_of_what_is_available_is_probed_once() -> None:
     backlog.run_available()
     assert backlog.read == 50
     assert backlog.log.limits.count(2) == 1  # records of the first page, of whose size nothing is known
+
+
+def test_planning_waits_out_what_it_has_read() -> None:
+    """After a record of 10 MiB a probe waits for 5 s, and does not ask again and again."""
+    backlog = Backlog(Laws(empty_pages=0), records=8, size=10 * MIB)
+    backlog._enumerator.advance(backlog.end)
+    records = backlog.log.monotonic() // 5 - 16  # that the probe has read; the producer took 80 s
+    assert 1 <= records <= 4
+    assert backlog.model.refusals[THROTTLED] <= 4 * records  # one call with its retries

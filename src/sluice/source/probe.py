@@ -7,6 +7,7 @@ limit of one: two calls and one record, whatever the rate.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import AtTime, Expiry, Position
+from sluice.source.page_cost import page_cost
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Page, StreamLog
@@ -156,6 +158,7 @@ class ProbeSession:
         self._state = state
         self._settings = probe.settings
         self._reads = 0
+        self._paid_at = -math.inf  # when the last page does not keep the service from giving another one
 
     @property
     def has_read(self) -> bool:
@@ -302,17 +305,21 @@ class ProbeSession:
 
     def _next_page(self, cursor: Cursor, limit: int) -> Page:
         """Reads a page; waits for some seconds if the split has a backlog and the read is throttled."""
-        waited = 0.0
+        clock, waited = self._settings.clock, 0.0
         while True:
             try:
-                return cursor.next_page(limit)
+                page = cursor.next_page(limit)
             except ServiceError as error:  # noqa: PERF203 - a request takes far longer
-                wait = self._settings.throttled_pause
+                # The page before may be why the service refuses this one.
+                wait = max(self._settings.throttled_pause, self._paid_at - clock())
                 is_backlog = bool(self._state.cut_points) and not self._state.is_exhausted
                 if not (error.throttling and is_backlog) or waited + wait > _MAX_THROTTLE_WAIT:
                     raise
                 waited += wait
                 self._settings.pause(wait)
+            else:
+                self._paid_at = clock() + page_cost(page)
+                return page
 
     def _pace(self) -> None:
         self._probe.pace(self._state.split.id)

@@ -18,6 +18,7 @@ from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Closed, Position, SplitRange, before
+from sluice.source.page_cost import page_cost
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import AnyRecord, Page, StreamLog
 
@@ -26,10 +27,6 @@ __all__ = ["OpenCursor", "RangeReader", "ReadSettings", "SplitReader"]
 _log = logging.getLogger(__name__)
 
 _MAX_REOPENED = 5
-_SHARD_RATE = 2 * 2**20
-"""Bytes a second that Kinesis lets all polling consumers of a shard read together."""
-_LONGEST_REFUSAL = 5.0
-"""Seconds for which Kinesis refuses a shard after a page of 10 MiB, its largest."""
 _SHORTEST_WAIT = 0.5
 """Seconds until a read is repeated that was throttled."""
 
@@ -102,7 +99,7 @@ class _PacedReads:
                 self._wait(now, error)
                 continue
             self._read_at = self._settings.clock()
-            self._cost = min(page.size / _SHARD_RATE, _LONGEST_REFUSAL)
+            self._cost = page_cost(page)
             return page
 
     def pause(self, cursor: Cursor) -> None:
