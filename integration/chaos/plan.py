@@ -50,7 +50,7 @@ _DISK: Final = r"File too large"
 # Seconds from the end of one fault to the next one of the track, on average; and the kinds.
 _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
     "processes": (
-        6.0,
+        10.0,
         (
             Kind("kill driver", ends="driver", rest=20.0),
             Kind("kill planner", ends="query", error=_WORKER_GONE, rest=4.0),
@@ -63,7 +63,7 @@ _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
         ),
     ),
     "stops": (
-        15.0,
+        40.0,
         (
             Kind("stop driver", _STOP),
             Kind("stop planner", _STOP, ends="query", error=_SLOW_START),
@@ -73,7 +73,7 @@ _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
         ),
     ),
     "service": (
-        5.0,
+        8.0,
         (
             Kind("throttle reads", _STORM),
             Kind("throttle writes", _STORM),
@@ -87,7 +87,7 @@ _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
         ),
     ),
     "wire": (
-        4.0,
+        5.0,
         (
             Kind("cut answers", (2.0, 6.0)),
             Kind("reset connections", (2.0, 6.0)),
@@ -187,6 +187,7 @@ def draw_faults(seed: int, seconds: float) -> list[Fault]:
 
 def _deal(rng: random.Random, track: str, seconds: float) -> Iterator[Fault]:
     gap, kinds = _TRACKS[track]
+    gap = min(gap, seconds / 8)  # a short run has some of each track, too
     longest = longest_fault(seconds)
     at = gap * rng.random()
     while True:
@@ -212,5 +213,5 @@ def draw_incarnation(seed: int, number: int, queries: tuple[str, str]) -> Incarn
         pushed=frozenset({queries[number % 2]}),
         agent=rng.choice(("driver", "driver", "workers")),
         shards_per_task=rng.choice((16, 16, 2)),
-        max_records=rng.choice((None, None, 1_000)),
+        max_records=rng.choice((None, 2_000, 10_000)),
     )
