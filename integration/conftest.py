@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from integration.model import KinesisModel, RealClock
+from integration.model.server import ModelServer, serving
 from integration.support import servers
 from integration.support.durations import seconds_of
 from integration.support.fan_out import MARK
 from integration.support.kinesis import Streams
+from integration.support.model_streams import LAWS, ModelStreams
 from integration.support.queries import PUBLISHERS, published_by
 from integration.support.run_plugin import pytest_configure
 from integration.support.servers import FaultProxy, Server
@@ -62,6 +65,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if mark and mark.kwargs["seconds"] > left:
         takes = mark.kwargs["seconds"]
         pytest.skip(f"{item.name}: no time, it takes some {takes:.0f} s and {max(left, 0):.0f} s are left")
+
+
+@pytest.fixture(scope="session")
+def model_server() -> Iterator[ModelServer]:
+    """The strict model behind a socket."""
+    with serving(LAWS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def module_service(model_server: ModelServer) -> ModelStreams:
+    """A service under all laws, for streams that the tests of a module share."""
+    model_server.serve(KinesisModel(LAWS, RealClock()))
+    return ModelStreams(model_server)
+
+
+@pytest.fixture
+def service(module_service: ModelStreams) -> Iterator[ModelStreams]:
+    """A service under all laws, without faults."""
+    yield module_service
+    module_service.reset()
 
 
 @pytest.fixture(scope="session")

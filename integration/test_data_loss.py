@@ -1,13 +1,13 @@
 """Records, shards and streams that are gone before they were read: the query fails, or logs the loss.
 
-Records that are older than a stream's retention (a day) expire on the server, whose clock the tests set
+Records that are older than a stream's retention (a day) expire, by the service's clock, which the tests set
 forward.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,11 +16,10 @@ from pyspark.errors.exceptions.base import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from integration.support import servers
-from integration.support.kinesis import Put, Streams
+from integration.support.kinesis import Put
+from integration.support.model_streams import ModelStreams, ServiceClock
 from integration.support.queries import WAIT, logged_offsets, published_by, read_stream, wait_until
 from integration.support.recorder import Recorder
-from integration.support.servers import Clock
 from integration.support.spark import SPARK_VERSION
 
 BOTH = pytest.mark.usefixtures("publisher")
@@ -30,29 +29,18 @@ RUNS = 1 if SPARK_VERSION >= (4, 2) else 2  # before, a run is one batch, be it 
 
 
 @dataclass
-class Aging:
-    """A server whose clock can be set forward."""
-
-    streams: Streams
-    clock: Clock
-
-
-@pytest.fixture(scope="module")
-def aging() -> Iterator[Aging]:
-    with servers.aging_ministack() as (server, clock):
-        yield Aging(Streams(server.endpoint), clock)
-
-
-@dataclass
 class Case:
     """A stream, a query that reads it, and the records that were put last to each shard."""
 
     spark: SparkSession
-    streams: Streams
-    clock: Clock
+    streams: ModelStreams
     recorder: Recorder
     stream: str
     put: dict[str, list[Put]] = field(default_factory=dict)
+
+    @property
+    def clock(self) -> ServiceClock:
+        return self.streams.clock
 
     def fill(self, name: str, count: int = 10) -> list[bytes]:
         """Puts `count` records to every open shard; their data starts with `name`."""
@@ -65,6 +53,11 @@ class Case:
         data = [f"{name} {shard} {number}".encode() for number in range(count)]
         self.put[shard] = self.streams.put_to_shard(self.stream, shard, data)
         return data
+
+    def vanish(self, shard: str) -> None:
+        """Splits a shard, which expires at once with its records."""
+        self.streams.split(self.stream, shard)
+        self.streams.model.expire_shard(self.stream, shard)
 
     def source(self, *, fail: bool, **options: str) -> DataFrame:
         options = {"failOnDataLoss": str(fail).lower(), **options}
@@ -105,9 +98,9 @@ class Case:
 
 
 @pytest.fixture
-def case(spark: SparkSession, aging: Aging, checkpoint: str) -> Case:
+def case(spark: SparkSession, service: ModelStreams, checkpoint: str) -> Case:
     """A stream of two shards, and a query that has not started."""
-    return Case(spark, aging.streams, aging.clock, Recorder(checkpoint), aging.streams.create(2))
+    return Case(spark, service, Recorder(checkpoint), service.create(2))
 
 
 def failed(query: StreamingQuery) -> str:
@@ -233,9 +226,9 @@ def recreate(case: Case) -> list[bytes]:
 
 
 def vanish(case: Case) -> list[bytes]:
-    """On this server a shard that is split vanishes at once with its records."""
+    """One shard is split, and expires at once with its records."""
     first, second = case.streams.open_shards(case.stream)
-    case.streams.split(case.stream, first)
+    case.vanish(first)
     return [f"logged {second} {number}".encode() for number in range(10)]
 
 
@@ -367,7 +360,7 @@ def test_a_shard_that_vanishes_while_the_query_is_stopped(case: Case, driver_log
     case.run(fail=True)
     case.fill_shard(first, "gone")
     kept = case.fill_shard(second, "kept")
-    case.streams.split(case.stream, first)
+    case.vanish(first)
     fresh = case.fill("fresh")
 
     assert f"{case.stream}/{first}" in case.failure()
@@ -383,7 +376,7 @@ def test_a_shard_that_vanishes_while_the_query_polls(
     first, _ = case.streams.open_shards(case.stream)
     read = case.fill("read")
     strict, lenient = start_both(case, two_queries, read, shardDiscoveryInterval="300ms")
-    case.streams.split(case.stream, first)
+    case.vanish(first)
     fresh = case.fill("fresh")
 
     message = failed(strict)
@@ -405,7 +398,10 @@ def test_a_subscribed_shard_that_vanishes_is_read_to_its_end(case: Case, driver_
     case.recorder.wait_for_data(query, read)
     subscribed = f"{case.stream}/{first}: subscribed; batches end at"
     wait_until(lambda: subscribed in driver_log.read_text(), "the subscription")
+    model = case.streams.model
     case.streams.split(case.stream, first)
+    wait_until(lambda: not model.subscriptions(case.stream, first), "the subscription to end")
+    model.expire_shard(case.stream, first)
     fresh = case.fill("fresh")
 
     case.recorder.wait_for_data(query, fresh)

@@ -17,7 +17,6 @@ from integration.support.fan_out import (
     MARK,
     agents,
     consumers,
-    counting,
     is_alive,
     kill,
     parent_of,
@@ -25,13 +24,12 @@ from integration.support.fan_out import (
     wait_for_no_agents,
     wait_until_pushed,
 )
-from integration.support.kinesis import Streams
+from integration.support.model_streams import ModelStreams
 from integration.support.processes import marked_processes
 from integration.support.producer import Producer, check_exact
 from integration.support.queries import WAIT, read_stream, wait_until
 from integration.support.recorder import Recorder
 from integration.support.replay_driver import HALF, DriverPlan
-from integration.support.servers import FaultProxy
 from integration.support.spark import Sessions
 
 OPTIONS = {"consumerName": "reader"}
@@ -48,58 +46,51 @@ def _no_agent_is_left(spark_sessions: Sessions) -> Iterator[None]:
 
 
 @pytest.fixture
-def stream(streams: Streams) -> str:
-    return streams.create(2)
-
-
-@pytest.fixture
-def producer(streams: Streams, stream: str) -> Producer:
-    """Of the stream, where it has put 100 records."""
-    made = Producer(streams, stream)
+def producer(service: ModelStreams) -> Producer:
+    """Of a stream of two shards, where it has put 100 records."""
+    made = Producer(service, service.create(2))
     made.put(100)
     return made
 
 
 @KILLS
 def test_an_agent_that_is_killed(
-    spark: SparkSession, ministack_faults: FaultProxy, producer: Producer, checkpoint: str, kills: int
+    spark: SparkSession, service: ModelStreams, producer: Producer, checkpoint: str, kills: int
 ) -> None:
     """SIGKILL in mid-stream, again and again: another agent takes its place, records are pushed again, and
     each comes once. The last agent deregisters the consumer that the first one read with.
     """
     recorder = Recorder(checkpoint)
-    ministack_faults.set_rules(counting("GetRecords"))
-    streams, stream = producer.streams, producer.stream
-    query = recorder.start(read_stream(spark, ministack_faults.endpoint, stream, **OPTIONS))
+    stream = producer.stream
+    query = recorder.start(read_stream(spark, service.endpoint, stream, **OPTIONS))
     killed: list[int] = []
     with producer.putting():
         for _ in range(kills):
-            wait_until_pushed(recorder, ministack_faults)
+            wait_until_pushed(recorder, service)
             (agent,) = agents()
             kill(agent)
             killed.append(agent)
             wait_for_agent(other_than=agent)
-        wait_until_pushed(recorder, ministack_faults)
+        wait_until_pushed(recorder, service)
     recorder.wait_for(query, producer.count)
-    assert len(consumers(streams, stream)) == 1
+    assert len(consumers(service, stream)) == 1
     query.stop()
     wait_for_no_agents()
 
     check_exact(recorder, producer)
     assert len(set(killed)) == kills
-    assert consumers(streams, stream) == []
+    assert consumers(service, stream) == []
     print(f"\nagents: {kills} kills, {producer.count} records, {len(recorder.batches)} batches, all once")
 
 
 @KILLS
 def test_an_agent_that_is_killed_in_the_middle_of_a_batch(
-    spark: SparkSession, ministack_faults: FaultProxy, producer: Producer, checkpoint: str, kills: int
+    spark: SparkSession, service: ModelStreams, producer: Producer, checkpoint: str, kills: int
 ) -> None:
     """When a batch has been planned from what an agent has, and that agent is dead before a task gets to
     it: the task reads the same range by polling.
     """
     recorder = Recorder(checkpoint)
-    ministack_faults.set_rules(counting("GetRecords"))
     killed: list[int] = []
     armed = threading.Event()
 
@@ -112,10 +103,10 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_batch(
             wait_until(lambda: not any(map(is_alive, killed)), "the agent to be dead")
 
     recorder.intervene = kill_agent
-    query = recorder.start(read_stream(spark, ministack_faults.endpoint, producer.stream, **OPTIONS))
+    query = recorder.start(read_stream(spark, service.endpoint, producer.stream, **OPTIONS))
     with producer.putting():
         for number in range(1, kills + 1):
-            wait_until_pushed(recorder, ministack_faults)
+            wait_until_pushed(recorder, service)
             armed.set()
             wait_until(lambda wanted=number: len(set(killed)) == wanted, "the kill")  # type: ignore[misc]
             wait_for_agent(other_than=killed[-1])
@@ -127,7 +118,11 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_batch(
 
 @KILLS
 def test_python_workers_that_are_killed(
-    make_spark: Callable[..., SparkSession], producer: Producer, streams: Streams, checkpoint: str, kills: int
+    make_spark: Callable[..., SparkSession],
+    producer: Producer,
+    service: ModelStreams,
+    checkpoint: str,
+    kills: int,
 ) -> None:
     """SIGKILL for the workers that read, in the middle of batches: their tasks are tried again, from what
     the agent still has.
@@ -137,7 +132,7 @@ def test_python_workers_that_are_killed(
     killed: list[int] = []
     busy = threading.Event()
     recorder.intervene = lambda _batch: busy.set()
-    query = recorder.start(read_stream(spark, streams.endpoint, producer.stream, **OPTIONS))
+    query = recorder.start(read_stream(spark, service.endpoint, producer.stream, **OPTIONS))
     with producer.putting():
         planning = parent_of(wait_for_agent())
         for _ in range(kills):
@@ -176,12 +171,12 @@ def drivers() -> Iterator[list[Driver]]:
 
 
 def test_a_driver_that_is_killed(
-    streams: Streams, producer: Producer, tmp_path: Path, drivers: list[Driver]
+    service: ModelStreams, producer: Producer, tmp_path: Path, drivers: list[Driver]
 ) -> None:
     """SIGKILL for the driver and its JVM, in the middle of a batch: the agent ends by itself, the consumer
     stays, and the next run goes on exactly, with the same consumer, which it deregisters at its stop.
     """
-    plan = DriverPlan(0, streams.endpoint, producer.stream, str(tmp_path), {**OPTIONS, "shardsPerTask": "1"})
+    plan = DriverPlan(0, service.endpoint, producer.stream, str(tmp_path), {**OPTIONS, "shardsPerTask": "1"})
     plan.output.mkdir()
     with producer.putting():
         first = Driver(replace(plan, stop_at=(3, HALF)))
@@ -191,11 +186,11 @@ def test_a_driver_that_is_killed(
         first.kill_only_driver()
         wait_until(lambda: not is_alive(agent), "the agent to end by itself")
         wait_until(lambda: not first.processes(), "the rest to end")
-        registered = consumers(streams, producer.stream)
+        registered = consumers(service, producer.stream)
     second = Driver(replace(plan, attempt=1))
     drivers.append(second)
     second.wait_until(lambda: len(Outcome.of(plan.output).rows) >= producer.count, "all that was put")
-    assert consumers(streams, producer.stream) == registered
+    assert consumers(service, producer.stream) == registered
     assert len(registered) == 1
     second.end()
 
@@ -204,4 +199,4 @@ def test_a_driver_that_is_killed(
     found = Counter((shard, int(number), bytes.fromhex(data)) for shard, number, _, data in outcome.rows)
     assert found == producer.expected()
     assert outcome.replayed()
-    assert consumers(streams, producer.stream) == []
+    assert consumers(service, producer.stream) == []

@@ -17,12 +17,12 @@ import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import SparkSession
 
+from integration.model.sending import WireFault
 from integration.support.drivers import TIMEOUT, Driver, Line, Outcome, started_drivers
-from integration.support.kinesis import Streams
+from integration.support.model_streams import ModelStreams
 from integration.support.queries import publisher_options, read_stream
 from integration.support.recorder import Recorder
 from integration.support.replay_driver import BEFORE, HALF, WRITTEN, DriverPlan
-from integration.support.servers import FaultProxy
 
 SHARDS = 3
 BACKLOG = 3000
@@ -37,7 +37,7 @@ SEED = 20261121
 class Producer:
     """Puts plain and aggregated records. `expected` has the rows that they make."""
 
-    streams: Streams
+    streams: ModelStreams
     stream: str
     expected: list[Line] = field(default_factory=list)
     _count: int = 0
@@ -96,17 +96,17 @@ def drivers() -> Iterator[list[Driver]]:
 @pytest.mark.parametrize("at_random", [0, pytest.param(5, marks=pytest.mark.soak(seconds=150))])
 @pytest.mark.usefixtures("publisher")
 def test_a_killed_driver_reads_the_same_batches_again(
-    streams: Streams, tmp_path: Path, drivers: list[Driver], at_random: int
+    service: ModelStreams, tmp_path: Path, drivers: list[Driver], at_random: int
 ) -> None:
     """A query is killed with SIGKILL at any moment of a batch and started again from its checkpoint, while
     records keep coming. It gets the same rows for the same batch id, in the same order in each shard, and
     all batches together hold every record exactly once.
     """
     chosen = random.Random(SEED)
-    stream = streams.create(SHARDS)
-    producer = Producer(streams, stream)
+    stream = service.create(SHARDS)
+    producer = Producer(service, stream)
     producer.put(BACKLOG)
-    plan = DriverPlan(0, streams.endpoint, stream, str(tmp_path), {**publisher_options(), **OPTIONS})
+    plan = DriverPlan(0, service.endpoint, stream, str(tmp_path), {**publisher_options(), **OPTIONS})
     plan.output.mkdir()
     moments = [(2, HALF), (4, WRITTEN), (4, BEFORE)]
     attempts = itertools.count(len(moments))
@@ -146,40 +146,34 @@ def test_a_killed_driver_reads_the_same_batches_again(
 
 
 def test_the_first_batch_after_a_start_at_the_latest_is_read_again(
-    spark: SparkSession,
-    resharding_streams: Streams,
-    kinesis_local_faults: FaultProxy,
-    checkpoint: str,
+    spark: SparkSession, service: ModelStreams, checkpoint: str
 ) -> None:
     """The time of `LATEST` is logged with the end of the batch, so no row is skipped when the batch fails."""
-    streams = resharding_streams
-    stream = streams.create(2)
+    stream = service.create(2)
     put: list[bytes] = []
     # Records arrive while shards are listed for the first time, after the start is pinned.
-    kinesis_local_faults.set_rules({"service": "kinesis", "operation": "ListShards", "latency": 2000})
+    service.damage(WireFault(operation="ListShards", kind="stall", seconds=2.0))
     recorder = Recorder(checkpoint)
 
     def fail(batch: int) -> None:
         raise RuntimeError(f"the application fails in batch {batch}")
 
     recorder.intervene = fail
-    query = recorder.start(
-        read_stream(spark, kinesis_local_faults.endpoint, stream, startingPosition="LATEST")
-    )
+    frame = read_stream(spark, service.endpoint, stream, startingPosition="LATEST")
+    query = recorder.start(frame)
     number = 0
     while query.isActive:
         number += 1
         put.append(f"record {number}".encode())
-        streams.put(stream, [(f"key-{number}", put[-1])])
-    kinesis_local_faults.clear()
+        service.put(stream, [(f"key-{number}", put[-1])])
+        time.sleep(0.005)
+    assert service.damaged == 1
     logged = json.loads(Path(checkpoint, "offsets", "0").read_text().splitlines()[-1])
     ends = logged["streams"][stream]
     assert any("after" in position for position in ends.values()), "the first batch had no records"
 
     recorder.intervene = lambda _batch: None
-    query = recorder.start(
-        read_stream(spark, kinesis_local_faults.endpoint, stream, startingPosition="LATEST")
-    )
+    query = recorder.start(frame)
     recorder.wait_for_data(query, put[-1:])
     query.stop()
 

@@ -1,10 +1,9 @@
-"""Resharding, on a server that keeps lineage: every record comes once, and those of a key in order."""
+"""Resharding: every record comes once, and those of a key in order."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
@@ -13,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import Put, Streams
+from integration.support.model_streams import ModelStreams
 from integration.support.queries import WAIT, logged_offsets, read_stream, wait_until
 from integration.support.recorder import Recorder, Row
 from integration.support.spark import SPARK_VERSION
@@ -148,10 +148,18 @@ def check_lineage(rows: list[Row], streams: Streams, stream: str) -> int:
 
 @BOTH
 def test_reshards_before_the_query_starts(
-    spark: SparkSession, resharding_streams: Streams, checkpoint: str
+    spark: SparkSession, service: ModelStreams, checkpoint: str
 ) -> None:
     """Closed shards are read to their end, parents first, in several batches."""
-    streams = resharding_streams
+    read_after_reshards(spark, service, checkpoint)
+
+
+def test_reshards_of_an_emulator(spark: SparkSession, resharding_streams: Streams, checkpoint: str) -> None:
+    """The same on a server that others have written."""
+    read_after_reshards(spark, resharding_streams, checkpoint)
+
+
+def read_after_reshards(spark: SparkSession, streams: Streams, checkpoint: str) -> None:
     stream = streams.create(2)
     producer = Producer(streams, stream)
     reshard(streams, stream, lambda: producer.put_rounds(20))
@@ -164,90 +172,81 @@ def test_reshards_before_the_query_starts(
 
 
 @BOTH
-def test_reshards_while_the_query_runs(
-    spark: SparkSession, resharding_streams: Streams, checkpoint: str
-) -> None:
+def test_reshards_while_the_query_runs(spark: SparkSession, service: ModelStreams, checkpoint: str) -> None:
     """The query follows a split, a merge and a change of count while a producer goes on."""
-    streams = resharding_streams
-    stream = streams.create(2)
-    producer = Producer(streams, stream)
+    stream = service.create(2)
+    producer = Producer(service, stream)
     recorder = Recorder(checkpoint)
-    query = recorder.start(source(spark, streams, stream))
+    query = recorder.start(source(spark, service, stream))
 
     def until_more_is_read() -> None:
         read = len(recorder.rows)
         recorder.wait_for(query, read + 5 * KEYS)
 
     with producer.putting():
-        reshard(streams, stream, until_more_is_read)
+        reshard(service, stream, until_more_is_read)
     wait_for_all(recorder, query, producer)
 
-    check(recorder, producer, streams, stream)
+    check(recorder, producer, service, stream)
 
 
 @BOTH
 def test_reshards_while_the_query_is_stopped(
-    spark: SparkSession, resharding_streams: Streams, checkpoint: str
+    spark: SparkSession, service: ModelStreams, checkpoint: str
 ) -> None:
     """A restarted query reads what was left of the old shards, and then their children."""
-    streams = resharding_streams
-    stream = streams.create(2)
-    producer = Producer(streams, stream)
+    stream = service.create(2)
+    producer = Producer(service, stream)
     recorder = Recorder(checkpoint)
     producer.put_rounds(20)
-    query = recorder.start(source(spark, streams, stream))
+    query = recorder.start(source(spark, service, stream))
     wait_for_all(recorder, query, producer)
 
-    reshard(streams, stream, lambda: producer.put_rounds(20))
-    query = recorder.start(source(spark, streams, stream))
+    reshard(service, stream, lambda: producer.put_rounds(20))
+    query = recorder.start(source(spark, service, stream))
     wait_for_all(recorder, query, producer)
-    reshard(streams, stream, lambda: producer.put_rounds(5))
-    query = recorder.start(source(spark, streams, stream, maxRecordsPerTrigger="100"))
+    reshard(service, stream, lambda: producer.put_rounds(5))
+    query = recorder.start(source(spark, service, stream, maxRecordsPerTrigger="100"))
     wait_for_all(recorder, query, producer)
 
-    check(recorder, producer, streams, stream)
+    check(recorder, producer, service, stream)
 
 
-def test_available_now_follows_reshards(
-    spark: SparkSession, resharding_streams: Streams, checkpoint: str
-) -> None:
+def test_available_now_follows_reshards(spark: SparkSession, service: ModelStreams, checkpoint: str) -> None:
     """A run reads parents and children up to what was there at its start; the next run goes on."""
-    streams = resharding_streams
-    stream = streams.create(2)
-    producer = Producer(streams, stream)
+    stream = service.create(2)
+    producer = Producer(service, stream)
     recorder = Recorder(checkpoint)
-    reshard(streams, stream, lambda: producer.put_rounds(10))
+    reshard(service, stream, lambda: producer.put_rounds(10))
     for _ in range(RUNS):
-        recorder.run_available(source(spark, streams, stream))
-    reshard(streams, stream, lambda: producer.put_rounds(10))
+        recorder.run_available(source(spark, service, stream))
+    reshard(service, stream, lambda: producer.put_rounds(10))
     for _ in range(RUNS):
-        recorder.run_available(source(spark, streams, stream))
+        recorder.run_available(source(spark, service, stream))
 
-    check(recorder, producer, streams, stream)
+    check(recorder, producer, service, stream)
 
 
 def test_shards_that_open_after_a_start_at_the_latest(
-    spark: SparkSession, resharding_streams: Streams, checkpoint: str
+    spark: SparkSession, service: ModelStreams, checkpoint: str
 ) -> None:
     """``LATEST`` skips records that were there at the start. Later shards are read from their horizon."""
-    streams = resharding_streams
-    stream = streams.create(2)
-    streams.put(stream, [(f"key-{key}", b"old:0") for key in range(KEYS)])
-    # LATEST is a whole second, and a start may follow within the same one.
-    is_older = time.time() + 2.0
-    wait_until(lambda: time.time() > is_older, "these records to be older than the start")
-    producer = Producer(streams, stream)
+    stream = service.create(2)
+    service.put(stream, [(f"key-{key}", b"old:0") for key in range(KEYS)])
+    # The library knows the service's clock to a second.
+    service.clock.advance(seconds=2)
+    producer = Producer(service, stream)
     recorder = Recorder(checkpoint)
     frame = read_stream(
-        spark, streams.endpoint, stream, startingPosition="LATEST", shardDiscoveryInterval="2s"
+        spark, service.endpoint, stream, startingPosition="LATEST", shardDiscoveryInterval="2s"
     )
     query = recorder.start(frame)
     # The start is pinned before the first progress report.
     wait_until(lambda: query.lastProgress is not None, "the first trigger")
 
-    reshard(streams, stream, lambda: producer.put_rounds(10))  # most of it before shards are listed again
+    reshard(service, stream, lambda: producer.put_rounds(10))  # most of it before shards are listed again
     wait_for_all(recorder, query, producer)
 
-    check(recorder, producer, streams, stream)
+    check(recorder, producer, service, stream)
     first = logged_offsets(checkpoint)[0]["streams"][stream]
     assert {position.get("at") for position in first.values()} != {"TRIM_HORIZON"}

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,9 +15,13 @@ import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import Row, SparkSession
 
-from integration.support.kinesis import REGION, Streams
+from integration.model import LOST_ANSWER, SECOND
+from integration.model.sending import WireFault
+from integration.model.server import ModelServer
+from integration.support.kinesis import REGION
+from integration.support.model_streams import ModelStreams
 from integration.support.queries import WAIT, logged_offsets, read, read_stream, start, wait_until
-from integration.support.servers import FaultProxy, Server, fault_proxy
+from integration.support.servers import Server
 from integration.support.spark import SPARK_VERSION
 
 HAS_ADMISSION_CONTROL = SPARK_VERSION >= (4, 2)
@@ -28,11 +31,9 @@ needs_admission_control = pytest.mark.skipif(
 
 BOTH = pytest.mark.usefixtures("publisher")
 
-A_SECOND = 1.05  # ministack before 1.5 cuts arrival times to whole seconds
-
 
 class Known(NamedTuple):
-    """A record as another client reads it."""
+    """A record as the service has it."""
 
     stream: str
     shard: str
@@ -48,20 +49,14 @@ class Known(NamedTuple):
         return cls(row.streamName, row.shardId, int(number), arrival, bytes(row.data), number)
 
 
-def known(streams: Streams, *names: str) -> list[Known]:
-    """All records of some streams, read without the library."""
-    client = streams.client
-    found = []
-    for stream in names:
-        for shard in (each["ShardId"] for each in streams.shards(stream)):
-            iterator = client.get_shard_iterator(
-                StreamName=stream, ShardId=shard, ShardIteratorType="TRIM_HORIZON"
-            )["ShardIterator"]
-            for record in client.get_records(ShardIterator=iterator, Limit=10_000)["Records"]:
-                arrival = record["ApproximateArrivalTimestamp"].timestamp()
-                number = record["SequenceNumber"]
-                found.append(Known(stream, shard, int(number), arrival, record["Data"], number))
-    return found
+def known(service: ModelStreams, *names: str) -> list[Known]:
+    """All records of some streams."""
+    return [
+        Known(stream, each.shard, int(number), each.arrival / SECOND, each.data, number)
+        for stream in names
+        for each in service.model.oracle.records(stream)
+        for number in [each.sequence_number]
+    ]
 
 
 def of(rows: Iterable[Row]) -> list[Known]:
@@ -93,13 +88,14 @@ class Waves(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def waves(streams: Streams) -> Waves:
-    first, second = streams.create(2), streams.create(1)
+def waves(module_service: ModelStreams) -> Waves:
+    service = module_service
+    first, second = service.create(2), service.create(1)
     for wave in range(3):
         for stream in (first, second):
-            streams.put(stream, records(40, start=100 * wave))
-        time.sleep(2 * A_SECOND)
-    found = known(streams, first, second)
+            service.put(stream, records(40, start=100 * wave))
+        service.clock.advance(seconds=2.1)
+    found = known(service, first, second)
     waves = [[record.arrival for record in found if int(record.data) // 100 == wave] for wave in range(3)]
     instants = [float(math.floor(min(wave))) for wave in waves]
     assert len(found) == 240
@@ -112,7 +108,7 @@ def iso(instant: float, zone: str = "Z") -> str:
 
 
 @pytest.mark.parametrize("form", ["iso", "offset", "epoch", "fraction"])
-def test_a_read_starts_at_a_time(spark: SparkSession, streams: Streams, waves: Waves, form: str) -> None:
+def test_a_read_starts_at_a_time(spark: SparkSession, service: ModelStreams, waves: Waves, form: str) -> None:
     """``AT_TIMESTAMP`` starts with the first record of each shard that arrived at that time or later."""
     instant = waves.instants[1]
     text = {
@@ -123,7 +119,7 @@ def test_a_read_starts_at_a_time(spark: SparkSession, streams: Streams, waves: W
     }[form]
     frame = read(
         spark,
-        streams.endpoint,
+        service.endpoint,
         f"{waves.first},{waves.second}",
         startingPosition="AT_TIMESTAMP",
         startingTimestamp=text,
@@ -132,24 +128,26 @@ def test_a_read_starts_at_a_time(spark: SparkSession, streams: Streams, waves: W
     assert of(frame.collect()) == waves.since(instant)
 
 
-def test_a_read_from_latest_to_latest_is_empty(spark: SparkSession, streams: Streams, waves: Waves) -> None:
+def test_a_read_from_latest_to_latest_is_empty(
+    spark: SparkSession, service: ModelStreams, waves: Waves
+) -> None:
     """Records that were there when the read was planned lie before ``LATEST``."""
-    assert read(spark, streams.endpoint, waves.first, startingPosition="LATEST").collect() == []
+    assert read(spark, service.endpoint, waves.first, startingPosition="LATEST").collect() == []
 
 
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
 @pytest.mark.parametrize("place", [0, 17, -1])
 def test_a_read_starts_at_a_sequence_number(
-    spark: SparkSession, streams: Streams, waves: Waves, kind: str, place: int
+    spark: SparkSession, service: ModelStreams, waves: Waves, kind: str, place: int
 ) -> None:
     """AT includes the record and AFTER does not; a shard that is not listed starts at its oldest record."""
-    listed, other = streams.open_shards(waves.first)
+    listed, other = service.open_shards(waves.first)
     shard = [record for record in waves.records if record.stream == waves.first and record.shard == listed]
     rest = [record for record in waves.records if record.stream == waves.first and record.shard == other]
     number = shard[place].number
     position = json.dumps({listed: {kind: shard[place].written}})
 
-    rows = read(spark, streams.endpoint, waves.first, startingPosition=position).collect()
+    rows = read(spark, service.endpoint, waves.first, startingPosition=position).collect()
 
     least = number if kind == "AT_SEQUENCE_NUMBER" else number + 1
     assert rest
@@ -158,13 +156,13 @@ def test_a_read_starts_at_a_sequence_number(
 
 @BOTH
 def test_sequence_numbers_of_several_streams(
-    spark: SparkSession, streams: Streams, waves: Waves, checkpoint: str
+    spark: SparkSession, service: ModelStreams, waves: Waves, checkpoint: str
 ) -> None:
     """With several streams the JSON names them; a stream that is not listed starts at its oldest record."""
-    (shard,) = streams.open_shards(waves.second)
+    (shard,) = service.open_shards(waves.second)
     last = max(record for record in waves.records if record.stream == waves.second)
     position = json.dumps({waves.second: {shard: {"AT_SEQUENCE_NUMBER": last.written}}})
-    frame = read_stream(spark, streams.endpoint, f"{waves.first},{waves.second}", startingPosition=position)
+    frame = read_stream(spark, service.endpoint, f"{waves.first},{waves.second}", startingPosition=position)
 
     run = start(frame, checkpoint, availableNow=True)
 
@@ -173,12 +171,12 @@ def test_sequence_numbers_of_several_streams(
 
 
 @BOTH
-def test_a_batch_read_ends_at_a_time(spark: SparkSession, streams: Streams, waves: Waves) -> None:
+def test_a_batch_read_ends_at_a_time(spark: SparkSession, service: ModelStreams, waves: Waves) -> None:
     """``endingPosition`` ``AT_TIMESTAMP`` leaves out records that arrived at that time or later."""
     instant = waves.instants[-1]
     frame = read(
         spark,
-        streams.endpoint,
+        service.endpoint,
         f"{waves.first},{waves.second}",
         endingPosition="AT_TIMESTAMP",
         endingTimestamp=iso(instant),
@@ -189,27 +187,27 @@ def test_a_batch_read_ends_at_a_time(spark: SparkSession, streams: Streams, wave
 
 @BOTH
 def test_batch_and_streaming_read_the_same(
-    spark: SparkSession, streams: Streams, waves: Waves, checkpoint: str
+    spark: SparkSession, service: ModelStreams, waves: Waves, checkpoint: str
 ) -> None:
     """All records of several streams, with the same values in every column."""
     both = f"{waves.first},{waves.second}"
-    batch = read(spark, streams.endpoint, both, endingPosition="LATEST").collect()
-    run = start(read_stream(spark, streams.endpoint, both), checkpoint, availableNow=True)
+    batch = read(spark, service.endpoint, both, endingPosition="LATEST").collect()
+    run = start(read_stream(spark, service.endpoint, both), checkpoint, availableNow=True)
 
     assert sorted(map(tuple, batch)) == sorted(map(tuple, run.rows))
     assert of(batch) == sorted(waves.records)
     assert {row.subSequenceNumber for row in batch} == {0}
 
 
-def test_streams_by_their_arns(spark: SparkSession, streams: Streams, waves: Waves) -> None:
+def test_streams_by_their_arns(spark: SparkSession, service: ModelStreams, waves: Waves) -> None:
     """``streamArn`` in place of ``streamName``. Rows and offsets hold the names."""
     arns = [
-        streams.client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+        service.client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
         for name in (waves.first, waves.second)
     ]
     frame = (
         spark.read.format("kinesis-efo")
-        .options(streamArn=", ".join(arns), startingPosition="TRIM_HORIZON", endpointUrl=streams.endpoint)
+        .options(streamArn=", ".join(arns), startingPosition="TRIM_HORIZON", endpointUrl=service.endpoint)
         .load()
     )
 
@@ -218,24 +216,24 @@ def test_streams_by_their_arns(spark: SparkSession, streams: Streams, waves: Wav
 
 @BOTH
 def test_latest_is_pinned_when_the_query_first_starts(
-    spark: SparkSession, streams: Streams, checkpoint: str
+    spark: SparkSession, service: ModelStreams, checkpoint: str
 ) -> None:
     """``LATEST`` is the time of the first start. A restarted query reads what has arrived since that time."""
-    stream = streams.create(2)
-    streams.put(stream, records(50))
-    frame = read_stream(spark, streams.endpoint, stream, startingPosition="LATEST")
+    stream = service.create(2)
+    service.put(stream, records(50))
+    service.clock.advance(seconds=2)  # the library knows the service's clock to a second
+    frame = read_stream(spark, service.endpoint, stream, startingPosition="LATEST")
     run = start(frame, checkpoint)
     run.wait_until(lambda: 0 in run.batches, "the first batch")
     assert run.stop() == []
-    time.sleep(A_SECOND)
     between = records(70, start=1000)
-    streams.put(stream, between)
-    time.sleep(A_SECOND)
+    service.put(stream, between)
+    service.clock.advance(seconds=60)
 
     again = start(frame, checkpoint)
     again.wait_for_rows(70)
     later = records(30, start=2000)
-    streams.put(stream, later)
+    service.put(stream, later)
     again.wait_for_rows(100)
     rows = again.stop()
 
@@ -246,16 +244,16 @@ def test_latest_is_pinned_when_the_query_first_starts(
 
 
 def test_with_a_checkpoint_the_starting_position_is_ignored(
-    spark: SparkSession, streams: Streams, checkpoint: str
+    spark: SparkSession, service: ModelStreams, checkpoint: str
 ) -> None:
     """The query goes on from its offsets."""
-    stream = streams.create(1)
-    streams.put(stream, records(10))
-    start(read_stream(spark, streams.endpoint, stream), checkpoint, availableNow=True)
+    stream = service.create(1)
+    service.put(stream, records(10))
+    start(read_stream(spark, service.endpoint, stream), checkpoint, availableNow=True)
     later = records(5, start=10)
-    streams.put(stream, later)
+    service.put(stream, later)
 
-    frame = read_stream(spark, streams.endpoint, stream, startingPosition="LATEST")
+    frame = read_stream(spark, service.endpoint, stream, startingPosition="LATEST")
     run = start(frame, checkpoint, availableNow=True)
 
     assert [bytes(row.data) for row in run.rows] == [data for _, data in later]
@@ -270,13 +268,14 @@ class Backlog(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def backlog(streams: Streams) -> Backlog:
+def backlog(module_service: ModelStreams) -> Backlog:
     """600 records of 26 bytes (key included), 100 a second, on two shards."""
-    stream = streams.create(2)
+    service = module_service
+    stream = service.create(2)
     for wave in range(6):
-        streams.put(stream, records(100, start=100 * wave))
-        time.sleep(A_SECOND)
-    return Backlog(stream, sorted(known(streams, stream), key=lambda record: record.arrival))
+        service.put(stream, records(100, start=100 * wave))
+        service.clock.advance(seconds=1.05)
+    return Backlog(stream, sorted(known(service, stream), key=lambda record: record.arrival))
 
 
 LIMITS: dict[str, tuple[dict[str, str], Callable[[Sequence[Known]], float], float]] = {
@@ -293,11 +292,12 @@ LIMITS: dict[str, tuple[dict[str, str], Callable[[Sequence[Known]], float], floa
 @BOTH
 @pytest.mark.parametrize("limit", LIMITS)
 def test_every_batch_keeps_to_the_limit(
-    spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str, limit: str
+    spark: SparkSession, service: ModelStreams, backlog: Backlog, checkpoint: str, limit: str
 ) -> None:
     """A backlog that the planner has probed to its end comes in batches within the limit, each row once."""
+    service.change_laws(late_tip=0.0)  # so that the last page says that it is the last
     options, measure, most = LIMITS[limit]
-    run = start(read_stream(spark, streams.endpoint, backlog.stream, **options), checkpoint)
+    run = start(read_stream(spark, service.endpoint, backlog.stream, **options), checkpoint)
     run.wait_for_rows(len(backlog.records))
     run.stop()
 
@@ -318,10 +318,10 @@ def assert_in_order(rows: Sequence[Row]) -> None:
 
 
 def test_available_now_reads_a_backlog_in_batches_within_the_limit(
-    spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str
+    spark: SparkSession, service: ModelStreams, backlog: Backlog, checkpoint: str
 ) -> None:
     """All that was there at the start. Before Spark 4.2 a run is one batch, and the next run goes on."""
-    frame = read_stream(spark, streams.endpoint, backlog.stream, maxRecordsPerTrigger="250")
+    frame = read_stream(spark, service.endpoint, backlog.stream, maxRecordsPerTrigger="250")
 
     run = start(frame, checkpoint, availableNow=True)
 
@@ -340,10 +340,10 @@ def test_available_now_reads_a_backlog_in_batches_within_the_limit(
 
 @needs_admission_control
 def test_once_takes_all_in_one_batch(
-    spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str
+    spark: SparkSession, service: ModelStreams, backlog: Backlog, checkpoint: str
 ) -> None:
     """``Trigger.Once`` lifts the limits."""
-    frame = read_stream(spark, streams.endpoint, backlog.stream, maxRecordsPerTrigger="50")
+    frame = read_stream(spark, service.endpoint, backlog.stream, maxRecordsPerTrigger="50")
 
     run = start(frame, checkpoint, once=True)
 
@@ -352,11 +352,11 @@ def test_once_takes_all_in_one_batch(
 
 
 @BOTH
-def test_an_idle_query_makes_no_batches(spark: SparkSession, streams: Streams, checkpoint: str) -> None:
+def test_an_idle_query_makes_no_batches(spark: SparkSession, service: ModelStreams, checkpoint: str) -> None:
     """Without news the offset stays the same, so Spark makes no batch and logs nothing."""
-    stream = streams.create(2)
-    streams.put(stream, records(20))
-    run = start(read_stream(spark, streams.endpoint, stream), checkpoint)
+    stream = service.create(2)
+    service.put(stream, records(20))
+    run = start(read_stream(spark, service.endpoint, stream), checkpoint)
     run.wait_for_rows(20)
     batches = list(run.batches)
     time.sleep(3)
@@ -369,10 +369,11 @@ def test_an_idle_query_makes_no_batches(spark: SparkSession, streams: Streams, c
 @BOTH
 @needs_admission_control
 def test_progress_shows_how_far_the_query_is_behind(
-    spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str
+    spark: SparkSession, service: ModelStreams, backlog: Backlog, checkpoint: str
 ) -> None:
     """``sources[0].latestOffset`` has the newest known position and the lag of every shard."""
-    frame = read_stream(spark, streams.endpoint, backlog.stream, maxRecordsPerTrigger="300")
+    service.change_laws(late_tip=0.0)  # so that the last page says that it is the last
+    frame = read_stream(spark, service.endpoint, backlog.stream, maxRecordsPerTrigger="300")
 
     run = start(frame, checkpoint, availableNow=True)
 
@@ -381,7 +382,7 @@ def test_progress_shows_how_far_the_query_is_behind(
     assert len(sources) == 2
     newest = {
         shard: max(r.number for r in backlog.records if r.shard == shard)
-        for shard in streams.open_shards(backlog.stream)
+        for shard in service.open_shards(backlog.stream)
     }
     for source in sources:
         latest = offset(source["latestOffset"])
@@ -397,17 +398,18 @@ def offset(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def test_the_drivers_log_shows_the_lag_of_every_shard(
-    spark: SparkSession, streams: Streams, backlog: Backlog, checkpoint: str, tmp_path: Path
+    spark: SparkSession, service: ModelStreams, backlog: Backlog, checkpoint: str, tmp_path: Path
 ) -> None:
     """``millisBehindLatest`` by shard is on the driver's stderr, though nobody has configured logging."""
-    frame = read_stream(spark, streams.endpoint, backlog.stream)
+    service.change_laws(late_tip=0.0)  # so that the last page says that it is the last
+    frame = read_stream(spark, service.endpoint, backlog.stream)
     with standard_error(spark, tmp_path / "stderr") as written:
         start(frame, checkpoint, availableNow=True)
         wait_until(lambda: "millisBehindLatest {" in written.read_text(), "the lag on stderr")
 
     (line, *_) = [line for line in written.read_text().splitlines() if "millisBehindLatest {" in line]
     lag = json.loads(line.partition("millisBehindLatest ")[2])
-    assert lag == {f"{backlog.stream}/{shard}": 0 for shard in streams.open_shards(backlog.stream)}
+    assert lag == {f"{backlog.stream}/{shard}": 0 for shard in service.open_shards(backlog.stream)}
 
 
 @contextlib.contextmanager
@@ -428,22 +430,22 @@ def standard_error(spark: SparkSession, path: Path) -> Iterator[Path]:
 
 @BOTH
 def test_shards_that_open_while_it_runs_are_found(
-    spark: SparkSession, resharding_streams: Streams, checkpoint: str
+    spark: SparkSession, service: ModelStreams, checkpoint: str
 ) -> None:
     """The children of a split are read from their beginning, without a restart."""
-    stream = resharding_streams.create(1)
-    resharding_streams.put(stream, records(20))
-    frame = read_stream(spark, resharding_streams.endpoint, stream, shardDiscoveryInterval="500ms")
+    stream = service.create(1)
+    service.put(stream, records(20))
+    frame = read_stream(spark, service.endpoint, stream, shardDiscoveryInterval="500ms")
     run = start(frame, checkpoint)
     run.wait_for_rows(20)
-    (parent,) = resharding_streams.open_shards(stream)
-    resharding_streams.split(stream, parent)
-    resharding_streams.put(stream, records(40, start=20))
+    (parent,) = service.open_shards(stream)
+    service.split(stream, parent)
+    service.put(stream, records(40, start=20))
     run.wait_for_rows(60)
     rows = run.stop()
 
     assert sorted(bytes(row.data) for row in rows) == [data for _, data in records(60)]
-    assert {row.shardId for row in rows} == {parent, *resharding_streams.open_shards(stream)}
+    assert {row.shardId for row in rows} == {parent, *service.open_shards(stream)}
 
 
 # --- aggregated records -------------------------------------------------------------------------------
@@ -451,17 +453,17 @@ def test_shards_that_open_while_it_runs_are_found(
 
 @BOTH
 @pytest.mark.parametrize("deaggregate", [True, False])
-def test_aggregated_records(spark: SparkSession, streams: Streams, *, deaggregate: bool) -> None:
+def test_aggregated_records(spark: SparkSession, service: ModelStreams, *, deaggregate: bool) -> None:
     """A row for each user record, numbered from 0 and with its own key; or, on demand, for the aggregate."""
-    stream = streams.create(1)
+    stream = service.create(1)
     users = [(f"user-{n}", f"value {n}".encode()) for n in range(25)]
     aggregator = RecordAggregator()
     for key, data in users:
         assert aggregator.add_user_record(key, data) is None
     key, _, packed = aggregator.clear_and_get().get_contents()
-    streams.put(stream, [("before", b"plain"), (key, packed), ("after", b"plain too")])
+    service.put(stream, [("before", b"plain"), (key, packed), ("after", b"plain too")])
 
-    frame = read(spark, streams.endpoint, stream, deaggregate=str(deaggregate).lower())
+    frame = read(spark, service.endpoint, stream, deaggregate=str(deaggregate).lower())
     rows = sorted(frame.collect(), key=lambda row: (int(row.sequenceNumber), row.subSequenceNumber))
 
     found = [(row.subSequenceNumber, row.partitionKey, bytes(row.data)) for row in rows]
@@ -474,14 +476,14 @@ def test_aggregated_records(spark: SparkSession, streams: Streams, *, deaggregat
 
 OPERATIONS = ("DescribeStreamSummary", "ListShards", "GetShardIterator", "GetRecords")
 
-FAULTS: dict[str, dict[str, Any]] = {
-    "throttled": {"error": {"code": "ProvisionedThroughputExceededException"}},
-    "slow down": {"error": {"code": "LimitExceededException"}},
-    "broken service": {"error": {"code": "InternalFailure", "status": 500}},
-    "no service": {"error": {"code": "ServiceUnavailable", "status": 503}},
-    "reset": {"reset": True},
-    "cut": {"response": {"abort_frac": 0.5}},
-}
+CODES = (
+    "ProvisionedThroughputExceededException",
+    "LimitExceededException",
+    "KMSThrottlingException",
+    "InternalFailure",
+    "ServiceUnavailable",
+    LOST_ANSWER,
+)
 
 QUICK = {
     "getRecordsBackoffBase": "50ms",
@@ -490,125 +492,131 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="module")
-def proxy(ministack: Server) -> Iterator[FaultProxy]:
-    with fault_proxy(ministack.endpoint) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def faults(proxy: FaultProxy) -> Iterator[FaultProxy]:
-    """The proxy, without rules. All tests share one endpoint."""
-    proxy.clear()
-    yield proxy
-    proxy.clear()
-
-
-def rule(operation: str, fault: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    return {"service": "kinesis", "operation": operation, **fault, **more}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*CODES, "reset", "cut"])
 def test_faults_that_pass_change_nothing(
-    spark: SparkSession, streams: Streams, faults: FaultProxy, checkpoint: str, fault: str
+    spark: SparkSession, service: ModelStreams, checkpoint: str, fault: str
 ) -> None:
     """Each operation fails once or twice; every row comes once."""
-    stream = streams.create(2)
-    streams.put(stream, records(300))
-    expected = sorted(known(streams, stream))
+    stream = service.create(2)
+    service.put(stream, records(300))
     # This is the first call, and an endpoint that has never answered is given up sooner.
     times = {operation: 1 if operation == "DescribeStreamSummary" else 2 for operation in OPERATIONS}
-    faults.set_rules(*(rule(operation, FAULTS[fault], times=times[operation]) for operation in OPERATIONS))
-    frame = read_stream(spark, faults.endpoint, stream, **QUICK)
+    if fault in CODES:
+        for operation, count in times.items():
+            service.model.faults.force(operation, fault, times=count)
+    else:
+        service.damage(
+            *(
+                WireFault(
+                    operation=operation, kind="reset" if fault == "reset" else "cut", at=20, times=count
+                )
+                for operation, count in times.items()
+            )
+        )
+    frame = read_stream(spark, service.endpoint, stream, **QUICK)
 
     run = start(frame, checkpoint, availableNow=True)
 
-    assert of(run.rows) == expected
-    assert Counter(each["operation"] for each in faults.fired()) == times
+    assert of(run.rows) == sorted(known(service, stream))
+    if fault in CODES:
+        assert service.failed == {(operation, fault): count for operation, count in times.items()}
+    else:
+        assert service.damaged == sum(times.values())
 
 
 # Tasks ask for pages of this size, the planner never does.
 TASKS_ONLY = {"getRecordsLimit": "77"}
-PAGE_OF_A_TASK = "Limit == `77`"
+
+
+class TaskPages:
+    """Fails some of the pages that tasks ask for.
+
+    Args:
+        code: of the error.
+        calls: the numbers of the calls that fail, from 0.
+    """
+
+    def __init__(self, code: str, calls: range) -> None:
+        self._code = code
+        self._calls = calls
+        self._count = 0
+
+    def __call__(self, operation: str, request: Mapping[str, Any]) -> str | None:
+        if operation != "GetRecords" or request.get("Limit") != int(TASKS_ONLY["getRecordsLimit"]):
+            return None
+        number, self._count = self._count, self._count + 1
+        return self._code if number in self._calls else None
 
 
 def test_after_the_last_retry_the_query_says_what_failed_where(
-    spark: SparkSession, streams: Streams, faults: FaultProxy, checkpoint: str
+    spark: SparkSession, service: ModelStreams, checkpoint: str
 ) -> None:
     """The error names stream, shard, operation and cause. A restarted query reads the batch that failed."""
-    stream = streams.create(1)
-    streams.put(stream, records(200))
-    faults.set_rules(rule("GetRecords", FAULTS["broken service"], body=PAGE_OF_A_TASK))
-    frame = read_stream(spark, faults.endpoint, stream, getRecordsMaxRetries="2", **QUICK, **TASKS_ONLY)
+    stream = service.create(1)
+    service.put(stream, records(200))
+    service.fail_if(TaskPages("InternalFailure", range(1000)))
+    frame = read_stream(spark, service.endpoint, stream, getRecordsMaxRetries="2", **QUICK, **TASKS_ONLY)
 
     message = start(frame, checkpoint).error()
 
-    (shard,) = streams.open_shards(stream)
+    (shard,) = service.open_shards(stream)
     assert f"GetRecords of {stream}/{shard}" in message
     assert "InternalFailure" in message
-    assert len(faults.fired()) == 3
+    assert service.failed == {("GetRecords", "InternalFailure"): 3}
     left_open = logged_offsets(checkpoint)
 
-    faults.clear()
-    streams.put(stream, records(50, start=200))
+    service.clear_faults()
+    service.put(stream, records(50, start=200))
     run = start(frame, checkpoint)
     run.wait_for_rows(250)
     run.stop()
 
     assert [len(run.batches[batch]) for batch in sorted(run.batches)] == [200, 50]
     assert logged_offsets(checkpoint)[0] == left_open[0]
-    assert of(run.rows) == sorted(known(streams, stream))
+    assert of(run.rows) == sorted(known(service, stream))
 
 
-def test_a_task_that_is_throttled_waits(
-    spark: SparkSession, streams: Streams, faults: FaultProxy, checkpoint: str
-) -> None:
+def test_a_task_that_is_throttled_waits(spark: SparkSession, service: ModelStreams, checkpoint: str) -> None:
     """For as long as it takes, also when the last retry of a call has been refused: nothing fails."""
-    stream = streams.create(1)
-    streams.put(stream, records(200))
-    faults.set_rules(rule("GetRecords", FAULTS["throttled"], times=10, body=PAGE_OF_A_TASK))
-    frame = read_stream(spark, faults.endpoint, stream, getRecordsMaxRetries="2", **QUICK, **TASKS_ONLY)
+    stream = service.create(1)
+    service.put(stream, records(200))
+    code = "ProvisionedThroughputExceededException"
+    service.fail_if(TaskPages(code, range(10)))
+    frame = read_stream(spark, service.endpoint, stream, getRecordsMaxRetries="2", **QUICK, **TASKS_ONLY)
 
     run = start(frame, checkpoint)
     run.wait_for_rows(200)
     run.stop()
 
-    assert len(faults.fired()) == 10
-    assert of(run.rows) == sorted(known(streams, stream))
+    assert service.failed == {("GetRecords", code): 10}
+    assert of(run.rows) == sorted(known(service, stream))
 
 
-def test_a_tasks_first_calls_are_retried_like_any_other(
-    spark: SparkSession, streams: Streams, ministack_faults: FaultProxy
-) -> None:
+def test_a_tasks_first_calls_are_retried_like_any_other(spark: SparkSession, service: ModelStreams) -> None:
     """A new worker has not reached the endpoint, but the driver has: the worker does not give up sooner."""
-    stream = streams.create(1)
-    streams.put(stream, records(10))
-    frame = read(spark, ministack_faults.endpoint, stream, **QUICK)
-    plan: Any = frame._jdf.queryExecution()
-    assert plan.toRdd().getNumPartitions() == 1
-    ministack_faults.set_rules(rule("GetShardIterator", FAULTS["reset"], times=3))
+    stream = service.create(1)
+    service.put(stream, records(10))
+    with contextlib.closing(ModelServer(service.model)) as server:  # an endpoint that no worker knows
+        frame = read(spark, server.endpoint, stream, **QUICK)
+        plan: Any = frame._jdf.queryExecution()
+        assert plan.toRdd().getNumPartitions() == 1
+        service.model.faults.force("GetShardIterator", LOST_ANSWER, times=3)
 
-    assert of(frame.collect()) == sorted(known(streams, stream))
-    assert len(ministack_faults.fired()) == 3
+        assert of(frame.collect()) == sorted(known(service, stream))
+    assert service.failed == {("GetShardIterator", LOST_ANSWER): 3}
 
 
 def test_a_role_is_assumed_at_both_ends(
-    spark: SparkSession,
-    streams: Streams,
-    moto: Server,
-    faults: FaultProxy,
-    checkpoint: str,
+    spark: SparkSession, service: ModelStreams, moto: Server, checkpoint: str
 ) -> None:
     """With ``roleArn`` all calls of the planner and of tasks have the role's credentials."""
-    source, target = streams.create(1), streams.create(1)
-    streams.put(source, records(30))
-    faults.set_rules(
-        {"service": "kinesis", "headers": {"x-amz-security-token": ""}, "latency": 1},
-        {"service": "kinesis", "error": {"code": "AccessDeniedException", "message": "not by that role"}},
-    )
+    source, target = service.create(1), service.create(1)
+    service.put(source, records(30))
+    service.model.expire_credentials("static")
+    before = dict(service.model.refusals)
     role = {
         "region": REGION,
-        "endpointUrl": faults.endpoint,
+        "endpointUrl": service.endpoint,
         "stsEndpointUrl": moto.endpoint,
         "roleArn": "arn:aws:iam::123456789012:role/reader",
         "roleExternalId": "external",
@@ -628,28 +636,22 @@ def test_a_role_is_assumed_at_both_ends(
     )
     assert query.awaitTermination(int(WAIT))
 
-    assert sorted(record.data for record in streams.read(target)) == [data for _, data in records(30)]
-    assert {each["operation"] for each in faults.fired()} == {*OPERATIONS, "PutRecords"}
-    assert not [each for each in faults.fired() if "AccessDenied" in each["action"]]
+    assert sorted(record.data for record in service.read(target)) == [data for _, data in records(30)]
+    refused = {what for what, count in service.model.refusals.items() if count > before.get(what, 0)}
+    assert "ExpiredTokenException" not in {code for _, code in refused}
 
 
 def test_spark_tries_the_same_range_again(
-    make_spark: Callable[..., SparkSession],
-    streams: Streams,
-    faults: FaultProxy,
-    checkpoint: str,
+    make_spark: Callable[..., SparkSession], service: ModelStreams, checkpoint: str
 ) -> None:
     """The next attempt of a task that failed reads the range from its start, and each row comes once."""
-    stream = streams.create(1)
-    streams.put(stream, records(200))
+    stream = service.create(1)
+    service.put(stream, records(200))
     # The second page of the task fails in all its retries, after Spark has got the rows of the first.
-    faults.set_rules(
-        rule("GetRecords", {"latency": 1}, body=PAGE_OF_A_TASK, times=1),
-        rule("GetRecords", FAULTS["broken service"], body=PAGE_OF_A_TASK, times=3),
-    )
+    service.fail_if(TaskPages("InternalFailure", range(1, 4)))
     frame = read_stream(
         make_spark(master="local[2,4]"),
-        faults.endpoint,
+        service.endpoint,
         stream,
         getRecordsMaxRetries="1",
         **QUICK,
@@ -658,6 +660,6 @@ def test_spark_tries_the_same_range_again(
 
     run = start(frame, checkpoint, availableNow=True)
 
-    assert len(faults.fired()) == 4
+    assert service.failed == {("GetRecords", "InternalFailure"): 3}
     assert run.sizes == [200]
-    assert of(run.rows) == sorted(known(streams, stream))
+    assert of(run.rows) == sorted(known(service, stream))

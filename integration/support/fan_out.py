@@ -6,13 +6,12 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from integration.support.kinesis import Streams
 from integration.support.processes import marked_processes
 from integration.support.queries import wait_until
 from integration.support.recorder import Recorder
-from integration.support.servers import FaultProxy
 
 __all__ = [
     "MARK",
@@ -33,6 +32,12 @@ MARK = "SLUICE_TEST_MARK"
 
 _AGENT = b"sluice.kinesis.fanout"
 _ENOUGH = 10
+
+
+class Counting(Protocol):
+    """What counts the calls that a query makes: a model, or a fault proxy with a rule from `counting`."""
+
+    def count(self, operation: str) -> int: ...
 
 
 def agents(mark: str | None = None) -> list[int]:
@@ -92,9 +97,9 @@ def register(streams: Streams, stream: str, name: str) -> str:
 
 
 def consumers(streams: Streams, stream: str) -> list[str]:
-    """The ARNs of the stream's consumers."""
+    """The ARNs of the stream's consumers, without those that are being deleted."""
     answer = streams.client.list_stream_consumers(StreamARN=_arn(streams, stream))
-    return [each["ConsumerARN"] for each in answer["Consumers"]]
+    return [each["ConsumerARN"] for each in answer["Consumers"] if each["ConsumerStatus"] != "DELETING"]
 
 
 def _arn(streams: Streams, stream: str) -> str:
@@ -107,17 +112,17 @@ def counting(operation: str) -> dict[str, Any]:
     return {"service": "kinesis", "operation": operation, "latency": 1}
 
 
-def wait_until_pushed(recorder: Recorder, proxy: FaultProxy, *, batches: int = _ENOUGH) -> None:
+def wait_until_pushed(recorder: Recorder, calls: Counting, *, batches: int = _ENOUGH) -> None:
     """Returns when so many batches in a row have come without a single poll; a producer has to be at work.
 
     Args:
-        proxy: what the query reads through, with a rule from `counting` for ``GetRecords``.
+        calls: counts the calls of ``GetRecords``.
     """
     seen = [-1, 0]
 
     def is_pushed() -> bool:
         done = len(recorder.batches)
-        polls = proxy.count("GetRecords")
+        polls = calls.count("GetRecords")
         if polls != seen[0]:
             seen[:] = [polls, done]
         return done >= seen[1] + batches
