@@ -153,6 +153,18 @@ class History:
                 longest, began = sample.at - stalled.at, stalled.at
         return longest, began
 
+    def stalled(self, query: str, since: float) -> float:
+        """Seconds for which records have waited and the query has committed nothing, up to now."""
+        last = self.samples[-1]
+        began = last.at
+        for sample in reversed(self.samples):
+            if sample.at < since or not sample.waiting[query]:
+                break
+            if sample.committed[query] != last.committed[query]:
+                break
+            began = sample.at
+        return last.at - began
+
     def lag(self, query: str) -> list[tuple[float, float]]:
         """By time, the seconds that a query is behind its stream: since as long ago what waits was put."""
         return _lag([(s.at, s.put if query == COPY else s.copied, s.waiting[query]) for s in self.samples])

@@ -9,7 +9,7 @@ from typing import Final
 from integration.chaos.history import History, Struck
 from integration.chaos.pipeline import COPY, LAKE, QUERIES
 from integration.chaos.plan import KINDS
-from integration.chaos.run import DRAINED_WITHIN, Verdict
+from integration.chaos.run import LONGEST_STALL, Verdict
 from integration.support.chart import Line, Panel, draw
 
 __all__ = ["draw_lag", "table"]
@@ -146,7 +146,7 @@ def _times(verdict: Verdict) -> Iterator[str]:
             f"most behind {max((lag for _, lag in history.lag(query)), default=0.0):.1f} s"
         )
     drained = "never" if verdict.drained is None else f"{verdict.drained:.1f} s after the last fault"
-    yield f"drained {drained} (at most {DRAINED_WITHIN:.0f} s); {verdict.drivers} drivers"
+    yield f"drained {drained}, with no stall of {LONGEST_STALL:.0f} s allowed; {verdict.drivers} drivers"
 
 
 def _outcome(verdict: Verdict) -> Iterator[str]:

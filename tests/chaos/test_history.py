@@ -66,6 +66,15 @@ def test_the_longest_stall_is_time_without_a_commit_while_records_wait() -> None
     assert history.longest_stall("lake") == (0, 0)
 
 
+def test_a_stall_that_lasts() -> None:
+    """Since the last commit, the last moment without work, or the beginning that is given."""
+    samples = [sample(0, waiting=5, committed=1), *(sample(at, waiting=5, committed=2) for at in (5, 7, 12))]
+    assert History(samples=samples).stalled("copy", since=0) == 7
+    assert History(samples=samples).stalled("copy", since=6) == 5
+    assert History(samples=[*samples, sample(13, committed=2)]).stalled("copy", since=0) == 0
+    assert History(samples=samples).stalled("lake", since=0) == 0
+
+
 def test_lag_is_how_long_ago_the_oldest_record_that_waits_was_put() -> None:
     history = History(
         samples=[sample(0, 0), sample(1, 10, 10), sample(2, 20, 20), sample(3, 30, 25), sample(4, 30)]
