@@ -27,7 +27,8 @@ BASE = ("sluice.errors", "sluice.instants", "sluice.options", "sluice.retry")
 FANOUT = "sluice.kinesis.fanout"
 # What the three sides of fan-out say to each other. None of them imports another side.
 SHARED_BY_SIDES = tuple(
-    f"{FANOUT}.{name}" for name in ("assignment", "channel", "coverage", "launch", "link", "protocol")
+    f"{FANOUT}.{name}"
+    for name in ("assignment", "channel", "coverage", "handshake", "launch", "link", "protocol")
 )
 SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
 # What all of Kinesis stands on, in the planning process, in agents and in tasks.

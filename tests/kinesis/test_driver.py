@@ -22,7 +22,7 @@ STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks"
 ARN, OTHER_ARN = f"{STREAM_ARN}/consumer/app:1", f"{STREAM_ARN}/consumer/app:2"
 SPLIT = SplitId("clicks", "shardId-000000000000")
 RANGES = [SplitRange(SPLIT, HORIZON, Closed())]
-AGENT = Address("127.0.0.1", 7, b"secret")
+AGENT = Address("127.0.0.1", 7, b"secret", b"start")
 
 
 class FakeAgentClient:

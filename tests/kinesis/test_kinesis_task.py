@@ -17,7 +17,7 @@ from sluice.source.splits import SplitId
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks/consumer/app:1"
 SPLIT = SplitId("clicks", "shardId-000000000000")
-AGENT = Address("127.0.0.1", 7, b"secret")
+AGENT = Address("127.0.0.1", 7, b"secret", b"start")
 
 
 @pytest.mark.parametrize(

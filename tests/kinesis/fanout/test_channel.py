@@ -1,17 +1,22 @@
-"""Frames arrive whole, and only a peer that knows the secret gets any."""
+"""Frames arrive whole, and a connection opens only to the agent that is meant."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.channel import Address, Channel, accept_peer, connect
+from sluice.kinesis.fanout.channel import Address, Channel, connect, frame_of
+from sluice.kinesis.fanout.handshake import ServerHandshake
 
 SECRET = b"s" * 32
+START = b"start" * 3
+PATIENT = 60.0
 
 
 @pytest.fixture
@@ -22,20 +27,50 @@ def pair() -> Iterator[tuple[Channel, Channel]]:
     right.close()
 
 
+class Agents:
+    """What listens at one port: for each connection the function that handles it, one after the other."""
+
+    def __init__(self, *handlers: Callable[[socket.socket], None]) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = Address("127.0.0.1", self._listener.getsockname()[1], SECRET, START)
+        self._handlers = handlers
+        self._kept: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for handler in self._handlers:
+            connection, _ = self._listener.accept()
+            self._kept.append(connection)
+            with contextlib.suppress(OSError):  # the other end is gone
+                handler(connection)
+
+    def close(self) -> None:
+        self._thread.join(PATIENT)
+        for each in (*self._kept, self._listener):
+            each.close()
+
+
 @pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server
+def listen() -> Iterator[Callable[..., Agents]]:
+    made: list[Agents] = []
+
+    def listen(*handlers: Callable[[socket.socket], None]) -> Agents:
+        made.append(Agents(*handlers))
+        return made[-1]
+
+    yield listen
+    for agents in made:
+        agents.close()
 
 
-def serve(listener: socket.socket, secret: bytes, accepted: list[Channel | None]) -> threading.Thread:
-    def run() -> None:
-        connection, _ = listener.accept()
-        accepted.append(accept_peer(connection, secret))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
+def serve(connection: socket.socket) -> None:
+    """An agent that sends one frame when the handshake is done."""
+    host, port = connection.getsockname()
+    handshake = ServerHandshake(SECRET, Address(host, port, SECRET, START).binding)
+    while handshake.missing:
+        connection.sendall(handshake.receive(connection.recv(handshake.missing)))
+    Channel(connection).send(b"hello")
 
 
 @pytest.mark.parametrize("size", [0, 1, 16 * 1024, 16 * 1024 + 1, 3_000_000])
@@ -56,6 +91,26 @@ def test_frames_follow_one_another(pair: tuple[Channel, Channel]) -> None:
         pair[0].send(str(number).encode())
 
     assert [bytes(pair[1].receive()) for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_frame_may_be_sent_without_waiting_for_the_other_end(pair: tuple[Channel, Channel]) -> None:
+    """As much as it takes goes out, and the rest when it takes more."""
+    frame = frame_of(bytes(3_000_000))
+    sent = pair[0].send_some(frame)
+
+    assert 0 < sent < len(frame)
+    assert pair[0].send_some(frame[sent:]) == 0
+
+    def send_rest() -> None:
+        done = sent
+        while done < len(frame):
+            pair[0].wait_until_writable(PATIENT)
+            done += pair[0].send_some(frame[done:])
+
+    sender = threading.Thread(target=send_rest)
+    sender.start()
+    assert len(pair[1].receive()) == 3_000_000
+    sender.join()
 
 
 def test_a_connection_that_the_other_end_closes_raises_eof_error(pair: tuple[Channel, Channel]) -> None:
@@ -80,74 +135,85 @@ def test_a_frame_that_is_cut_short_raises_eof_error() -> None:
 
 
 def test_a_frame_that_is_too_long_is_refused_before_it_is_read(pair: tuple[Channel, Channel]) -> None:
-    """A stranger can't make this process fill its memory."""
+    """The other end can't make this process fill its memory."""
     pair[0].send(b"x" * 300)
 
     with pytest.raises(ServiceError, match="300 bytes where at most 256"):
         pair[1].receive(at_most=256)
 
 
-def test_a_peer_that_knows_the_secret_is_let_in(listener: socket.socket) -> None:
-    """Both ends then exchange frames."""
-    accepted: list[Channel | None] = []
-    thread = serve(listener, SECRET, accepted)
+def test_no_frame_is_longer_than_an_event_may_be(pair: tuple[Channel, Channel]) -> None:
+    """Also where nothing else is said."""
+    pair[0].send_some(b"\xff\xff\xff\xff")
 
-    channel = connect(Address("127.0.0.1", listener.getsockname()[1], SECRET), timeout=60)
-    thread.join()
+    with pytest.raises(ServiceError, match="4294967295 bytes"):
+        pair[1].receive()
 
-    assert accepted[0] is not None
-    accepted[0].send(b"hello")
+
+def test_a_connection_opens_to_the_agent_that_is_meant(listen: Callable[..., Agents]) -> None:
+    """Both ends then exchange frames, and know each other's addresses."""
+    channel = connect(listen(serve).address, timeout=PATIENT)
+
+    assert bytes(channel.receive()) == b"hello"
+    assert (channel.local_host, channel.remote_host) == ("127.0.0.1", "127.0.0.1")
+    channel.close()
+    assert channel.remote_host is None
+
+
+def test_a_task_notices_that_another_program_listens(listen: Callable[..., Agents]) -> None:
+    """The error does not show the secret."""
+    agents = listen(lambda connection: connection.sendall(b"n" * 64))
+
+    with pytest.raises(ServiceError, match="not the agent of this query") as caught:
+        connect(agents.address, timeout=PATIENT)
+
+    assert "sss" not in str(caught.value)
+
+
+def test_an_agent_that_closes_a_connection_early_is_asked_again(listen: Callable[..., Agents]) -> None:
+    """It is flooded with connections, and closes the oldest of those it does not know yet."""
+
+    def close_early(connection: socket.socket) -> None:
+        connection.close()
+
+    channel = connect(listen(close_early, close_early, serve).address, timeout=PATIENT)
     assert bytes(channel.receive()) == b"hello"
     channel.close()
-    accepted[0].close()
+
+    with pytest.raises((EOFError, OSError)):
+        connect(listen(close_early, close_early, close_early).address, timeout=PATIENT)
 
 
-def test_a_peer_that_does_not_know_the_secret_gets_nothing(listener: socket.socket) -> None:
-    """Neither end goes on, and the error does not show the secret that was tried."""
-    accepted: list[Channel | None] = []
-    thread = serve(listener, SECRET, accepted)
+def test_a_handshake_that_trickles_is_given_up(listen: Callable[..., Agents]) -> None:
+    """The seconds are for all of it, not for each byte."""
+    now = [0.0]
 
-    with pytest.raises((ServiceError, EOFError, OSError)) as caught:
-        connect(Address("127.0.0.1", listener.getsockname()[1], b"w" * 32), timeout=60)
-    thread.join()
+    def trickle(connection: socket.socket) -> None:
+        for _ in range(60):
+            now[0] += 1.0
+            connection.send(b"n")
 
-    assert accepted == [None]
-    assert "www" not in str(caught.value)
-
-
-def test_a_task_notices_that_another_program_listens(listener: socket.socket) -> None:
-    """The agent of another query may have got the port."""
-
-    def impostor() -> None:
-        connection, _ = listener.accept()
-        channel = Channel(connection)
-        channel.send(b"c" * 32)
-        channel.receive()
-        channel.send(b"not what the secret makes of the challenge")
-        channel.close()
-
-    thread = threading.Thread(target=impostor)
-    thread.start()
-
-    with pytest.raises(ServiceError, match="not the agent of this query"):
-        connect(Address("127.0.0.1", listener.getsockname()[1], SECRET), timeout=60)
-    thread.join()
-
-
-def test_an_answer_is_good_for_one_challenge_and_one_end() -> None:
-    """An answer that was overheard, or is sent back to its sender, proves nothing."""
-    from sluice.kinesis.fanout.channel import _answer  # noqa: PLC0415 - the heart of the handshake
-
-    answers = {
-        _answer(SECRET, role, nonce) for role in (b"client", b"server") for nonce in (b"a" * 32, b"b" * 32)
-    }
-
-    assert len(answers) == 4
+    with pytest.raises(TimeoutError):
+        connect(listen(trickle).address, timeout=PATIENT, clock=lambda: now[0])
 
 
 def test_an_address_does_not_show_its_secret() -> None:
     """Addresses are in partitions, whose text may come into logs."""
-    address = Address("10.0.0.1", 4000, b"topsecret")
+    address = Address("10.0.0.1", 4000, b"topsecret", b"start")
 
     assert "topsecret" not in repr(address)
     assert str(address) == "10.0.0.1:4000"
+    assert str(Address("2001:db8::1", 4000, b"topsecret", b"start")) == "[2001:db8::1]:4000"
+
+
+def test_an_idle_connection_has_nothing_to_receive(pair: tuple[Channel, Channel]) -> None:
+    """One that the other end has closed, or that has bytes of an answer left, is not idle."""
+    assert pair[0].is_idle()
+    pair[1].send(b"late")
+    assert not pair[0].is_idle()
+    pair[0].receive()
+    pair[1].close()
+    end = time.monotonic() + PATIENT
+    while pair[0].is_idle() and time.monotonic() < end:
+        pass
+    assert not pair[0].is_idle()

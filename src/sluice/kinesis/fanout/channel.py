@@ -1,47 +1,61 @@
-"""Frames over sockets between planner, agents and tasks, and the handshake that proves a shared secret.
+"""Frames over sockets between planner, agents and tasks.
 
-A frame is its length in four bytes, and that many bytes. Before the first frame each end answers a random
-challenge of the other with an HMAC of the challenge. An end that does not know the query's secret gets no
-byte of a stream, and a task finds out when another program listens at the agent's port.
+A frame is its length in four bytes, and that many bytes. Over TCP a handshake comes before the first frame
+(see `handshake`). An end that does not know the query's secret gets no byte of a stream, and a task finds out
+when another program listens at the agent's port. Frames are neither encrypted nor signed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import os
 import select
 import socket
 import struct
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from sluice.errors import ServiceError
+from sluice.kinesis.fanout.handshake import ANSWER_BYTES, ClientHandshake, HandshakeError
 
-__all__ = ["Address", "Channel", "accept_peer", "connect", "frame_of"]
+__all__ = ["Address", "Channel", "connect", "frame_of"]
 
 _LENGTH: Final = struct.Struct(">I")
-_NONCE_BYTES: Final = 32
-_DIGEST: Final = "sha256"
-_LONGEST_HANDSHAKE_FRAME: Final = 256
-_HANDSHAKE_TIMEOUT: Final = 5.0
-"""Seconds for each frame of the handshake."""
+_LONGEST_FRAME: Final = 32 * 1024 * 1024
+"""Bytes. The longest event of a subscription has 24 MiB at most, and other messages are short."""
 _SENT_AT_ONCE: Final = 16 * 1024
 """Bytes up to which the parts of a frame are joined: one call of the system instead of one for each part."""
+_HANDSHAKE_TIMEOUT: Final = 5.0
+"""Seconds from the attempt to connect to the end of the handshake."""
+_ATTEMPTS: Final = 3
+"""An agent that is flooded with connections may close one whose handshake has not come yet."""
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """The system notices within a minute that the other end's host is gone, where nothing else does."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where an agent listens, and the secret that it asks for. Plain data that Spark may pickle."""
+    """Where an agent listens, and how to prove to it that one may ask. Plain data that Spark may pickle.
+
+    Attributes:
+        host: as tasks are told it.
+        secret: of the query; all its agents have the same.
+        start: random bytes of this agent's start. Another agent at the same port has others.
+    """
 
     host: str
     port: int
     secret: bytes = field(repr=False)
+    start: bytes = field(repr=False)
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def binding(self) -> bytes:
+        """What a handshake with this agent is bound to."""
+        return b"%d:%b%b" % (len(self.start), self.start, str(self).encode())
 
 
 class Channel:
@@ -54,12 +68,30 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        if connection.family != socket.AF_UNIX:
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _KEEPALIVE:
                 if (option := getattr(socket, name, None)) is not None:
                     connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    @property
+    def local_host(self) -> str:
+        """This end's address."""
+        return str(self._socket.getsockname()[0])
+
+    @property
+    def remote_host(self) -> str | None:
+        """The other end's address as this end sees it; None within a host, or where it is gone."""
+        try:
+            name = self._socket.getpeername()
+        except OSError:
+            return None
+        return str(name[0]) if isinstance(name, tuple) else None
+
+    def fileno(self) -> int:
+        """The file descriptor, for selectors; -1 after `close`."""
+        return self._socket.fileno()
 
     def send(self, *parts: bytes | memoryview) -> None:
         """Sends the parts as one frame."""
@@ -99,7 +131,7 @@ class Channel:
         if option is not None and self._socket.family in (socket.AF_INET, socket.AF_INET6):
             self._socket.setsockopt(socket.IPPROTO_TCP, option, round(seconds * 1000))
 
-    def receive(self, *, at_most: int = 2**31) -> memoryview:
+    def receive(self, *, at_most: int = _LONGEST_FRAME) -> memoryview:
         """Blocks until the next frame is there.
 
         Args:
@@ -108,10 +140,10 @@ class Channel:
         Raises:
             ServiceError: the frame is longer.
         """
-        (length,) = _LENGTH.unpack(self._receive_exactly(_LENGTH.size))
+        (length,) = _LENGTH.unpack(_receive_exactly(self._socket, _LENGTH.size))
         if length > at_most:
             raise ServiceError(f"a frame of {length} bytes where at most {at_most} are expected")
-        return self._receive_exactly(length)
+        return _receive_exactly(self._socket, length)
 
     def set_timeout(self, seconds: float | None) -> None:
         """Sets how long a call may block; None for as long as it takes."""
@@ -129,73 +161,75 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _receive_exactly(self, length: int) -> memoryview:
-        buffer = memoryview(bytearray(length))
-        done = 0
-        while done < length:
-            count = self._socket.recv_into(buffer[done:])
-            if not count:
-                raise EOFError("the other end has closed the connection")
-            done += count
-        return buffer
-
 
 def frame_of(message: bytes) -> bytes:
     """The message as a frame."""
     return _LENGTH.pack(len(message)) + message
 
 
-def connect(address: Address, *, timeout: float) -> Channel:
+def connect(
+    address: Address,
+    *,
+    timeout: float,
+    source: str | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Channel:
     """Connects to an agent.
 
     Args:
-        timeout: seconds, for connecting and for every send and receive after that.
+        timeout: seconds, for connecting with the handshake (5 at most), and for every send and receive after
+            that.
+        source: this host's address to connect from; None for the one that the system chooses.
+        clock: monotonic seconds.
 
     Raises:
         OSError, EOFError: nothing listens at the address, or it closes the connection.
-        ServiceError: what listens there does not know the secret.
+        ServiceError: what listens there is not this agent.
     """
-    connection = socket.create_connection((address.host, address.port), timeout)
+    deadline = clock() + min(timeout, _HANDSHAKE_TIMEOUT)
+
+    def left() -> float:
+        if (seconds := deadline - clock()) <= 0:
+            raise TimeoutError("timed out")
+        return seconds
+
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
+            return _connect_once(address, timeout, source, left)
+    return _connect_once(address, timeout, source, left)
+
+
+def _connect_once(address: Address, timeout: float, source: str | None, left: Callable[[], float]) -> Channel:
+    """Args: left: gives the seconds that it may still take, and raises TimeoutError where there are none."""
+    bound = None if source is None else (source, 0)
+    connection = socket.create_connection((address.host, address.port), left(), bound)
     channel = Channel(connection)
     try:
-        channel.set_timeout(min(timeout, _HANDSHAKE_TIMEOUT))
-        _authenticate(channel, address)
+        handshake = ClientHandshake(address.secret, address.binding)
+        connection.sendall(handshake.hello())
+        answer = _receive_exactly(connection, ANSWER_BYTES, left)
+        connection.sendall(handshake.prove(bytes(answer)))
         channel.set_timeout(timeout)
+    except HandshakeError:
+        channel.close()
+        raise ServiceError(f"what listens at {address} is not the agent of this query") from None
     except BaseException:
         channel.close()
         raise
     return channel
 
 
-def accept_peer(connection: socket.socket, secret: bytes) -> Channel | None:
-    """Checks that what has connected knows the secret. Otherwise closes the connection and returns None."""
-    channel = Channel(connection)
-    try:
-        channel.set_timeout(_HANDSHAKE_TIMEOUT)
-        challenge = os.urandom(_NONCE_BYTES)
-        channel.send(challenge)
-        proof = bytes(channel.receive(at_most=_LONGEST_HANDSHAKE_FRAME))
-        answer, nonce = proof[:-_NONCE_BYTES], proof[-_NONCE_BYTES:]
-        if hmac.compare_digest(answer, _answer(secret, b"client", challenge)):
-            channel.send(_answer(secret, b"server", nonce))
-            channel.set_timeout(None)
-            return channel
-    except (OSError, EOFError, ServiceError):
-        pass  # a port scanner, or a task that was killed
-    channel.close()
-    return None
-
-
-def _authenticate(channel: Channel, address: Address) -> None:
-    """The connecting end's half of the handshake; `accept_peer` is the other."""
-    challenge = channel.receive(at_most=_LONGEST_HANDSHAKE_FRAME)
-    nonce = os.urandom(_NONCE_BYTES)
-    channel.send(_answer(address.secret, b"client", challenge), nonce)
-    answer = channel.receive(at_most=_LONGEST_HANDSHAKE_FRAME)
-    if not hmac.compare_digest(answer, _answer(address.secret, b"server", nonce)):
-        raise ServiceError(f"what listens at {address} is not the agent of this query")
-
-
-def _answer(secret: bytes, role: bytes, challenge: bytes | memoryview) -> bytes:
-    """What proves the secret. `role` keeps an answer from being sent back as the other end's."""
-    return hmac.digest(secret, role + challenge, _DIGEST)
+def _receive_exactly(
+    connection: socket.socket, length: int, left: Callable[[], float] | None = None
+) -> memoryview:
+    """Args: left: gives the seconds that all of it may take; None: the socket's timeout, for each part."""
+    buffer = memoryview(bytearray(length))
+    done = 0
+    while done < length:
+        if left is not None:
+            connection.settimeout(left())
+        count = connection.recv_into(buffer[done:])
+        if not count:
+            raise EOFError("the other end has closed the connection")
+        done += count
+    return buffer

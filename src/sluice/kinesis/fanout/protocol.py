@@ -92,21 +92,27 @@ class ConsumersChanged(msgspec.Struct, tag=True, frozen=True):
 
 
 class Listening(msgspec.Struct, tag=True, frozen=True):
-    """Agent to planner: where tasks, and agents on worker hosts, may connect."""
+    """Agent to planner: where tasks, and agents on worker hosts, may connect.
+
+    Attributes:
+        start: random bytes of this start of the agent, see `Address`.
+    """
 
     host: str
     port: int
+    start: bytes
 
 
 class JoinHub(msgspec.Struct, tag=True, frozen=True):
     """Agent on a worker host to the agent beside the driver: shards may be assigned to it.
 
     Attributes:
-        host, port: where tasks may connect to it.
+        host, port, start: where tasks may connect to it, see `Address`.
     """
 
     host: str
     port: int
+    start: bytes
 
 
 class WorkerHosts(msgspec.Struct, tag=True, frozen=True):
@@ -121,14 +127,14 @@ class EventReceived(msgspec.Struct, tag=True, frozen=True):
     Attributes:
         first: sequence number of the subscription's first record; None before it came.
         progress: the cut points of this event alone.
-        server: host and port where tasks get the records.
+        server: host, port and start of the agent that has the records, see `Address`.
     """
 
     split: SplitId
     generation: int
     first: str | None
     progress: SubscriptionProgress
-    server: tuple[str, int]
+    server: tuple[str, int, bytes]
 
 
 class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):

@@ -51,7 +51,7 @@ class Worker:
         self.thread.start()
 
     def _serve(self, workers: WorkerAgents, host: str) -> None:
-        workers.join(self._theirs, JoinHub(host, 4000))
+        workers.join(self._theirs, JoinHub(host, 4000, b"start"))
         self._theirs.close()
 
     def received(self) -> ToAgent:
@@ -201,7 +201,7 @@ def test_messages_pass_between_the_planner_and_the_shards_agent(hub: Hub) -> Non
     hub.workers.subscribe(Subscribe(SPLITS[0], 3, START))
     worker.received()
     stale, fresh = (
-        EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), ("a", 1))
+        EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), ("a", 1, b"start"))
         for generation in (2, 3)
     )
     worker.send(stale)

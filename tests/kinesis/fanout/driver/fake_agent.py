@@ -128,7 +128,7 @@ class Planning:
     def listening(self, consumers: ConsumersChanged = NONE_REGISTERED) -> FakeAgent:
         """An agent that has said where it listens."""
         agent = self.started(consumers)
-        agent.send(Listening("127.0.0.1", 1))
+        agent.send(Listening("127.0.0.1", 1, b"start"))
         self.until(lambda: self.client.hub)
         return agent
 
@@ -161,7 +161,7 @@ def event(
     generation: int, *cut_points: CutPoint, first: str | None = None, behind: int = 0, ended: bool = False
 ) -> EventReceived:
     progress = SubscriptionProgress(cut_points, behind, ended, 7 if behind == 0 else None)
-    return EventReceived(SPLIT, generation, first, progress, ("10.0.0.7", 4000))
+    return EventReceived(SPLIT, generation, first, progress, ("10.0.0.7", 4000, b"start"))
 
 
 def cut_point(number: int, count: int = 1) -> CutPoint:

@@ -50,7 +50,7 @@ class Query:
         progress = SubscriptionProgress(points, 0, caught_up_at=self.log.now)
         version = self.version
         first = points[0].number if points else None
-        self.agent.send(EventReceived(S0, self.generation, first, progress, ("127.0.0.1", 1)))
+        self.agent.send(EventReceived(S0, self.generation, first, progress, ("127.0.0.1", 1, b"start")))
         self.planning.until(lambda: self.version != version)
 
     @property

@@ -10,8 +10,8 @@ import pytest
 from sluice.kinesis.fanout.channel import Address, Channel
 from sluice.kinesis.fanout.task.connection_pool import ConnectionPool
 
-AGENT = Address("127.0.0.1", 4000, b"k")
-SUCCESSOR = Address("127.0.0.1", 4001, b"k")
+AGENT = Address("127.0.0.1", 4000, b"k", b"start")
+SUCCESSOR = Address("127.0.0.1", 4001, b"k", b"start")
 
 
 class Network:
@@ -96,3 +96,25 @@ def test_no_more_idle_connections_are_kept_than_the_limit(network: Network) -> N
         pool.release(AGENT, channel)
 
     assert list(map(is_closed, network.ends)) == [False, True]
+
+
+def test_a_new_connection_may_be_asked_for(network: Network) -> None:
+    """Where the idle one turned out to be closed."""
+    pool = ConnectionPool(network.open)
+    first = pool.acquire(AGENT, timeout=3.0)
+    pool.release(AGENT, first)
+
+    assert pool.acquire(AGENT, timeout=3.0, is_new=True) is not first
+    assert pool.acquire(AGENT, timeout=3.0) is first
+
+
+def test_connections_that_have_aged_out_take_no_place_of_others(network: Network) -> None:
+    """The agent has closed them, and what comes back is good."""
+    pool = ConnectionPool(network.open, limit=1)
+    old, good = (pool.acquire(AGENT, timeout=3.0) for _ in range(2))
+    pool.release(AGENT, old)
+    network.ends[0].shutdown(socket.SHUT_WR)
+
+    pool.release(AGENT, good)
+
+    assert pool.acquire(AGENT, timeout=3.0) is good

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -52,7 +54,7 @@ class Agent:
         self.stands_still: threading.Event | None = None
         self.requests: list[ReadRange] = []
         self.server = RangeServer("127.0.0.1", SECRET, self.read)
-        self.address = Address("127.0.0.1", self.server.port, SECRET)
+        self.address = self.server.address
 
     def read(self, request: ReadRange) -> Iterator[bytes]:
         self.requests.append(request)
@@ -156,6 +158,60 @@ def test_a_connection_with_an_unread_answer_is_not_used_again() -> None:
         assert len(counting.opened) == 2
 
 
+class Aged:
+    """A pool whose first connections the agent closes just when they are handed out, idle for too long."""
+
+    def __init__(self, aged: int) -> None:
+        self._aged = aged
+        self.opened = 0
+        self.pool = ConnectionPool(self._open, limit=0)
+
+    def _open(self, address: Address, timeout: float) -> Channel:
+        self.opened += 1
+        if self.opened > self._aged:
+            return connect(address, timeout=timeout)
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return Channel(ours)
+
+
+def test_a_connection_that_has_aged_out_is_replaced() -> None:
+    """The user learns nothing of it."""
+    aged = Aged(1)
+    with closing(Agent(payload(5, 9))) as agent, closing(publisher(agent, WANTED, aged.pool)) as got:
+        assert numbers(got.next_page()) == ["5", "9"]
+
+    assert aged.opened == 2
+    assert len(agent.requests) == 1
+
+
+def test_an_agent_that_closes_every_connection_is_not_asked_for_ever() -> None:
+    """Once more is enough: what it closes now was not idle."""
+    aged = Aged(5)
+    with closing(Agent(payload(5, 9))) as agent, pytest.raises(ServiceError) as caught:
+        publisher(agent, WANTED, aged.pool).next_page()
+
+    assert caught.value.retryable
+    assert aged.opened == 2
+
+
+def test_a_connection_that_closes_behind_an_event_is_an_error() -> None:
+    """The task has a part of the range, and reads the rest elsewhere."""
+
+    def end(_request: ReadRange) -> Iterator[bytes]:
+        yield payload(5)
+        raise KeyError("the agent is in trouble")
+
+    with closing(Agent()) as agent, closing(Counting()) as counting:
+        agent.server._read = end
+        with closing(publisher(agent, WANTED, counting.pool)) as got:
+            assert numbers(got.next_page()) == ["5"]
+            with pytest.raises(ServiceError, match="has closed the connection"):
+                got.next_page()
+
+        assert len(counting.opened) == 1
+
+
 def test_an_unavailable_range_raises_the_agents_reason() -> None:
     """Pages before that stay good; the task reads on elsewhere."""
     with closing(Agent(payload(5), unavailable="it was trimmed")) as agent, closing(publisher(agent)) as got:
@@ -201,7 +257,7 @@ def test_a_task_waits_for_a_silent_agent_once(monkeypatch: pytest.MonkeyPatch) -
 def test_an_agent_of_another_query_serves_nothing() -> None:
     """It may have got the port of this query's agent."""
     with closing(Agent(payload(5))) as agent:
-        stranger = Address("127.0.0.1", agent.server.port, b"z" * 32)
+        stranger = replace(agent.address, secret=b"z" * 32)
         with pytest.raises(ServiceError):
             AgentRecordPublisher(stranger, WANTED, WANTED.start, max_wait=60.0)
         assert agent.requests == []

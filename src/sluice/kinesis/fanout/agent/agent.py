@@ -17,6 +17,7 @@ set-up from the link, or without arguments, which reads its set-up from standard
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
 import socket
@@ -59,6 +60,7 @@ _log = logging.getLogger(__name__)
 _CUT_POINTS_WITH_LIMITS: Final = 1_000
 """Cut points made of an event where limits may cut it."""
 _CONNECT_TIMEOUT: Final = 10.0
+_MOST_DESCRIPTORS: Final = 65_536
 
 
 class Agent:
@@ -66,6 +68,9 @@ class Agent:
 
     Args:
         assigns_to_workers: it has no subscriptions itself, but assigns shards to agents on worker hosts.
+
+    Attributes:
+        place: host, port and start of its server, see `Address`.
     """
 
     def __init__(self, setup: AgentSetup, link: Link, *, assigns_to_workers: bool) -> None:
@@ -75,6 +80,8 @@ class Agent:
         workers = WorkerAgents(self.report) if assigns_to_workers else None
         join = None if workers is None else workers.join
         self.server = RangeServer(setup.host, setup.secret, self._read, join)
+        address = self.server.address
+        self.place = address.host, address.port, address.start
         self._shards = workers or self._subscription_manager(setup)
 
     def _subscription_manager(self, setup: AgentSetup) -> SubscriptionManager:
@@ -82,7 +89,7 @@ class Agent:
         settings = ManagerSettings(
             buffer_bytes=setup.fan_out.buffer_bytes,
             cut_points=1 if setup.config.limits.is_none else _CUT_POINTS_WITH_LIMITS,
-            server=(self.server.host, self.server.port),
+            server=self.place,
         )
         return SubscriptionManager(
             self._open_source,
@@ -155,10 +162,22 @@ def main(arguments: list[str]) -> None:
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("sluice").setLevel(logging.INFO)
+    _allow_many_descriptors()
     if arguments:
         _run_beside_driver(*map(int, arguments))
     else:
         _run_on_worker()
+
+
+def _allow_many_descriptors() -> None:
+    """Each subscription takes one, and each connection of a task. The usual limit of 1,024 may be raised."""
+    import resource  # noqa: PLC0415 - Windows has none
+
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _MOST_DESCRIPTORS)
+    if limit != resource.RLIM_INFINITY and limit < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
@@ -169,7 +188,7 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
     link = Link(channel)
     link.start(lambda: link.close() if termination.is_due else None)
     agent = Agent(setup, link, assigns_to_workers=setup.fan_out.agent == "workers")
-    agent.report(Listening(agent.server.host, agent.server.port))
+    agent.report(Listening(*agent.place))
     agent.serve()
     if termination.wait_for_reason():
         agent.deregister()
@@ -189,7 +208,7 @@ def _run_on_worker() -> None:
         return
     link = Link(channel)
     agent = Agent(setup, link, assigns_to_workers=False)
-    agent.report(JoinHub(agent.server.host, agent.server.port))
+    agent.report(JoinHub(*agent.place))
 
     def end_without_hub() -> None:
         if link.unanswered >= GIVEN_UP_AFTER:

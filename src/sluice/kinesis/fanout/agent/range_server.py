@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
+import msgspec
+
+from sluice.errors import ServiceError
+from sluice.kinesis.fanout.agent.acceptor import Acceptor, RareWarning
+from sluice.kinesis.fanout.agent.answer_threads import AnswerThreads
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
-from sluice.kinesis.fanout.channel import Channel, accept_peer
+from sluice.kinesis.fanout.channel import Address, Channel
 from sluice.kinesis.fanout.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, decode_first_frame
 
 __all__ = ["RangeServer"]
@@ -18,18 +23,29 @@ __all__ = ["RangeServer"]
 _log = logging.getLogger(__name__)
 
 _LONGEST_REQUEST: Final = 64 * 1024
+_REQUEST_TIMEOUT: Final = 5.0
+"""Seconds without a byte in the middle of a request."""
+_MOST_ANSWERS: Final = 256
+"""Ranges that are served side by side. A task waits for its turn beyond that; most ranges take a moment."""
 _BACKLOG: Final = 512
+_START_BYTES: Final = 16
 
 
 class RangeServer:
-    """Listens at a free port, and serves each connection in a thread of its own.
+    """Listens at a free port, and answers one request after the other on each connection.
+
+    Connections that wait for a request are the acceptor's; a request gets a thread for as long as its answer
+    takes.
 
     Args:
-        host: the address to listen on.
+        host: the address to listen on, as tasks are told it.
         secret: a connection that does not prove that it knows it is closed.
         read: gives the events of a range; raises RangeUnavailable.
         join: takes the connection of an agent on a worker host, and returns when that agent is gone. None
             where no agent may join.
+
+    Attributes:
+        address: where tasks connect.
     """
 
     def __init__(
@@ -39,53 +55,80 @@ class RangeServer:
         read: Callable[[ReadRange], Iterator[bytes | memoryview]],
         join: Callable[[Channel, JoinHub], None] | None = None,
     ) -> None:
-        self._secret = secret
         self._read = read
         self._join = join
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
-        self.host = host
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, name="sluice-accept", daemon=True).start()
+        listener = _listen(host)
+        self.address = Address(host, listener.getsockname()[1], secret, os.urandom(_START_BYTES))
+        self._threads = AnswerThreads(self._handle_request, _MOST_ANSWERS)
+        self._no_thread = RareWarning()
+        self._acceptor = Acceptor(listener, self.address, self._submit)
+        self._acceptor.start()
 
     def close(self) -> None:
-        """Accepts no more connections. Those that are open are served on."""
-        # Without a shutdown the port stays open until the thread in `accept` returns.
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        """Accepts no more connections, and no more requests. Those that were accepted are answered."""
+        self._acceptor.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return  # `close` was called
-            threading.Thread(target=self._serve, args=(connection,), name="sluice-serve", daemon=True).start()
+    def _submit(self, channel: Channel) -> None:
+        if not self._threads.submit(channel):
+            channel.close()
+            self._no_thread.log(
+                "port %d: no thread to serve a range; its task polls, and the next one may be served",
+                self.address.port,
+            )
 
-    def _serve(self, connection: socket.socket) -> None:
-        channel = accept_peer(connection, self._secret)
-        if channel is None:
-            _log.warning("port %d: closed a connection that did not prove the query's secret", self.port)
-            return
+    def _handle_request(self, channel: Channel) -> None:
         try:
-            while True:
-                request = decode_first_frame(channel.receive(at_most=_LONGEST_REQUEST))
-                if isinstance(request, ReadRange):
-                    self._answer(channel, request)
-                elif self._join is not None:
-                    self._join(channel, request)
-                    return
+            channel.set_timeout(_REQUEST_TIMEOUT)
+            request = decode_first_frame(channel.receive(at_most=_LONGEST_REQUEST))
+            channel.set_timeout(None)
+            if isinstance(request, ReadRange):
+                self._answer(channel, request)
+                self._acceptor.watch(channel)
+                return
+            if self._join is not None:
+                threading.Thread(
+                    target=self._serve_agent,
+                    args=(self._join, channel, request),
+                    name="sluice-hub",
+                    daemon=True,
+                ).start()
+                return
         except (EOFError, OSError):
             pass  # the task has all it asked for, or is gone
+        except (ServiceError, msgspec.MsgspecError, RuntimeError) as error:
+            _log.warning(
+                "port %d: closed a connection, as a request can't be served: %s", self.address.port, error
+            )
+        except Exception:  # noqa: BLE001 - the thread goes on with the next request
+            _log.exception("port %d: closed a connection, as a request can't be served", self.address.port)
+        channel.close()
+
+    def _serve_agent(
+        self, join: Callable[[Channel, JoinHub], None], channel: Channel, request: JoinHub
+    ) -> None:
+        try:
+            join(channel, request)
         finally:
             channel.close()
 
     def _answer(self, channel: Channel, request: ReadRange) -> None:
+        events: Iterator[bytes | memoryview] = iter(())
         try:
-            for payload in self._read(request):
+            events = self._read(request)
+            for payload in events:
                 channel.send(EVENT, payload)
         except RangeUnavailable as reason:
             channel.send(UNAVAILABLE, str(reason).encode())
-            return
-        channel.send(DONE)
+        else:
+            channel.send(DONE)
+        finally:
+            if isinstance(events, Generator):  # lets go of the event that was being sent
+                events.close()
+
+
+def _listen(host: str) -> socket.socket:
+    """Args: host: an address of this host, or a name of one."""
+    family, *_, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    listener = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+    listener.setblocking(False)
+    return listener

@@ -59,12 +59,12 @@ class ManagerSettings:
     Attributes:
         buffer_bytes: bytes that all buffers may hold together; each shard gets an equal share.
         cut_points: at most as many are made of an event. One is enough where batches have no limits.
-        server: host and port where tasks read.
+        server: host, port and start of the agent where tasks read, see `Address`.
     """
 
     buffer_bytes: int
     cut_points: int
-    server: tuple[str, int]
+    server: tuple[str, int, bytes]
 
 
 @dataclass(slots=True)

@@ -122,7 +122,8 @@ class AgentClient:
                 if shard is None or shard.ended is not None or (shard.is_silent and not shard.has_news):
                     continue
                 if shard.server is not None:
-                    found[split] = Address(*shard.server, self._secret)
+                    host, port, start = shard.server
+                    found[split] = Address(host, port, self._secret, start)
                 elif self._fan_out.agent == "driver":
                     found[split] = self._address
             return found
@@ -269,7 +270,7 @@ class AgentClient:
         with self._lock:
             match message:
                 case Listening():
-                    self._address = Address(message.host, message.port, self._secret)
+                    self._address = Address(message.host, message.port, self._secret, message.start)
                     self._supervisor.mark_listening()
                     self._listens.set()
                 case WorkerHosts():

@@ -100,8 +100,8 @@ class ShardSubscription:
     # --- what is known of it --------------------------------------------------------------------------
 
     @property
-    def server(self) -> tuple[str, int] | None:
-        """Host and port where tasks get its records; None before the first event."""
+    def server(self) -> tuple[str, int, bytes] | None:
+        """Host, port and start of the agent that has its records; None before the first event."""
         return None if self._last_event is None else self._last_event.server
 
     @property

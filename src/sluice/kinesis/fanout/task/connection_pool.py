@@ -33,17 +33,21 @@ class ConnectionPool:
         self._idle: dict[Address, list[Channel]] = {}
         self._lock = threading.Lock()
 
-    def acquire(self, address: Address, *, timeout: float) -> Channel:
+    def acquire(self, address: Address, *, timeout: float, is_new: bool = False) -> Channel:
         """An idle connection, or a new one.
+
+        Agents close connections that have been idle for a while. One may be closed just after it was handed
+        out here: its user asks for a new one then.
 
         Args:
             timeout: seconds; as in `connect`.
+            is_new: opens one in any case.
 
         Raises:
             OSError, EOFError, ServiceError: as `connect`.
         """
         with self._lock:
-            idle = self._idle.get(address, [])
+            idle = [] if is_new else self._idle.get(address, [])
             while idle:
                 channel = idle.pop()
                 if channel.is_idle():
@@ -56,6 +60,8 @@ class ConnectionPool:
     def release(self, address: Address, channel: Channel) -> None:
         """Takes back a connection on which no answer is outstanding; closes it if the pool is full."""
         with self._lock:
+            if len(self._idle.get(address, [])) >= self._limit:
+                self._close_broken()
             idle = self._idle.setdefault(address, [])
             if len(idle) < self._limit:
                 idle.append(channel)
@@ -63,7 +69,7 @@ class ConnectionPool:
         channel.close()
 
     def _close_broken(self) -> None:
-        """Closes connections to agents that have died, which `acquire` is not asked for any more."""
+        """Closes connections that agents have closed: those idle for too long, and those of dead agents."""
         for idle in self._idle.values():
             for channel in [each for each in idle if not each.is_idle()]:
                 idle.remove(channel)

@@ -10,6 +10,7 @@ from sluice.errors import ServiceError
 from sluice.kinesis.fanout.channel import Address, Channel
 from sluice.kinesis.fanout.coverage import exclusive_start
 from sluice.kinesis.fanout.protocol import DONE, EVENT, ReadRange, encode
+from sluice.kinesis.fanout.subscriptions.event_stream import MAX_PAYLOAD
 from sluice.kinesis.fanout.subscriptions.events import decode_page
 from sluice.kinesis.fanout.subscriptions.subscriber import Subscriber, open_subscriber
 from sluice.kinesis.fanout.task.connection_pool import ConnectionPool, shared_pool
@@ -27,6 +28,11 @@ _DONE_TIMEOUT: Final = 1.0
 """Seconds to wait for `DONE`, which an agent sends right behind a range's last event."""
 _UNREACHABLE_FOR: Final = 30.0
 """Seconds for which this process does not ask an agent again that it could not reach, or that hung."""
+
+_LONGEST_ANSWER: Final = MAX_PAYLOAD + 1
+"""Bytes of a frame: an event, and the byte that says so."""
+_CLOSED: Final = (EOFError, ConnectionResetError, BrokenPipeError)
+"""What a connection raises that the other end has closed."""
 
 _unreachable_until: dict[Address, float] = {}
 
@@ -70,22 +76,22 @@ class AgentRecordPublisher:
         after, end = exclusive_start(position), split_range.end
         self._end = end.sequence if isinstance(end, After) else None
         self._has_last_event = False  # nothing but `DONE` is left of the answer
-        request = ReadRange(
-            split=split_range.split,
-            start=iterator_start(position),
-            after=None if after is None else str(after),
-            end=end.number if isinstance(end, After) else None,
-            max_wait=max_wait,
+        self._timeout = max_wait + _HUNG_AFTER
+        self._request = encode(
+            ReadRange(
+                split=split_range.split,
+                start=iterator_start(position),
+                after=None if after is None else str(after),
+                end=end.number if isinstance(end, After) else None,
+                max_wait=max_wait,
+            )
         )
+        self._may_ask_again = True  # nothing has been received yet
         try:
-            self._channel = self._pool.acquire(address, timeout=_CONNECT_TIMEOUT)
-        except (OSError, EOFError) as error:
-            self._mark_unreachable()
-            raise self._error(error) from None
-        try:
-            self._channel.set_timeout(max_wait + _HUNG_AFTER)
-            self._channel.send(encode(request))
-        except (OSError, EOFError) as error:
+            self._ask()
+        except _CLOSED:
+            self._ask_again()
+        except OSError as error:
             self.close()
             raise self._error(error) from None
 
@@ -95,11 +101,17 @@ class AgentRecordPublisher:
         if channel is None:
             raise self._error("the publisher was closed")
         try:
-            frame = channel.receive()
-        except (OSError, EOFError) as error:
+            frame = channel.receive(at_most=_LONGEST_ANSWER)
+        except _CLOSED as error:
+            if not self._may_ask_again:
+                raise self._error(error) from None
+            self._ask_again()
+            return self.next_page()
+        except OSError as error:
             if isinstance(error, TimeoutError):
                 self._mark_unreachable()
             raise self._error(error) from None
+        self._may_ask_again = False
         kind, body = bytes(frame[:1]), frame[1:]
         if kind == EVENT:
             page = decode_page(body, target=self._target)
@@ -121,6 +133,26 @@ class AgentRecordPublisher:
         else:
             self._channel = None
             channel.close()
+
+    def _ask(self, *, is_again: bool = False) -> None:
+        try:
+            channel = self._pool.acquire(self._address, timeout=_CONNECT_TIMEOUT, is_new=is_again)
+        except (OSError, EOFError) as error:
+            self._mark_unreachable()
+            raise self._error(error) from None
+        self._channel = channel
+        channel.set_timeout(self._timeout)
+        channel.send(self._request)
+
+    def _ask_again(self) -> None:
+        """The agent has closed the connection before it answered, because it was idle for too long."""
+        self._may_ask_again = False
+        self.close()
+        try:
+            self._ask(is_again=True)
+        except (OSError, EOFError) as error:
+            self.close()
+            raise self._error(error) from None
 
     def _mark_unreachable(self) -> None:
         _unreachable_until[self._address] = time.monotonic() + _UNREACHABLE_FOR
