@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
+from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.agent.subscription_manager import ManagerSettings, SubscriptionManager
 from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
@@ -72,7 +72,7 @@ class Bench:
             retention=self._retention,
         )
 
-    def _open(self, split: SplitId, start: IteratorStart) -> FakeSource:
+    def _open(self, split: SplitId, start: IteratorStart, _buffer: ShardBuffer) -> FakeSource:
         self.starts.append(start)
         self.sources.setdefault(split, []).append(FakeSource(self.now))
         return self.sources[split][-1]

@@ -29,7 +29,7 @@ from sluice.errors import SluiceError
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import ConsumerRegistrar
 from sluice.kinesis.fanout.agent.range_server import RangeServer
-from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
+from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.agent.subscription_manager import ManagerSettings, SubscriptionManager
 from sluice.kinesis.fanout.agent.termination import Termination
 from sluice.kinesis.fanout.agent.worker_agents import WorkerAgents
@@ -147,8 +147,8 @@ class Agent:
             raise RangeUnavailable("the agent beside the driver has no subscriptions; those on workers have")
         return self._shards.read(request)
 
-    def _open_source(self, split: SplitId, start: IteratorStart) -> Subscriber:
-        return open_subscriber(self._config, lambda: self._consumers.arns[split.stream], split, start)
+    def _open_source(self, split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> Subscriber:
+        return open_subscriber(self._config, lambda: self._consumers.arns[split.stream], split, start, buffer)
 
 
 def main(arguments: list[str]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sluice.errors import ServiceError, SluiceError
+from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
@@ -28,9 +29,6 @@ from sluice.source.subscriptions import SubscriptionProgress
 __all__ = ["EventSource", "ManagerSettings", "SubscriptionManager"]
 
 _log = logging.getLogger(__name__)
-
-_SMALLEST_SHARE: Final = 2 * 2**20
-"""Bytes that a shard may buffer, however many shards there are."""
 
 _SAFE_PART: Final = 0.9
 """Further behind the tip than this part of the retention, records may expire before they are pushed."""
@@ -57,7 +55,7 @@ class ManagerSettings:
     """What bounds a manager, and what it tells the planner of itself.
 
     Attributes:
-        buffer_bytes: bytes that all buffers may hold together; each shard gets an equal share.
+        buffer_bytes: bytes that all buffers may hold together, see `BufferBudget`.
         cut_points: at most as many are made of an event. One is enough where batches have no limits.
         server: host, port and start of the agent where tasks read, see `Address`.
     """
@@ -101,7 +99,8 @@ class SubscriptionManager:
     `subscribe`, `acknowledge` and `unsubscribe` are called by one thread, `read` by any.
 
     Args:
-        open_source: subscribes to a shard; the first record is that of the start.
+        open_source: subscribes to a shard; the first record is that of the start. It waits for space in the
+            buffer before it receives an event.
         report: sends a message to the planner. Called from many threads.
         now: the service's time (microseconds).
         retention: for how long a stream keeps records (seconds). It is asked for only when a subscription
@@ -110,7 +109,7 @@ class SubscriptionManager:
 
     def __init__(
         self,
-        open_source: Callable[[SplitId, IteratorStart], EventSource],
+        open_source: Callable[[SplitId, IteratorStart, ShardBuffer], EventSource],
         report: Callable[[FromAgent], None],
         settings: ManagerSettings,
         *,
@@ -120,6 +119,7 @@ class SubscriptionManager:
         self._open_source = open_source
         self._report = report
         self._settings = settings
+        self._budget = BufferBudget(settings.buffer_bytes)
         self._now = now
         self._retention = retention
         self._subscriptions: dict[SplitId, _ShardSubscription] = {}
@@ -138,9 +138,9 @@ class SubscriptionManager:
     def subscribe(self, request: Subscribe) -> None:
         """Subscribes to a shard, in place of an earlier subscription to it."""
         self.unsubscribe(request.split, "the planner has subscribed to the shard anew")
-        subscription = _ShardSubscription(
-            request, self._open_source(request.split, request.start), ShardBuffer(request.start, self._share)
-        )
+        buffer = ShardBuffer(request.start, self._budget)
+        source = self._open_source(request.split, request.start, buffer)
+        subscription = _ShardSubscription(request, source, buffer)
         self._subscriptions[request.split] = subscription
         name = f"sluice-subscription-{request.split.shard}"
         threading.Thread(target=self._receive, args=(subscription,), name=name, daemon=True).start()
@@ -177,9 +177,6 @@ class SubscriptionManager:
         for split in list(self._subscriptions):
             self.unsubscribe(split, "the agent ends")
 
-    def _share(self) -> int:
-        return max(_SMALLEST_SHARE, self._settings.buffer_bytes // max(1, len(self._subscriptions)))
-
     def _receive(self, subscription: _ShardSubscription) -> None:
         """The thread of a subscription."""
         try:
@@ -195,6 +192,8 @@ class SubscriptionManager:
             if not subscription.is_closed:
                 _log.exception("%s: the subscription ends; the shard is polled", subscription.request.split)
                 self._give_up(subscription, repr(error), type(error).__name__)
+        finally:
+            subscription.buffer.give_back_space()
 
     def _handle_event(
         self, subscription: _ShardSubscription, payload: bytes | memoryview, head: EventHead
@@ -222,6 +221,8 @@ class SubscriptionManager:
             if not subscription.buffer.append(payload, head.numbers[0], head.numbers[-1]):
                 return False
             subscription.is_verified = True
+        else:
+            subscription.buffer.give_back_space()
         if head.has_ended:
             subscription.buffer.end()
         if start_record is None or subscription.is_verified or head.has_ended:

@@ -47,10 +47,14 @@ class FrameReader:
     Args:
         read: blocks until it has the given number of bytes. It may return fewer, and returns none at the end
             of the stream.
+        make_space: called with the length of a message before more than its beginning is read; may block.
     """
 
-    def __init__(self, read: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, read: Callable[[int], bytes], make_space: Callable[[int], None] = lambda _size: None
+    ) -> None:
         self._read = read
+        self._make_space = make_space
         self._headers: dict[bytes, Mapping[str, Any]] = {}
 
     def next(self) -> Frame | None:
@@ -71,6 +75,7 @@ class FrameReader:
             raise DamagedAnswerError(f"a message has {headers_length} bytes of headers")
         if not 0 <= total - headers_length - _FRAMING <= MAX_PAYLOAD:
             raise DamagedAnswerError(f"a message has {total} bytes, {headers_length} of them headers")
+        self._make_space(total)
         rest = memoryview(self._take(total - _PRELUDE.size))
         body = rest[: -_CHECKSUM.size]
         if crc32(body, crc32(prelude)) != _CHECKSUM.unpack(rest[-_CHECKSUM.size :])[0]:

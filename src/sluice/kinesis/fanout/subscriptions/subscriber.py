@@ -30,6 +30,7 @@ from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 
 __all__ = [
+    "EventSpace",
     "OpenSubscription",
     "PayloadSource",
     "Subscriber",
@@ -52,6 +53,16 @@ class PayloadSource(Protocol):
 
     def close(self) -> None:
         """See `Subscription.close`."""
+
+
+class EventSpace(Protocol):
+    """Where events go, and what bounds them. Called by the thread that reads the subscriber."""
+
+    def make_space(self, size: int) -> None:
+        """Blocks until a message of this size (bytes) may be received."""
+
+    def give_back_space(self) -> None:
+        """What there is space for has not come, or was not handed out."""
 
 
 OpenSubscription = Callable[[SplitId, IteratorStart], PayloadSource]
@@ -140,6 +151,8 @@ class Subscriber:
         start: where the first record comes from.
 
     Attributes:
+        space: for events, which are not received before there is any; None where there always is. To be set
+            before the first event is asked for.
         was_taken_over: another reader has subscribed with the same consumer, which has ended this one.
         asked_at: the service's time at which the current subscription was asked for, or somewhat earlier
             (microseconds). Its events tell what held later than that. When they were made is not known: they
@@ -158,6 +171,7 @@ class Subscriber:
         self.was_taken_over = False
         self.asked_at = 0
         self._subscribe = subscribe
+        self.space: EventSpace | None = None
         self._split = split
         self._settings = settings
         self._position = ResumePosition(start)
@@ -204,8 +218,18 @@ class Subscriber:
             if fresh is not None:
                 return payload, fresh
 
+    def make_space(self, size: int) -> None:
+        """Blocks until a message of this size may be received. To be called by subscriptions.
+
+        The service is not silent meanwhile: it is this end that does not read.
+        """
+        if self.space is not None:
+            self._watchdog.disarm(self)
+            self.space.make_space(size)
+            self._begin_silence()
+
     def close(self) -> None:
-        """Ends the subscription, and with it a call of `next_event` that blocks."""
+        """Ends the subscription. A call of `next_event` that waits for the service ends then."""
         self._closing.set()
         with self._lock:
             current = self._current
@@ -215,16 +239,28 @@ class Subscriber:
     # --- one event ------------------------------------------------------------------------------------
 
     def _read(self, current: PayloadSource) -> memoryview | bytes | None:
-        limit = self._settings.silence_limit
-        self._watchdog.arm(self, self._clock() + limit, current.close)
+        self._give_back_space()
+        self._begin_silence()
         try:
             return current.next_payload()
         except ServiceError as error:
+            self._give_back_space()
             if error.code != CLOSED or self._closing.is_set():
                 raise
         finally:
             self._watchdog.disarm(self)
+        limit = self._settings.silence_limit
         raise self._error(f"no event for {limit:g} s", "SubscriptionSilent", retryable=True)
+
+    def _begin_silence(self) -> None:
+        with self._lock:
+            current = self._current
+        if current is not None:
+            self._watchdog.arm(self, self._clock() + self._settings.silence_limit, current.close)
+
+    def _give_back_space(self) -> None:
+        if self.space is not None:
+            self.space.give_back_space()
 
     def _advance(self, head: EventHead) -> EventHead | None:
         """Returns what is new in an event; None where nothing is."""
@@ -385,16 +421,24 @@ class Subscriber:
 
 
 def open_subscriber(
-    config: SourceConfig, arn: Callable[[], str], split: SplitId, start: IteratorStart
+    config: SourceConfig,
+    arn: Callable[[], str],
+    split: SplitId,
+    start: IteratorStart,
+    space: EventSpace | None = None,
 ) -> Subscriber:
     """Makes a subscriber. It calls the service when its first event is asked for.
 
     Args:
         arn: gives the consumer's ARN at each call: the consumer may have been registered anew.
+        space: see `Subscriber.space`.
     """
 
     def subscribe(split: SplitId, start: IteratorStart) -> Subscription:
-        return Subscribing(config.connection, arn())(split, start)
+        return Subscribing(config.connection, arn())(split, start, subscriber.make_space)
 
     timing = Timing(now=KinesisLog.of(config).server_time)
-    return Subscriber(subscribe, split, start, SubscriberSettings(config.backoffs[OPERATION]), timing)
+    settings = SubscriberSettings(config.backoffs[OPERATION])
+    subscriber = Subscriber(subscribe, split, start, settings, timing)
+    subscriber.space = space
+    return subscriber

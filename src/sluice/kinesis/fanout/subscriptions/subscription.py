@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -45,13 +46,20 @@ class Subscription:
         body: the body of the HTTP answer, a ``urllib3.HTTPResponse``.
         target: ``stream/shard``, for errors.
         endpoint: the URL that was called, for errors; None where it is not known.
+        make_space: see `FrameReader`.
     """
 
-    def __init__(self, body: Any, target: str, endpoint: str | None = None) -> None:
+    def __init__(
+        self,
+        body: Any,
+        target: str,
+        endpoint: str | None = None,
+        make_space: Callable[[int], None] = lambda _size: None,
+    ) -> None:
         self._body = body
         self._target = target
         self._endpoint = endpoint
-        self._frames = FrameReader(body.read)
+        self._frames = FrameReader(body.read, make_space)
         self._is_closed = False
         self._reading = threading.Lock()
 
@@ -127,12 +135,19 @@ class Subscription:
             self._body.close()
 
 
-def subscribe(client: Any, consumer_arn: str, split: SplitId, start: IteratorStart) -> Subscription:
+def subscribe(
+    client: Any,
+    consumer_arn: str,
+    split: SplitId,
+    start: IteratorStart,
+    make_space: Callable[[int], None] = lambda _size: None,
+) -> Subscription:
     """Calls ``SubscribeToShard`` once.
 
     Args:
         client: of the SDK, from `sluice.aws.clients.client_for`. Its read timeout is how long the connection
             may be silent.
+        make_space: see `FrameReader`.
 
     Raises:
         ServiceError: the call failed. It is not retried.
@@ -149,7 +164,7 @@ def subscribe(client: Any, consumer_arn: str, split: SplitId, start: IteratorSta
             ConsumerARN=consumer_arn, ShardId=split.shard, StartingPosition=position
         )
         endpoint_state(endpoint).record_answer(answer, sent, time.time())
-        return Subscription(answer["EventStream"], str(split), endpoint)
+        return Subscription(answer["EventStream"], str(split), endpoint, make_space)
     except SluiceError:
         raise
     except Exception as error:  # noqa: BLE001 - errors of the SDK do not leave this module
@@ -170,10 +185,15 @@ class Subscribing:
     consumer_arn: str
     silence_limit: float = SILENCE_LIMIT
 
-    def __call__(self, split: SplitId, start: IteratorStart) -> Subscription:
+    def __call__(
+        self,
+        split: SplitId,
+        start: IteratorStart,
+        make_space: Callable[[int], None] = lambda _size: None,
+    ) -> Subscription:
         """See `subscribe`."""
         config = replace(self.connection, read_timeout=self.silence_limit)
-        return subscribe(client_for(config, "kinesis"), self.consumer_arn, split, start)
+        return subscribe(client_for(config, "kinesis"), self.consumer_arn, split, start, make_space)
 
 
 def _error_of(frame: Frame) -> ClientError:
