@@ -209,7 +209,12 @@ def _deal(
     A Spark task costs about 50 ms; a shard delivers at most 2 MiB/s. One task therefore reads several shards.
     """
     count = -(-len(ranges) // shards_per_task)
-    return [RangesPartition(tuple(ranges[index::count]), assignment) for index in range(count)]
+    partitions: list[InputPartition] = []
+    for index in range(count):
+        own = tuple(ranges[index::count])
+        splits = [split_range.split for split_range in own]
+        partitions.append(RangesPartition(own, None if assignment is None else assignment.only(splits)))
+    return partitions
 
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from sluice.kinesis.fanout.channel import Address
 from sluice.source.splits import SplitId
@@ -28,3 +28,8 @@ class FanOutAssignment:
     hub: Address | None = None
     hosts: frozenset[str] = frozenset()
     is_streaming: bool = True
+
+    def only(self, splits: Iterable[SplitId]) -> FanOutAssignment:
+        """What a task has to know that reads these shards. Spark sends each task its own."""
+        agents = {split: self.agents[split] for split in splits if split in self.agents}
+        return replace(self, agents=agents)

@@ -47,7 +47,7 @@ class AgentSetup:
 
 @dataclass(frozen=True)
 class WorkerAgentSetup(AgentSetup):
-    """The first message to an agent on a worker host.
+    """The first message to an agent on a worker host. Its `host` is its address on the way to the hub.
 
     Attributes:
         hub: the agent beside the driver, which it joins.

@@ -324,3 +324,16 @@ def test_the_hub_never_waits_for_an_agent(hub: Hub) -> None:
 
     assert not thread.is_alive()
     assert [other.received(), other.received()] == [Subscribe(SPLITS[1], 1, START), Unsubscribe(SPLITS[1])]
+
+
+def test_addresses_that_are_translated_are_reported(
+    hub: Hub, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In containers, for example: tasks on other hosts may not reach what an agent takes for its address."""
+    monkeypatch.setattr(Channel, "remote_host", "10.0.0.5")
+    with caplog.at_level(logging.WARNING):
+        hub.join("10.0.0.5")
+        assert caplog.messages == []
+        hub.join("172.17.0.2")
+
+    assert "the fan-out agent on 172.17.0.2 is seen as 10.0.0.5 from here" in caplog.text

@@ -197,7 +197,7 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
 def _run_on_worker() -> None:
     setup: WorkerAgentSetup = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the task that has started us
     try:
-        channel = connect(setup.hub, timeout=_CONNECT_TIMEOUT)
+        channel = connect(setup.hub, timeout=_CONNECT_TIMEOUT, source=setup.host)
     except (OSError, EOFError, SluiceError) as error:
         _log.warning(
             "this host gets no fan-out agent, and its tasks go on without: can't join the agent beside the "

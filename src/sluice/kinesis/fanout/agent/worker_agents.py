@@ -126,6 +126,13 @@ class WorkerAgents:
             len(hosts.hosts),
             len(moved),
         )
+        if (seen := channel.remote_host) not in (None, request.host):
+            _log.warning(
+                "the fan-out agent on %s is seen as %s from here, so addresses are translated on the way; "
+                "tasks on hosts that can't reach it poll its shards",
+                request.host,
+                seen,
+            )
         self._report(hosts)
         self._report_ended(moved, f"the shard moves to the fan-out agent on {request.host}")
         agent.link.start(lambda: self.check(request.host))

@@ -1,7 +1,14 @@
-"""Starts the fan-out agent of a worker host, by the first task there that finds none."""
+"""Starts the fan-out agent of a worker host, by the first task there that finds none.
+
+A host is known by an address: the one that it has on its way to the agent beside the driver. Its agent
+listens there. No host is asked for its name, which need not resolve, and may mean the same loopback address
+everywhere.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import logging
 import os
 import pickle
@@ -9,52 +16,144 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from sluice.kinesis.fanout.assignment import FanOutAssignment
+from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.fanout.launch import WorkerAgentSetup, agent_command, agent_environment
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
+from sluice.retry import Backoff
 
-__all__ = ["start_agent_here", "worker_host"]
+__all__ = ["AgentStarter", "address_towards", "start_agent_here"]
 
 _log = logging.getLogger(__name__)
 
-_JOIN_TIMEOUT: Final = 10.0
-"""Seconds within which an agent that was started has joined. If it has not, another one is started."""
-
-_lock = threading.Lock()
-_started: dict[tuple[str, int], tuple[float, subprocess.Popen[bytes]]] = {}
-
-
-def worker_host() -> str:
-    """The address at which other hosts reach this one: the one that Spark was given, or the host's own."""
-    return os.environ.get("SPARK_LOCAL_IP") or socket.gethostbyname(socket.gethostname())
+_STARTS: Final = Backoff(max_retries=0, base=10.0, max=300.0, exponent=2.0)
+"""An agent that was started has joined within 10 s. If it has not, another one is started, after longer and
+longer pauses."""
+_MOST_HUBS: Final = 16
+"""Hubs that are remembered: those of the queries whose tasks run in this process, and of some before them."""
 
 
-def start_agent_here(config: SourceConfig, fan_out: FanOutConfig, assignment: FanOutAssignment) -> None:
-    """Starts an agent on this host, unless the agent beside the driver knows one here.
+def address_towards(host: str) -> str:
+    """This host's address on its way to another one. Nothing is sent.
 
-    Where two tasks start one each, the second one is not let in, and ends. An agent does not end with the
-    task or its Python worker, but with the agent beside the driver.
+    The address that Spark was given (``SPARK_LOCAL_IP``) comes first, if one can get there from it.
+
+    Args:
+        host: address or name of the other one.
+
+    Raises:
+        OSError: there is no way to it, or its name does not resolve.
     """
-    host, hub = worker_host(), assignment.hub
-    if hub is None or host in assignment.hosts:
-        return
-    with _lock:
-        started, _ = _started.get((hub.host, hub.port), (None, None))
-        if started is not None and time.monotonic() - started < _JOIN_TIMEOUT:
+    family, kind, protocol, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    for source in (_given_address(), None):
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            if source is not None:
+                probe.bind((source, 0))
+            probe.connect(place)  # of a datagram socket: it chooses a route, and no more
+            return str(probe.getsockname()[0])
+    raise OSError(f"this host has no way to {host}")
+
+
+def _given_address() -> str | None:
+    given = os.environ.get("SPARK_LOCAL_IP", "")
+    try:
+        address = ipaddress.ip_address(given)
+    except ValueError:
+        return None  # not set, or a name
+    return None if address.is_unspecified else given
+
+
+@dataclass
+class _Attempts:
+    """What this process has tried for one hub.
+
+    Attributes:
+        host: this host's address on the way to it; None while none is known.
+        count: attempts since the hub last had an agent here.
+        next_at: when the next one may follow (monotonic seconds).
+    """
+
+    host: str | None = None
+    count: int = 0
+    next_at: float = 0.0
+
+
+class AgentStarter:
+    """Starts agents on this host, one at a time for each hub. Thread-safe.
+
+    Args:
+        launch: starts a process.
+        find_address: see `address_towards`.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[WorkerAgentSetup], subprocess.Popen[bytes]],
+        find_address: Callable[[str], str] = address_towards,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._launch = launch
+        self._find_address = find_address
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._attempts: dict[Address, _Attempts] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, config: SourceConfig, fan_out: FanOutConfig, assignment: FanOutAssignment) -> None:
+        """Starts an agent, unless the hub knows one here, or one was started a moment ago.
+
+        An agent speeds reading up and no more, so nothing that goes wrong here is an error of the task.
+        """
+        hub = assignment.hub
+        if hub is None:
             return
-        process = _start(WorkerAgentSetup(config, fan_out, host, hub.secret, hub))
-        _started[hub.host, hub.port] = time.monotonic(), process
+        with self._lock:
+            attempts = self._attempts.setdefault(hub, _Attempts())
+            if len(self._attempts) > _MOST_HUBS:
+                del self._attempts[next(iter(self._attempts))]
+            if attempts.host in assignment.hosts:
+                attempts.count = 0
+                return
+            now = self._clock()
+            if now < attempts.next_at:
+                return
+            pause = _STARTS.ceiling(attempts.count)
+            attempts.next_at = now + pause
+            attempts.count += 1
+            # Those that have ended leave the system's table of processes when they are asked for.
+            self._processes = [process for process in self._processes if process.poll() is None]
+            try:
+                attempts.host = attempts.host or self._find_address(hub.host)
+                if attempts.host in assignment.hosts:
+                    return
+                process = self._launch(WorkerAgentSetup(config, fan_out, attempts.host, hub.secret, hub))
+            except OSError as error:
+                _log.warning(
+                    "can't start a fan-out agent on this host for the one beside the driver at %s; tasks "
+                    "here go on without, next attempt in %.0f s: %s",
+                    hub,
+                    pause,
+                    error,
+                )
+                return
+            self._processes.append(process)
         _log.info(
-            "started a fan-out agent on %s (process %d); it joins the one at %s", host, process.pid, hub
+            "started a fan-out agent on %s (process %d); it joins the one at %s",
+            attempts.host,
+            process.pid,
+            hub,
         )
 
 
-def _start(setup: WorkerAgentSetup) -> subprocess.Popen[bytes]:
+def _launch(setup: WorkerAgentSetup) -> subprocess.Popen[bytes]:
     read, write = os.pipe()
-    with os.fdopen(write, "wb") as setup_pipe:
+    with contextlib.suppress(BrokenPipeError), os.fdopen(write, "wb") as setup_pipe:
         with os.fdopen(read, "rb") as stdin:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 agent_command(),
@@ -65,3 +164,15 @@ def _start(setup: WorkerAgentSetup) -> subprocess.Popen[bytes]:
             )
         pickle.dump(setup, setup_pipe)
     return process
+
+
+_shared: Final = AgentStarter(_launch)
+
+
+def start_agent_here(config: SourceConfig, fan_out: FanOutConfig, assignment: FanOutAssignment) -> None:
+    """Starts an agent on this host, unless there is one; see `AgentStarter.start`.
+
+    Where tasks of two processes start one each, the second one is not let in, and ends. An agent does not end
+    with the task or its Python worker, but with the agent beside the driver.
+    """
+    _shared.start(config, fan_out, assignment)
