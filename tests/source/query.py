@@ -11,11 +11,12 @@ from memory_log import MemoryLog
 from memory_subscriptions import NO_FAULTS, Faults, MemoryAgent
 
 from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.assigner import assign_ranges
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
 from sluice.source.offsets import AtHorizon, AtTime, Expiry, Offsets, Position, SplitRange
-from sluice.source.planner import Planner
+from sluice.source.planner import Planner, PlannerSettings
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.publisher import OpenPublisher, PublisherCursor
 from sluice.source.reader import RangeReader, ReadSettings
@@ -51,11 +52,13 @@ def new_enumerator(
     initial: InitialPositions = at_horizon,
     fail: bool = True,
     starting: str = "",
+    max_drift: int | None = None,
+    max_family: int = 16,
     subscriptions: Subscriptions | None = None,
 ) -> StreamEnumerator:
     probe = Probe(log, new_policy(log, fail=fail), ProbeSettings(pause=log.sleep, clock=log.monotonic))
-    planner = Planner(probe, log.server_time, fail_on_missing=fail, threads=1)
-    settings = EnumeratorSettings(streams, initial, starting=starting)
+    planner = Planner(probe, log.server_time, PlannerSettings(fail, max_drift, threads=1))
+    settings = EnumeratorSettings(streams, initial, starting=starting, max_family=max_family)
     return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
 
 
@@ -121,12 +124,16 @@ class Query:
         page_limit: int = 10_000,
         agent: MemoryAgent | None = None,
         starting: str = "",
+        max_drift: int | None = None,
+        shards_per_task: int = 16,
     ) -> None:
         self.agent = agent
         self.log = log
         self.streams = list(streams)
         self.initial = initial
         self.starting = starting
+        self.max_drift = max_drift
+        self.shards_per_task = shards_per_task
         self.fail = fail
         self.page_limit = page_limit
         self.offsets: list[dict[str, Any]] = []
@@ -205,7 +212,8 @@ class Query:
             page_limit=self.page_limit,
             expiry={each.split.stream: each.expiry for each in ranges if each.expiry is not None},
         )
-        rows = {split_range.split: read_range(reader, split_range) for split_range in ranges}
+        tasks = assign_ranges(ranges, self.shards_per_task)
+        rows = {each.split: read_range(reader, each) for task in tasks for each in task}
         if agent is not None:
             assert all(publisher.is_closed for publisher in agent.publishers)
         return rows
@@ -249,6 +257,8 @@ class Query:
             initial=self.initial,
             fail=self.fail,
             starting=self.starting,
+            max_drift=self.max_drift,
+            max_family=self.shards_per_task,
             subscriptions=subscriptions,
         )
 
@@ -275,9 +285,7 @@ def wait_for_subscriptions(query: Query) -> None:
 
 
 def check_exactly_once(query: Query, expected: Iterable[Record]) -> None:
-    """Every record came once, those of a split in order, and those of a child in later batches than its
-    parents'.
-    """
+    """Every record came once, those of a split in order, and those of a child after its parents'."""
     assert query.numbers() == sorted(int(record.sequence_number) for record in expected)
     for records in query.by_split().values():
         sequence = [int(record.sequence_number) for record in records]
@@ -290,4 +298,8 @@ def check_exactly_once(query: Query, expected: Iterable[Record]) -> None:
     for split, batches in batches_of.items():
         shard = query.log.shards.get(split)
         for parent in shard.parents if shard else ():
-            assert max(batches_of.get(SplitId(split.stream, parent), [-1])) < min(batches)
+            last = max(batches_of.get(SplitId(split.stream, parent), [-1]))
+            assert last <= min(batches)
+            if last == min(batches):
+                order = list(query.batches[last])
+                assert order.index(SplitId(split.stream, parent)) < order.index(split)

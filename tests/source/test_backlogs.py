@@ -8,7 +8,7 @@ from query import at_horizon
 
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
-from sluice.source.planner import Planner
+from sluice.source.planner import Planner, PlannerSettings
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.reader import RangeReader, ReadSettings
 
@@ -30,7 +30,7 @@ class Backlog:
             log.pass_time(size / MIB)
         self._data_loss = DataLossPolicy(log, fail=True, now=log.server_time)
         probe = Probe(log, self._data_loss, ProbeSettings(pause=log.sleep, clock=log.monotonic))
-        planner = Planner(probe, log.server_time, threads=1)
+        planner = Planner(probe, log.server_time, PlannerSettings(threads=1))
         self._enumerator = StreamEnumerator(EnumeratorSettings(["s"], at_horizon), probe, planner)
         self.end = self._enumerator.initial()
         self.read = 0

@@ -11,7 +11,6 @@ import pytest
 from memory_log import S0, MemoryLog
 from query import new_policy
 
-from sluice.source.admission import NO_LIMITS
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, Closed, Position
@@ -219,18 +218,18 @@ def test_a_progress_without_records_is_adopted_once() -> None:
     state = state_at(After("5"))
     subscriptions = OneProgress(progress(tip=True, caught_up_at=50, version=1))
     tracker = SubscriptionTracker(subscriptions, lambda: 0)
-    tracker.adopt([state], NO_LIMITS)
+    tracker.adopt([state], None)
     cursor = state.cursor
 
-    tracker.adopt([state], NO_LIMITS)
+    tracker.adopt([state], None)
     assert (state.cursor, state.is_pushed, state.reach) == (cursor, True, Reach.TIP)
     subscriptions.given = progress(7, tip=True, version=2)
-    tracker.adopt([state], NO_LIMITS)
+    tracker.adopt([state], None)
     assert numbers(state) == [7]
-    tracker.adopt([state], NO_LIMITS)  # cut points have to be planned each time
+    tracker.adopt([state], None)  # cut points have to be planned each time
     assert state.caught_up_version is None
     subscriptions.given = None
-    tracker.adopt([state], NO_LIMITS)
+    tracker.adopt([state], None)
     assert not state.is_pushed
 
 
@@ -238,10 +237,10 @@ def test_a_progress_is_adopted_again_at_another_position() -> None:
     """It said that no record lay behind the position before."""
     state = state_at(After("5"))
     tracker = SubscriptionTracker(OneProgress(progress(tip=True, caught_up_at=50, version=1)), lambda: 0)
-    tracker.adopt([state], NO_LIMITS)
+    tracker.adopt([state], None)
 
     state.advance_to(After("9"))
-    tracker.adopt([state], NO_LIMITS)
+    tracker.adopt([state], None)
 
     assert state.cursor.position == After("9")
 

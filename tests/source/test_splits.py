@@ -19,14 +19,14 @@ def ids(splits: list[Split]) -> list[str]:
 def test_children_wait_for_all_parents() -> None:
     """After a merge both parents have to be drained."""
     lineage = Lineage([split(0), split(1), split(2, 0, 1)])
-    assert ids(lineage.readable(set())) == ["0", "1"]
-    assert ids(lineage.readable({SplitId("s", "0")})) == ["1"]
-    assert ids(lineage.readable({SplitId("s", "0"), SplitId("s", "1")})) == ["2"]
+    assert ids(lineage.within_reach(set())) == ["0", "1"]
+    assert ids(lineage.within_reach({SplitId("s", "0")})) == ["1"]
+    assert ids(lineage.within_reach({SplitId("s", "0"), SplitId("s", "1")})) == ["2"]
 
 
 def test_children_do_not_wait_for_parents_that_have_expired() -> None:
     """A parent that is not listed any more has no records left."""
-    assert ids(Lineage([split(2, 0, 1)]).readable(set())) == ["2"]
+    assert ids(Lineage([split(2, 0, 1)]).within_reach(set())) == ["2"]
 
 
 @given(st.data())
@@ -38,8 +38,8 @@ def test_all_splits_become_readable_parents_first(data: st.DataObject) -> None:
         for n in range(count)
     ]
     drained: list[SplitId] = []
-    while readable := Lineage(splits).readable(set(drained)):
-        for each in readable:
+    while reached := Lineage(splits).within_reach(set(drained)):
+        for each in reached:
             assert all(SplitId("s", parent) in drained for parent in each.parents)
-        drained.append(data.draw(st.sampled_from(readable)).id)
+        drained.append(data.draw(st.sampled_from(reached)).id)
     assert len(drained) == count

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from sluice.instants import micros_from_seconds
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import ConsumerRegistrar
 from sluice.kinesis.fanout.assignment import FanOutAssignment
@@ -27,7 +28,7 @@ from sluice.kinesis.starting_positions import (
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
 from sluice.source.offsets import Offsets, SplitRange
-from sluice.source.planner import Planner
+from sluice.source.planner import Planner, PlannerSettings
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.subscriptions import Subscriptions
 
@@ -72,8 +73,10 @@ def create_enumerator(
         initial_positions(config.start),
         config.shard_discovery_interval,
         starting_text(config.start),
+        max_family=config.shards_per_task,
     )
-    planner = Planner(probe, log.server_time, fail_on_missing=config.fail_on_data_loss)
+    max_drift = None if config.max_drift is None else micros_from_seconds(config.max_drift)
+    planner = Planner(probe, log.server_time, PlannerSettings(config.fail_on_data_loss, max_drift))
     return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
 
 

@@ -69,6 +69,14 @@ MAX_TIME_SPAN = Option(
     None,
     "A batch covers at most this much arrival time on every shard.",
 )
+MAX_DRIFT = Option(
+    "maxDrift",
+    duration(1.0),
+    None,
+    "No row of a later batch arrived more than this before the latest row of an earlier one, so that a "
+    "watermark with this delay drops no row for being read late: shards wait for one that is throttled, "
+    "failing or behind. At least 1s.",
+)
 DISCOVERY_INTERVAL = Option(
     "shardDiscoveryInterval",
     duration(_MILLISECOND),
@@ -179,6 +187,7 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     MAX_RECORDS,
     MAX_BYTES,
     MAX_TIME_SPAN,
+    MAX_DRIFT,
     DISCOVERY_INTERVAL,
     SHARDS_PER_TASK,
     DEAGGREGATE,
@@ -204,6 +213,7 @@ class SourceConfig:
     Attributes:
         streams: in the order that the user gave, no name twice.
         backoffs: operation (``GetRecords``) to how it is retried.
+        max_drift: how much later than an unread record a row may have arrived; None: any time.
         fan_out: None for polling.
     """
 
@@ -213,6 +223,7 @@ class SourceConfig:
     start: StartingPosition = LATEST
     end: EndingPosition = LATEST
     limits: Limits = NO_LIMITS
+    max_drift: float | None = None
     polling: Polling = Polling()
     shard_discovery_interval: float = 10.0
     shards_per_task: int = 16
@@ -245,6 +256,7 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool = 
         start=start,
         end=end,
         limits=_read_limits(values),
+        max_drift=values.get(MAX_DRIFT),
         polling=Polling(values.require(RECORDS_LIMIT), values.require(RECORDS_INTERVAL)),
         shard_discovery_interval=values.require(DISCOVERY_INTERVAL),
         shards_per_task=values.require(SHARDS_PER_TASK),

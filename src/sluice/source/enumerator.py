@@ -16,7 +16,7 @@ from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Pos
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
-from sluice.source.splits import Split, SplitId
+from sluice.source.splits import Split, SplitId, held_back
 from sluice.source.subscription_tracker import SubscriptionTracker
 from sluice.source.subscriptions import Subscriptions
 
@@ -74,6 +74,8 @@ class EnumeratorSettings:
         streams: their names.
         initial: gives splits their starting positions.
         discovery_interval: how often splits are listed (seconds).
+        max_family: of how many splits that are open at a time one batch reads several generations.
+            Descendants of more are left to the next batch, so that tasks stay balanced.
         starting: what the user asked for as starting position. It is logged, and a change is reported.
     """
 
@@ -81,6 +83,7 @@ class EnumeratorSettings:
     initial: InitialPositions
     discovery_interval: float = 10.0
     starting: str = ""
+    max_family: int = 16
 
 
 class StreamEnumerator:
@@ -130,6 +133,7 @@ class StreamEnumerator:
         self._has_checked_start = False
         self._next_hint_check = -math.inf
         self._states: dict[SplitId, SplitState] = {}
+        self._held: frozenset[SplitId] = frozenset()
         self._targets: Mapping[SplitId, After | Closed] | None = None
         self._wants_targets = False
         self._expected: dict[tuple[SplitId, After | Closed], int] = {}
@@ -195,9 +199,14 @@ class StreamEnumerator:
         starts_elsewhere = base is not start or start == self._initial
         has_all_splits = (base := self._with_unlogged(base, listing)) is start
         states = self._readable_states(base, listing)
-        self._tracker.follow(self._states)
-        self._tracker.adopt(states, limits)
-        ends = self._planner.plan(states, limits)
+        held = [state for state in states if state.split.id in self._held]
+        states = [state for state in states if state.split.id not in self._held]
+        self._tracker.follow(
+            {split: state for split, state in self._states.items() if split not in self._held}
+        )
+        spans = [span for span in (limits.span, self._planner.max_drift) if span is not None]
+        self._tracker.adopt(states, min(spans, default=None))
+        ends = self._planner.plan(states, limits, held)
         if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
             self._discovery.mark_stale()
         self._remember_plan(states, ends)
@@ -349,8 +358,9 @@ class StreamEnumerator:
 
     def _readable_states(self, base: Offsets, listing: Listing) -> list[SplitState]:
         """The states of the splits that may be read; in a run with targets, of those not at their target."""
-        readable = listing.lineage.readable(base.drained)
-        states = {split.id: self._state_of(split, base.position(split.id)) for split in readable}
+        within_reach = listing.lineage.within_reach(base.drained)
+        states = {split.id: self._state_of(split, base.position(split.id)) for split in within_reach}
+        self._held = held_back(within_reach, self._settings.max_family)
         self._states = states
         if self._wants_targets:
             self._wants_targets = False
@@ -451,11 +461,13 @@ class StreamEnumerator:
         if not ranges:
             return ranges
         splits = self._discovery.current().splits
+        read = {each.split for each in ranges}
         return [
             replace(
                 each,
                 expected=self._expected.get((each.split, each.end)),
                 hash_range=splits[each.split].hash_range if each.split in splits else None,
+                parents=tuple(p for p in _parents(splits.get(each.split)) if p in read),
             )
             for each in ranges
         ]
@@ -484,6 +496,10 @@ class StreamEnumerator:
             self._next_lag_line = now + _LAG_LINE_INTERVAL
             lag = {str(split): millis for split, millis in sorted(self._lag.items())}
             _log.info("millisBehindLatest %s", json.dumps(lag))
+
+
+def _parents(split: Split | None) -> tuple[SplitId, ...]:
+    return () if split is None else split.parent_ids
 
 
 def _recreated(start: Offsets, listing: Listing) -> list[str]:

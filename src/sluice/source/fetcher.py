@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from sluice.source.offsets import SplitRange
+from sluice.source.splits import SplitId
 from sluice.source.stream_log import AnyRecord
 
 __all__ = ["Stopped", "fetch_side_by_side"]
@@ -38,13 +39,18 @@ class _Fetched:
 
 
 class _Fetchers:
-    """Threads that read ranges into one queue, at most `_PAGES_AHEAD` unconsumed pages of each."""
+    """Threads that read ranges into one queue, at most `_PAGES_AHEAD` unconsumed pages of each.
+
+    A range is begun when those of its parents have been read.
+    """
 
     def __init__(self, ranges: Sequence[SplitRange], read: ReadRange) -> None:
         self._read = read
+        self._lock = threading.Lock()
+        splits = {split_range.split for split_range in ranges}
+        self._waits_for = {r: splits.intersection(r.parents) for r in ranges}
         self._left: queue.SimpleQueue[SplitRange] = queue.SimpleQueue()
-        for split_range in ranges:
-            self._left.put(split_range)
+        self._release(None)
         self._spaces = {r.split: threading.Semaphore(_PAGES_AHEAD) for r in ranges}
         self._output: queue.SimpleQueue[_Fetched] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -85,6 +91,18 @@ class _Fetchers:
             except BaseException as caught:  # noqa: BLE001 - raised again in the consumer's thread
                 error = caught
             self._output.put(_Fetched(split_range, (), error, is_last=True))
+            if error is None:
+                self._release(split_range.split)
+
+    def _release(self, read: SplitId | None) -> None:
+        """Lets ranges be read that wait for no other, now that `read` has been read."""
+        with self._lock:
+            for split_range, parents in list(self._waits_for.items()):
+                if read is not None:
+                    parents.discard(read)
+                if not parents:
+                    del self._waits_for[split_range]
+                    self._left.put(split_range)
 
     def _fetch(self, split_range: SplitRange) -> None:
         self._wait_for_space(split_range)
@@ -113,7 +131,7 @@ def fetch_side_by_side(
     """Yields pages as they come: the pages of one range in order, those of several ranges mixed.
 
     Args:
-        ranges: begun in this order.
+        ranges: begun in this order, each after its parents' have been read.
         read: reads one range.
         at_once: how many fetchers to begin with; more are started when no page comes soon. None: one for
             each range.

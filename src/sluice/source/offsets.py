@@ -213,6 +213,7 @@ class SplitRange:
         hash_range: first and last hash key of the shard, where the shard is still listed. An aggregated
             record may hold user records with other hash keys: they belong to another shard since a reshard.
         expiry: which records had expired when `start` was logged.
+        parents: those parents of the split that the same batch reads. Their records come first.
     """
 
     split: SplitId
@@ -221,6 +222,7 @@ class SplitRange:
     expected: int | None = field(default=None, compare=False)
     hash_range: tuple[int, int] | None = field(default=None, compare=False)
     expiry: Expiry | None = field(default=None, compare=False)
+    parents: tuple[SplitId, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from sluice.errors import ServiceError
-from sluice.instants import MICROS_PER_SECOND
+from sluice.instants import MICROS_PER_SECOND, iso_instant
 from sluice.source.admission import Limits, admission_end, admit, is_sampled
+from sluice.source.alignment import Bound, alignment_bound, exceeds, without_orphans
 from sluice.source.offsets import After, Closed, before
 from sluice.source.probe import LARGEST_PAGE, SAMPLE, SMALL_PAGE, Probe, ProbeSession
 from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import SplitId
 
-__all__ = ["Planner"]
+__all__ = ["Planner", "PlannerSettings"]
 
 _log = logging.getLogger(__name__)
 
@@ -23,9 +28,32 @@ _TIP_DELAY = MICROS_PER_SECOND
 """How long ago the cut point of a busy split arrived: records that arrived since may not be readable yet."""
 _RETRY_PAUSE = 2
 """Seconds until a split is read again that was throttled, or whose read failed."""
+_WAITING_LINE_INTERVAL = 30.0
+_MAX_CUTS = 3
+"""How often the batch is cut for the sake of splits that turned out to be behind when it was cut."""
 ResultT = TypeVar("ResultT")
 
 End = After | Closed
+
+
+@dataclass(frozen=True)
+class PlannerSettings:
+    """What decides how far a batch goes.
+
+    Attributes:
+        fail_on_missing: whether a shard or stream that stays missing fails the query. Otherwise the planner
+            waits for it.
+        max_drift: how much later than the earliest record that stays unread a record of a batch may have
+            arrived (microseconds). None: as much as it takes.
+        threads: how many splits are probed side by side.
+        patience: how long the reads of one split may fail with retryable errors before the query fails
+            (seconds). Throttling is an answer, and never fails the query.
+    """
+
+    fail_on_missing: bool = True
+    max_drift: int | None = None
+    threads: int = 32
+    patience: float = 60.0
 
 
 class Planner:
@@ -34,45 +62,50 @@ class Planner:
     Args:
         probe: reads splits.
         now: the time by the service's clock (microseconds).
-        fail_on_missing: whether a shard or stream that stays missing fails the query. Otherwise the planner
-            waits for it.
-        threads: how many splits are probed side by side.
-        patience: how long the reads of one split may fail with retryable errors before the query fails
-            (seconds). Throttling is an answer, and never fails the query.
+        settings: how far a batch goes.
     """
 
     def __init__(
-        self,
-        probe: Probe,
-        now: Callable[[], int],
-        *,
-        fail_on_missing: bool = True,
-        threads: int = 32,
-        patience: float = 60.0,
+        self, probe: Probe, now: Callable[[], int], settings: PlannerSettings = PlannerSettings()
     ) -> None:
         self._probe = probe
         self._now = now
-        self._fail_on_missing = fail_on_missing
         self._clock = probe.settings.clock
-        self._patience = patience
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sluice-planner")
+        self._fail_on_missing = settings.fail_on_missing
+        self._patience = settings.patience
+        self.max_drift = settings.max_drift
+        self._next_waiting_line = -math.inf
+        self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="sluice-planner")
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def plan(self, states: Collection[SplitState], limits: Limits) -> dict[SplitId, End]:
+    def plan(
+        self, states: Sequence[SplitState], limits: Limits, held: Sequence[SplitState] = ()
+    ) -> dict[SplitId, End]:
         """The ends of the next batch, for the splits that can advance.
+
+        Args:
+            states: of the splits that may be read, parents before their children. A child is read if its
+                parents end in the batch.
+            held: of descendants of them that are left to later batches. The batch ends before their records.
 
         Raises:
             DataLossError: records after a position are gone, and the query has to fail on data loss.
             ServiceError: the reads of a split fail, and have failed for longer than `patience`.
         """
-        ends = (
+        planned = (
             self._for_each(states, self._plan_to_tip)
             if limits.is_none
             else self._plan_with_limits(states, limits)
         )
-        return {state.split.id: end for state, end in ends if end is not None and end != state.position}
+        ends = {state.split.id: end for state, end in planned if end is not None}
+        ends, orphans = without_orphans(states, ends)
+        ends = self._align(states, ends, orphans, held)
+        if not limits.is_none:
+            ends = ends or self._align(states, _first_of(states), orphans, held)
+        positions = {state.split.id: state.position for state in states}
+        return {split: end for split, end in ends.items() if end != positions[split]}
 
     def tips(self, states: Collection[SplitState]) -> dict[SplitId, End]:
         """The exact tips of all splits as of now: where a run ends that reads what is available.
@@ -110,7 +143,9 @@ class Planner:
             if state.wants_first_record and not state.is_pushed:
                 session.read_page(1)
             return Closed()  # nothing can follow the end of a closed split
-        if state.is_due(self._clock()) and not state.cut_points and state.reach is not Reach.TARGET:
+        # A split with unread records has to be at its tip anew, or it would hold back others by its old one.
+        is_stale = not state.cut_points or (self.max_drift is not None and state.reach is Reach.TIP)
+        if state.is_due(self._clock()) and is_stale and state.reach is not Reach.TARGET:
             exact = state.target is not None
             session.read_page(SMALL_PAGE, exact=exact)
             if state.cut_points and not state.is_exhausted:
@@ -124,6 +159,75 @@ class Planner:
         if state.cut_points and not state.is_exhausted:
             session.seek_to_tip(until - _TIP_DELAY, exact=True)
         return state.cut_at(len(state.cut_points))
+
+    def _align(
+        self,
+        states: Sequence[SplitState],
+        ends: dict[SplitId, End],
+        orphans: Sequence[SplitState],
+        held: Sequence[SplitState],
+    ) -> dict[SplitId, End]:
+        """The ends moved back to where no record is left far behind.
+
+        Args:
+            orphans: those of `states` whose parents do not end in the batch.
+            held: others that stay unread. Their records come after all records of their ancestors.
+        """
+        waiting = {state.split.id: state for state in (*orphans, *held)}
+        if self.max_drift is None and not waiting:
+            return ends
+        self._for_each([state for state in waiting.values() if not state.cut_points], self._find_first)
+        # Without a drift that is allowed, the records of ancestors are the only ones that may be as late.
+        if self.max_drift is None:
+            unread, exempt = list(waiting.values()), _ancestors(states, list(waiting.values()))
+        else:  # an orphan's records came after those of its parents, which are unread, too
+            left = {state.split.id for state in orphans}
+            unread, exempt = [s for s in (*states, *held) if s.split.id not in left], frozenset()
+        cut_at: dict[SplitId, int] = {}  # by split, the bound that its end keeps to
+        for attempt in itertools.count():
+            bound = alignment_bound(unread, ends, self.max_drift)
+            if bound is None or bound.instant >= self._now():
+                break
+            late = _late(states, ends, bound, exempt)
+            late = {
+                split: state for split, state in late.items() if cut_at.get(split, math.inf) > bound.instant
+            }
+            if not late:
+                break
+            self._log_waiting(len(late), bound)
+            before, ends = ends, {split: end for split, end in ends.items() if split not in late}
+            if attempt < _MAX_CUTS:  # a split that cannot be cut stays where it is, and may hold back others
+                moved = self._for_each(late.values(), partial(self._end_by, bound.instant))
+                ends |= {s.split.id: _earlier(end, before[s.split.id]) for s, end in moved if end is not None}
+                cut_at |= dict.fromkeys(late, bound.instant)
+            ends, _ = without_orphans(states, ends)
+        return ends
+
+    def _find_first(self, session: ProbeSession, state: SplitState) -> None:
+        if not state.is_exhausted and not state.is_pushed and state.is_due(self._clock()):
+            session.read_page(1)
+
+    def _end_by(self, bound: int, session: ProbeSession, state: SplitState) -> End | None:
+        """The end of the records that arrived at `bound` (microseconds) or before."""
+        count = state.count_before(bound + 1)
+        is_known = count < len(state.cut_points) or (state.is_exhausted and not state.is_newly_closed)
+        if state.is_pushed or (is_known and not state.has_gap):
+            return state.cut_at(count)
+        state.reset()
+        session.seek_to_time(bound + 1, exact=True)
+        return _end_before(state, bound + 1)
+
+    def _log_waiting(self, count: int, bound: Bound) -> None:
+        now = self._clock()
+        if now >= self._next_waiting_line:
+            self._next_waiting_line = now + _WAITING_LINE_INTERVAL
+            _log.info(
+                "%s: its unread records hold back %d other shards, of which the batch takes what arrived by "
+                "%s; they go on when it does",
+                bound.split,
+                count,
+                iso_instant(bound.instant),
+            )
 
     def _plan_with_limits(
         self, states: Collection[SplitState], limits: Limits
@@ -224,6 +328,49 @@ class Planner:
             if failing_for > self._patience and not is_awaited:
                 raise error
         _log.warning("%s: left out of this batch, next read in %d s: %s", state.split.id, _RETRY_PAUSE, error)
+
+
+def _first_of(states: Sequence[SplitState]) -> dict[SplitId, End]:
+    """The end after the earliest record known. Whatever the limits, a batch takes one record."""
+    unread = {state.split.id for state in states}
+    roots = [s for s in states if s.cut_points and not unread.intersection(s.split.parent_ids)]
+    if not roots:
+        return {}
+    earliest = min(roots, key=lambda state: state.cut_points[0].arrival)
+    end = earliest.cut_at(1)
+    return {} if end is None else {earliest.split.id: end}
+
+
+def _late(
+    states: Sequence[SplitState], ends: Mapping[SplitId, End], bound: Bound, exempt: Collection[SplitId]
+) -> dict[SplitId, SplitState]:
+    """The splits of which the batch may take records that arrived after the bound."""
+    return {
+        state.split.id: state
+        for state in states
+        if (end := ends.get(state.split.id)) is not None
+        and state.split.id not in exempt
+        and exceeds(state, end, bound.instant)
+    }
+
+
+def _earlier(end: End, other: End) -> End:
+    if isinstance(end, Closed) or (isinstance(other, After) and other.sequence < end.sequence):
+        return other
+    return end
+
+
+def _ancestors(states: Sequence[SplitState], held: Sequence[SplitState]) -> frozenset[SplitId]:
+    """The ids of all ancestors of `held`."""
+    splits = {state.split.id: state.split for state in (*states, *held)}
+    found: set[SplitId] = set()
+    left = [parent for state in held for parent in state.split.parent_ids]
+    while left:
+        parent = left.pop()
+        if parent in splits and parent not in found:
+            found.add(parent)
+            left += splits[parent].parent_ids
+    return frozenset(found)
 
 
 def _end_before(state: SplitState, instant: int) -> End | None:

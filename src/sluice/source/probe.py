@@ -290,7 +290,8 @@ class ProbeSession:
         Raises:
             _UndecidedError: only empty pages came; never with `exact`.
         """
-        instant = min(instant, self._probe.log.server_time())  # the service refuses later instants
+        # The service refuses later instants, and counts in milliseconds.
+        instant = min(instant, self._probe.log.server_time() // 1000 * 1000)
         cursor = self._probe.cursor(self._state.split, AtTime(instant))
         pages = 0
         while exact or pages < _MAX_EMPTY_PAGES:

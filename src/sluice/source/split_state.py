@@ -74,6 +74,7 @@ class SplitState:
         record_size: mean size of the records of the last page that held any (bytes); None before the first.
         millis_behind: how far the last answer was from the tip (milliseconds).
         caught_up_at: an instant (microseconds) at which no record followed `position`.
+        tip_at: when the service last said that nothing follows the last cut point (microseconds).
         first_number: number of the first record after `position`, where a probe has seen it.
         undecided_at: when a probe last gave up before it knew what follows the last cut point (monotonic
             seconds); None where it knew.
@@ -99,6 +100,7 @@ class SplitState:
     record_size: float | None = None
     millis_behind: int | None = None
     caught_up_at: int | None = None
+    tip_at: int | None = None
     first_number: str | None = None
     undecided_at: float | None = None
     next_read_at: float = -math.inf
@@ -120,6 +122,11 @@ class SplitState:
     def has_ended(self) -> bool:
         """Whether the split is closed, and ends after the last cut point."""
         return self.reach is Reach.END
+
+    @property
+    def is_newly_closed(self) -> bool:
+        """Whether the split was closed since a read came to its tip. Records may follow."""
+        return self.split.is_closed and self.reach is Reach.TIP
 
     @property
     def last_sequence(self) -> int:
@@ -233,7 +240,7 @@ class SplitState:
 
     def record_page(self, page: Page, limit: int, asked_at: int) -> None:
         """Caller: a probe that has read on through `cursor`. Affects: `cut_points`, `reach`, `millis_behind`,
-        `record_size`, `caught_up_at`, `first_number`, `undecided_at`.
+        `record_size`, `caught_up_at`, `tip_at`, `first_number`, `undecided_at`.
 
         Args:
             limit: how many records were asked for.
@@ -249,6 +256,7 @@ class SplitState:
                 self.first_number = points[0].number
         self._add(points)
         if self.reach is Reach.TIP:
+            self.tip_at = asked_at
             self._confirm_caught_up(asked_at)
 
     def jump_to(self, point: CutPoint, cursor: Cursor, page: Page) -> None:
@@ -336,6 +344,7 @@ class SplitState:
         caught_up_at = progress.caught_up_at if is_uncut else None
         self.cursor = self.cursor.at(self._behind_last(caught_up_at))
         if caught_up_at is not None:
+            self.tip_at = caught_up_at
             self._confirm_caught_up(caught_up_at)
 
     def leave_to_probes(self) -> None:
@@ -400,7 +409,7 @@ class SplitState:
             self.caught_up_version = None
 
     def reset(self) -> None:
-        """Caller: the subscription tracker. Probes begin again right after `position`.
+        """Caller: the subscription tracker, or a probe. Probes begin again right after `position`.
         Affects: all but `split`, `position`, `target` and `next_read_at`.
         """
         self._drop_cut_points()

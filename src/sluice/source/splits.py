@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Lineage", "Split", "SplitId"]
+__all__ = ["Lineage", "Split", "SplitId", "families", "held_back"]
 
 
 class SplitId(NamedTuple):
@@ -37,6 +37,10 @@ class Split:
     hash_range: tuple[int, int] = (0, 2**128 - 1)
 
     @property
+    def parent_ids(self) -> tuple[SplitId, ...]:
+        return tuple(SplitId(self.id.stream, parent) for parent in self.parents)
+
+    @property
     def is_closed(self) -> bool:
         return self.ending_sequence is not None
 
@@ -54,18 +58,60 @@ class Lineage:
     def splits(self) -> Mapping[SplitId, Split]:
         return self._splits
 
-    def readable(self, drained: Collection[SplitId]) -> list[Split]:
-        """The splits that are not drained and whose parents are, in the order of their ids.
+    def within_reach(self, drained: Collection[SplitId]) -> list[Split]:
+        """The splits that one batch can read to their ends: all whose ancestors are drained, or closed and
+        within reach themselves. Parents come before their children.
 
         Args:
             drained: splits that have been read to their end.
         """
-        return [
-            split
-            for split_id, split in sorted(self._splits.items())
-            if split_id not in drained and not self._waits(split, drained)
-        ]
+        found: dict[SplitId, Split] = {}
+        left = [split for split_id, split in sorted(self._splits.items()) if split_id not in drained]
+        while left:
+            ready = [split for split in left if not self._waits(split, drained, found)]
+            if not ready:
+                return list(found.values())
+            found |= {split.id: split for split in ready}
+            left = [split for split in left if split.id not in found]
+        return list(found.values())
 
-    def _waits(self, split: Split, drained: Collection[SplitId]) -> bool:
-        parents = (SplitId(split.id.stream, shard) for shard in split.parents)
-        return any(parent in self._splits and parent not in drained for parent in parents)
+    def _waits(
+        self, split: Split, drained: Collection[SplitId], reached: Mapping[SplitId, Split] | None = None
+    ) -> bool:
+        for parent in split.parent_ids:
+            is_reached = reached is not None and parent in reached and reached[parent].is_closed
+            if parent in self._splits and parent not in drained and not is_reached:
+                return True
+        return False
+
+
+def held_back(splits: Sequence[Split], max_width: int) -> frozenset[SplitId]:
+    """The descendants in families of which more than `max_width` splits were open at a time.
+
+    Args:
+        splits: parents before their children.
+    """
+    held: set[SplitId] = set()
+    for family in families(splits):
+        members = {split.id for split in family}
+        parents = {parent for split in family for parent in split.parent_ids}
+        roots = [split.id for split in family if not members.intersection(split.parent_ids)]
+        leaves = members - parents
+        if max(len(roots), len(leaves)) > max_width:
+            held |= members.difference(roots)
+    return frozenset(held)
+
+
+def families(splits: Iterable[Split]) -> list[list[Split]]:
+    """Groups splits that descend from one another. In each group parents come before their children.
+
+    Args:
+        splits: parents before their children.
+    """
+    group_of: dict[SplitId, list[Split]] = {}
+    for split in splits:
+        groups = {id(group_of[p]): group_of[p] for p in split.parent_ids if p in group_of}
+        merged = [member for group in groups.values() for member in group] + [split]
+        for member in merged:
+            group_of[member.id] = merged
+    return list({id(group): group for group in group_of.values()}.values())

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 
-from sluice.source.admission import Limits
 from sluice.source.offsets import Position
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
@@ -52,8 +51,13 @@ class SubscriptionTracker:
         if self._subscriptions is not None:
             self._subscriptions.follow({split: state.position for split, state in readable.items()})
 
-    def adopt(self, states: Iterable[SplitState], limits: Limits) -> None:
-        """Brings the states of pushed splits up to date; the other splits are left to probes."""
+    def adopt(self, states: Iterable[SplitState], max_span: int | None) -> None:
+        """Brings the states of pushed splits up to date; the other splits are left to probes.
+
+        Args:
+            max_span: how much arrival time one event may cover (microseconds), since batches end between
+                events. None: any.
+        """
         if self._subscriptions is None:
             return
         for state in states:
@@ -69,7 +73,7 @@ class SubscriptionTracker:
             # A run with a target must not end before it because events are on their way.
             if progress is not None and (progress.cut_points or state.target is None):
                 state.adopt(progress)
-            if limits.span is not None and not _keeps_to(limits.span, state):
+            if max_span is not None and not _keeps_to(max_span, state):
                 state.reset()  # no batch could end within the limit: probes find a closer cut point
 
     def ended_unlisted(self, states: Mapping[SplitId, SplitState], listed: Container[SplitId]) -> list[Split]:

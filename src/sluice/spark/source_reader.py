@@ -25,6 +25,7 @@ from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.task import read_ranges
 from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.assigner import assign_ranges
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import freeze_loaded_objects
@@ -204,16 +205,13 @@ if HAS_ADMISSION_CONTROL:
 def _deal(
     ranges: Sequence[SplitRange], shards_per_task: int, assignment: FanOutAssignment | None
 ) -> list[InputPartition]:
-    """Deals ranges out to as few tasks as possible.
-
-    A Spark task costs about 50 ms; a shard delivers at most 2 MiB/s. One task therefore reads several shards.
+    """A partition for each task. A task reads several shards: it costs about 50 ms, and a shard delivers at
+    most 2 MiB/s.
     """
-    count = -(-len(ranges) // shards_per_task)
     partitions: list[InputPartition] = []
-    for index in range(count):
-        own = tuple(ranges[index::count])
-        splits = [split_range.split for split_range in own]
-        partitions.append(RangesPartition(own, None if assignment is None else assignment.only(splits)))
+    for task in assign_ranges(ranges, shards_per_task):
+        splits = [split_range.split for split_range in task]
+        partitions.append(RangesPartition(task, None if assignment is None else assignment.only(splits)))
     return partitions
 
 

@@ -1,0 +1,123 @@
+"""Keeps splits together in time (FLIP-27's event-time alignment), so that no batch leaves a split far behind.
+
+Spark drops rows that are later than the watermark, and the watermark follows the latest rows of all splits.
+So a batch takes no record that arrived much later than the earliest record that it leaves unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed
+from sluice.source.split_state import Reach, SplitState
+from sluice.source.splits import SplitId
+
+__all__ = ["Bound", "alignment_bound", "earliest_unread", "exceeds", "without_orphans"]
+
+End = After | Closed
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """No record that arrived later may be in a batch.
+
+    Attributes:
+        instant: microseconds since the epoch.
+        split: the split that the others wait for.
+    """
+
+    instant: int
+    split: SplitId
+
+
+def alignment_bound(
+    states: Iterable[SplitState], ends: Mapping[SplitId, End], max_drift: int | None
+) -> Bound | None:
+    """The latest arrival that a batch may take, given where it ends in each split.
+
+    Args:
+        states: the splits that may have unread records after the batch.
+        ends: a split without an end does not advance.
+        max_drift: microseconds by which a record may be later than the earliest that stays unread.
+    """
+    unread = [(earliest_unread(state, ends.get(state.split.id)), state.split.id) for state in states]
+    known = [(instant, split) for instant, split in unread if instant is not None]
+    if not known:
+        return None
+    instant, split = min(known)
+    return Bound(instant + (max_drift or 0), split)
+
+
+def earliest_unread(state: SplitState, end: End | None) -> int | None:
+    """A time before which no record arrived that a batch up to `end` leaves unread (microseconds).
+
+    Returns:
+        None where no record can be left.
+    """
+    if isinstance(end, Closed):
+        return None
+    taken = 0
+    if end is not None:
+        taken = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
+    if taken < len(state.cut_points):
+        point = state.cut_points[taken]
+        before = state.cut_points[taken - 1].arrival if taken else _known_since(state)
+        return min(point.arrival, before) if point.first_arrival is None else point.first_arrival
+    match state.reach:
+        case Reach.END | Reach.TARGET:
+            return None
+        case Reach.TIP if state.tip_at is not None:
+            return state.tip_at
+    return state.cut_points[-1].arrival if state.cut_points else _known_since(state)
+
+
+def exceeds(state: SplitState, end: End, bound: int) -> bool:
+    """Whether a batch up to `end` may hold a record that arrived after `bound` (microseconds)."""
+    points = list(state.cut_points)
+    taken = len(points)
+    if isinstance(end, After):
+        taken = sum(1 for point in points if point.sequence <= end.sequence)
+        is_known = taken > 0 and points[taken - 1].sequence == end.sequence
+        if not is_known and (state.has_gap or taken == len(points)):
+            return taken == len(points) or points[taken].arrival > bound
+    elif state.reach is not Reach.END:
+        return True  # the end was not looked for
+    if state.has_gap:
+        return taken > 0 and points[taken - 1].arrival > bound
+    return any(point.arrival > bound for point in points[:taken])
+
+
+def without_orphans(
+    states: Collection[SplitState], ends: Mapping[SplitId, End]
+) -> tuple[dict[SplitId, End], list[SplitState]]:
+    """The ends without those of splits whose parents do not end in the batch, and the states of these splits.
+
+    Args:
+        states: parents before their children.
+    """
+    kept = dict(ends)
+    unfinished: set[SplitId] = set()
+    orphans = []
+    for state in states:
+        split_id = state.split.id
+        if any(parent in unfinished for parent in state.split.parent_ids):
+            kept.pop(split_id, None)
+            orphans.append(state)
+        if not isinstance(kept.get(split_id), Closed):
+            unfinished.add(split_id)
+    return kept, orphans
+
+
+def _known_since(state: SplitState) -> int:
+    """A time before which no record arrived after the position of a split that has not been read since."""
+    here = state.position
+    if isinstance(here, After):
+        known = (here.arrival, here.caught_up_at, state.caught_up_at)
+    elif isinstance(here, AtTime):
+        known = (here.instant, here.caught_up_at, state.caught_up_at)
+    elif isinstance(here, AtHorizon):
+        known = (None, here.caught_up_at, state.caught_up_at)
+    else:
+        known = (None, None, None)
+    return max((at for at in known if at is not None), default=0)

@@ -1,0 +1,242 @@
+"""Rows come on time: no batch leaves a shard behind."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelLog
+from memory_log import S0, SECOND, THROTTLED, MemoryLog, new_log, put_to
+from query import AnyLog, Query, at_horizon, check_exactly_once, pushed_query
+
+from sluice.errors import ServiceError
+from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import Record
+
+MINUTE = 60 * SECOND
+DISORDER = 50_000
+"""Arrival times fall by up to 20 ms within a shard (microseconds)."""
+
+
+def lateness(query: Query) -> int:
+    """By how much a row came later than one of an earlier batch (microseconds), at most."""
+    latest = worst = 0
+    for rows in query.batches:
+        arrivals = [record.arrival for records in rows.values() for record in records]
+        if arrivals:
+            worst = max(worst, latest - min(arrivals))
+            latest = max(latest, *arrivals)
+    return worst
+
+
+def open_shards(log: AnyLog) -> list[SplitId]:
+    shards = [shard for shard in log.shards.values() if shard.ending_sequence is None]
+    return [shard.id for shard in sorted(shards, key=lambda shard: shard.hash_range)]
+
+
+def put_hour(log: AnyLog, rng: random.Random, *, minutes: int = 60, a_minute: int = 5) -> list[Record]:
+    records = []
+    for _ in range(minutes):
+        records += [log.put("s", str(rng.random())) for _ in range(a_minute)]
+        log.pass_time(60)
+    return records
+
+
+def resharded_backlog(log: AnyLog, generations: int = 4) -> list[Record]:
+    """An hour of records for each generation of shards."""
+    rng = random.Random(1)
+    records = put_hour(log, rng)
+    for generation in range(generations - 1):
+        shards = open_shards(log)
+        if generation % 2:
+            log.merge(shards[0], shards[1])
+        else:
+            log.split(shards[0])
+        records += put_hour(log, rng)
+    return records
+
+
+@pytest.mark.parametrize("generations", [2, 5, 10])
+def test_a_backlog_over_many_reshards_is_one_batch(generations: int) -> None:
+    """It used to be one batch for each generation of shards, each an hour behind the one before."""
+    log = new_log(2)
+    query = Query(log)
+    records = resharded_backlog(log, generations)
+    query.run_to_end()
+    check_exactly_once(query, records)
+    assert len([rows for rows in query.batches if any(rows.values())]) == 1
+
+
+@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(records=50), Limits(span=5 * MINUTE)])
+def test_a_large_family_is_cut_by_time(limits: Limits) -> None:
+    """Its generations are batches of their own, and the other shards end where the first one ends."""
+    log = new_log(4)
+    query = Query(log, shards_per_task=2)
+    records = resharded_backlog(log, 6)
+    query.run_to_end(limits)
+    check_exactly_once(query, records)
+    assert lateness(query) <= DISORDER
+
+
+@pytest.mark.parametrize("limits", [Limits(records=7), Limits(records=100), Limits(span=10 * MINUTE)])
+def test_limits_keep_children_with_the_others(limits: Limits) -> None:
+    log = new_log(3)
+    query = Query(log)
+    records = resharded_backlog(log, 6)
+    query.run_to_end(limits)
+    check_exactly_once(query, records)
+    assert lateness(query) <= DISORDER
+
+
+@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(records=60)])
+@pytest.mark.parametrize("is_pushed", [False, True])
+def test_the_others_wait_for_a_shard_that_is_throttled(
+    limits: Limits, caplog: pytest.LogCaptureFixture, *, is_pushed: bool
+) -> None:
+    """And go on when it does. The log says which shard they wait for."""
+    caplog.set_level(logging.INFO)
+    log = MemoryLog()
+    log.create("s", 3)
+    if is_pushed:
+        query, _ = pushed_query(log)
+        query.max_drift = MINUTE
+        query.restart()
+    else:
+        query = Query(log, max_drift=MINUTE)
+    slow = S0
+    records = put_hour(log, random.Random(2), minutes=3)
+    query.run_to_end(limits)
+    is_throttled = [True]
+    log.fault = lambda _, split: THROTTLED if split == slow and is_throttled[0] else None
+    if is_pushed:
+        assert query.agent is not None
+        query.agent.subscriptions.lose()
+    for _ in range(20):
+        records += put_hour(log, random.Random(3), minutes=1)
+        query.run_batch(limits)
+    others = [r.arrival for split, rows in query.by_split().items() if split != slow for r in rows]
+    mine = [r.arrival for r in query.by_split()[slow]]
+    assert is_pushed or max(others) - max(mine) <= 3 * MINUTE
+    is_throttled[0] = False
+    query.run_to_end(limits)
+    check_exactly_once(query, records)
+    assert lateness(query) <= MINUTE
+    assert is_pushed or f"{slow}: its unread records hold back" in caplog.text
+
+
+def test_a_shard_without_records_holds_nobody_back() -> None:
+    log = new_log(2)
+    idle, busy = log.shards
+    query = Query(log, max_drift=SECOND)
+    records: list[Record] = []
+    for _ in range(30):
+        records += put_to(log, busy, 3)
+        log.pass_time(2)
+        query.run_batch()
+        log.pass_time(2)
+    assert idle not in query.by_split()
+    assert len(query.rows_since(0)) >= len(records) - 6
+
+
+STEP = st.one_of(
+    st.tuples(st.just("put"), st.integers(1, 60)),
+    st.tuples(st.just("put"), st.integers(1, 60)),
+    st.tuples(st.just("wait"), st.sampled_from([1, 30, 300, 1800])),
+    st.tuples(st.just("split"), st.integers(0, 100)),
+    st.tuples(st.just("merge"), st.integers(0, 100)),
+    st.tuples(st.just("batch"), st.integers(1, 5)),
+    st.tuples(st.just("throttle"), st.integers(0, 100)),
+    st.tuples(st.just("restart")),
+)
+
+
+class History:
+    """Any order of records, reshards, throttled shards, batches and restarts."""
+
+    def __init__(self, seed: int, shards: int, limits: Limits, drift: int) -> None:
+        self.rng = random.Random(seed)
+        self.throttled: set[str] = set()
+        self.model = KinesisModel(
+            Laws(listing_gaps=0.0), ManualClock(), seed, faults=FaultPlan(callback=self.fault)
+        )
+        self.log = ModelLog(self.model)
+        self.log.create("s", shards)
+        self.log.pass_time(10)
+        self.limits = limits
+        self.query = Query(self.log, initial=at_horizon, max_drift=drift, shards_per_task=4)
+        self.query.log_start()
+        self.records: list[Record] = []
+
+    def fault(self, operation: str, request: object) -> str | None:
+        shard = request.get("ShardId") if isinstance(request, dict) else None
+        if operation == "GetShardIterator" and shard in self.throttled:
+            return "ProvisionedThroughputExceededException"
+        return None
+
+    def take(self, steps: Iterable[tuple[object, ...]]) -> None:
+        for step in steps:
+            match step:
+                case ("put", int(count)):
+                    self.put(count)
+                case ("wait", int(seconds)):
+                    self.log.pass_time(seconds)
+                case ("split", int(index)):
+                    shards = open_shards(self.log)
+                    self.log.split(shards[index % len(shards)])
+                case ("merge", int(index)) if len(open_shards(self.log)) > 1:
+                    shards = open_shards(self.log)
+                    index %= len(shards) - 1
+                    self.log.merge(shards[index], shards[index + 1])
+                case ("batch", int(count)):
+                    for _ in range(count):
+                        self.run_batch()
+                        self.log.pass_time(3)
+                case ("throttle", int(index)):
+                    shards = list(self.log.shards)
+                    self.throttled = {shards[index % len(shards)].shard} if index < 70 else set()
+                    self.log.expire_iterators()
+                case ("restart",):
+                    self.query.restart()
+        self.throttled = set()
+        self.query.run_to_end(self.limits, empty_triggers=8, step=12.0)
+
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            self.records.append(self.log.put("s", str(self.rng.random())))
+            self.log.pass_time(self.rng.choice([0.0, 0.01, 5.0]))
+
+    def run_batch(self) -> None:
+        """Plans under faults, and reads without: a task waits for as long as it takes."""
+        try:
+            end = self.query.plan(self.limits)
+        except ServiceError as error:
+            assert error.retryable  # noqa: PT017
+            return
+        throttled, self.throttled = self.throttled, set()
+        if end.to_json() != self.query.offsets[-1]:
+            self.query.run_planned(end)
+        self.throttled = throttled
+
+
+@given(
+    steps=st.lists(STEP, min_size=1, max_size=16),
+    seed=st.integers(0, 2**32),
+    shards=st.integers(1, 4),
+    limits=st.sampled_from(
+        [NO_LIMITS, NO_LIMITS, Limits(records=40), Limits(bytes=200), Limits(span=MINUTE)]
+    ),
+    drift=st.sampled_from([SECOND, MINUTE, 10 * MINUTE]),
+)
+def test_no_row_comes_later_than_the_drift_allows(
+    steps: Sequence[tuple[object, ...]], seed: int, shards: int, limits: Limits, drift: int
+) -> None:
+    """Whatever happens, and each record comes once."""
+    history = History(seed, shards, limits, drift)
+    history.take(steps)
+    check_exactly_once(history.query, history.records)
+    assert lateness(history.query) <= drift + DISORDER
