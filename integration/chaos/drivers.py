@@ -141,9 +141,10 @@ class Drivers:
             time.sleep(0.1)
         return f"exit code {driver.process.returncode}" if driver.process.returncode else None
 
-    def pushed_consumers(self) -> set[str]:
-        """The consumers that the last driver has had, and has to deregister at its end."""
-        return set() if self._incarnation is None else set(map(consumer_of, self._incarnation.pushed))
+    @property
+    def pushed(self) -> frozenset[str]:
+        """The queries of the driver that read by fan-out."""
+        return frozenset() if self._incarnation is None else self._incarnation.pushed
 
 
 def _source(query: str, incarnation: Incarnation) -> dict[str, str]:

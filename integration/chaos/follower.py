@@ -27,11 +27,13 @@ class Follower:
     Attributes:
         committed: the last batch that Spark has committed; -1 before the first one.
         planned: the last batch in the offset log.
+        consumers: the ARNs that the log has as registered by the query.
     """
 
     def __init__(self, model: KinesisModel, stream: str, checkpoint: Path) -> None:
         self.committed = -1
         self.planned = -1
+        self.consumers: frozenset[str] = frozenset()
         self._model = model
         self._stream = stream
         self._checkpoint = checkpoint
@@ -84,6 +86,7 @@ class Follower:
                 ends.append(place)
                 batches.append(batch)
         self._logged[batch] = places
+        self.consumers = frozenset(offsets.get("consumers", {}).values())
         self.planned = batch
 
 

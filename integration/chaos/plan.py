@@ -111,7 +111,7 @@ _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
         ),
     ),
     "shards": (
-        5.0,
+        6.0,
         (
             Kind("split"),
             Kind("split"),

@@ -37,6 +37,7 @@ LONGEST_STALL: Final = 180.0
 """Seconds after the last fault without a batch of a query that has something to do, at most."""
 _STOPPED_WITHIN: Final = 90.0
 _UP_WITHIN: Final = 300.0
+_DEREGISTERED_WITHIN: Final = 30.0
 _TICK: Final = 0.1
 _SAMPLE: Final = 0.5
 _SAY: Final = 10.0
@@ -157,14 +158,14 @@ def _keep_logs(directory: Path, output: Path) -> None:
 
 
 def registered_consumers(model: KinesisModel) -> set[str]:
-    """The names of all consumers."""
+    """The ARNs of all consumers."""
     found: set[str] = set()
     for stream in (ORDERS, COPIED):
         arn = model.call("DescribeStreamSummary", {"StreamName": stream}, access_key="chaos")[
             "StreamDescriptionSummary"
         ]["StreamARN"]
         consumers = model.call("ListStreamConsumers", {"StreamARN": arn}, access_key="chaos")["Consumers"]
-        found |= {consumer["ConsumerName"] for consumer in consumers}
+        found |= {consumer["ConsumerARN"] for consumer in consumers}
     return found
 
 
@@ -284,7 +285,7 @@ class _World:
         self._hear()
         self._drivers.check_dying(is_excused=False)
         self._problems += [f"left behind by a dead {each}" for each in self._drivers.left_behind]
-        self._problems += [f"consumer {name} is still registered" for name in self._left_consumers()]
+        self._problems += [f"consumer {arn} is still registered" for arn in self._left_consumers()]
         self._problems += [
             f"{failure.query} failed by itself at {failure.at:.0f} s" for failure in self._history.unexplained
         ]
@@ -432,12 +433,16 @@ class _World:
             log.write(f"{time.strftime('%H:%M:%S')} [{self._now:7.1f}] {what}\n")
 
     def _left_consumers(self) -> list[str]:
-        end = time.monotonic() + 30
-        while True:
-            left = self._drivers.pushed_consumers() & registered_consumers(self._model)
-            if not left or time.monotonic() > end:
+        """The consumers that a query had to deregister when it was stopped, and has not: those that its log
+        has as registered by itself. One that it does not have, because of a kill in between, stays.
+        """
+        ours = frozenset[str]().union(*(self._followers[query].consumers for query in self._drivers.pushed))
+        end = time.monotonic() + _DEREGISTERED_WITHIN
+        while left := ours & registered_consumers(self._model):
+            if time.monotonic() > end:
                 return sorted(left)
             time.sleep(0.5)
+        return []
 
     def _tail(self) -> str:
         log = self._drivers.log

@@ -1,0 +1,124 @@
+"""Faults of the service: each can be made, is felt, and can be taken back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from integration.chaos import weather
+from integration.chaos.pipeline import COPIED, ORDERS, consumer_of
+from integration.chaos.plan import KINDS, Fault
+from integration.chaos.weather import Weather
+from integration.model import SECOND, KinesisModel, Laws, ModelError, RealClock, clock
+from integration.model.sending import WireFaults
+
+NOT_OF_THE_SERVICE = ("kill", "stop", "fill", "burst", "large", "pause")
+NAMES = [name for name in KINDS if not name.startswith(NOT_OF_THE_SERVICE)]
+REFUSED = {
+    "throttle reads": "GetShardIterator",
+    "throttle writes": "PutRecords",
+    "throttle control": "ListShards",
+    "throttle everything": "DescribeStreamSummary",
+    "KMS throttling": "GetShardIterator",
+    "internal failures": "ListShards",
+    "lose answers": "PutRecords",
+}
+
+
+class World:
+    """A service with both streams and a consumer, and its weather."""
+
+    def __init__(self) -> None:
+        self.clock = RealClock()
+        self.model = KinesisModel(Laws(), self.clock)
+        self.wire = WireFaults()
+        for stream in (ORDERS, COPIED):
+            self.model.create(stream, 4)
+        summary = self.call("DescribeStreamSummary")["StreamDescriptionSummary"]
+        self.call("RegisterStreamConsumer", StreamARN=summary["StreamARN"], ConsumerName=consumer_of("copy"))
+        server: Any = SimpleNamespace(model=self.model, wire=self.wire)
+        self.weather = Weather(server, self.clock, lambda: "OLD")
+
+    def call(self, operation: str, **request: Any) -> dict[str, Any]:
+        named = {} if "StreamARN" in request else {"StreamName": ORDERS}
+        return self.model.call(operation, {**named, **request}, access_key="OLD")
+
+    def refusals(self, operation: str, calls: int = 300) -> int:
+        """How many of so many calls of an operation are refused."""
+        requests: dict[str, dict[str, Any]] = {
+            "GetShardIterator": {"ShardId": "shardId-000000000000", "ShardIteratorType": "TRIM_HORIZON"},
+            "PutRecords": {"Records": [{"PartitionKey": "k", "Data": b""}]},
+        }
+        self.model.laws = Laws.kind()
+        return sum(self._is_refused(operation, requests.get(operation, {})) for _ in range(calls))
+
+    def _is_refused(self, operation: str, request: dict[str, Any]) -> bool:
+        try:
+            self.call(operation, **request)
+        except ModelError:
+            return True
+        return False
+
+
+def fault(name: str, *draws: float) -> Fault:
+    return Fault(0.0, KINDS[name], 1.0, draws if len(draws) == 3 else (0.5, 0.5, 0.5))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("draw", [0.0, 0.4, 0.999])
+def test_each_kind_can_be_made_and_taken_back(name: str, draw: float) -> None:
+    """Whatever is drawn; and what hits nothing says so."""
+    world = World()
+    made = fault(name, draw, draw, draw)
+    hit = world.weather.begin(made)
+    assert (hit is None) == (name == "silence subscriptions")  # there are none
+    world.weather.end(made)
+    world.weather.clear()
+    if name != "expire credentials":
+        assert world.refusals("ListShards") == 0
+
+
+@pytest.mark.parametrize(("name", "operation"), REFUSED.items())
+def test_a_storm_is_felt_until_it_is_over(name: str, operation: str) -> None:
+    world = World()
+    storm = fault(name)
+    world.weather.begin(storm)
+    assert world.refusals(operation) > 0
+    world.weather.end(storm)
+    assert world.refusals(operation) == 0
+
+
+def test_a_storm_that_ends_leaves_another_one() -> None:
+    world = World()
+    reads, writes = fault("throttle reads"), fault("throttle writes")
+    world.weather.begin(reads)
+    world.weather.begin(writes)
+    world.weather.end(writes)
+    assert world.refusals("GetShardIterator") > 0
+    assert world.refusals("PutRecords") == 0
+
+
+def test_the_clock_is_off_by_as_much_as_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the reader's, and not from where it was before."""
+    machine = SimpleNamespace(time=lambda: 1_700_000_000.0, monotonic=lambda: 1.0)
+    monkeypatch.setattr(clock, "time", machine)
+    monkeypatch.setattr(weather, "time", machine)
+    world = World()
+    for name, draws, offset in (
+        ("clock ahead", (0.9, 1.0, 0.0), 90.0),
+        ("clock behind", (0.9, 1.0, 0.0), -90.0),
+        ("clock ahead", (0.1, 0.0, 0.0), 0.3),
+    ):
+        world.weather.begin(fault(name, *draws))
+        assert world.clock.now() / SECOND - machine.time() == pytest.approx(offset)
+
+
+def test_reshards_keep_to_between_two_and_six_shards() -> None:
+    world = World()
+    world.model.laws = Laws.kind()
+    for name, low, high in (("split", 4, 6), ("merge", 2, 6)):
+        for _ in range(10):
+            world.weather.begin(fault(name, 0.1, 0.9, 0.3))
+        count = sum(shard.is_open for shard in world.model.shards() if shard.stream == ORDERS)
+        assert low <= count <= high
