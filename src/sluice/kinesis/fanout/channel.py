@@ -149,11 +149,15 @@ class Channel:
         """Sets how long a call may block; None for as long as it takes."""
         self._socket.settimeout(seconds)
 
-    def is_idle(self) -> bool:
-        """Whether the connection stands, as far as this end knows, and nothing waits to be received."""
+    def is_idle(self, seconds: float = 0.0) -> bool:
+        """Whether the connection stands, as far as this end knows, and nothing is there to be received.
+
+        Args:
+            seconds: to wait for something at most.
+        """
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
+        return not poll.poll(seconds * 1000)
 
     def close(self) -> None:
         """Closes the connection. May be called from any thread: one that sends or receives is woken."""

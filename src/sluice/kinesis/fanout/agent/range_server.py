@@ -27,6 +27,8 @@ _REQUEST_TIMEOUT: Final = 5.0
 """Seconds without a byte in the middle of a request."""
 _MOST_ANSWERS: Final = 256
 """Ranges that are served side by side. A task waits for its turn beyond that; most ranges take a moment."""
+_LINGER: Final = 0.02
+"""Seconds for which a thread stays with a connection: a task reads several ranges one after the other."""
 _BACKLOG: Final = 512
 _START_BYTES: Final = 16
 
@@ -78,13 +80,11 @@ class RangeServer:
 
     def _handle_request(self, channel: Channel) -> None:
         try:
-            channel.set_timeout(_REQUEST_TIMEOUT)
-            request = decode_first_frame(channel.receive(at_most=_LONGEST_REQUEST))
-            channel.set_timeout(None)
-            if isinstance(request, ReadRange):
+            while isinstance(request := _receive_request(channel), ReadRange):
                 self._answer(channel, request)
-                self._acceptor.watch(channel)
-                return
+                if channel.is_idle(_LINGER):
+                    self._acceptor.watch(channel)
+                    return
             if self._join is not None:
                 threading.Thread(
                     target=self._serve_agent,
@@ -124,6 +124,13 @@ class RangeServer:
         finally:
             if isinstance(events, Generator):  # lets go of the event that was being sent
                 events.close()
+
+
+def _receive_request(channel: Channel) -> ReadRange | JoinHub:
+    channel.set_timeout(_REQUEST_TIMEOUT)
+    request = decode_first_frame(channel.receive(at_most=_LONGEST_REQUEST))
+    channel.set_timeout(None)
+    return request
 
 
 def _listen(host: str) -> socket.socket:
