@@ -163,6 +163,14 @@ class ModelLog:
             for shard in self.model.shards()
         }
 
+    def records(self, split: SplitId) -> list[Record]:
+        """The records of a shard that have not expired."""
+        return [
+            Record(record.sequence_number, record.arrival, record.partition_key, record.data)
+            for record in self.model.oracle.readable(split.stream)
+            if record.shard == split.shard
+        ]
+
     @property
     def now(self) -> int:
         """The time by the service's clock (microseconds)."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from integration.model import ModelLog
+
 from sluice.errors import ServiceError
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
@@ -124,6 +126,10 @@ class MemoryLog:
     def expire(self, split: SplitId) -> None:
         """A shard is not listed any more, as a closed one whose last record has expired."""
         del self.shards[split]
+
+    def records(self, split: SplitId) -> list[Record]:
+        """The records of a shard that have not expired."""
+        return self.shards[split].records
 
     def pass_time(self, seconds: float) -> None:
         self.now += int(seconds * SECOND)
@@ -247,6 +253,10 @@ class MemoryLog:
         if split not in self.shards:
             raise ServiceError(f"{operation}: no shard {split}", operation=operation, missing=True)
         return self.shards[split]
+
+
+AnyLog = MemoryLog | ModelLog
+"""Plain lists with faults on demand, or the strict model of the service."""
 
 
 def new_log(shards: int = 1, *, empty_every: int = 0, page_size: int = 10_000) -> MemoryLog:

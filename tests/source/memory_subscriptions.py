@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from memory_log import MemoryLog
+from memory_log import AnyLog
 
 from sluice.errors import ServiceError
 from sluice.source.cursor import iterator_start
@@ -65,12 +65,12 @@ class Subscription:
     freed: int = -1
 
 
-def first_number(log: MemoryLog, split: SplitId, position: Position) -> int:
+def first_number(log: AnyLog, split: SplitId, position: Position) -> int:
     """The least sequence number that a service gives when it is asked for `position`."""
     start = iterator_start(position)
     if start.sequence_number is not None:
         return int(start.sequence_number)
-    records = log.shards[split].records
+    records = log.records(split)
     if start.timestamp is not None:
         late = (int(r.sequence_number) for r in records if r.arrival >= (start.timestamp or 0))
         return next(late, int(records[-1].sequence_number) + 1 if records else 0)
@@ -96,7 +96,7 @@ class MemorySubscriptions:
 
     def __init__(
         self,
-        log: MemoryLog,
+        log: AnyLog,
         *,
         event_size: int = 50,
         events: int = 1_000,
@@ -170,7 +170,7 @@ class MemorySubscriptions:
         if split not in self.log.shards:
             return
         start = position
-        records = self.log.shards[split].records
+        records = self.log.records(split)
         if isinstance(position, After) and records and self._happens(self.faults.rewind):
             older = self.rng.choice(records)
             if int(older.sequence_number) <= position.sequence:
@@ -198,7 +198,7 @@ class MemorySubscriptions:
         shard = self.log.shards.get(split)
         if shard is None or subscription.has_ended:
             return
-        behind = behind_number(shard.records, subscription.at)
+        behind = behind_number(self.log.records(split), subscription.at)
         if not behind and isinstance(subscription.start, After) and subscription.first is None:
             return  # no record shows yet that none is missing behind the start
         event = behind[: self.rng.randint(1, self.event_size)]
@@ -231,7 +231,7 @@ class MemoryPublisher:
 
     def __init__(
         self,
-        log: MemoryLog,
+        log: AnyLog,
         split: SplitId,
         position: Position,
         *,
@@ -262,7 +262,7 @@ class MemoryPublisher:
         if self._last and self._happens(self.faults.overlap):
             return Page(self._last, "on", 0)
         shard = self.log.shards[self.split]
-        behind = behind_number(shard.records, self._at)
+        behind = behind_number(self.log.records(self.split), self._at)
         event = behind[: self.rng.randint(1, self.event_size)]
         if event:
             self._at = int(event[-1].sequence_number) + 1
@@ -291,7 +291,7 @@ class MemoryAgent:
 
     def __init__(
         self,
-        log: MemoryLog,
+        log: AnyLog,
         *,
         event_size: int = 50,
         events: int = 1_000,

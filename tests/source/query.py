@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from integration.model import ModelLog
-from memory_log import MemoryLog
+from memory_log import AnyLog, MemoryLog
 from memory_subscriptions import NO_FAULTS, Faults, MemoryAgent
 
 from sluice.source.admission import NO_LIMITS, Limits
@@ -23,9 +22,6 @@ from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Record
 from sluice.source.subscriptions import Subscriptions
-
-AnyLog = MemoryLog | ModelLog
-"""Plain lists with faults on demand, or the strict model of the service."""
 
 Rows = dict[SplitId, list[Record]]
 """The rows of a batch, by split."""

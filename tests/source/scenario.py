@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Iterable
 
 from hypothesis import strategies as st
-from memory_log import SECOND, MemoryLog
+from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelLog
+from memory_log import SECOND, AnyLog
 from memory_subscriptions import MemoryAgent
 from query import Query, check_exactly_once
 
@@ -14,6 +15,9 @@ from sluice.errors import ServiceError
 from sluice.source.admission import Limits
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import Record
+
+LAWS = Laws(retention=False, shards_expire=False)
+"""Nothing expires: losses have tests of their own."""
 
 LIMITS = st.sampled_from(
     [
@@ -40,13 +44,13 @@ STEP = st.one_of(
 
 
 class Scenario:
-    """Takes steps, and checks what the query has read.
+    """Takes steps, and checks what the query has read from the strict model of the service.
 
     Args:
         shards: how many the stream has at first.
         fault_rate: the probability (0 to 1) that a call fails with throttling or an expired iterator.
         agent: makes the query's agent. None: everything is polled.
-        log_options: of the `MemoryLog`.
+        laws: of the service.
     """
 
     def __init__(
@@ -55,13 +59,14 @@ class Scenario:
         shards: int,
         fault_rate: float,
         *,
+        laws: Laws = LAWS,
         page_limit: int = 10_000,
-        agent: Callable[[MemoryLog], MemoryAgent] | None = None,
-        **log_options: int,
+        agent: Callable[[AnyLog], MemoryAgent] | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.fault_rate = fault_rate
-        self.log = MemoryLog(**log_options, fault=self.fault)
+        faults = FaultPlan(callback=self.fault)
+        self.log = ModelLog(KinesisModel(laws, ManualClock(), seed, faults=faults))
         self.log.create("s", shards)
         self.query = Query(self.log, page_limit=page_limit, agent=agent(self.log) if agent else None)
         self.records: list[Record] = []
@@ -125,10 +130,10 @@ class Scenario:
                 self.query.batches.append(self.query.read(-1))
                 self.fault_rate = rate
 
-    def fault(self, operation: str, split: SplitId) -> Exception | None:
-        if self.rng.random() >= self.fault_rate:
+    def fault(self, operation: str, request: object) -> str | None:
+        del request
+        if operation not in ("GetRecords", "GetShardIterator") or self.rng.random() >= self.fault_rate:
             return None
         if operation == "GetRecords" and self.rng.random() < 0.5:
-            self.log.expire_iterators()
-            return None
-        return ServiceError(f"{operation} {split}", operation=operation, retryable=True, throttling=True)
+            return "ExpiredIteratorException"
+        return "ProvisionedThroughputExceededException"

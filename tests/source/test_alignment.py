@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelLog
-from memory_log import S0, SECOND, THROTTLED, MemoryLog, new_log, put_to
-from query import AnyLog, Query, at_horizon, check_exactly_once, pushed_query
+from memory_log import S0, SECOND, THROTTLED, AnyLog, MemoryLog, new_log, put_to
+from query import Query, at_horizon, check_exactly_once, pushed_query
 
 from sluice.errors import ServiceError
 from sluice.source.admission import NO_LIMITS, Limits

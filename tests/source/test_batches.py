@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from integration.model import Laws
 from memory_subscriptions import ALL_FAULTS, NO_FAULTS, Faults, MemoryAgent
-from scenario import STEP, Scenario
+from scenario import LAWS, STEP, Scenario
 
 from sluice.source.admission import Limits
+
+ALL_LAWS = [
+    LAWS,
+    replace(LAWS, page_records=3),
+    replace(LAWS, listing_gaps=0.2),
+    replace(LAWS, tip_before_records=0.3),
+    replace(LAWS, empty_pages=0, late_tip=0.0),
+]
 
 
 @settings(max_examples=150)
 @given(
     seed=st.integers(0, 10_000),
     shards=st.integers(1, 4),
-    empty_every=st.sampled_from([0, 0, 2, 3]),
-    page_size=st.sampled_from([3, 10_000, 10_000]),
+    laws=st.sampled_from(ALL_LAWS),
     page_limit=st.sampled_from([1, 7, 10_000]),
     fault_rate=st.sampled_from([0.0, 0.0, 0.05]),
     steps=st.lists(STEP, max_size=25),
@@ -26,8 +35,7 @@ from sluice.source.admission import Limits
 @example(
     seed=127,
     shards=2,
-    empty_every=0,
-    page_size=3,
+    laws=replace(LAWS, page_records=3),
     page_limit=1,
     fault_rate=0.05,
     steps=[
@@ -44,19 +52,32 @@ from sluice.source.admission import Limits
         ("available", Limits()),
     ],
 )
+@example(
+    seed=1,
+    shards=2,
+    laws=replace(LAWS, tip_before_records=0.7),
+    page_limit=10_000,
+    fault_rate=0.0,
+    steps=[
+        ("put", 50, 0.1),
+        ("batch", Limits(), False),
+        ("put", 30, 0.1),
+        ("restart",),
+        ("batch", Limits(), True),
+        ("available", Limits()),
+        ("put", 10, 0.1),
+    ],
+)
 def test_every_record_arrives_once_in_order_by_polling(  # noqa: PLR0917 - Hypothesis names them
     seed: int,
     shards: int,
-    empty_every: int,
-    page_size: int,
+    laws: Laws,
     page_limit: int,
     fault_rate: float,
     steps: list[tuple[object, ...]],
 ) -> None:
     """Through reshards, throttling, expired iterators, restarts and limits."""
-    scenario = Scenario(
-        seed, shards, fault_rate, page_limit=page_limit, empty_every=empty_every, page_size=page_size
-    )
+    scenario = Scenario(seed, shards, fault_rate, laws=laws, page_limit=page_limit)
     scenario.run(steps, empty_triggers=4)
 
 

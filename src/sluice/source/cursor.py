@@ -20,6 +20,9 @@ __all__ = ["Cursor", "iterator_start"]
 
 _log = logging.getLogger(__name__)
 
+_DOUBTFUL_PAGES = 1
+"""Pages of a new iterator that are not believed if they say that nothing is there."""
+
 
 def iterator_start(position: Position) -> IteratorStart:
     """Where to open an iterator, so that the record which `position` names comes first if it still exists."""
@@ -55,6 +58,7 @@ class Cursor:
         self._iterator: str | None = None
         # Whether the record that the position names has been seen where it has to be.
         self._is_verified = expected_record(position) is None
+        self._doubtful_pages = 0
 
     def next_page(self, limit: int) -> Page:
         """Reads the next page, without records before the position. The page may hold no record.
@@ -77,6 +81,9 @@ class Cursor:
                 target=str(self.split),
                 retryable=True,
             )
+        if self._is_doubtful(page):
+            self._doubtful_pages += 1
+            return replace(page, millis_behind=max(1, page.millis_behind))
         self._check_start(page)
         is_tip = page.millis_behind == 0 and len(page.records) < limit and page.next_iterator is not None
         unread = self._take(page)
@@ -106,6 +113,7 @@ class Cursor:
         """One page; None where the iterator has expired."""
         if self._iterator is None:
             self._iterator = self._open()
+            self._doubtful_pages = 0
             self._is_verified = expected_record(self.position) is None
             if self._iterator is None:
                 return Page((), None, 0)
@@ -139,6 +147,13 @@ class Cursor:
         oldest = int(page.records[0].sequence_number) if page.records else None
         if isinstance(self.position, After | AtHorizon) and (oldest is None or oldest > int(expected)):
             self._data_loss.report_missing_record(self.split, self.position, oldest)
+
+    def _is_doubtful(self, page: Page) -> bool:
+        """Whether the first page of an iterator is empty and says that it is at the tip, though a record has
+        to follow. No document rules out that a record follows nevertheless, so the next page is asked, too.
+        """
+        is_empty_tip = not page.records and page.next_iterator is not None and page.millis_behind == 0
+        return is_empty_tip and not self._is_verified and self._doubtful_pages < _DOUBTFUL_PAGES
 
     def _shows_start(self, page: Page) -> bool:
         """Whether the record that the position names is in this page if it exists.
