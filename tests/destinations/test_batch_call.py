@@ -109,6 +109,12 @@ def test_an_endpoint_that_has_answered_before_is_retried(reply: Any) -> None:
     assert not batch_call.is_fatal(caught.value)
 
 
+def test_what_is_remembered_of_an_endpoint_does_not_grow_with_credentials() -> None:
+    """They may be new in every epoch."""
+    put(made(lambda _, __: answer({"RequestResponses": []})))
+    assert batch_call._answered == {(CONNECTION.endpoint_url, CONNECTION.region, "firehose")}
+
+
 EXPIRED = sdk.ClientError({"Error": {"Code": "ExpiredTokenException", "Message": "it is expired"}}, "X")
 
 

@@ -209,6 +209,10 @@ def test_urls_of_queues(url: str) -> None:
         ({"queueUrl": "orders"}, "option 'queueUrl' is 'orders': allowed is a queue's URL"),
         ({"queueUrl": "arn:aws:sqs:eu-west-1:123456789012:orders"}, "allowed is a queue's URL"),
         ({"queueUrl": "https://sqs.eu-west-1.amazonaws.com/"}, "allowed is a queue's URL"),
+        (
+            {"queueUrl": "me:secret@sqs/orders?x"},
+            "option 'queueUrl' is '***@sqs/orders?***': allowed",
+        ),
         ({"queueUrl": URL, "maxBatchSize": "11"}, "the destination takes at most 10"),
         ({"queueUrl": URL, "maxRecordSizeInBytes": "2MiB"}, "the destination takes at most 1048576"),
     ],

@@ -176,6 +176,8 @@ class LocalDeadLetterQueue:
                     return hidden.open("xb")
 
     def _sync_directory(self, directory: Path) -> None:
+        if os.name == "nt":
+            return  # Windows opens no directories, and keeps their entries in its journal
         descriptor = os.open(directory, os.O_RDONLY)
         try:
             self._sync(descriptor)

@@ -28,7 +28,7 @@ _FIRST_CONTACT: Final = 5.0
 # expired: every request loads them anew.
 _RENEWAL: Final = 30.0
 # Endpoints that have answered this process. Destinations are made anew for every epoch; this set stays.
-_answered: Final[set[tuple[ConnectionConfig, str]]] = set()
+_answered: Final[set[tuple[str | None, str | None, str]]] = set()  # endpoint, region, service
 
 # Error codes of single entries. These concern the target as a whole: it will accept no entry.
 _TARGET_CODES: Final = re.compile(
@@ -105,7 +105,7 @@ class BatchCall:
             answer: dict[str, Any] = getattr(client, self._method)(**parameters)
         except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
             raise self.translated(error) from None
-        _answered.add((self._connection, self._service))
+        _answered.add(self._place)
         self._expired_since = None
         return answer
 
@@ -197,10 +197,15 @@ class BatchCall:
             return now - self._expired_since >= _RENEWAL
         if not error.retryable:
             return True
-        answered = (self._connection, self._service) in _answered
+        answered = self._place in _answered
         if answered or not is_unanswered(error) or error.code == "ReadTimeoutError":
             return False
         return self._first_call_at is not None and self._clock() - self._first_call_at >= _FIRST_CONTACT
+
+    @property
+    def _place(self) -> tuple[str | None, str | None, str]:
+        """Where calls go, whoever makes them: credentials may change with every epoch."""
+        return self._connection.endpoint_url, self._connection.region, self._service
 
     def translated(self, error: Exception) -> ServiceError:
         """The ServiceError for an error of the SDK."""
@@ -213,5 +218,5 @@ class BatchCall:
         if translated.code in self._transient:
             translated.retryable = True
         if not is_unanswered(translated):
-            _answered.add((self._connection, self._service))
+            _answered.add(self._place)
         return translated

@@ -17,7 +17,7 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
-from sluice.options import Option, OptionValues, matching
+from sluice.options import Option, OptionValues, matching, redact_url
 from sluice.sink.bases import BaseDestination
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
@@ -33,10 +33,13 @@ _REGION: Final = re.compile(r"sqs\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?
 
 QUEUE_URL = Option(
     "queueUrl",
-    matching(
-        "url",
-        "a queue's URL such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders",
-        r"https?://[^\s/@?#]+/([^\s?#]+/)?[a-zA-Z0-9_-]{1,80}(\.fifo)?",
+    replace(
+        matching(
+            "url",
+            "a queue's URL such as https://sqs.eu-west-1.amazonaws.com/123456789012/orders",
+            r"https?://[^\s/@?#]+/([^\s?#]+/)?[a-zA-Z0-9_-]{1,80}(\.fifo)?",
+        ),
+        redact=redact_url,
     ),
     None,
     "URL of the queue; a FIFO queue's ends in `.fifo`. Its region holds unless `region` is given.",
