@@ -14,7 +14,7 @@ from query import new_policy
 from sluice.errors import ServiceError
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.splits import Split
+from sluice.source.splits import Split, SplitId
 
 INTERVAL = 10.0
 FOREVER = 300.0  # only what is broken takes as long
@@ -45,9 +45,11 @@ def log() -> ListedLog:
     return made
 
 
-def new_discovery(log: MemoryLog, *, fail: bool = True, longest_wait: float = FOREVER) -> SplitDiscovery:
+def new_discovery(
+    log: MemoryLog, *, fail: bool = True, longest_wait: float = FOREVER, interval: float = INTERVAL
+) -> SplitDiscovery:
     probe = Probe(log, new_policy(log, fail=fail), ProbeSettings(pause=log.sleep, clock=log.monotonic))
-    return SplitDiscovery(probe, ["s"], INTERVAL, find_unlisted=lambda _listed: [], longest_wait=longest_wait)
+    return SplitDiscovery(probe, ["s"], interval, find_unlisted=lambda _listed: [], longest_wait=longest_wait)
 
 
 def refusal(*, retryable: bool = True, missing: bool = False) -> ServiceError:
@@ -147,4 +149,50 @@ def test_a_listing_that_was_begun_before_a_split_ended_is_made_again(log: Listed
     discovery.mark_stale()
     log.answering.set()
     second = next_listing(discovery, first)
-    next_listing(discovery, second)  # no time has passed
+    log.pass_time(1)
+    next_listing(discovery, second)
+
+
+class LateLog(ListedLog):
+    """Lists the children of a split some time after it was closed."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__()
+        self.visible = 0.0
+        self.delay = delay
+
+    def split(self, split: SplitId) -> list[SplitId]:
+        self.visible = self.monotonic() + self.delay
+        return super().split(split)
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        splits = super().list_splits(stream)
+        return [split for split in splits if not split.parents or self.monotonic() >= self.visible]
+
+
+@pytest.mark.parametrize(("delay", "listings", "seconds"), [(0.3, 1, 0.0), (3.0, 4, 3.5), (1e9, 14, 700.0)])
+def test_children_that_are_not_listed_yet_are_looked_for(delay: float, listings: int, seconds: float) -> None:
+    """Soon, and then at longer and longer intervals, which end at the usual one."""
+    log = LateLog(delay)
+    (parent,) = log.create("s")
+    discovery = new_discovery(log, interval=100.0)
+    discovery.current()
+    log.split(parent)
+    discovery.mark_stale()
+    log.pass_time(1.0)
+    began, asked = log.monotonic(), log.asked._value
+    while len(discovery.current().splits) < 3 and log.monotonic() < began + 700:
+        log.pass_time(0.1)
+    assert log.asked._value - asked == listings
+    assert log.monotonic() - began <= seconds + 0.2
+
+
+def test_a_stale_listing_is_not_asked_for_at_every_trigger(log: ListedLog) -> None:
+    """The service may show the same for seconds, and there may be ninety triggers a second."""
+    discovery = new_discovery(log)
+    discovery.current()
+    for _ in range(1_000):
+        discovery.mark_stale()
+        discovery.current()
+        log.pass_time(0.01)
+    assert log.asked._value <= 22

@@ -26,6 +26,9 @@ _LONGEST_WAIT = 3.0
 """Seconds that planning waits for a listing where an older one would do. A listing takes some 50 ms; while
 the service refuses it, its retries take half a minute."""
 
+_SHORTEST_INTERVAL = 0.5
+"""Seconds between two listings, at least. A stale listing may be shown again for some seconds."""
+
 _Answers = tuple[Mapping[str, StreamInfo], Sequence[Split], int]
 """What the service says of the streams, all their splits, and `Listing.at`."""
 
@@ -100,6 +103,8 @@ class SplitDiscovery:
         self._next_listing = -math.inf
         self._pending: Future[_Answers] | None = None
         self._is_stale = False  # since the pending listing was begun
+        self._listed_at = -math.inf
+        self._pause = _SHORTEST_INTERVAL  # until the next listing while one is incomplete
         self._failing_since: float | None = None
 
     def list_splits(self) -> Listing:
@@ -142,7 +147,7 @@ class SplitDiscovery:
 
     def mark_stale(self) -> None:
         """Makes `current` list again: a split is gone, or has ended and its children have to be found."""
-        self._next_listing = -math.inf
+        self._next_listing = min(self._next_listing, self._listed_at + _SHORTEST_INTERVAL)
         self._is_stale = True
 
     def _ask(self) -> _Answers:
@@ -155,8 +160,14 @@ class SplitDiscovery:
         lineage = Lineage([*splits, *self._unlisted(splits, infos)])
         self._listing = listing = Listing(splits, lineage, infos, at, self._absent_at(lineage))
         is_old = self._pending is not None and self._is_stale
-        self._next_listing = -math.inf if is_old else self._clock() + self._interval
         self._pending = None
+        self._listed_at = now = self._clock()
+        if _lacks_children(splits):
+            self._next_listing = now + min(self._pause, self._interval)
+            self._pause *= 2
+        else:
+            self._next_listing = now + (_SHORTEST_INTERVAL if is_old else self._interval)
+            self._pause = _SHORTEST_INTERVAL
         if self._failing_since is not None:
             failed_for = self._clock() - self._failing_since
             _log.info("shards of %s are listed again, after %.0f s", ", ".join(self._streams), failed_for)
@@ -192,6 +203,12 @@ class SplitDiscovery:
         created = self._listing.created
         unlisted = self._find_unlisted({split.id for split in splits})
         return [split for split in unlisted if created.get(split.id.stream) == infos[split.id.stream].created]
+
+
+def _lacks_children(splits: Sequence[Split]) -> bool:
+    """Whether a closed split is listed, and none of its children yet: listings are eventually consistent."""
+    parents = {SplitId(split.id.stream, parent) for split in splits for parent in split.parents}
+    return any(split.is_closed and split.id not in parents for split in splits)
 
 
 def _in_background(ask: Callable[[], _Answers]) -> Future[_Answers]:
