@@ -34,9 +34,12 @@ def read_committed(lake: Lake) -> Committed:
     """Everything below the path of the lake."""
     root = lake.path.removeprefix(f"s3://{lake.bucket}/")
     manifests = sorted(lake.manifests(), key=lambda manifest: manifest["batch"])
-    batches = {
-        manifest["batch"]: [f"{root}/{file['path']}" for file in manifest["files"]] for manifest in manifests
-    }
+    batches: dict[int, list[str]] = {}
+    for manifest in manifests:
+        # A second manifest of a batch doubles its rows, or lists files that are gone: both are found.
+        batches.setdefault(manifest["batch"], []).extend(
+            f"{root}/{each['path']}" for each in manifest["files"]
+        )
     problems = []
     listed = {key for keys in batches.values() for key in keys}
     if listed != set(lake.files()):
@@ -47,7 +50,8 @@ def read_committed(lake: Lake) -> Committed:
     there = {key for key in lake.listed() if "/_sluice/" not in key}
     if missing := listed - there:
         problems.append(f"{len(missing)} committed files are not there")
-    return Committed(_rows(lake, batches), problems)
+    there_by_batch = {batch: [key for key in keys if key in there] for batch, keys in batches.items()}
+    return Committed(_rows(lake, there_by_batch), problems)
 
 
 def _rows(lake: Lake, batches: dict[int, list[str]]) -> Iterator[tuple[int, Iterable[Sequence[Row]]]]:
