@@ -136,8 +136,17 @@ def producer(service: ModelStreams) -> Producer:
 
 
 @pytest.fixture
-def query(service: ModelStreams, producer: Producer) -> Iterator[Query]:
-    with closing(Query(service, producer.stream, register(service, producer.stream, "reader"))) as made:
+def query(service: ModelStreams, producer: Producer, capfd: pytest.CaptureFixture[str]) -> Iterator[Query]:
+    del capfd  # the agent writes where its parent's log goes when it is started
+    arn = register(service, producer.stream, "reader")
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 1024), most))
+    try:
+        made = Query(service, producer.stream, arn)
+        made.client.wait_for_agent(SECONDS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    with closing(made):
         yield made
 
 
@@ -153,6 +162,8 @@ def test_tasks_are_served_among_ten_thousand_strangers(
         if query.run_batch():
             producer.put(50)
     before = query.descriptors, query.threads, query.memory
+    limit, most_allowed = resource.prlimit(query.pid, resource.RLIMIT_NOFILE)
+    assert limit == min(most_allowed, 65_536)  # one for each shard and each task that asks
     resource.prlimit(query.pid, resource.RLIMIT_NOFILE, (before[0] + 20, before[0] + 20))
     port = query.client.hub.port if query.client.hub is not None else 0
     ranges = query.ranges

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from event_streams import INITIAL, event, event_message, exception_message, message
+from event_streams import INITIAL, event, event_message, exception_message, message, record
 from http_server import END, STREAM, Connection, Server, chunk, refusal, serving
 
 from sluice.aws import clients
@@ -20,7 +20,9 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.aws.hooks import ParserFactory
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.fanout.subscriptions.events import decode_head
+from sluice.kinesis.fanout.subscriptions.subscriber import open_subscriber
 from sluice.kinesis.fanout.subscriptions.subscription import CLOSED, Subscribing, Subscription
+from sluice.kinesis.options import source_config_from_options
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 
@@ -137,6 +139,38 @@ def test_an_event_is_there_before_the_next_one_is_sent() -> None:
         assert decode_head(subscription.next_payload() or b"").numbers == ["1"]
         seen.set()
         assert numbers_of(subscription) == ["2"]
+
+
+def test_an_event_is_not_received_before_there_is_space_for_it() -> None:
+    """The subscriber of an agent has a buffer that makes it. The service sends the rest when it is read."""
+    large = event_message(event([record(1, data=b"x" * 6000)], 2))
+    asked: list[int] = []
+    has_space = threading.Event()
+
+    class Space:
+        def make_space(self, size: int) -> None:
+            asked.append(size)
+            if size == len(large):
+                has_space.set()
+
+        def give_back_space(self) -> None:
+            pass
+
+    def answer(it: Connection) -> None:
+        it.send(STREAM, chunk(INITIAL + large[:12]))
+        has_space.wait(60)
+        it.send(chunk(large[12:]))
+        it.wait_until_left()
+
+    with serving(answer) as server:
+        options = {"streamName": "s", "region": "us-east-1", "consumerName": "app"}
+        config = source_config_from_options(options, streaming=True)
+        config = replace(config, connection=config_of(server))
+        subscriber = open_subscriber(config, lambda: ARN, SPLIT, HORIZON, Space())
+        assert subscriber.next_event()[1].numbers == ["1"]
+        subscriber.close()
+
+    assert asked == [len(INITIAL), len(large)]
 
 
 def test_events_of_other_kinds_are_ignored() -> None:

@@ -1,0 +1,64 @@
+"""How the parts of an agent are put together."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from sluice.kinesis.fanout.agent.agent import Agent
+from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
+from sluice.kinesis.fanout.agent.shard_buffer import ShardBuffer
+from sluice.kinesis.fanout.channel import Channel
+from sluice.kinesis.fanout.launch import AgentSetup, agent_environment
+from sluice.kinesis.fanout.link import Link
+from sluice.kinesis.options import source_config_from_options
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import IteratorStart
+
+START = IteratorStart("TRIM_HORIZON")
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    config = source_config_from_options(
+        {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", "fanOutBufferSize": "5MiB"},
+        streaming=True,
+    )
+    assert config.fan_out is not None
+    ours, theirs = socket.socketpair()
+    made = Agent(
+        AgentSetup.beside_driver(config, config.fan_out), Link(Channel(ours)), assigns_to_workers=False
+    )
+    theirs.close()
+    made.serve()  # the link is closed already
+    yield made
+    ours.close()
+
+
+def test_subscriptions_wait_for_space_in_their_buffers(agent: Agent) -> None:
+    """All buffers of an agent share the bytes that the user has given it."""
+    buffer = ShardBuffer(START, BufferBudget(100))
+
+    assert agent._open_source(SplitId("clicks", "shardId-0"), START, buffer).space is buffer
+    manager = agent._shards
+    assert manager._budget._limit == 5 * 2**20  # type: ignore[union-attr]
+
+
+def test_tasks_are_told_the_start_of_the_agent(agent: Agent) -> None:
+    """Their handshakes are bound to it. The next agent has another one, wherever it listens."""
+    host, port, start = agent.place
+
+    assert (host, port) == (agent.server.address.host, agent.server.address.port)
+    assert start == agent.server.address.start
+    assert len(start) == 16
+    assert agent._shards._settings.server == agent.place  # type: ignore[union-attr]
+
+
+def test_an_agent_has_few_memory_arenas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a thread for each shard. A user may want another number."""
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    assert agent_environment()["MALLOC_ARENA_MAX"] == "2"
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
+    assert agent_environment()["MALLOC_ARENA_MAX"] == "8"
