@@ -11,8 +11,9 @@ from typing import Protocol, TypeVar
 
 from sluice.errors import OptionError
 from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.continuity import Continuity, recreated
 from sluice.source.discovery import Listing, SplitDiscovery
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position, SplitRange
+from sluice.source.offsets import After, AtHorizon, Closed, Offsets, Position, SplitRange
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
@@ -25,17 +26,6 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamE
 _log = logging.getLogger(__name__)
 
 _LAG_LINE_INTERVAL = 10.0
-
-_VANISH_PATIENCE = 30.0
-"""For how many seconds splits may be missing from listings before they count as gone: listings are only
-eventually consistent."""
-_RELISTING_PAUSE = 2.0
-"""Seconds between two listings while splits are missing."""
-
-_HINT_CHECK_INTERVAL = 60.0
-_HINTS_PER_RETENTION = 4
-"""How often an idle query logs hints while the stream keeps a record. After a restart they tell splits that
-got no records from those whose records have expired."""
 
 SplitT_co = TypeVar("SplitT_co", covariant=True)
 PositionT = TypeVar("PositionT")
@@ -127,11 +117,10 @@ class StreamEnumerator:
             settings.discovery_interval,
             find_unlisted=lambda listed: self._tracker.ended_unlisted(self._states, listed),
         )
+        self._continuity = Continuity(probe, self._discovery)
         self._initial: Offsets | None = None
         self._added: Mapping[SplitId, Position] | None = None
-        self._complete: Listing | None = None
         self._has_checked_start = False
-        self._next_hint_check = -math.inf
         self._states: dict[SplitId, SplitState] = {}
         self._held: frozenset[SplitId] = frozenset()
         self._targets: Mapping[SplitId, After | Closed] | None = None
@@ -168,8 +157,8 @@ class StreamEnumerator:
             listing = self._discovery.list_splits()
             positions = dict(self._settings.initial(listing.listed, now))
             starting = dict.fromkeys(self._settings.streams, self._settings.starting)
-            expiry = {s: self._data_loss.observe(s, kept, None) for s, kept in listing.retention.items()}
             offsets = self._offsets(positions, listing)
+            expiry = self._continuity.observe(offsets, listing)
             self._initial = replace(offsets, starting=starting, expiry=expiry)
             _log.info("starting positions: %s", json.dumps(self._initial.to_json()))
         return self._initial
@@ -190,12 +179,13 @@ class StreamEnumerator:
             OptionError: `start` belongs to other streams.
         """
         self._check_streams(start)
-        listing = self._complete_listing(start)
-        expiry = {
-            stream: self._data_loss.observe(stream, retention, start.expiry.get(stream))
-            for stream, retention in listing.retention.items()
-        }
-        base = self._with_added(self._without_lost(start, listing), listing)
+        listing = self._continuity.complete_listing(start)
+        expiry = self._continuity.observe(start, listing)
+        base = self._continuity.without_lost(start, listing)
+        if base is not start:
+            gone = recreated(start, listing)
+            self._states = {split: state for split, state in self._states.items() if split.stream not in gone}
+        base = self._with_added(base, listing)
         starts_elsewhere = base is not start or start == self._initial
         has_all_splits = (base := self._with_unlogged(base, listing)) is start
         states = self._readable_states(base, listing)
@@ -210,11 +200,11 @@ class StreamEnumerator:
         if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
             self._discovery.mark_stale()
         self._remember_plan(states, ends)
-        is_hint_check = self._clock() >= self._next_hint_check
-        if is_hint_check:
-            self._next_hint_check = self._clock() + _HINT_CHECK_INTERVAL
-            self._check_starts(states)
-        if not ends and has_all_splits and not (is_hint_check and self._are_hints_due(start, listing)):
+        are_hints_due = False
+        if self._continuity.is_check_due():
+            self._continuity.check_starts(states)
+            are_hints_due = self._continuity.are_hints_due(start, listing, self._states)
+        if not ends and has_all_splits and not are_hints_due:
             return start
         end = replace(
             self._offsets(self._end_positions(base, ends, listing), listing),
@@ -293,44 +283,6 @@ class StreamEnumerator:
                     self._settings.starting,
                 )
 
-    def _complete_listing(self, start: Offsets) -> Listing:
-        """The splits as listed. Lists again for a while if splits are missing that have not been read."""
-        listing = self._discovery.current()
-        if listing is self._complete:
-            return listing
-        patience = self._clock() + _VANISH_PATIENCE
-        while (missing := _missing(start, listing)) and self._clock() < patience:
-            _log.warning(
-                "%s: not listed, though not read to the end; listing shards again in %g s",
-                ", ".join(map(str, missing)),
-                _RELISTING_PAUSE,
-            )
-            self._probe.settings.pause(_RELISTING_PAUSE)
-            self._discovery.mark_stale()
-            listing = self._discovery.current()
-        self._complete = listing
-        return listing
-
-    def _without_lost(self, start: Offsets, listing: Listing) -> Offsets:
-        """`start` itself, or, after a loss that is tolerated, the positions that still exist."""
-        positions = dict(start.positions)
-        has_lost = False
-        for stream in _recreated(start, listing):
-            self._data_loss.report(f"stream {stream} was deleted and created again since the last batch")
-            has_lost = True
-            positions = {
-                s: p
-                for s, p in positions.items()
-                if s.stream != stream or _is_within(p, listing.splits.get(s))
-            }
-            self._states = {s: state for s, state in self._states.items() if s.stream != stream}
-        if missing := _missing(start, listing):
-            names = ", ".join(map(str, missing))
-            self._data_loss.report(f"shards have vanished before they were read to their end: {names}")
-            has_lost = True
-            positions = {s: p for s, p in positions.items() if s not in missing}
-        return start.with_positions(positions) if has_lost else start
-
     def _with_added(self, base: Offsets, listing: Listing) -> Offsets:
         """`base` itself, or, where streams were added to the query, with their starting positions."""
         added = [stream for stream in self._settings.streams if stream not in base.streams]
@@ -398,14 +350,6 @@ class StreamEnumerator:
     def _new_state(self, split: Split, position: Position) -> SplitState:
         return self._probe.state(split, position, expiry=self._data_loss.expiry.get(split.id.stream))
 
-    def _check_starts(self, states: Iterable[SplitState]) -> None:
-        """Reports splits whose records may have expired unread, and that have no other record to read."""
-        now = self._log.server_time()
-        for state in states:
-            if state.start_has_expired(now):
-                self._data_loss.check_start(state.split.id, state.position, state.caught_up_at)
-                state.mark_start_reported(now)
-
     # --- batches --------------------------------------------------------------------------------------
 
     def _end_positions(
@@ -431,21 +375,6 @@ class StreamEnumerator:
             split: self._states[split].unchanged_with_hints(position) if split in self._states else position
             for split, position in positions.items()
         }
-
-    def _are_hints_due(self, start: Offsets, listing: Listing) -> bool:
-        """Whether to log a batch without records, so that hints do not become older than records."""
-        retention = {stream: expiry.retention for stream, expiry in start.expiry.items()}
-        if retention and retention != listing.retention:
-            return True
-        oldest = {name: kept // _HINTS_PER_RETENTION for name, kept in listing.retention.items()}
-        if start.listed is not None and listing.at - start.listed > min(oldest.values()):
-            return True
-        for split, state in self._states.items():
-            position = start.position(split)
-            logged, known = (_last_known(p) for p in (position, state.unchanged_with_hints(position)))
-            if logged is not None and known is not None and known - logged > oldest[split.stream]:
-                return True
-        return False
 
     def _offsets(self, positions: dict[SplitId, Position], listing: Listing) -> Offsets:
         return Offsets(
@@ -500,49 +429,3 @@ class StreamEnumerator:
 
 def _parents(split: Split | None) -> tuple[SplitId, ...]:
     return () if split is None else split.parent_ids
-
-
-def _recreated(start: Offsets, listing: Listing) -> list[str]:
-    """The streams that were deleted and created again since `start` was logged."""
-    return [
-        stream
-        for stream, created in listing.created.items()
-        if stream in start.created and start.created[stream] // 1000 != created // 1000
-    ]
-
-
-def _missing(start: Offsets, listing: Listing) -> list[SplitId]:
-    """The splits that are not listed, though they were not read to their end.
-
-    They are those with a position, and the parents of splits that have opened since the position was logged.
-    """
-    unfinished = {split for split, position in start.positions.items() if not isinstance(position, Closed)}
-    if start.listed is not None:
-        opened = [split for split_id, split in listing.splits.items() if split_id not in start.positions]
-        parents = {SplitId(split.id.stream, parent) for split in opened for parent in split.parents}
-        unfinished |= parents - start.positions.keys()
-    others = {*_recreated(start, listing), *(listing.created.keys() - start.streams)}
-    return sorted(split for split in unfinished - listing.splits.keys() if split.stream not in others)
-
-
-def _last_known(position: Position) -> int | None:
-    """The last instant (microseconds) at which no record after the position is known to have expired."""
-    match position:
-        case After():
-            return max(
-                (at for at in (position.arrival, position.caught_up_at) if at is not None), default=None
-            )
-        case AtHorizon() | AtTime():
-            return position.last_caught_up_at
-        case Closed():
-            return None
-
-
-def _is_within(position: Position, split: Split | None) -> bool:
-    """Whether a position was reached in this split, and not in one of the same name before it.
-
-    Sequence numbers rise with time: no record of a split has a lower number than the one it starts with.
-    """
-    if split is None or not isinstance(position, After):
-        return False
-    return 0 < int(split.starting_sequence) <= position.sequence

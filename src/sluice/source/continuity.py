@@ -1,0 +1,175 @@
+"""Checks that batches follow one another without a gap: that no split is gone, and no record expired unread.
+
+Spark logs where each batch ends. After a stop the stream may have been resharded, its records may have
+expired, or it may be another stream of the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+
+from sluice.instants import MICROS_PER_SECOND
+from sluice.source.discovery import Listing, SplitDiscovery
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position
+from sluice.source.probe import Probe
+from sluice.source.split_state import SplitState
+from sluice.source.splits import Split, SplitId
+
+__all__ = ["Continuity", "recreated"]
+
+_log = logging.getLogger(__name__)
+
+_VANISH_PATIENCE = 30.0
+"""For how many seconds splits may be missing from listings before they count as gone: listings are only
+eventually consistent."""
+_RELISTING_PAUSE = 2.0
+"""Seconds between two listings while splits are missing."""
+
+_CHECK_INTERVAL = 60.0
+_SHORTEST_RETENTION = 24 * 3600 * MICROS_PER_SECOND
+"""The shortest retention of Kinesis (microseconds). Any may be lowered to it at any time."""
+_HINTS_PER_RETENTION = 4
+"""How often an idle query logs hints while the stream keeps a record. After a restart they tell splits that
+got no records from those whose records have expired."""
+
+
+class Continuity:
+    """Tells the data loss policy what has been lost between two batches. Used by one thread.
+
+    Args:
+        probe: for its policy, clock and pauses.
+        discovery: lists splits.
+    """
+
+    def __init__(self, probe: Probe, discovery: SplitDiscovery) -> None:
+        self._data_loss = probe.data_loss
+        self._settings = probe.settings
+        self._clock = probe.settings.clock
+        self._discovery = discovery
+        self._complete: Listing | None = None
+        self._next_check = -math.inf
+
+    def observe(self, start: Offsets, listing: Listing) -> dict[str, Expiry]:
+        """By stream, which records have expired by now."""
+        return {
+            stream: self._data_loss.observe(stream, retention, start.expiry.get(stream))
+            for stream, retention in listing.retention.items()
+        }
+
+    def is_check_due(self) -> bool:
+        """Whether the checks that take a while are due: once a minute."""
+        if self._clock() < self._next_check:
+            return False
+        self._next_check = self._clock() + _CHECK_INTERVAL
+        return True
+
+    def complete_listing(self, start: Offsets) -> Listing:
+        """The splits as listed. Lists again for a while if splits are missing that have not been read."""
+        listing = self._discovery.current()
+        if listing is self._complete:
+            return listing
+        patience = self._clock() + _VANISH_PATIENCE
+        while (missing := _missing(start, listing)) and self._clock() < patience:
+            _log.warning(
+                "%s: not listed, though not read to the end; listing shards again in %g s",
+                ", ".join(map(str, missing)),
+                _RELISTING_PAUSE,
+            )
+            self._settings.pause(_RELISTING_PAUSE)
+            self._discovery.mark_stale()
+            listing = self._discovery.current()
+        self._complete = listing
+        return listing
+
+    def without_lost(self, start: Offsets, listing: Listing) -> Offsets:
+        """`start` itself, or, after a loss that is tolerated, the positions that still exist."""
+        positions = dict(start.positions)
+        has_lost = False
+        for stream in recreated(start, listing):
+            self._data_loss.report(f"stream {stream} was deleted and created again since the last batch")
+            has_lost = True
+            positions = {
+                s: p
+                for s, p in positions.items()
+                if s.stream != stream or _is_within(p, listing.splits.get(s))
+            }
+        if missing := _missing(start, listing):
+            names = ", ".join(map(str, missing))
+            self._data_loss.report(f"shards have vanished before they were read to their end: {names}")
+            has_lost = True
+            positions = {s: p for s, p in positions.items() if s not in missing}
+        return start.with_positions(positions) if has_lost else start
+
+    def check_starts(self, states: Iterable[SplitState]) -> None:
+        """Reports splits whose records may have expired unread, and that have no other record to read."""
+        now = self._data_loss.now()
+        for state in states:
+            if state.start_has_expired(now):
+                self._data_loss.check_start(state.split.id, state.position, state.caught_up_at)
+                state.mark_start_reported(now)
+
+    def are_hints_due(self, start: Offsets, listing: Listing, states: Mapping[SplitId, SplitState]) -> bool:
+        """Whether to log a batch without records, so that hints do not become older than records."""
+        retention = {stream: expiry.retention for stream, expiry in start.expiry.items()}
+        if retention and retention != listing.retention:
+            return True
+        oldest = {
+            name: min(kept, _SHORTEST_RETENTION) // _HINTS_PER_RETENTION
+            for name, kept in listing.retention.items()
+        }
+        if start.listed is not None and listing.at - start.listed > min(oldest.values()):
+            return True
+        for split, state in states.items():
+            position = start.position(split)
+            logged, known = (_last_known(p) for p in (position, state.unchanged_with_hints(position)))
+            if logged is not None and known is not None and known - logged > oldest[split.stream]:
+                return True
+        return False
+
+
+def recreated(start: Offsets, listing: Listing) -> list[str]:
+    """The streams that were deleted and created again since `start` was logged."""
+    return [
+        stream
+        for stream, created in listing.created.items()
+        if stream in start.created and start.created[stream] // 1000 != created // 1000
+    ]
+
+
+def _missing(start: Offsets, listing: Listing) -> list[SplitId]:
+    """The splits that are not listed, though they were not read to their end.
+
+    They are those with a position, and the parents of splits that have opened since the position was logged.
+    """
+    unfinished = {split for split, position in start.positions.items() if not isinstance(position, Closed)}
+    if start.listed is not None:
+        opened = [split for split_id, split in listing.splits.items() if split_id not in start.positions]
+        parents = {SplitId(split.id.stream, parent) for split in opened for parent in split.parents}
+        unfinished |= parents - start.positions.keys()
+    others = {*recreated(start, listing), *(listing.created.keys() - start.streams)}
+    return sorted(split for split in unfinished - listing.splits.keys() if split.stream not in others)
+
+
+def _last_known(position: Position) -> int | None:
+    """The last instant (microseconds) at which no record after the position is known to have expired."""
+    match position:
+        case After():
+            return max(
+                (at for at in (position.arrival, position.caught_up_at) if at is not None), default=None
+            )
+        case AtHorizon() | AtTime():
+            return position.last_caught_up_at
+        case Closed():
+            return None
+
+
+def _is_within(position: Position, split: Split | None) -> bool:
+    """Whether a position was reached in this split, and not in one of the same name before it.
+
+    Sequence numbers rise with time: no record of a split has a lower number than the one it starts with.
+    """
+    if split is None or not isinstance(position, After):
+        return False
+    return 0 < int(split.starting_sequence) <= position.sequence
