@@ -154,12 +154,17 @@ def test_a_listing_that_was_begun_before_a_split_ended_is_made_again(log: Listed
 
 
 class LateLog(ListedLog):
-    """Lists the children of a split some time after it was closed."""
+    """Lists children some time after their parent was closed.
 
-    def __init__(self, delay: float) -> None:
+    Args:
+        early: how many of them are listed at once.
+    """
+
+    def __init__(self, delay: float, early: int) -> None:
         super().__init__()
         self.visible = 0.0
         self.delay = delay
+        self.early = early
 
     def split(self, split: SplitId) -> list[SplitId]:
         self.visible = self.monotonic() + self.delay
@@ -167,13 +172,16 @@ class LateLog(ListedLog):
 
     def list_splits(self, stream: str) -> Sequence[Split]:
         splits = super().list_splits(stream)
-        return [split for split in splits if not split.parents or self.monotonic() >= self.visible]
+        return splits if self.monotonic() >= self.visible else splits[: 1 + self.early]
 
 
+@pytest.mark.parametrize("early", [0, 1])
 @pytest.mark.parametrize(("delay", "listings", "seconds"), [(0.3, 1, 0.0), (3.0, 4, 3.5), (1e9, 14, 700.0)])
-def test_children_that_are_not_listed_yet_are_looked_for(delay: float, listings: int, seconds: float) -> None:
+def test_children_that_are_not_listed_yet_are_looked_for(
+    delay: float, listings: int, seconds: float, early: int
+) -> None:
     """Soon, and then at longer and longer intervals, which end at the usual one."""
-    log = LateLog(delay)
+    log = LateLog(delay, early)
     (parent,) = log.create("s")
     discovery = new_discovery(log, interval=100.0)
     discovery.current()

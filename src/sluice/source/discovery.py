@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
@@ -206,9 +206,27 @@ class SplitDiscovery:
 
 
 def _lacks_children(splits: Sequence[Split]) -> bool:
-    """Whether a closed split is listed, and none of its children yet: listings are eventually consistent."""
-    parents = {SplitId(split.id.stream, parent) for split in splits for parent in split.parents}
-    return any(split.is_closed and split.id not in parents for split in splits)
+    """Whether a closed split is listed, and not all of its children yet: listings are eventually consistent.
+
+    Children take over all hash keys of their parents.
+    """
+    children: dict[SplitId, list[tuple[int, int]]] = {}
+    for split in splits:
+        for parent in split.parents:
+            children.setdefault(SplitId(split.id.stream, parent), []).append(split.hash_range)
+    return any(
+        split.is_closed and not _cover(children.get(split.id, ()), split.hash_range) for split in splits
+    )
+
+
+def _cover(parts: Iterable[tuple[int, int]], whole: tuple[int, int]) -> bool:
+    """Whether ranges of hash keys together hold another one."""
+    first, last = whole
+    for low, high in sorted(parts):
+        if low > first:
+            return False
+        first = max(first, high + 1)
+    return first > last
 
 
 def _in_background(ask: Callable[[], _Answers]) -> Future[_Answers]:
