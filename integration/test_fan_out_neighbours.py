@@ -135,28 +135,37 @@ def producer(service: ModelStreams) -> Producer:
     return Producer(service, service.create(SHARDS), per_put=20, pause=0.05)
 
 
-@pytest.fixture
-def query(service: ModelStreams, producer: Producer, capfd: pytest.CaptureFixture[str]) -> Iterator[Query]:
-    del capfd  # the agent writes where its parent's log goes when it is started
-    arn = register(service, producer.stream, "reader")
+@contextlib.contextmanager
+def started(service: ModelStreams, stream: str) -> Iterator[Query]:
+    """A query whose agent was started with the usual limit of descriptors."""
+    arn = register(service, stream, "reader")
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 1024), most))
     try:
-        made = Query(service, producer.stream, arn)
-        made.client.wait_for_agent(SECONDS)
+        query = Query(service, stream, arn)
+        query.client.wait_for_agent(SECONDS)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
-    with closing(made):
-        yield made
+    with closing(query):
+        yield query
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_tasks_are_served_among_ten_thousand_strangers(
-    query: Query, producer: Producer, capfd: pytest.CaptureFixture[str]
+    service: ModelStreams, producer: Producer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """They connect as fast as they can, and others trickle; the agent runs out of descriptors all the while.
     Every record is read from it. Nothing of the strangers stays, and the log has some lines and no thousands.
     """
+    with started(service, producer.stream) as query:
+        figures = check_among_strangers(query, producer)
+    warnings = [line for line in capfd.readouterr().err.splitlines() if "WARNING" in line]
+    assert 1 <= sum("did not prove the query's secret" in line for line in warnings) <= 3
+    assert len(warnings) < 10
+    print(f"\n{figures}")
+
+
+def check_among_strangers(query: Query, producer: Producer) -> str:
     producer.put(50)
     while query.ranges < 2 * SHARDS:
         if query.run_batch():
@@ -186,10 +195,7 @@ def test_tasks_are_served_among_ten_thousand_strangers(
     wait_until(lambda: query.descriptors <= before[0], "the strangers' connections to be closed")
     wait_until(lambda: query.threads <= before[1] + 1, "threads to end")
     assert query.memory < before[2] + 30
-    warnings = [line for line in capfd.readouterr().err.splitlines() if "WARNING" in line]
-    assert 1 <= sum("did not prove the query's secret" in line for line in warnings) <= 3
-    assert len(warnings) < 10
-    print(
-        f"\n{accepted} of {CONNECTIONS} connections accepted, {during} ranges read meanwhile, the slowest in "
+    return (
+        f"{accepted} of {CONNECTIONS} connections accepted, {during} ranges read meanwhile, the slowest in "
         f"{query.longest * 1000:.0f} ms; at most {most[0]} descriptors and {most[1]} threads"
     )
