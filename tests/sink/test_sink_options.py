@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -186,6 +188,15 @@ class UserStrategy(NoRateLimitingStrategy):
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
+
+
+def test_a_ready_strategy_may_be_named_in_a_new_process() -> None:
+    """Its class shows its arguments also before the first one is made."""
+    code = (
+        "import inspect, sluice.sink as sink; "
+        "assert not inspect.signature(sink.NoRateLimitingStrategy).parameters"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_user_s_strategy_is_made_with_the_settings_or_without() -> None:

@@ -1,24 +1,31 @@
 """Base classes with the optional methods of the sink's contracts, and their defaults.
 
-Inherit from one to implement only what a destination, writer or strategy needs. Objects that do not inherit
-work as well: where the sink takes one, `with_defaults` adds the optional methods that it lacks.
+Inherit from one to implement only what a destination, writer or strategy needs: what is required is abstract,
+and Python names what was forgotten. Objects that do not inherit work as well: where the sink takes one,
+`with_defaults` adds the optional methods that it lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Final, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sluice.sink.contracts import (
     Committer,
-    CommittingDestination,
-    Destination,
+    ElementConverter,
     Epoch,
     GlobalCommitter,
-    RateLimitingStrategy,
     RequestInfo,
+    ResultInfo,
     SinkWriter,
+    StructType,
+    SubmitResult,
 )
+from sluice.sink.dead_letters import Origin
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "DEFAULT_DELAY",
@@ -37,7 +44,7 @@ CommT_co = TypeVar("CommT_co", covariant=True)
 DEFAULT_DELAY: Final = 0.05
 
 
-class BaseDestination(Destination[EntryT]):
+class BaseDestination(ABC, Generic[EntryT]):
     """A `Destination` with the optional attributes.
 
     Attributes:
@@ -55,12 +62,31 @@ class BaseDestination(Destination[EntryT]):
     ordering_key: Callable[[EntryT], Hashable | None] | None = None
     records_in: Callable[[EntryT], int] | None = None
 
+    @abstractmethod
+    def create_converter(self) -> ElementConverter[EntryT]:
+        """See `Destination.create_converter`."""
+
+    @abstractmethod
+    def size_in_bytes(self, entry: EntryT) -> int:
+        """See `Destination.size_in_bytes`."""
+
+    @abstractmethod
+    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT]:
+        """See `Destination.submit`."""
+
+    @abstractmethod
+    def is_fatal(self, error: Exception) -> bool:
+        """See `Destination.is_fatal`."""
+
+    def close(self) -> None:
+        """See `Destination.close`."""
+
     def unpacked(self, entry: EntryT) -> Iterable[object]:
         """The user's records in an entry that was rejected; each becomes a dead letter of its own."""
         return (entry,)
 
 
-class BaseRateLimitingStrategy(RateLimitingStrategy):
+class BaseRateLimitingStrategy(ABC):
     """A `RateLimitingStrategy` with the optional methods.
 
     Attributes:
@@ -70,6 +96,23 @@ class BaseRateLimitingStrategy(RateLimitingStrategy):
     """
 
     forget_in_flight: Callable[[], None] | None = None
+
+    @abstractmethod
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        """See `RateLimitingStrategy.register_in_flight_request`."""
+
+    @abstractmethod
+    def register_completed_request(self, result: ResultInfo) -> None:
+        """See `RateLimitingStrategy.register_completed_request`."""
+
+    @abstractmethod
+    def should_block(self, request: RequestInfo) -> bool:
+        """See `RateLimitingStrategy.should_block`."""
+
+    @property
+    @abstractmethod
+    def max_batch_size(self) -> int:
+        """See `RateLimitingStrategy.max_batch_size`."""
 
     def delay(self, request: RequestInfo) -> float:  # noqa: ARG002 - for those who override it
         """Seconds until the writer asks again, called after `should_block` has returned True.
@@ -89,7 +132,7 @@ class BaseRateLimitingStrategy(RateLimitingStrategy):
         return None
 
 
-class BaseSinkWriter(SinkWriter[CommT_co]):
+class BaseSinkWriter(ABC, Generic[CommT_co]):
     """A `SinkWriter` with the optional attribute.
 
     Attributes:
@@ -98,8 +141,24 @@ class BaseSinkWriter(SinkWriter[CommT_co]):
 
     bytes: int = 0
 
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """See `SinkWriter.write`."""
 
-class BaseCommittingDestination(CommittingDestination[CommT_co]):
+    @abstractmethod
+    def prepare_commit(self) -> Sequence[CommT_co]:
+        """See `SinkWriter.prepare_commit`."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """See `SinkWriter.abort`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """See `SinkWriter.close`."""
+
+
+class BaseCommittingDestination(ABC, Generic[CommT_co]):
     """A `CommittingDestination` with the optional methods. Override at least one of the first two.
 
     Attributes:
@@ -107,6 +166,10 @@ class BaseCommittingDestination(CommittingDestination[CommT_co]):
     """
 
     name: str = ""
+
+    @abstractmethod
+    def create_writer(self, schema: StructType, origin: Origin) -> SinkWriter[CommT_co]:
+        """See `CommittingDestination.create_writer`."""
 
     def create_committer(self, epoch: Epoch) -> Committer[Any] | None:  # noqa: ARG002 - as above
         """A committer for the committables of the tasks; None: they need no commit of their own."""
@@ -154,7 +217,7 @@ class _WithDefaults:
 
     def __getattr__(self, name: str) -> Any:
         optional = vars(self._base)
-        if name not in optional:
+        if name not in optional or name in self._base.__abstractmethods__:
             return getattr(self._implementation, name)
         value = getattr(self._implementation, name, None)
         if value is not None:
