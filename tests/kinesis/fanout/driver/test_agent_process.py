@@ -25,6 +25,9 @@ STOPPED = """
     import os, signal, sys, time
     from sluice.kinesis.fanout.driver.agent_process import on_stop
 
+    # What runs the tests may have had signals ignored: nohup does, and so does a shell in the background.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signals = {signals}
 
     def tell():
