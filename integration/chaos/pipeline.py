@@ -202,7 +202,8 @@ class _Events:
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def add(self, event: str, **about: str) -> None:
-        os.write(self._file, json.dumps({"event": event, "at": time.time(), **about}).encode() + b"\n")
+        at = time.clock_gettime(time.CLOCK_REALTIME)  # `time.time` is off
+        os.write(self._file, json.dumps({"event": event, "at": at, **about}).encode() + b"\n")
 
 
 def main() -> None:

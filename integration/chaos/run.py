@@ -6,6 +6,7 @@ import contextlib
 import heapq
 import itertools
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from integration.chaos.oracle import Copies, Files, Order, count_copies, count_r
 from integration.chaos.pipeline import COPIED, COPY, LAKE, ORDERS, PROFILE, QUERIES, PipelinePlan
 from integration.chaos.plan import Fault, draw_faults
 from integration.chaos.producer import Producer
+from integration.chaos.reader_clock import ReaderClock
 from integration.chaos.strikes import Strikes
 from integration.chaos.weather import Weather
 from integration.model import KinesisModel, Laws, RealClock
@@ -43,6 +45,7 @@ _SAMPLE: Final = 0.5
 _SAY: Final = 10.0
 _SHARDS: Final = 4
 _EMPTY_PAGES: Final = 8
+_OFF: Final = 90.0
 _MARK: Final = "SLUICE_CHAOS"
 
 
@@ -95,10 +98,12 @@ def run_chaos(settings: Settings, say: Callable[[str], None]) -> Verdict:
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(_warded()))
         server = stack.enter_context(servers.ministack("s3"))
-        clock = RealClock()
+        reader_clock = ReaderClock(directory / "clock")
+        os.environ.update(reader_clock.environment)  # of what is started from here on
         # All laws. Runs of empty pages are short, because each page of them takes a fifth of a second.
         laws = Laws(empty_pages=_EMPTY_PAGES)
-        kinesis = stack.enter_context(serving(laws, clock, settings.seed))
+        service_clock = RealClock(offset=random.Random(f"{settings.seed}/clock").uniform(-_OFF, _OFF))
+        kinesis = stack.enter_context(serving(laws, service_clock, settings.seed))
         lake = Lake(server.endpoint)
         plan = PipelinePlan(0, str(directory), "local[2]", kinesis.endpoint, lake.endpoint, lake.path, {})
         keys = _Keys(plan.credentials)
@@ -107,7 +112,7 @@ def run_chaos(settings: Settings, say: Callable[[str], None]) -> Verdict:
             settings,
             kinesis.model,
             Drivers(plan, settings.seed),
-            Weather(kinesis, clock, keys.rotate),
+            Weather(kinesis, reader_clock, keys.rotate),
             Producer(kinesis.model, settings.rate, settings.seed),
             {
                 COPY: Follower(kinesis.model, ORDERS, plan.checkpoint(COPY)),
@@ -144,7 +149,8 @@ def _warded() -> Iterator[str]:
         warden.stdin.close()
         status = warden.wait()  # bounded
         tempfile.tempdir = elsewhere
-        del os.environ[_MARK]
+        os.environ.clear()
+        os.environ.update(environment)
         if status:
             raise RuntimeError("processes were left that could not be killed")
 

@@ -1,4 +1,4 @@
-"""Faults of the service: what the model refuses, loses, damages and delays, and what time it has."""
+"""Faults of the service: what the model refuses, loses, damages and delays; and the readers' clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from integration.chaos.pipeline import COPIED, ORDERS, QUERIES, consumer_of
 from integration.chaos.plan import Fault
-from integration.model import LOST_ANSWER, SECOND, FaultPlan, KinesisModel, ModelError, RealClock
+from integration.chaos.reader_clock import ReaderClock
+from integration.model import LOST_ANSWER, SECOND, FaultPlan, KinesisModel, ModelError
 from integration.model.sending import WireFault
 from integration.model.server import ModelServer
 from integration.model.shards import Shard
@@ -65,10 +66,11 @@ class Weather:
     """Makes the faults of the service and takes them back.
 
     Args:
+        clock: of the readers.
         rotate: makes a new access key and returns the old one.
     """
 
-    def __init__(self, server: ModelServer, clock: RealClock, rotate: Callable[[], str]) -> None:
+    def __init__(self, server: ModelServer, clock: ReaderClock, rotate: Callable[[], str]) -> None:
         self.fired: Counter[tuple[str, str]] = Counter()
         self._server = server
         self._model: KinesisModel = server.model
@@ -142,12 +144,13 @@ class Weather:
         return "the key in use"
 
     def _set_clock(self, fault: Fault) -> str:
-        """Ahead of the reader's or behind it; half of the times by so little that hardly anybody sees it."""
+        """Ahead of the service's or behind it; half of the times by so little that hardly anybody sees it."""
         draw, other, _ = fault.draws
         offset = 0.3 + 2 * other if draw < 0.5 else 5 + 85 * other
         if fault.kind.name == "clock behind":
             offset = -offset
-        self._clock.step(offset - (self._clock.now() / SECOND - time.time()))
+        service = self._model.clock.now() / SECOND - time.time()
+        self._clock.set_offset(service + offset)
         return f"{offset:+.1f} s"
 
     def _drift(self, fault: Fault) -> str:

@@ -88,17 +88,14 @@ class RealClock:
         self._started = time.monotonic()
         self._skipped = 0.0
         self._offset = offset
-        # Seconds gained each second, from when on (by `elapsed`), and seconds gained before.
-        self._drift = (drift, 0.0, 0.0)
+        self._drift = drift
         self._steps = dict(steps or {})
 
     def now(self) -> int:
         """See `Clock.now`."""
         age = self.elapsed()
         steps = sum(by for at, by in self._steps.items() if at <= age)
-        rate, since, before = self._drift
-        drifted = before + rate * (age - since)
-        return round((time.time() + self._offset + self._skipped + drifted + steps) * SECOND)
+        return round((time.time() + self._offset + self._skipped + self._drift * age + steps) * SECOND)
 
     def elapsed(self) -> float:
         """See `Clock.elapsed`."""
@@ -115,9 +112,3 @@ class RealClock:
     def advance(self, seconds: float) -> None:
         """See `Clock.advance`."""
         self._skipped += seconds
-
-    def drift(self, rate: float) -> None:
-        """From now on the time of day gains `rate` seconds each second, or loses them if it is negative."""
-        was, since, before = self._drift
-        age = self.elapsed()
-        self._drift = (rate, age, before + was * (age - since))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from integration.chaos import weather
+from integration.chaos import reader_clock, weather
 from integration.chaos.pipeline import COPIED, ORDERS, consumer_of
 from integration.chaos.plan import KINDS, Fault
+from integration.chaos.reader_clock import ReaderClock
 from integration.chaos.weather import Weather
-from integration.model import SECOND, KinesisModel, Laws, ModelError, RealClock, clock
+from integration.model import KinesisModel, Laws, ModelError, RealClock, clock
 from integration.model.sending import WireFaults
 
 NOT_OF_THE_SERVICE = ("kill", "stop", "fill", "burst", "large", "pause")
@@ -29,9 +31,9 @@ REFUSED = {
 class World:
     """A service with both streams and a consumer, and its weather."""
 
-    def __init__(self) -> None:
-        self.clock = RealClock()
-        self.model = KinesisModel(Laws(), self.clock)
+    def __init__(self, directory: Path) -> None:
+        self.clock = ReaderClock(directory / "clock")
+        self.model = KinesisModel(Laws(), RealClock(offset=-40.0))
         self.wire = WireFaults()
         for stream in (ORDERS, COPIED):
             self.model.create(stream, 4)
@@ -67,9 +69,9 @@ def fault(name: str, *draws: float) -> Fault:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("draw", [0.0, 0.4, 0.999])
-def test_each_kind_can_be_made_and_taken_back(name: str, draw: float) -> None:
+def test_each_kind_can_be_made_and_taken_back(name: str, draw: float, tmp_path: Path) -> None:
     """Whatever is drawn; and what hits nothing says so."""
-    world = World()
+    world = World(tmp_path)
     made = fault(name, draw, draw, draw)
     hit = world.weather.begin(made)
     assert (hit is None) == (name == "silence subscriptions")  # there are none
@@ -80,8 +82,8 @@ def test_each_kind_can_be_made_and_taken_back(name: str, draw: float) -> None:
 
 
 @pytest.mark.parametrize(("name", "operation"), REFUSED.items())
-def test_a_storm_is_felt_until_it_is_over(name: str, operation: str) -> None:
-    world = World()
+def test_a_storm_is_felt_until_it_is_over(name: str, operation: str, tmp_path: Path) -> None:
+    world = World(tmp_path)
     storm = fault(name)
     world.weather.begin(storm)
     assert world.refusals(operation) > 0
@@ -89,8 +91,8 @@ def test_a_storm_is_felt_until_it_is_over(name: str, operation: str) -> None:
     assert world.refusals(operation) == 0
 
 
-def test_a_storm_that_ends_leaves_another_one() -> None:
-    world = World()
+def test_a_storm_that_ends_leaves_another_one(tmp_path: Path) -> None:
+    world = World(tmp_path)
     reads, writes = fault("throttle reads"), fault("throttle writes")
     world.weather.begin(reads)
     world.weather.begin(writes)
@@ -99,23 +101,24 @@ def test_a_storm_that_ends_leaves_another_one() -> None:
     assert world.refusals("PutRecords") == 0
 
 
-def test_the_clock_is_off_by_as_much_as_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the reader's, and not from where it was before."""
+def test_the_clock_is_off_by_as_much_as_was_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From the service's, and not from where it was before."""
     machine = SimpleNamespace(time=lambda: 1_700_000_000.0, monotonic=lambda: 1.0)
     monkeypatch.setattr(clock, "time", machine)
     monkeypatch.setattr(weather, "time", machine)
-    world = World()
+    monkeypatch.setattr(reader_clock, "time", machine)
+    world = World(tmp_path)
     for name, draws, offset in (
         ("clock ahead", (0.9, 1.0, 0.0), 90.0),
         ("clock behind", (0.9, 1.0, 0.0), -90.0),
         ("clock ahead", (0.1, 0.0, 0.0), 0.3),
     ):
         world.weather.begin(fault(name, *draws))
-        assert world.clock.now() / SECOND - machine.time() == pytest.approx(offset)
+        assert world.clock.offset == pytest.approx(offset - 40.0)
 
 
-def test_reshards_keep_to_between_two_and_six_shards() -> None:
-    world = World()
+def test_reshards_keep_to_between_two_and_six_shards(tmp_path: Path) -> None:
+    world = World(tmp_path)
     world.model.laws = Laws.kind()
     for name, low, high in (("split", 4, 6), ("merge", 2, 6)):
         for _ in range(10):
