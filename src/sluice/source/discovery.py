@@ -162,7 +162,7 @@ class SplitDiscovery:
         is_old = self._pending is not None and self._is_stale
         self._pending = None
         self._listed_at = now = self._clock()
-        if _lacks_children(splits):
+        if _lacks_children(lineage.splits.values()):
             self._next_listing = now + min(self._pause, self._interval)
             self._pause *= 2
         else:
@@ -205,8 +205,8 @@ class SplitDiscovery:
         return [split for split in unlisted if created.get(split.id.stream) == infos[split.id.stream].created]
 
 
-def _lacks_children(splits: Sequence[Split]) -> bool:
-    """Whether a closed split is listed, and not all of its children yet: listings are eventually consistent.
+def _lacks_children(splits: Collection[Split]) -> bool:
+    """Whether a closed split is known, and not all of its children yet: listings are eventually consistent.
 
     Children take over all hash keys of their parents.
     """
