@@ -16,6 +16,7 @@ from integration.support.drivers import Driver
 
 __all__ = ["Drivers"]
 
+_ALONE: Final = 15.0
 _ENDS_WITHIN: Final = 60.0
 """Seconds in which what a driver has started ends by itself, when the driver was killed."""
 
@@ -39,7 +40,8 @@ class Drivers:
         self._seed = seed
         self._driver: Driver | None = None
         self._incarnation: Incarnation | None = None
-        self._standby = self._warm_up(0)
+        self._standby: tuple[Driver, PipelinePlan, Incarnation] | None = None
+        self._began = 0.0
         self._read = 0
         self._dying: list[tuple[Driver, float]] = []
 
@@ -60,13 +62,19 @@ class Drivers:
 
     def start(self) -> None:
         """Has the next one begin, as soon as it is warm."""
-        self._driver, self._plan, self._incarnation = self._standby
+        self._driver, self._plan, self._incarnation = self._standby or self._warm_up(self.count)
+        self._standby = None
+        self._began = time.monotonic()
         self._read = 0
         stdin = self._driver.process.stdin
         assert stdin is not None
         stdin.write(b"go\n")
         stdin.flush()
-        self._standby = self._warm_up(self._incarnation.number + 1)
+
+    def prepare(self) -> None:
+        """Warms the next one up, when the one that runs has had the machine to itself for a while."""
+        if self._standby is None and time.monotonic() - self._began >= _ALONE:
+            self._standby = self._warm_up(self.count)
 
     def _warm_up(self, number: int) -> tuple[Driver, PipelinePlan, Incarnation]:
         incarnation = draw_incarnation(self._seed, number, QUERIES)
@@ -131,9 +139,10 @@ class Drivers:
         """Has the driver stop its queries and end, as a user does. Returns what is wrong with that."""
         driver = self._driver
         assert driver is not None
-        for each in (driver, self._standby[0]):
-            assert each.process.stdin is not None
-            each.process.stdin.close()
+        for each in (driver, self._standby and self._standby[0]):
+            if each is not None:
+                assert each.process.stdin is not None
+                each.process.stdin.close()
         end = time.monotonic() + seconds
         while driver.process.poll() is None or driver.processes():
             if time.monotonic() > end:

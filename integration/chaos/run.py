@@ -263,6 +263,7 @@ class _World:
                 fault = next(due, None)
             while self._going and self._going[0][0] <= self._now:
                 self._take_back(heapq.heappop(self._going)[2])
+            self._drivers.prepare()
             self._tick()
 
     def _drain(self) -> None:
