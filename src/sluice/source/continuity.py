@@ -10,12 +10,14 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 
+from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import IteratorStart
 
 __all__ = ["Continuity", "recreated"]
 
@@ -23,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 _VANISH_PATIENCE = 30.0
 """For how many seconds splits may be missing from listings before they count as gone: listings are only
-eventually consistent."""
+eventually consistent. Splits that cannot be read either are gone at once."""
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while splits are missing."""
 
@@ -44,6 +46,7 @@ class Continuity:
     """
 
     def __init__(self, probe: Probe, discovery: SplitDiscovery) -> None:
+        self._log = probe.log
         self._data_loss = probe.data_loss
         self._settings = probe.settings
         self._clock = probe.settings.clock
@@ -66,12 +69,17 @@ class Continuity:
         return True
 
     def complete_listing(self, start: Offsets) -> Listing:
-        """The splits as listed. Lists again for a while if splits are missing that have not been read."""
+        """The splits as listed.
+
+        Lists again for a while if splits are missing that have not been read, unless all of them are gone.
+        """
         listing = self._discovery.current()
         if listing is self._complete:
             return listing
         patience = self._clock() + _VANISH_PATIENCE
         while (missing := _missing(start, listing)) and self._clock() < patience:
+            if all(map(self._is_gone, missing)):
+                break
             _log.warning(
                 "%s: not listed, though not read to the end; listing shards again in %g s",
                 ", ".join(map(str, missing)),
@@ -82,6 +90,14 @@ class Continuity:
             listing = self._discovery.current()
         self._complete = listing
         return listing
+
+    def _is_gone(self, split: SplitId) -> bool:
+        """Whether the service says that there is no such split."""
+        try:
+            self._log.get_iterator(split, IteratorStart("TRIM_HORIZON"))
+        except ServiceError as error:
+            return error.missing
+        return False
 
     def without_lost(self, start: Offsets, listing: Listing) -> Offsets:
         """`start` itself, or, after a loss that is tolerated, the positions that still exist."""

@@ -1,0 +1,51 @@
+"""Splits that listings leave out: waited for, unless the service says that they are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from memory_log import S0, MemoryLog, new_log, put_many
+from query import Query
+
+from sluice.errors import DataLossError
+from sluice.source.splits import Split
+
+
+def test_a_split_that_is_gone_is_reported_at_once() -> None:
+    """Planning waits for no listing that might have it."""
+    log = new_log()
+    query = Query(log)
+    put_many(log, 10)
+    query.run_to_end()
+    log.expire(S0)
+    log.pass_time(60)
+    slept = log.slept
+    with pytest.raises(DataLossError, match="vanished"):
+        query.run_batch()
+    assert log.slept == slept
+
+
+class Hiding(MemoryLog):
+    """Leaves its first shard out of listings."""
+
+    listings = 0
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        splits = super().list_splits(stream)
+        self.listings -= 1
+        return splits[1:] if self.listings >= 0 else splits
+
+
+def test_a_split_that_can_be_read_is_waited_for() -> None:
+    """Listings are eventually consistent."""
+    log = Hiding()
+    log.create("s", 2)
+    query = Query(log)
+    put_many(log, 10)
+    query.run_to_end()
+    log.listings = 3
+    log.pass_time(60)
+    put_many(log, 10)
+    query.run_to_end()
+    assert len(query.numbers()) == 20
