@@ -15,14 +15,13 @@ from integration.support.kinesis import Put, Streams
 from integration.support.model_streams import ModelStreams
 from integration.support.queries import WAIT, logged_offsets, read_stream, wait_until
 from integration.support.recorder import Recorder, Row
-from integration.support.spark import SPARK_VERSION
 
 BOTH = pytest.mark.usefixtures("publisher")
 
 KEYS = 16
-# Before Spark 4.2 a run is one batch, and children are read in a later batch than their parents.
-RUNS = 1 if SPARK_VERSION >= (4, 2) else 4
 DISCOVERY = {"shardDiscoveryInterval": "300ms"}
+LISTED = 5
+"""Seconds after which listings have a new shard."""
 
 
 class Producer:
@@ -110,14 +109,15 @@ def source(spark: SparkSession, streams: Streams, stream: str, **options: str) -
 
 
 def check(recorder: Recorder, producer: Producer, streams: Streams, stream: str) -> None:
-    """Every record came once, those of a key in order, children in later batches than their parents."""
+    """Every record came once, those of a key in order, children after their parents."""
     rows = recorder.rows
     assert recorder.found() == producer.expected()
     assert counters(rows) == {f"key-{key}": list(range(producer.rounds)) for key in range(KEYS)}
-    parents = check_lineage(rows, streams, stream)
+    parents, met = check_lineage(recorder, streams, stream)
     print(
         f"\n{stream}: {len(rows)} records once each, {len(recorder.batches)} batches, "
-        f"{len({row.shard for row in rows})} shards, {parents} children after their parents"
+        f"{len({row.shard for row in rows})} shards, {parents} children after their parents, "
+        f"{met} of them in the same batch"
     )
 
 
@@ -130,45 +130,76 @@ def counters(rows: list[Row]) -> dict[str, list[int]]:
     return found
 
 
-def check_lineage(rows: list[Row], streams: Streams, stream: str) -> int:
-    """Rows of a child came in later batches than those of its parents. Returns how many pairs there are."""
-    batches: dict[str, list[int]] = defaultdict(list)
-    for row in rows:
-        batches[row.shard].append(row.batch)
-    checked = 0
+def check_lineage(recorder: Recorder, streams: Streams, stream: str) -> tuple[int, int]:
+    """Rows of a child came in later batches than those of its parents, or after them in the same task.
+
+    Returns:
+        How many pairs of a parent and a child there are, and how many of them met in a batch.
+    """
+    places: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for place, row in enumerate(recorder.rows):
+        places[row.shard].append((row.batch, place))
+    checked = met = 0
     for shard in streams.shards(stream):
         for parent in (shard.get("ParentShardId"), shard.get("AdjacentParentShardId")):
             child = shard["ShardId"]
-            if parent and batches[parent] and batches[child]:
-                assert max(batches[parent]) < min(batches[child]), f"{child} came before {parent} was read"
+            if parent and places[parent] and places[child]:
+                last, first = max(places[parent]), min(places[child])
+                assert last < first, f"{child} came before {parent} was read"
+                if (batch := last[0]) == first[0]:
+                    tasks = recorder.tasks(batch, parent) | recorder.tasks(batch, child)
+                    assert len(tasks) == 1, (
+                        f"{parent} and {child} were read by tasks {tasks} of batch {batch}"
+                    )
+                    met += 1
                 checked += 1
     assert checked
-    return checked
+    return checked, met
 
 
 @BOTH
 def test_reshards_before_the_query_starts(
     spark: SparkSession, service: ModelStreams, checkpoint: str
 ) -> None:
-    """Closed shards are read to their end, parents first, in several batches."""
-    read_after_reshards(spark, service, checkpoint)
+    """Closed shards are read to their end, parents first: with a limit in several batches."""
+    assert read_after_reshards(spark, service, checkpoint, maxRecordsPerTrigger="200") > 1
+
+
+@BOTH
+def test_a_resharded_backlog_is_one_batch(
+    spark: SparkSession, service: ModelStreams, checkpoint: str
+) -> None:
+    """Without limits one task reads a family of shards from its first parents to its last children."""
+    assert read_after_reshards(spark, service, checkpoint) == 1
+
+
+@BOTH
+def test_a_family_of_more_shards_than_a_task_reads(
+    spark: SparkSession, service: ModelStreams, checkpoint: str
+) -> None:
+    """It takes several batches, so that no task has more to read than the others."""
+    assert read_after_reshards(spark, service, checkpoint, shardsPerTask="1") > 1
 
 
 def test_reshards_of_an_emulator(spark: SparkSession, resharding_streams: Streams, checkpoint: str) -> None:
     """The same on a server that others have written."""
-    read_after_reshards(spark, resharding_streams, checkpoint)
+    read_after_reshards(spark, resharding_streams, checkpoint, maxRecordsPerTrigger="200")
 
 
-def read_after_reshards(spark: SparkSession, streams: Streams, checkpoint: str) -> None:
+def read_after_reshards(spark: SparkSession, streams: Streams, checkpoint: str, **options: str) -> int:
+    """Returns how many batches it took."""
     stream = streams.create(2)
     producer = Producer(streams, stream)
     reshard(streams, stream, lambda: producer.put_rounds(20))
+    if isinstance(streams, ModelStreams):
+        streams.clock.advance(seconds=LISTED)
 
     recorder = Recorder(checkpoint)
-    query = recorder.start(source(spark, streams, stream, maxRecordsPerTrigger="200"))
+    query = recorder.start(source(spark, streams, stream, **options))
     wait_for_all(recorder, query, producer)
 
     check(recorder, producer, streams, stream)
+    return len(recorder.batches)
 
 
 @BOTH
@@ -213,16 +244,15 @@ def test_reshards_while_the_query_is_stopped(
 
 
 def test_available_now_follows_reshards(spark: SparkSession, service: ModelStreams, checkpoint: str) -> None:
-    """A run reads parents and children up to what was there at its start; the next run goes on."""
+    """A run reads parents and children up to what was there at its start in one batch; the next goes on."""
     stream = service.create(2)
     producer = Producer(service, stream)
     recorder = Recorder(checkpoint)
-    reshard(service, stream, lambda: producer.put_rounds(10))
-    for _ in range(RUNS):
+    for runs in (1, 2):
+        reshard(service, stream, lambda: producer.put_rounds(10))
+        service.clock.advance(seconds=LISTED)
         recorder.run_available(source(spark, service, stream))
-    reshard(service, stream, lambda: producer.put_rounds(10))
-    for _ in range(RUNS):
-        recorder.run_available(source(spark, service, stream))
+        assert len(recorder.batches) == runs
 
     check(recorder, producer, service, stream)
 

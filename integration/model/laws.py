@@ -145,7 +145,8 @@ class Laws:
     that takes such a parent for expired reads the child before it."""
     listing_gaps: float = 0.05
     """How often a closed shard whose records have all been read is missing from listings, for up to two
-    seconds."""
+    seconds. One that never had a record is listed: its parents may be unread, and that were a
+    `listing_holes`."""
     status_delay: tuple[float, float] = (0.2, 1.5)
     """How long a stream stays CREATING, UPDATING or DELETING. API_SplitShard: an asynchronous operation. The
     service takes some 30 s."""

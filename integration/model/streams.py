@@ -101,6 +101,7 @@ class Stream:
                 gaps > 0.0
                 and within((0.0, 1.0), shard.seed, "gap", int(elapsed / 2)) < gaps
                 and shard.is_drained
+                and bool(shard.was_read)
             )
             if left := self.missed.get(shard.id, 0):
                 self.missed[shard.id] = left - 1

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -39,11 +40,12 @@ class Recorder:
         self.checkpoint = checkpoint
         self.intervene: Callable[[int], None] = lambda _batch: None
         self._batches: dict[int, list[Row]] = {}
+        self._tasks: dict[int, dict[str, set[int]]] = {}
         self._lock = threading.Lock()
 
     @property
     def rows(self) -> list[Row]:
-        """All rows, batch by batch, in the order of their shards."""
+        """All rows, batch by batch, task by task, in the order in which they came."""
         with self._lock:
             return [row for _, rows in sorted(self._batches.items()) for row in rows]
 
@@ -51,6 +53,11 @@ class Recorder:
     def batches(self) -> dict[int, list[Row]]:
         with self._lock:
             return {batch: rows for batch, rows in self._batches.items() if rows}
+
+    def tasks(self, batch: int, shard: str) -> set[int]:
+        """The numbers of the tasks that gave the rows of a shard when a batch came last."""
+        with self._lock:
+            return self._tasks[batch].get(shard, set())
 
     def found(self) -> Counter[tuple[str, int, bytes]]:
         return Counter((row.shard, row.sequence_number, row.data) for row in self.rows)
@@ -92,11 +99,15 @@ class Recorder:
 
     def _take(self, frame: DataFrame, batch: int) -> None:
         self.intervene(batch)
-        columns = frame.select("shardId", "sequenceNumber", "data")
-        rows = [
-            Row(batch, row.shardId, int(row.sequenceNumber), bytes(row.data)) for row in columns.collect()
-        ]
+        found = frame.select(
+            "shardId", "sequenceNumber", "data", f.spark_partition_id().alias("task")
+        ).collect()
+        rows = [Row(batch, row.shardId, int(row.sequenceNumber), bytes(row.data)) for row in found]
+        tasks: dict[str, set[int]] = {}
+        for row in found:
+            tasks.setdefault(row.shardId, set()).add(row.task)
         with self._lock:
+            self._tasks[batch] = tasks
             before = self._batches.get(batch)
             if before is not None and sorted(before, key=_shard) != sorted(rows, key=_shard):
                 raise AssertionError(f"batch {batch} came again with other rows")

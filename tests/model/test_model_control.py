@@ -100,6 +100,17 @@ def test_a_listing_may_miss_a_drained_shard_for_a_moment() -> None:
         assert (50 < sum(seen) < 100) == (gaps > 0.0)
 
 
+def test_a_listing_has_each_closed_shard_that_never_had_a_record() -> None:
+    """A reader that misses it would not know that its children come after its parents."""
+    model, clock = model_of(replace(KIND, listing_gaps=1.0))
+    model.put("s", "k")
+    model.split("s", S0)
+    model.merge("s", S1, S2)
+    for _ in range(10):
+        assert {S0, S1, S2} <= set(listed(model))
+        clock.sleep(2.0)
+
+
 def test_a_test_hides_a_shard_from_one_listing() -> None:
     model, _ = model_of(KIND)
     model.hide_shard("s", S0)
