@@ -136,13 +136,6 @@ def ministack_faults(ministack: Server) -> Iterator[FaultProxy]:
         yield proxy
 
 
-@pytest.fixture
-def kinesis_local_faults(kinesis_local: Server) -> Iterator[FaultProxy]:
-    """A fault proxy before `kinesis_local`, with no rules yet."""
-    with servers.fault_proxy(kinesis_local.endpoint) as proxy:
-        yield proxy
-
-
 @pytest.fixture(scope="session")
 def spark_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
     sessions = Sessions(tmp_path_factory.mktemp("spark"))

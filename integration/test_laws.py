@@ -116,7 +116,7 @@ def test_a_clock_that_is_off(spark: SparkSession, checkpoint: str, offset: float
         wait_while_running(query, lambda: query.lastProgress is not None, "the first trigger")
         producer = Producer(service, stream, per_put=50)
         with producer.putting():
-            recorder.wait_for(query, 2_000)
+            recorder.wait_for(query, 500)
         recorder.wait_for(query, producer.count)
         query.stop()
         wait_for_no_agents()

@@ -1,6 +1,4 @@
-"""The model behind a socket: unmodified boto3, faults on the wire, and a short query with Spark by both
-ways.
-"""
+"""The model behind a socket: unmodified boto3, and faults on the wire."""
 
 from __future__ import annotations
 
@@ -15,7 +13,6 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
-from pyspark.sql import SparkSession
 
 from integration.model import LOST_ANSWER, SECOND, Laws, RealClock
 from integration.model.process import running
@@ -23,8 +20,6 @@ from integration.model.sending import WireFault
 from integration.model.server import ModelServer, serving
 from integration.model.steering import Steering
 from integration.support.kinesis import REGION
-from integration.support.queries import logged_offsets, read_stream, start
-from integration.support.spark import stop_queries
 
 S0 = "shardId-000000000000"
 EXACT = Laws(
@@ -279,43 +274,3 @@ def test_it_runs_as_a_process_of_its_own(connect: Connect) -> None:
             client.get_records(ShardIterator=iterator)
         assert refusal(client.get_records, ShardIterator=iterator) == "ProvisionedThroughputExceededException"
         assert steering.do("clock")["now"] / SECOND == pytest.approx(time.time() + 60, abs=10)
-
-
-@contextlib.contextmanager
-def filled(spark: SparkSession) -> Iterator[tuple[ModelServer, list[bytes]]]:
-    """All laws, and two shards with 2,000 records in them, one of them split in the middle.
-
-    Runs of empty pages are short, because each page of them takes a fifth of a second.
-    """
-    with serving(Laws(empty_pages=5, consumer_delay=(0.1, 1.0))) as server:
-        server.model.create("s", 2)
-        data = [f"{n}".encode() for n in range(2_000)]
-        for n, each in enumerate(data):
-            server.model.put("s", f"key-{n}", each)
-            if n == 1_000:
-                server.model.split("s", S0)
-        yield server, data
-        stop_queries(spark)
-
-
-def test_spark_reads_by_polling_under_all_laws(spark: SparkSession, checkpoint: str) -> None:
-    with filled(spark) as (server, data):
-        run = start(read_stream(spark, server.endpoint, "s", shardDiscoveryInterval="1s"), checkpoint)
-        run.wait_for_rows(len(data))
-        server.model.put("s", "late", b"late")
-        rows = run.wait_for_rows(len(data) + 1)
-        run.stop()
-        assert sorted(bytes(row.data) for row in rows) == sorted([*data, b"late"])
-        assert logged_offsets(checkpoint)
-
-
-def test_spark_reads_by_fan_out_under_all_laws(spark: SparkSession, checkpoint: str) -> None:
-    with filled(spark) as (server, data):
-        frame = read_stream(spark, server.endpoint, "s", consumerName="model", shardDiscoveryInterval="1s")
-        run = start(frame, checkpoint)
-        run.wait_for_rows(len(data))
-        server.model.put("s", "late", b"late")
-        rows = run.wait_for_rows(len(data) + 1)
-        run.stop()
-        assert sorted(bytes(row.data) for row in rows) == sorted([*data, b"late"])
-        assert server.model.calls["SubscribeToShard"] > 0
