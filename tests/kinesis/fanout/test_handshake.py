@@ -98,6 +98,15 @@ def test_a_repeated_handshake_opens_nothing() -> None:
     assert not second.is_done
 
 
+def test_the_servers_own_proof_opens_nothing() -> None:
+    """Somebody repeats a hello, and sends back what the server answers."""
+    agent = server()
+    answer = agent.receive(client().hello())
+
+    with pytest.raises(HandshakeError, match="client"):
+        agent.receive(answer[-agent.missing :])
+
+
 @given(st.binary(max_size=96))
 def test_noise_opens_nothing(noise: bytes) -> None:
     """And the server never waits for more bytes than its messages have."""

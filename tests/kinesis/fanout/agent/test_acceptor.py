@@ -65,6 +65,7 @@ class Bench:
     def stranger(self) -> socket.socket:
         """Somebody connects, and says nothing yet."""
         ours, theirs = socket.socketpair()
+        ours.settimeout(60.0)
         self._ends.append(ours)
         self.listener.put(theirs)
         return ours
@@ -225,6 +226,8 @@ def test_a_failed_attempt_to_accept_is_not_the_last(
     bench: Bench, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     """It is logged once. The next attempt comes after a pause, in which the thread does not spin."""
+    greeted, _ = bench.hello()
+    bench.settle()
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             bench.listener.put(OSError(code, os.strerror(code)))
@@ -236,6 +239,7 @@ def test_a_failed_attempt_to_accept_is_not_the_last(
             bench.settle()
             assert waiting.recv(ANSWER_BYTES)
 
+    assert not is_closed(greeted)
     assert len(caplog.messages) == 1
     assert os.strerror(code) in caplog.text
     assert "next attempt in 0.1 s" in caplog.text
@@ -254,6 +258,25 @@ def test_without_descriptors_the_least_useful_connection_is_closed(bench: Bench)
         assert is_closed(expected)
 
     assert serves(bench, bench.task())
+
+
+def test_a_stranger_is_not_closed_for_an_error_of_another_kind(bench: Bench) -> None:
+    """That would not help."""
+    stranger = bench.stranger()
+    bench.settle()
+    bench.listener.put(OSError(errno.EPERM, "Operation not permitted"))
+    bench.settle()
+
+    assert not is_closed(stranger)
+
+
+def test_a_task_is_heard_before_another_connection_is_accepted(bench: Bench) -> None:
+    """Of strangers one may be closed for want of descriptors. A task has said hello when it is accepted."""
+    task, _ = bench.hello()
+    bench.listener.put(OSError(errno.EMFILE, "Too many open files"))
+    bench.settle()
+
+    assert task.recv(ANSWER_BYTES)
 
 
 def test_an_idle_connection_ages_out(bench: Bench) -> None:

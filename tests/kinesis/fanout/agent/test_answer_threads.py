@@ -53,16 +53,16 @@ def test_requests_are_answered_side_by_side_up_to_the_limit(two: Answers) -> Non
 
 
 def test_threads_end_that_have_nothing_to_do(two: Answers) -> None:
-    """Another request gets another thread."""
-    two.threads.submit(1)
-    two.next()
-    two.may_end.release()
-    (thread,) = two.used
-    thread.join(PATIENT)
-    assert not thread.is_alive()
-
-    assert two.threads.submit(2)
-    assert two.next() == 2
+    """Later requests get others, as many as before."""
+    for _ in range(3):
+        two.used.clear()
+        assert two.threads.submit(1)
+        assert two.threads.submit(2)
+        assert {two.next(), two.next()} == {1, 2}
+        two.may_end.release(2)
+        for thread in two.used:
+            thread.join(PATIENT)
+            assert not thread.is_alive()
 
 
 def test_a_thread_takes_what_comes_while_it_is_there() -> None:

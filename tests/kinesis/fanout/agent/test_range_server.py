@@ -143,7 +143,7 @@ def test_a_relay_opens_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("sent", "reason"),
-    [(b"\xff\xff\xff\xff", "a frame of 4294967295 bytes"), (b"\x00\x00\x00\x04oops", "Invalid|Expected")],
+    [(b"\x00\x10\x00\x00", "a frame of 1048576 bytes"), (b"\x00\x00\x00\x04oops", "Invalid|Expected")],
 )
 def test_a_request_that_makes_no_sense_closes_its_connection_alone(
     sent: bytes, reason: str, caplog: pytest.LogCaptureFixture
@@ -228,6 +228,16 @@ def test_an_agent_may_listen_on_ipv6() -> None:
         channel.send(encode(REQUEST))
         assert frames(channel, 1) == [DONE]
         assert str(server.address).startswith("[::1]:")
+
+
+def test_each_start_of_an_agent_is_another_one() -> None:
+    """What is bound to one of them is good for no other, though they may get the same port."""
+    starts = set()
+    for _ in range(3):
+        with closing(RangeServer("127.0.0.1", SECRET, nothing)) as server:
+            starts.add(server.address.start)
+
+    assert len(starts) == 3
 
 
 def test_a_server_that_is_closed_lets_nobody_in() -> None:
