@@ -104,9 +104,11 @@ def test_a_run_of_what_is_available_is_probed_once() -> None:
 
 
 def test_planning_waits_out_what_it_has_read() -> None:
-    """After a record of 10 MiB a probe waits for 5 s, and does not ask again and again."""
-    backlog = Backlog(Laws(empty_pages=0), records=8, size=10 * MIB)
+    """A plan reads a record of 10 MiB to know that there are some, waits for 5 s without asking again and
+    again, and finds one near the tip.
+    """
+    backlog = Backlog(Laws(empty_pages=0), records=16, size=10 * MIB)
+    began = backlog.log.monotonic()
     backlog._enumerator.advance(backlog.end)
-    records = backlog.log.monotonic() // 5 - 16  # that the probe has read; the producer took 80 s
-    assert 1 <= records <= 4
-    assert backlog.model.refusals[THROTTLED] <= 4 * records  # one call with its retries
+    assert backlog.log.monotonic() - began <= 6.0
+    assert backlog.model.refusals[THROTTLED] <= 4  # one call with its retries

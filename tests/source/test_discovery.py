@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 import pytest
 from memory_log import MemoryLog
@@ -89,6 +90,34 @@ def test_a_service_that_is_silent_stops_nothing(log: ListedLog, caplog: pytest.L
     log.answering.set()
     assert len(next_listing(discovery, first).splits) == 3
     assert "shards of s are listed again, after 990 s" in caplog.text
+
+
+def test_planning_waits_once_for_a_silent_service(log: ListedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a moment at first, and not at every trigger from then on."""
+    waits: list[float] = []
+    discovery = new_discovery(log, longest_wait=0.001)
+    discovery.current()
+    result = Future.result
+
+    def waited(future: Future[object], timeout: float | None = None) -> object:
+        waits.append(timeout or 0.0)
+        return result(future, timeout)
+
+    monkeypatch.setattr(Future, "result", waited)
+    log.answering.clear()
+    log.pass_time(INTERVAL)
+    for _ in range(5):
+        discovery.current()
+    log.answering.set()
+    assert waits == [0.001, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_listing_serves_for_the_interval(log: ListedLog) -> None:
+    discovery = new_discovery(log)
+    for _ in range(100):
+        discovery.current()
+        log.pass_time(1.0)
+    assert log.asked._value == 10
 
 
 def test_listings_that_fail_are_said_once(log: ListedLog, caplog: pytest.LogCaptureFixture) -> None:

@@ -146,8 +146,7 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
         if parsed.get("Error", {}).get("Code") in EXPIRED_CREDENTIALS:
             _forget(config)
 
-    if not config.has_fixed_credentials:
-        client.meta.events.register("after-call", forget_expired)
+    client.meta.events.register("after-call", forget_expired)
     return client
 
 
