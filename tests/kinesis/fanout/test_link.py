@@ -162,6 +162,16 @@ def test_both_ends_learn_that_the_other_one_speaks() -> None:
         wait_until(lambda: right.silence == 0.0)
 
 
+def test_the_loop_that_handles_messages_answers(make: Callable[..., Pair]) -> None:
+    """A process whose loop hangs does not answer, although its other threads live on."""
+    pair = make()
+    pair.peer.send(ASK)
+    pair.peer.send(b"message")
+
+    assert bytes(pair.link.receive()) == b"message"
+    assert bytes(pair.peer.receive()) == ANSWER
+
+
 def test_any_message_is_a_word(make: Callable[..., Pair]) -> None:
     """An agent that pushes records need not answer as well."""
     pair = make()
