@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -235,9 +235,10 @@ class Budgets(RuleBasedStateMachine):
 
 
 TestBudgets = Budgets.TestCase
+TestBudgets.settings = settings(stateful_step_count=25)
 
 
-@given(st.lists(st.integers(1, 1_000), min_size=1, max_size=12), st.randoms())
+@given(st.lists(st.integers(50, 1_000), min_size=1, max_size=8), st.randoms())
 def test_each_shard_has_its_turn(sizes: list[int], random: Random) -> None:
     """However much the others have: one event at least in as many batches as there are shards."""
     budget = BufferBudget(LIMIT)

@@ -417,8 +417,8 @@ def test_every_range_is_read_whatever_fills_the_buffer(data: st.DataObject) -> N
     nothing waits for ever, though the budget holds less than one event of each shard.
     """
     shared = BufferBudget(20_000)
-    sizes = st.lists(st.integers(1, 9_000), min_size=1, max_size=6)
-    shards = [Shard(shared, data.draw(sizes)) for _ in range(data.draw(st.integers(1, 6)))]
+    sizes = st.lists(st.integers(1, 9_000), min_size=1, max_size=4)
+    shards = [Shard(shared, data.draw(sizes)) for _ in range(data.draw(st.integers(1, 4)))]
     while any(shard.last < len(shard.events) for shard in shards):
         batch = [
             (shard, data.draw(st.integers(shard.last + 1, len(shard.events))))
