@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from memory_log import S0, MemoryLog, new_log, put_many
-from query import Query
+from query import Query, pushed_query, wait_for_subscriptions
 
 from sluice.errors import DataLossError
 from sluice.source.splits import Split
@@ -49,3 +49,18 @@ def test_a_split_that_can_be_read_is_waited_for() -> None:
     put_many(log, 10)
     query.run_to_end()
     assert len(query.numbers()) == 20
+
+
+def test_a_split_that_was_pushed_is_waited_for_although_it_is_gone() -> None:
+    """Its subscription may have brought all of it, and its agent may be silent for a moment."""
+    log = new_log()
+    query, agent = pushed_query(log)
+    put_many(log, 10)
+    wait_for_subscriptions(query)
+    agent.subscriptions.lose()
+    log.expire(S0)
+    log.pass_time(60)
+    slept = log.slept
+    with pytest.raises(DataLossError, match="vanished"):
+        query.run_batch()
+    assert 5 <= log.slept - slept <= 10

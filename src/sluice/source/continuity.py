@@ -25,7 +25,10 @@ _log = logging.getLogger(__name__)
 
 _VANISH_PATIENCE = 30.0
 """For how many seconds splits may be missing from listings before they count as gone: listings are only
-eventually consistent. Splits that cannot be read either are gone at once."""
+eventually consistent."""
+_GONE_PATIENCE = 5.0
+"""The same for splits that the service says are gone, where they are pushed: a subscription may have brought
+all of them, and be silent for a moment. Where they are polled, they are gone at once."""
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while splits are missing."""
 
@@ -43,9 +46,11 @@ class Continuity:
     Args:
         probe: for its policy, clock and pauses.
         discovery: lists splits.
+        has_subscriptions: whether splits are pushed.
     """
 
-    def __init__(self, probe: Probe, discovery: SplitDiscovery) -> None:
+    def __init__(self, probe: Probe, discovery: SplitDiscovery, *, has_subscriptions: bool = False) -> None:
+        self._gone_patience = _GONE_PATIENCE if has_subscriptions else 0.0
         self._log = probe.log
         self._data_loss = probe.data_loss
         self._settings = probe.settings
@@ -76,9 +81,12 @@ class Continuity:
         listing = self._discovery.current()
         if listing is self._complete:
             return listing
-        patience = self._clock() + _VANISH_PATIENCE
-        while (missing := _missing(start, listing)) and self._clock() < patience:
-            if all(map(self._is_gone, missing)):
+        began = self._clock()
+        while missing := _missing(start, listing):
+            waited = self._clock() - began
+            if waited >= self._gone_patience and (
+                waited >= _VANISH_PATIENCE or all(map(self._is_gone, missing))
+            ):
                 break
             _log.warning(
                 "%s: not listed, though not read to the end; listing shards again in %g s",
