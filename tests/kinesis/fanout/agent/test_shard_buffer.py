@@ -332,7 +332,9 @@ def test_what_one_task_still_needs_makes_no_room_for_another() -> None:
     waiting.join(PATIENT)
 
     assert rest == [[b"0010-0012."]]
+    assert shard.size == 3 * EACH
     assert [bytes(event) for event in slow] == [b"0006-0009."]
+    assert shard.size == 0  # the space for the last one was lent, and nobody needs it any more
 
 
 def test_closing_ends_every_wait() -> None:

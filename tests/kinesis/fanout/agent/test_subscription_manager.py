@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable
 
 import pytest
@@ -37,8 +38,9 @@ Outcome = tuple[bytes, EventHead] | Exception
 class FakeSource:
     """Gives the events, or raises the errors, that the test puts into it."""
 
-    def __init__(self, asked_at: int) -> None:
+    def __init__(self, asked_at: int, buffer: ShardBuffer) -> None:
         self.asked_at = asked_at
+        self._buffer = buffer
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self.was_taken_over = False
         self.is_closed = False
@@ -47,6 +49,7 @@ class FakeSource:
         outcome = self.outcomes.get(timeout=PATIENT)
         if isinstance(outcome, Exception):
             raise outcome
+        self._buffer.make_space(len(outcome[0]))
         return outcome
 
     def close(self) -> None:
@@ -72,9 +75,9 @@ class Bench:
             retention=self._retention,
         )
 
-    def _open(self, split: SplitId, start: IteratorStart, _buffer: ShardBuffer) -> FakeSource:
+    def _open(self, split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> FakeSource:
         self.starts.append(start)
-        self.sources.setdefault(split, []).append(FakeSource(self.now))
+        self.sources.setdefault(split, []).append(FakeSource(self.now, buffer))
         return self.sources[split][-1]
 
     def _retention(self, stream: str) -> float:
@@ -378,6 +381,52 @@ def test_a_consumer_that_another_reader_uses_is_contested(make: Callable[..., Be
     assert bench.manager.contested == {"clicks"}
     bench.manager.unsubscribe(SPLIT)
     assert bench.manager.contested == {"clicks"}
+
+
+def large(*numbers: int) -> tuple[bytes, EventHead]:
+    """An event that is not received before there is space for it."""
+    return bytes(5000), event(*numbers)[1]
+
+
+def test_the_shards_share_the_space_for_events(make: Callable[..., Bench]) -> None:
+    """One waits while another one has filled it, and goes on when a batch has passed that."""
+    bench = make(capacity=10_000)
+    other = SplitId("clicks", "shardId-1")
+    bench.subscribe().outcomes.put(large(1))
+    assert bench.received().split == SPLIT
+    waiting = bench.subscribe(split=other)
+    waiting.outcomes.put(large(2))
+    wait_until(lambda: bench.manager._budget._queue)
+
+    bench.manager.acknowledge(SPLIT, 1)
+
+    assert bench.received().split == other
+
+
+def test_space_that_no_record_needs_is_given_back(make: Callable[..., Bench]) -> None:
+    """Before the next event comes, which may take long."""
+    bench = make()
+    bench.subscribe().outcomes.put(large())
+    bench.progress()
+
+    wait_until(lambda: bench.manager._budget.held == 0)
+
+
+def test_a_subscription_that_is_given_up_holds_nothing(make: Callable[..., Bench]) -> None:
+    """Neither what it has buffered, nor the space for the event that ended it."""
+    bench = make()
+    source = bench.subscribe(IteratorStart("AT_SEQUENCE_NUMBER", "50"))
+    source.outcomes.put(large(51))
+    assert isinstance(bench.report(), SubscriptionEnded)
+
+    wait_until(lambda: bench.manager._budget.held == 0)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.0005)
 
 
 def test_closing_ends_all_subscriptions(make: Callable[..., Bench]) -> None:

@@ -74,7 +74,7 @@ def test_no_space_is_made_for_an_impossible_length() -> None:
 
 def test_a_wait_for_space_is_not_silence() -> None:
     """However long tasks take. What the service does not send after that is."""
-    service = script([event([1]), event([2])])
+    service = script([event([1]), event([2]), event([3])])
     space = FakeSpace(lambda: service.time.pass_by(60.0))
     subscriber = bounded(service, space)
 
