@@ -8,7 +8,7 @@ import pytest
 from memory_log import S0, MemoryLog, new_log, put_many
 from query import Query, pushed_query, wait_for_subscriptions
 
-from sluice.errors import DataLossError
+from sluice.errors import DataLossError, ServiceError
 from sluice.source.splits import Split
 
 
@@ -30,11 +30,17 @@ class Hiding(MemoryLog):
     """Leaves its first shard out of listings."""
 
     listings = 0
+    failures = 0  # after these
 
     def list_splits(self, stream: str) -> Sequence[Split]:
         splits = super().list_splits(stream)
         self.listings -= 1
-        return splits[1:] if self.listings >= 0 else splits
+        if self.listings >= 0:
+            return splits[1:]
+        if self.failures:
+            self.failures -= 1
+            raise ServiceError("ListShards of s failed", retryable=True)
+        return splits
 
 
 def test_a_split_that_can_be_read_is_waited_for() -> None:
@@ -49,6 +55,23 @@ def test_a_split_that_can_be_read_is_waited_for() -> None:
     put_many(log, 10)
     query.run_to_end()
     assert len(query.numbers()) == 20
+
+
+def test_listings_that_fail_do_not_prove_that_a_split_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """One listing leaves it out, and then there is none for a while: no other one has confirmed it."""
+    log = Hiding()
+    log.create("s", 2)
+    query = Query(log)
+    put_many(log, 10)
+    query.run_to_end()
+    log.listings, log.failures = 1, 50
+    log.pass_time(60)
+    put_many(log, 10)
+    slept = log.slept
+    query.run_to_end()
+    assert len(query.numbers()) == 20
+    assert log.slept - slept > 60
+    assert caplog.text.count("not listed, though not read to the end") == 1
 
 
 def test_a_split_that_was_pushed_is_waited_for_although_it_is_gone() -> None:

@@ -24,8 +24,8 @@ __all__ = ["Continuity", "recreated"]
 _log = logging.getLogger(__name__)
 
 _VANISH_PATIENCE = 30.0
-"""For how many seconds splits may be missing from listings before they count as gone: listings are only
-eventually consistent."""
+"""For how many seconds splits may be missing from listings before they count as gone, and the next listing
+does not have them either: listings are only eventually consistent."""
 _GONE_PATIENCE = 5.0
 """The same for splits that the service says are gone, where they are pushed: a subscription may have brought
 all of them, and be silent for a moment. Where they are polled, they are gone at once."""
@@ -77,22 +77,25 @@ class Continuity:
         """The splits as listed.
 
         Lists again for a while if splits are missing that have not been read, unless all of them are gone.
+        While the service refuses to list, nothing confirms that they are missing, and they are waited for.
         """
         listing = self._discovery.current()
         if listing is self._complete:
             return listing
         began = self._clock()
+        earlier: Listing | None = None
         while missing := _missing(start, listing):
             waited = self._clock() - began
-            if waited >= self._gone_patience and (
-                waited >= _VANISH_PATIENCE or all(map(self._is_gone, missing))
-            ):
+            is_confirmed = listing is not earlier and waited >= _VANISH_PATIENCE
+            if waited >= self._gone_patience and (is_confirmed or all(map(self._is_gone, missing))):
                 break
-            _log.warning(
-                "%s: not listed, though not read to the end; listing shards again in %g s",
-                ", ".join(map(str, missing)),
-                _RELISTING_PAUSE,
-            )
+            if listing is not earlier:
+                _log.warning(
+                    "%s: not listed, though not read to the end; listing shards again in %g s",
+                    ", ".join(map(str, missing)),
+                    _RELISTING_PAUSE,
+                )
+            earlier = listing
             self._settings.pause(_RELISTING_PAUSE)
             self._discovery.mark_stale()
             listing = self._discovery.current()
