@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelLog
 from memory_log import S0, SECOND, THROTTLED, AnyLog, MemoryLog, new_log, put_to
-from query import Query, at_horizon, check_exactly_once, pushed_query
+from query import Query, at_horizon, check_exactly_once, pushed_query, wait_for_subscriptions
 
 from sluice.errors import ServiceError
 from sluice.source.admission import NO_LIMITS, Limits
@@ -127,6 +127,26 @@ def test_the_others_wait_for_a_shard_that_is_throttled(
     check_exactly_once(query, records)
     assert lateness(query) <= MINUTE
     assert is_pushed or f"{slow}: its unread records hold back" in caplog.text
+
+
+def test_shards_with_long_events_do_not_wait_for_each_other_for_ever() -> None:
+    """An event that covers more than the drift is not used, and its shard is probed. What the probe finds has
+    to stay until the next trigger: probes of other shards may read only then.
+    """
+    log = new_log(4)
+    query, _ = pushed_query(log, event_size=1000)
+    query.max_drift = MINUTE
+    query.restart()
+    records = put_hour(log, random.Random(1), minutes=1)
+    wait_for_subscriptions(query)
+    records += put_hour(log, random.Random(2))
+    failures = iter([THROTTLED] * 4)
+    log.fault = lambda _, split: next(failures, None) if split == S0 else None
+    for _ in range(300):
+        query.run_batch()
+        log.pass_time(0.1)
+    check_exactly_once(query, records)
+    assert lateness(query) <= MINUTE
 
 
 def test_a_shard_without_records_holds_nobody_back() -> None:

@@ -188,6 +188,17 @@ class SplitState:
         caught_up_at = here.caught_up_at if is_last and isinstance(here, After) else None
         return After(point.number, arrival=point.arrival, caught_up_at=caught_up_at)
 
+    def behind_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
+        """Those of `points`, which a subscription has brought, that come after `position`."""
+        if not isinstance(self.position, After):
+            return points
+        # Inside an aggregate the record itself is read again, for the user records that are left.
+        done = self.position.sequence - (self.position.sub is not None)
+        count = 0
+        while count < len(points) and points[count].sequence <= done:
+            count += 1
+        return points[count:]
+
     def lag(self, count: int) -> int | None:
         """How far a batch that takes the first `count` cut points ends from the tip (milliseconds)."""
         if self.millis_behind is None:
@@ -331,7 +342,7 @@ class SplitState:
         self.caught_up_version = progress.version if is_caught_up else None
         self.failing_since, self.is_missing = None, False
         self.millis_behind = progress.millis_behind
-        points = self._behind_position(progress.cut_points)
+        points = self.behind_position(progress.cut_points)
         if not points and (self.cut_points or self.reach is Reach.TARGET):
             return
         if points:
@@ -460,16 +471,6 @@ class SplitState:
         """Whether records that arrived at `instant` have not expired at `now`."""
         expiry = self.expiry
         return expiry is not None and expiry.at(now, expiry.retention).horizon < instant
-
-    def _behind_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
-        if not isinstance(self.position, After):
-            return points
-        # Inside an aggregate the record itself is read again, for the user records that are left.
-        done = self.position.sequence - (self.position.sub is not None)
-        count = 0
-        while count < len(points) and points[count].sequence <= done:
-            count += 1
-        return points[count:]
 
     def _behind_last(self, caught_up_at: int | None) -> Position:
         """The position after the last cut point, with the instant at which no record followed it."""

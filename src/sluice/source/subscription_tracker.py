@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import Position
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
@@ -70,11 +71,16 @@ class SubscriptionTracker:
             if progress is not None and self._is_stalled(state, progress):
                 progress = None
             self._log_coverage(state.split.id, is_covered=progress is not None)
-            # A run with a target must not end before it because events are on their way.
-            if progress is not None and (progress.cut_points or state.target is None):
+            # A run with a target must not end before it because events are on their way. Where an event
+            # covers too much, probes find closer cut points. They stay: not every probe may read each time.
+            if (
+                progress is not None
+                and (progress.cut_points or state.target is None)
+                and _keeps_to(max_span, state.behind_position(progress.cut_points))
+            ):
                 state.adopt(progress)
-            if max_span is not None and not _keeps_to(max_span, state):
-                state.reset()  # no batch could end within the limit: probes find a closer cut point
+            if not _keeps_to(max_span, state.cut_points):
+                state.reset()
 
     def ended_unlisted(self, states: Mapping[SplitId, SplitState], listed: Container[SplitId]) -> list[Split]:
         """Splits that are not listed any more, but whose subscriptions have brought all their records."""
@@ -117,9 +123,9 @@ def _hides_end(split: Split, progress: SubscriptionProgress) -> bool:
     return split.is_closed and progress.is_at_tip and not progress.cut_points
 
 
-def _keeps_to(span: int, state: SplitState) -> bool:
+def _keeps_to(span: int | None, points: Sequence[CutPoint]) -> bool:
     """Whether the records that the first cut point counts arrived within `span` (microseconds)."""
-    if not state.cut_points:
+    if span is None or not points:
         return True
-    first = state.cut_points[0]
+    first = points[0]
     return first.first_arrival is not None and first.arrival < first.first_arrival + span
