@@ -159,10 +159,17 @@ def test_a_connection_with_an_unread_answer_is_not_used_again() -> None:
 
 
 class Aged:
-    """A pool whose first connections the agent closes just when they are handed out, idle for too long."""
+    """A pool whose first connections the agent closes just when they are handed out, idle for too long.
 
-    def __init__(self, aged: int) -> None:
+    Args:
+        aged: how many.
+        is_noticed: the request can't be sent; otherwise its answer does not come.
+    """
+
+    def __init__(self, aged: int, *, is_noticed: bool) -> None:
         self._aged = aged
+        self._is_noticed = is_noticed
+        self._ends: list[socket.socket] = []
         self.opened = 0
         self.pool = ConnectionPool(self._open, limit=0)
 
@@ -171,25 +178,36 @@ class Aged:
         if self.opened > self._aged:
             return connect(address, timeout=timeout)
         ours, theirs = socket.socketpair()
-        theirs.close()
+        self._ends.append(theirs)
+        theirs.shutdown(socket.SHUT_RDWR if self._is_noticed else socket.SHUT_WR)
         return Channel(ours)
 
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
 
-def test_a_connection_that_has_aged_out_is_replaced() -> None:
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_a_connection_that_has_aged_out_is_replaced(*, is_noticed: bool) -> None:
     """The user learns nothing of it."""
-    aged = Aged(1)
-    with closing(Agent(payload(5, 9))) as agent, closing(publisher(agent, WANTED, aged.pool)) as got:
-        assert numbers(got.next_page()) == ["5", "9"]
+    with closing(Aged(1, is_noticed=is_noticed)) as aged, closing(Agent(payload(5, 9))) as agent:
+        with closing(publisher(agent, WANTED, aged.pool)) as got:
+            assert numbers(got.next_page()) == ["5", "9"]
 
-    assert aged.opened == 2
-    assert len(agent.requests) == 1
+        assert aged.opened == 2
+        assert len(agent.requests) == 1
 
 
-def test_an_agent_that_closes_every_connection_is_not_asked_for_ever() -> None:
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_an_agent_that_closes_every_connection_is_not_asked_for_ever(*, is_noticed: bool) -> None:
     """Once more is enough: what it closes now was not idle."""
-    aged = Aged(5)
-    with closing(Agent(payload(5, 9))) as agent, pytest.raises(ServiceError) as caught:
-        publisher(agent, WANTED, aged.pool).next_page()
+    with (
+        closing(Aged(5, is_noticed=is_noticed)) as aged,
+        closing(Agent(payload(5, 9))) as agent,
+        pytest.raises(ServiceError) as caught,
+        closing(publisher(agent, WANTED, aged.pool)) as got,
+    ):
+        got.next_page()
 
     assert caught.value.retryable
     assert aged.opened == 2
