@@ -17,7 +17,7 @@ from integration.support.drivers import Driver
 __all__ = ["Drivers"]
 
 _ALONE: Final = 15.0
-_ENDS_WITHIN: Final = 60.0
+_ENDS_WITHIN: Final = 180.0
 """Seconds in which what a driver has started ends by itself, when the driver was killed."""
 
 

@@ -42,7 +42,7 @@ PROFILE: Final = "chaos"
 _TRIGGER = "1 second"
 _RESTART_PAUSE = 1.0
 _LONGEST_CAUSE = 3000
-_GRACE = 60.0  # to stop what has been told to
+_GRACE = 170.0  # to stop what has been told to
 
 
 def consumer_of(query: str) -> str:

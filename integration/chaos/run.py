@@ -37,9 +37,9 @@ __all__ = ["LONGEST_STALL", "Settings", "Verdict", "run_chaos"]
 
 LONGEST_STALL: Final = 180.0
 """Seconds after the last fault without a batch of a query that has something to do, at most."""
-_STOPPED_WITHIN: Final = 90.0
+_STOPPED_WITHIN: Final = 180.0
 _UP_WITHIN: Final = 300.0
-_DEREGISTERED_WITHIN: Final = 30.0
+_DEREGISTERED_WITHIN: Final = 60.0
 _TICK: Final = 0.1
 _SAMPLE: Final = 0.5
 _SAY: Final = 10.0
