@@ -18,6 +18,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from sluice.errors import OptionError
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
+from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.record_batches import ARROW_SCHEMA
 from sluice.source.admission import NO_LIMITS, Limits
@@ -233,6 +234,21 @@ def test_every_partition_carries_the_fan_out_assignment() -> None:
 
     carried: Any = pickle.loads(pickle.dumps(partitions[0]))
     assert carried.assignment == coordinator.assignment
+
+
+def test_a_partition_carries_the_agents_of_its_own_shards() -> None:
+    """A batch may have hundreds of tasks and thousands of shards."""
+    ids = [SplitId("clicks", f"shardId-{number:012}") for number in range(3)]
+    reader = plain_reader(FakeEnumerator(), shardsPerTask="2")
+    agents = {split: Address("10.0.0.1", port, b"secret", b"start") for port, split in enumerate(ids)}
+    cast("FakeCoordinator", reader._coordinator).assignment = FanOutAssignment({"clicks": "arn"}, agents)
+    end = Offsets({split: After("7") for split in ids}, {}, frozenset({"clicks"}))
+
+    partitions = reader.partitions(Offsets({}, {}, frozenset({"clicks"})).to_json(), end.to_json())
+
+    for partition in partitions:
+        carried: Any = pickle.loads(pickle.dumps(partition))
+        assert carried.assignment.agents == {r.split: agents[r.split] for r in carried.ranges}
 
 
 def test_logged_offsets_tell_which_consumers_an_earlier_run_registered() -> None:
