@@ -106,6 +106,10 @@ class Query:
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     @property
+    def highest_descriptor(self) -> int:
+        return max(int(entry.name) for entry in Path(f"/proc/{self.pid}/fd").iterdir())
+
+    @property
     def threads(self) -> int:
         return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
 
@@ -173,7 +177,8 @@ def check_among_strangers(query: Query, producer: Producer) -> str:
     before = query.descriptors, query.threads, query.memory
     limit, most_allowed = resource.prlimit(query.pid, resource.RLIMIT_NOFILE)
     assert limit == min(most_allowed, 65_536)  # one for each shard and each task that asks
-    resource.prlimit(query.pid, resource.RLIMIT_NOFILE, (before[0] + 20, before[0] + 20))
+    bound = query.highest_descriptor + 20
+    resource.prlimit(query.pid, resource.RLIMIT_NOFILE, (bound, bound))
     port = query.client.hub.port if query.client.hub is not None else 0
     ranges = query.ranges
     with producer.putting(), hostile(port, "trickle", 40), hostile(port, "flood", CONNECTIONS) as flood:
@@ -190,7 +195,7 @@ def check_among_strangers(query: Query, producer: Producer) -> str:
     assert Counter(query.records) == put
     assert during > 10
     assert accepted > CONNECTIONS * 0.9
-    assert most[0] <= before[0] + 20
+    assert most[0] <= bound
     assert most[1] <= before[1] + 10
     wait_until(lambda: query.descriptors <= before[0], "the strangers' connections to be closed")
     wait_until(lambda: query.threads <= before[1] + 1, "threads to end")

@@ -14,7 +14,7 @@ _SECONDS = {
     "integration/test_source.py": 95,
     "integration/test_s3_kills.py": 85,
     "integration/test_fan_out.py": 80,
-    "integration/test_reshard.py": 80,
+    "integration/test_reshard.py": 95,
     "integration/test_bad_input.py": 70,
     "integration/test_demo.py": 70,
     "integration/test_service_faults.py": 65,

@@ -121,7 +121,7 @@ class AgentRecordPublisher:
         self._return(channel)
         if kind == DONE:  # a page behind the last event is asked for only where the range ends with the shard
             return Page((), None, 0)
-        raise self._error(bytes(body).decode(errors="replace"))
+        raise self._refused(bytes(body).decode(errors="replace"))
 
     def close(self) -> None:
         """Gives the connection back, or closes it where a part of the answer may still come."""
@@ -163,12 +163,14 @@ class AgentRecordPublisher:
 
     def _error(self, why: object) -> ServiceError:
         cause = str(why) or type(why).__name__
-        return ServiceError(
-            f"the fan-out agent at {self._address} can't serve {self._target}: {cause}",
-            operation="SubscribeToShard",
-            target=self._target,
-            retryable=True,
-        )
+        return self._failed(f"the fan-out agent at {self._address} can't serve {self._target}: {cause}")
+
+    def _refused(self, reason: str) -> ServiceError:
+        """The agent has answered; its reason comes first, since it mostly is an error of the service."""
+        return self._failed(f"{reason} (the fan-out agent at {self._address} can't serve {self._target})")
+
+    def _failed(self, message: str) -> ServiceError:
+        return ServiceError(message, operation="SubscribeToShard", target=self._target, retryable=True)
 
 
 def _receives_done(channel: Channel) -> bool:
