@@ -297,6 +297,11 @@ class KinesisModel:
         with self._core.lock:
             return self._subscriptions.open_ones(stream, shard)
 
+    def has_pushed_end(self, stream: str, shard: str) -> bool:
+        """Whether a consumer has been told that a shard has ended."""
+        with self._core.lock:
+            return self._subscriptions.have_pushed_end(stream, shard)
+
     def on_change(self, notify: Callable[[], None]) -> None:
         """Has `notify` called, under the lock, when records come, shards end or subscriptions change."""
         self._core.on_change.append(notify)

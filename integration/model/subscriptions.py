@@ -42,12 +42,14 @@ class Subscription:
 
     Attributes:
         has_ended: nothing comes any more.
+        has_pushed_end: the event that says that the shard has ended was pushed.
     """
 
     def __init__(  # noqa: PLR0917 - made in one place
         self, core: Core, line: _Line, stream: Stream, consumer: Consumer, shard: Shard, place: Place
     ) -> None:
         self.has_ended = False
+        self.has_pushed_end = False
         self._core = core
         self._line = line
         self._stream = stream
@@ -120,7 +122,7 @@ class Subscription:
         self._was_at_tip = reading.millis_behind == 0
         if laws.push_bytes is not None:
             self._line.paid_at = max(self._line.paid_at, elapsed - 1.0) + reading.size / laws.push_bytes
-        self.has_ended = reading.is_end
+        self.has_ended = self.has_pushed_end = reading.is_end
         return self._event(reading)
 
     def _survives_faults(self) -> bool:
@@ -191,6 +193,16 @@ class Subscriptions:
         line.current, line.succeeded = subscription, elapsed
         core.changed()
         return {"EventStream": subscription}
+
+    def have_pushed_end(self, stream: str, shard: str) -> bool:
+        """Whether a consumer has been told that a shard has ended."""
+        return any(
+            f":stream/{stream}/consumer/" in key.consumer
+            and key.shard == shard
+            and line.current is not None
+            and line.current.has_pushed_end
+            for key, line in self._lines.items()
+        )
 
     def open_ones(self, stream: str, shard: str) -> list[Subscription]:
         """The open subscriptions of a shard."""

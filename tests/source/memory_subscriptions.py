@@ -92,6 +92,7 @@ class MemorySubscriptions:
     Attributes:
         followed: the argument of every `follow`.
         is_down: nothing is pushed, and no subscription covers anything.
+        silent_until: nothing is heard of the subscriptions that there are, by the log's monotonic clock.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class MemorySubscriptions:
         self.subscriptions: dict[SplitId, Subscription] = {}
         self.followed: list[Mapping[SplitId, Position]] = []
         self.is_down = False
+        self.silent_until = -1.0
         self.version = 0
         self.is_closed = False
 
@@ -135,7 +137,7 @@ class MemorySubscriptions:
 
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
         subscription = self.subscriptions.get(split)
-        if self.is_down or subscription is None or not self._covers(subscription, position):
+        if self.is_down or self.is_silent or subscription is None or not self._covers(subscription, position):
             return None
         if not subscription.is_pushing:
             return None  # no event has come yet
@@ -150,6 +152,9 @@ class MemorySubscriptions:
             self.version,
         )
 
+    def is_subscribed(self, split: SplitId) -> bool:
+        return split in self.subscriptions
+
     def close(self) -> None:
         self.is_closed = True
         self.lose()
@@ -161,6 +166,10 @@ class MemorySubscriptions:
         self.subscriptions = {}
 
     # --- inside ---
+
+    @property
+    def is_silent(self) -> bool:
+        return self.log.monotonic() < self.silent_until
 
     def _happens(self, rate: float) -> bool:
         return rate > 0 and self.rng.random() < rate

@@ -104,6 +104,15 @@ def test_a_split_that_has_vanished_is_read_to_its_end_from_its_subscription() ->
     assert query.position_of(S0)["closed"] is True
 
 
+def test_a_split_that_has_vanished_while_its_agent_is_silent_is_waited_for() -> None:
+    """When the agent speaks again, it says that it has all of it."""
+    query, agent, _ = query_with_ended_split()
+    query.run_batch()
+    vanish(query)
+    agent.subscriptions.silent_until = query.log.monotonic() + 20
+    assert query.plan().position(S0) == Closed()
+
+
 def test_a_split_that_has_vanished_with_its_subscription_is_a_loss() -> None:
     """Nobody has its records any more."""
     query, agent, _ = query_with_ended_split()

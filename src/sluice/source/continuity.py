@@ -18,6 +18,7 @@ from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart
+from sluice.source.subscriptions import Subscriptions
 
 __all__ = ["Continuity", "recreated"]
 
@@ -25,10 +26,9 @@ _log = logging.getLogger(__name__)
 
 _VANISH_PATIENCE = 30.0
 """For how many seconds splits may be missing from listings before they count as gone, and the next listing
-does not have them either: listings are only eventually consistent."""
-_GONE_PATIENCE = 5.0
-"""The same for splits that the service says are gone, where they are pushed: a subscription may have brought
-all of them, and be silent for a moment. Where they are polled, they are gone at once."""
+does not have them either: listings are only eventually consistent. Splits that the service says are gone are
+gone at once, unless they have a subscription: it may have brought all of them, and its agent may be silent
+for that long before it is replaced."""
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while splits are missing."""
 
@@ -46,11 +46,13 @@ class Continuity:
     Args:
         probe: for its policy, clock and pauses.
         discovery: lists splits.
-        has_subscriptions: whether splits are pushed.
+        subscriptions: push splits; None where there are none.
     """
 
-    def __init__(self, probe: Probe, discovery: SplitDiscovery, *, has_subscriptions: bool = False) -> None:
-        self._gone_patience = _GONE_PATIENCE if has_subscriptions else 0.0
+    def __init__(
+        self, probe: Probe, discovery: SplitDiscovery, subscriptions: Subscriptions | None = None
+    ) -> None:
+        self._subscriptions = subscriptions
         self._log = probe.log
         self._data_loss = probe.data_loss
         self._settings = probe.settings
@@ -85,9 +87,8 @@ class Continuity:
         began = self._clock()
         earlier: Listing | None = None
         while missing := _missing(start, listing):
-            waited = self._clock() - began
-            is_confirmed = listing is not earlier and waited >= _VANISH_PATIENCE
-            if waited >= self._gone_patience and (is_confirmed or all(map(self._is_gone, missing))):
+            is_confirmed = listing is not earlier and self._clock() - began >= _VANISH_PATIENCE
+            if is_confirmed or all(map(self._is_gone, missing)):
                 break
             if listing is not earlier:
                 _log.warning(
@@ -103,7 +104,9 @@ class Continuity:
         return listing
 
     def _is_gone(self, split: SplitId) -> bool:
-        """Whether the service says that there is no such split."""
+        """Whether the service says that there is no such split, and no subscription may have brought it."""
+        if self._subscriptions is not None and self._subscriptions.is_subscribed(split):
+            return False
         try:
             self._log.get_iterator(split, IteratorStart("TRIM_HORIZON"))
         except ServiceError as error:

@@ -117,7 +117,7 @@ class StreamEnumerator:
             settings.discovery_interval,
             find_unlisted=lambda listed: self._tracker.ended_unlisted(self._states, listed),
         )
-        self._continuity = Continuity(probe, self._discovery, has_subscriptions=subscriptions is not None)
+        self._continuity = Continuity(probe, self._discovery, subscriptions)
         self._initial: Offsets | None = None
         self._added: Mapping[SplitId, Position] | None = None
         self._has_checked_start = False

@@ -113,8 +113,10 @@ class Script:
     """The service: each call gets the next entry, which is an error or the steps of a subscription.
 
     Attributes:
+        skew: what is known of how far the service's clock is ahead of the local one (seconds).
         takes: seconds that a call takes.
-        ahead: seconds by which what is held to be the service's time is ahead of it before the first answer.
+        ahead: seconds by which the local clock is ahead of the service's, which the first answer tells.
+        jump: seconds by which the local clock is set forward during a call.
     """
 
     calls: list[ServiceError | Sequence[Step]]
@@ -122,8 +124,10 @@ class Script:
     starts: list[IteratorStart] = field(default_factory=list)
     called_at: list[float] = field(default_factory=list)
     opened: list[FakeSubscription] = field(default_factory=list)
+    skew: float = 0.0
     takes: float = 0.0
     ahead: float = 0.0
+    jump: float = 0.0
 
     def subscribe(self, split: SplitId, start: IteratorStart) -> PayloadSource:
         assert split == SPLIT
@@ -131,7 +135,8 @@ class Script:
         self.called_at.append(self.time.now)
         answer = self.calls.pop(0)
         self.time.now += self.takes
-        self.ahead = 0.0
+        self.skew = -self.ahead
+        self.ahead += self.jump
         if isinstance(answer, ServiceError):
             raise answer
         self.opened.append(FakeSubscription(self.time, answer))
@@ -149,10 +154,13 @@ class Script:
             SPLIT,
             start,
             settings,
-            Timing(time.clock, time.sleep, jitter, time.watchdog, self._now),
+            Timing(time.clock, time.sleep, jitter, time.watchdog, self._now, self._wall),
         )
 
     def _now(self) -> int:
+        return self._wall() + round(self.skew * 1_000_000)
+
+    def _wall(self) -> int:
         return round((self.time.now + self.ahead) * 1_000_000)
 
 

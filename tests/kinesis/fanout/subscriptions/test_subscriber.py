@@ -527,11 +527,12 @@ def test_events_are_not_older_than_their_subscription() -> None:
     assert [*asked_at, subscriber.asked_at // 1_000_000] == [1_000, 1_000, 1_362]
 
 
-def test_a_clock_that_is_ahead_is_corrected_by_the_answer() -> None:
+@pytest.mark.parametrize("ahead", [600.0, -600.0, -1_000_000.0])
+def test_a_clock_that_is_off_is_corrected_by_the_answer(ahead: float) -> None:
     """Before the first answer of the service its time is not known."""
     service = script([event([1])])
     service.takes = 2.0
-    service.ahead = 600.0  # corrected when the service has answered
+    service.ahead = ahead
     subscriber = service.subscriber()
     subscriber.next_event()
 
@@ -539,11 +540,11 @@ def test_a_clock_that_is_ahead_is_corrected_by_the_answer() -> None:
 
 
 def test_a_clock_that_is_set_forward_during_the_call_changes_nothing() -> None:
-    """What is earlier is certain."""
+    """What counts is when the call was made."""
     service = script([event([1])])
     service.takes = 2.0
-    service.ahead = -600.0
+    service.jump = 600.0
     subscriber = service.subscriber()
     subscriber.next_event()
 
-    assert subscriber.asked_at == 400 * 1_000_000
+    assert subscriber.asked_at == 1_000 * 1_000_000

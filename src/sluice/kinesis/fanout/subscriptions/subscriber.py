@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sluice.errors import ServiceError
-from sluice.instants import MICROS_PER_SECOND
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.fanout.subscriptions.events import EventHead, decode_head
 from sluice.kinesis.fanout.subscriptions.resume_position import ResumePosition
@@ -127,7 +126,8 @@ class Timing:
         sleep: waits between attempts (seconds); None for a wait that `Subscriber.close` ends.
         jitter: gives a number in [0, 1).
         watchdog: ends reads that take too long, by the same clock; None for the one of the process.
-        now: the service's time (microseconds).
+        now: the service's time, as far as answers have shown it (microseconds).
+        wall: the local time (microseconds).
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -135,6 +135,7 @@ class Timing:
     jitter: Callable[[], float] = random.random
     watchdog: Watchdog | None = None
     now: Callable[[], int] = lambda: time.time_ns() // 1000
+    wall: Callable[[], int] = lambda: time.time_ns() // 1000
 
 
 _REAL_TIME: Final = Timing()
@@ -178,6 +179,7 @@ class Subscriber:
         self._closing = threading.Event()
         self._clock = timing.clock
         self._now = timing.now
+        self._wall = timing.wall
         self._sleep = timing.sleep or self._closing.wait
         self._jitter = timing.jitter
         self._watchdog = timing.watchdog or shared_watchdog()
@@ -312,7 +314,7 @@ class Subscriber:
         starts = self._position.starts(self._clock())
         for start in starts:
             self._check_not_closed()
-            now, asked_at = self._now(), self._clock()
+            asked_wall, asked_at = self._wall(), self._clock()
             try:
                 opened = self._subscribe(self._split, start)
             except ServiceError as error:
@@ -329,8 +331,8 @@ class Subscriber:
                 continue
             self._opened_at = self._clock()
             self._asked_at = asked_at
-            # The answer may have told that our clock is ahead of the service's.
-            self.asked_at = min(now, self._now() - round((self._opened_at - asked_at) * MICROS_PER_SECOND))
+            # By now the answer has told how far our clock is off.
+            self.asked_at = asked_wall + self._now() - self._wall()
             self._renew_at = (
                 self._opened_at + self._settings.renew_after - self._jitter() * self._settings.renew_spread
             )
