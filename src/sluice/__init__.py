@@ -28,6 +28,7 @@ __all__ = [
     "SluiceError",
     "committed_files",
     "register",
+    "warn_of_dropped_rows",
 ]
 
 
@@ -54,9 +55,27 @@ def committed_files(path: str, *, scheme: str = "s3", **connection: str) -> list
 
 
 def register(spark: SparkSession) -> None:
-    """Registers both formats with a session, in case Spark has not found them itself."""
-    from sluice.spark.sink import AsyncSinkDataSource  # noqa: PLC0415 - imports Spark
+    """Registers both formats with a session, in case Spark has not found them itself.
+
+    It also does what `warn_of_dropped_rows` does, except with Spark Connect.
+    """
+    from sluice.spark.dropped_rows import listen_if_possible  # noqa: PLC0415 - imports Spark
+    from sluice.spark.sink import AsyncSinkDataSource  # noqa: PLC0415
     from sluice.spark.source import KinesisDataSource  # noqa: PLC0415
 
     spark.dataSource.register(KinesisDataSource)
     spark.dataSource.register(AsyncSinkDataSource)
+    listen_if_possible(spark)
+
+
+def warn_of_dropped_rows(spark: SparkSession) -> None:
+    """Logs a warning when Spark drops rows of the source as later than a query's watermark.
+
+    Spark drops them without a word. The warning comes once a minute at most, to the logger ``sluice`` of the
+    process that calls this, for all queries of this session; another call does nothing.
+    ``docs/watermarks.md`` says what helps. With Spark Connect, end with ``spark.stop()``: Spark's thread that
+    waits for events may keep the application alive.
+    """
+    from sluice.spark.dropped_rows import listen  # noqa: PLC0415 - imports Spark
+
+    listen(spark)

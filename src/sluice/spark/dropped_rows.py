@@ -1,0 +1,162 @@
+"""Says when Spark drops rows of this source as too late, which Spark does without a word.
+
+Nothing of Sluice runs in the application's process unless the application calls it, and only there can a
+listener be added to a session. So this works after ``sluice.register`` or ``sluice.warn_of_dropped_rows``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from sluice.errors import SluiceError
+from sluice.source.offsets import Offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+__all__ = ["DroppedRowsListener", "listen", "listen_if_possible"]
+
+_log = logging.getLogger(__name__)
+
+_LINE_INTERVAL = 60.0
+"""Seconds between two lines about one run of a query."""
+
+_sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+
+
+def listen(session: SparkSession) -> None:
+    """Logs rows that Spark drops in the queries of a session from now on. The second call does nothing.
+
+    Raises:
+        Exception: whatever Spark raises where it admits no listener.
+    """
+    if session not in _sessions:
+        session.streams.addListener(DroppedRowsListener())
+        _sessions.add(session)
+
+
+def listen_if_possible(session: SparkSession) -> None:
+    """As `listen`, unasked: it never fails, and leaves sessions of Spark Connect alone.
+
+    There Spark waits for events in a thread that may keep the application alive until the session is stopped.
+    """
+    if not isinstance(session, SparkSession):
+        return
+    try:
+        listen(session)
+    except Exception as error:  # noqa: BLE001 - some platforms admit no listeners, each in its own way
+        _log.warning(
+            "rows that Spark drops as too late will not be logged: no listener is admitted: %s", error
+        )
+
+
+@dataclass
+class _Run:
+    """What is known of one run of a query.
+
+    Attributes:
+        query: how the log calls it.
+        dropped: rows in all.
+        logged: how many of them the log has told of.
+        last: the last rows that were dropped, as the log tells it.
+        next_line_at: no line before (monotonic seconds).
+    """
+
+    query: str
+    dropped: int = 0
+    logged: int = 0
+    last: str = ""
+    next_line_at: float = -math.inf
+
+
+class DroppedRowsListener(StreamingQueryListener):
+    """Logs a warning when ``numRowsDroppedByWatermark`` rises in a query that reads this source.
+
+    A run of a query has one line a minute at most, and one when it ends if rows were dropped since the last.
+    Spark calls the methods one after the other, in a thread of the application's process.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._runs: dict[str, _Run] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Does nothing."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Does nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Called for each batch, and every 10 s while there is none."""
+        progress = event.progress
+        dropped = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
+        if dropped <= 0:
+            return
+        told = json.loads(progress.json)
+        if not any(_is_of_this_source(source) for source in told.get("sources", ())):
+            return
+        run = self._runs.setdefault(str(progress.runId), _Run(_name(told)))
+        run.dropped += dropped
+        watermark = progress.eventTime.get("watermark", "unknown")
+        run.last = f"{dropped} of them in batch {progress.batchId} behind watermark {watermark}"
+        if (now := self._clock()) >= run.next_line_at:
+            run.next_line_at = now + _LINE_INTERVAL
+            self._warn(run, f"next line in {_LINE_INTERVAL:.0f} s at the earliest")
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Called when a query has ended, with or without an error."""
+        run = self._runs.pop(str(event.runId), None)
+        if run is not None and run.dropped > run.logged:
+            self._warn(run, "the query has ended")
+
+    @staticmethod
+    def _warn(run: _Run, then: str) -> None:
+        run.logged = run.dropped
+        # Spark counts rows that it has aggregated before it applies the watermark as one.
+        _log.warning(
+            "%s: rows dropped for coming later than the watermark: at least %d so far, %s; they are in "
+            "no result. Set option 'maxDrift' of the source to at most the delay of withWatermark, or make "
+            "the delay longer (docs/watermarks.md); %s",
+            run.query,
+            run.dropped,
+            run.last,
+            then,
+        )
+
+
+def _name(progress: Mapping[str, Any]) -> str:
+    name, query = progress.get("name"), progress.get("id")
+    return f"query {name} ({query})" if name else f"query {query}"
+
+
+def _is_of_this_source(source: Mapping[str, Any]) -> bool:
+    """Whether a source of a query is one of ours. Offsets tell: Spark calls all Python sources the same."""
+    offset = source.get("endOffset")
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return False
+    try:
+        Offsets.from_json(offset)  # type: ignore[arg-type]
+    except SluiceError:
+        return False
+    return True

@@ -1,0 +1,259 @@
+"""The warning about rows that Spark drops as later than the watermark."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from sluice.source.offsets import After, Offsets
+from sluice.source.splits import SplitId
+from sluice.spark import dropped_rows
+from sluice.spark.dropped_rows import DroppedRowsListener, listen, listen_if_possible
+
+OURS = Offsets({SplitId("clicks", "shardId-0"): After("1")}, {}, frozenset({"clicks"})).to_json()
+KAFKA = {"clicks": {"0": 17}}
+QUERY = "0b9a2ed0-1b1f-4f4c-9a5e-000000000001"
+RUN = "0b9a2ed0-1b1f-4f4c-9a5e-000000000002"
+
+OPERATOR = {
+    "operatorName": "stateStoreSave",
+    "numRowsTotal": 60,
+    "numRowsUpdated": 1,
+    "allUpdatesTimeMs": 1,
+    "numRowsRemoved": 0,
+    "allRemovalsTimeMs": 1,
+    "commitTimeMs": 1,
+    "memoryUsedBytes": 1,
+    "numShufflePartitions": 2,
+    "numStateStoreInstances": 2,
+    "customMetrics": {},
+}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def listener(clock: Clock) -> DroppedRowsListener:
+    return DroppedRowsListener(clock)
+
+
+def progress(
+    *dropped: int, batch: int = 1, offset: Any = OURS, name: str | None = "clicks", run: str = RUN
+) -> QueryProgressEvent:
+    """What Spark says of a batch. `dropped` has the rows that each of its operators has dropped."""
+    source = {
+        "description": "PythonMicroBatchStream@1",
+        "startOffset": None,
+        "endOffset": offset,
+        "latestOffset": None,
+        "numInputRows": 100,
+        "inputRowsPerSecond": 1.0,
+        "processedRowsPerSecond": 1.0,
+        "metrics": {},
+    }
+    told = {
+        "id": QUERY,
+        "runId": run,
+        "name": name,
+        "timestamp": "2026-01-31T12:00:00.000Z",
+        "batchId": batch,
+        "batchDuration": 10,
+        "durationMs": {},
+        "numInputRows": 100,
+        "inputRowsPerSecond": 1.0,
+        "processedRowsPerSecond": 1.0,
+        "eventTime": {"watermark": "2026-01-31T11:59:00.000Z"},
+        "stateOperators": [{**OPERATOR, "numRowsDroppedByWatermark": count} for count in dropped],
+        "sources": [{**source, "endOffset": KAFKA}, source],
+        "sink": {"description": "memory", "numOutputRows": -1, "metrics": {}},
+        "observedMetrics": {},
+    }
+    return QueryProgressEvent(StreamingQueryProgress.fromJson(json.loads(json.dumps(told))))
+
+
+def ended(run: str = RUN) -> QueryTerminatedEvent:
+    return QueryTerminatedEvent(uuid.UUID(QUERY), uuid.UUID(run), None, None)
+
+
+def test_a_batch_that_drops_rows_is_logged(
+    listener: DroppedRowsListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the query, how many rows, and what helps. All operators of the query count."""
+    listener.onQueryProgress(progress(0, 0, batch=1))
+    assert caplog.records == []
+
+    listener.onQueryProgress(progress(3, 4, batch=2))
+
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("sluice.spark.dropped_rows", logging.WARNING)
+    assert record.getMessage() == (
+        f"query clicks ({QUERY}): rows dropped for coming later than the watermark: at least 7 so far, "
+        "7 of them in batch 2 behind watermark 2026-01-31T11:59:00.000Z; they are in no result. Set option "
+        "'maxDrift' of the source to at most the delay of withWatermark, or make the delay longer "
+        "(docs/watermarks.md); next line in 60 s at the earliest"
+    )
+
+
+def test_one_line_a_minute(
+    listener: DroppedRowsListener, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next one has the rows of all batches until then."""
+    for batch in range(10):
+        listener.onQueryProgress(progress(5, batch=batch))
+        clock.now += 5.0
+    assert len(caplog.records) == 1
+
+    clock.now += 10.0
+    listener.onQueryProgress(progress(1, batch=10))
+
+    assert "at least 51 so far, 1 of them in batch 10" in caplog.messages[1]
+
+
+def test_an_end_tells_what_no_line_has_told(
+    listener: DroppedRowsListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener.onQueryProgress(progress(5, batch=1))
+    listener.onQueryProgress(progress(2, batch=2))
+    listener.onQueryTerminated(ended())
+    listener.onQueryTerminated(ended())
+
+    assert len(caplog.messages) == 2
+    assert "at least 7 so far, 2 of them in batch 2" in caplog.messages[1]
+    assert caplog.messages[1].endswith("the query has ended")
+
+
+def test_an_end_with_nothing_new_says_nothing(
+    listener: DroppedRowsListener, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener.onQueryProgress(progress(5))
+    listener.onQueryTerminated(ended())
+
+    assert len(caplog.messages) == 1
+
+
+def test_runs_are_counted_apart(listener: DroppedRowsListener, caplog: pytest.LogCaptureFixture) -> None:
+    other = str(uuid.uuid4())
+    listener.onQueryProgress(progress(5))
+    listener.onQueryProgress(progress(6, run=other, name=None))
+
+    assert "at least 6 so far" in caplog.messages[1]
+    assert caplog.messages[1].startswith(f"query {QUERY}: ")
+
+
+@pytest.mark.parametrize(
+    "offset", [KAFKA, None, "", "no JSON", 17, [], {}, {"version": 1}, {"version": 1, "streams": [1]}]
+)
+def test_queries_of_other_sources_are_not_ours_to_judge(
+    listener: DroppedRowsListener, caplog: pytest.LogCaptureFixture, offset: Any
+) -> None:
+    listener.onQueryProgress(progress(5, offset=offset))
+
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("offset", [OURS, json.dumps(OURS)])
+def test_the_source_is_known_by_its_offsets(
+    listener: DroppedRowsListener, caplog: pytest.LogCaptureFixture, offset: Any
+) -> None:
+    """Spark's description of a Python source does not have its name."""
+    listener.onQueryProgress(progress(5, offset=offset))
+
+    assert len(caplog.records) == 1
+
+
+class FakeStreams:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.listeners: list[StreamingQueryListener] = []
+
+    def addListener(self, listener: StreamingQueryListener) -> None:  # noqa: N802 - Spark's name
+        if self.error is not None:
+            raise self.error
+        self.listeners.append(listener)
+
+
+class FakeSession:
+    """A session of Spark Connect, as far as it matters: it is not an instance of Spark's own class."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.streams = FakeStreams(error)
+
+
+class FakeClassicSession(SparkSession):
+    """A session beside its JVM."""
+
+    streams = cast("Any", None)
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.streams = FakeStreams(error)
+
+
+def session(kind: type, error: Exception | None = None) -> Any:
+    return kind(error)
+
+
+@pytest.mark.parametrize("kind", [FakeSession, FakeClassicSession])
+def test_a_session_gets_one_listener(kind: type) -> None:
+    first, second = session(kind), session(kind)
+    for each in (first, first, second):
+        listen(each)
+
+    assert [len(each.streams.listeners) for each in (first, second)] == [1, 1]
+    assert isinstance(first.streams.listeners[0], DroppedRowsListener)
+
+
+def test_registering_adds_a_listener_where_spark_is_not_remote() -> None:
+    classic, remote = session(FakeClassicSession), session(FakeSession)
+    for each in (classic, remote):
+        listen_if_possible(each)
+
+    assert [len(each.streams.listeners) for each in (classic, remote)] == [1, 0]
+
+
+def test_registering_works_where_no_listener_is_admitted(caplog: pytest.LogCaptureFixture) -> None:
+    """It says so, and is tried again by the next call."""
+    refusing = session(FakeClassicSession, RuntimeError("not on this cluster"))
+    listen_if_possible(refusing)
+    assert "will not be logged: no listener is admitted: not on this cluster" in caplog.text
+
+    with pytest.raises(RuntimeError, match="not on this cluster"):
+        listen(refusing)
+    refusing.streams.error = None
+    listen(refusing)
+    assert len(refusing.streams.listeners) == 1
+
+
+def test_sessions_are_not_kept_alive() -> None:
+    before = len(dropped_rows._sessions)
+    listen(session(FakeSession))
+
+    assert len(dropped_rows._sessions) == before
+
+
+def test_the_fake_events_are_sparks_own() -> None:
+    """What the other tests read into an event, Spark's classes give back."""
+    event: Mapping[str, Any] = json.loads(progress(1, 2).progress.json)
+    assert [operator["numRowsDroppedByWatermark"] for operator in event["stateOperators"]] == [1, 2]
+    assert event["sources"][1]["endOffset"] == OURS
