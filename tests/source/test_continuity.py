@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -72,6 +73,48 @@ def test_listings_that_fail_do_not_prove_that_a_split_is_gone(caplog: pytest.Log
     assert len(query.numbers()) == 20
     assert log.slept - slept > 60
     assert caplog.text.count("not listed, though not read to the end") == 1
+
+
+class Patchy(MemoryLog):
+    """Each listing leaves out other shards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = random.Random(1)
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        return [split for split in super().list_splits(stream) if self.random.random() < 0.8]
+
+
+def test_listings_that_leave_out_other_splits_each_prove_nothing() -> None:
+    """What one of them leaves out another one has had a moment ago. Together they are complete soon."""
+    log = Patchy()
+    log.create("s", 60)
+    query = Query(log)
+    for _ in range(5):
+        put_many(log, 60)
+        query.run_to_end()
+        query.restart()
+        slept = log.slept
+        query.run_batch()
+        assert log.slept - slept <= 20
+        log.pass_time(60)
+    query.run_to_end()
+    assert len(query.numbers()) == 300
+
+
+def test_a_split_that_was_listed_a_moment_ago_and_is_gone_is_a_loss_at_once() -> None:
+    log = new_log()
+    query = Query(log)
+    put_many(log, 10)
+    query.run_to_end()
+    log.pass_time(10)
+    log.expire(S0)
+    query.enumerator._discovery.mark_stale()
+    slept = log.slept
+    with pytest.raises(DataLossError, match="vanished"):
+        query.run_batch()
+    assert log.slept == slept
 
 
 def test_a_pushed_split_that_is_gone_is_waited_for() -> None:

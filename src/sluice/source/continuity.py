@@ -10,14 +10,12 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 
-from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart
 from sluice.source.subscriptions import Subscriptions
 
 __all__ = ["Continuity", "recreated"]
@@ -53,7 +51,6 @@ class Continuity:
         self, probe: Probe, discovery: SplitDiscovery, subscriptions: Subscriptions | None = None
     ) -> None:
         self._subscriptions = subscriptions
-        self._log = probe.log
         self._data_loss = probe.data_loss
         self._settings = probe.settings
         self._clock = probe.settings.clock
@@ -107,11 +104,7 @@ class Continuity:
         """Whether the service says that there is no such split, and no subscription may have brought it."""
         if self._subscriptions is not None and self._subscriptions.is_subscribed(split):
             return False
-        try:
-            self._log.get_iterator(split, IteratorStart("TRIM_HORIZON"))
-        except ServiceError as error:
-            return error.missing
-        return False
+        return self._discovery.is_gone(split)
 
     def without_lost(self, start: Offsets, listing: Listing) -> Offsets:
         """`start` itself, or, after a loss that is tolerated, the positions that still exist."""

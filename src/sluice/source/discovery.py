@@ -14,7 +14,7 @@ from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.probe import Probe
 from sluice.source.splits import Lineage, Split, SplitId
-from sluice.source.stream_log import StreamInfo
+from sluice.source.stream_log import IteratorStart, StreamInfo
 
 __all__ = ["Listing", "SplitDiscovery"]
 
@@ -29,6 +29,10 @@ the service refuses it, its retries take half a minute."""
 _SHORTEST_INTERVAL = 0.5
 """Seconds between two listings, at least. A stale listing may be shown again for some seconds."""
 
+_MEMORY = 30.0
+"""For how many seconds a split that was listed counts as listed, although later listings leave it out: they
+are only eventually consistent. With hundreds of splits, each listing may leave out another one."""
+
 _Answers = tuple[Mapping[str, StreamInfo], Sequence[Split], int]
 """What the service says of the streams, all their splits, and `Listing.at`."""
 
@@ -38,7 +42,7 @@ class Listing:
     """The splits and streams that one discovery has found.
 
     Attributes:
-        listed: the splits as the service lists them.
+        listed: the splits as the service lists them, and those that it listed a moment ago.
         lineage: the same, and splits that are not listed any more but may be read, because a subscription has
             brought all their records.
         infos: by stream.
@@ -100,6 +104,7 @@ class SplitDiscovery:
         self._find_unlisted = find_unlisted
         self._longest_wait = longest_wait
         self._listing: Listing | None = None
+        self._seen: dict[SplitId, tuple[Split, float]] = {}  # splits, and when they were listed
         self._next_listing = -math.inf
         self._pending: Future[_Answers] | None = None
         self._is_stale = False  # since the pending listing was begun
@@ -150,6 +155,14 @@ class SplitDiscovery:
         self._next_listing = min(self._next_listing, self._listed_at + _SHORTEST_INTERVAL)
         self._is_stale = True
 
+    def is_gone(self, split: SplitId) -> bool:
+        """Whether the service says that there is no such split."""
+        try:
+            self._log.get_iterator(split, IteratorStart("TRIM_HORIZON"))
+        except ServiceError as error:
+            return error.missing
+        return False
+
     def _ask(self) -> _Answers:
         at = self._log.server_time() - _LISTING_DELAY
         infos = {stream: self._log.describe(stream) for stream in self._streams}
@@ -157,6 +170,7 @@ class SplitDiscovery:
 
     def _accept(self, answers: _Answers) -> Listing:
         infos, splits, at = answers
+        splits = [*splits, *self._seen_lately(splits, infos)]
         lineage = Lineage([*splits, *self._unlisted(splits, infos)])
         self._listing = listing = Listing(splits, lineage, infos, at, self._absent_at(lineage))
         is_old = self._pending is not None and self._is_stale
@@ -195,6 +209,22 @@ class SplitDiscovery:
             for split in lineage.splits
             if split not in earlier.splits or split in earlier.absent_at
         }
+
+    def _seen_lately(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
+        """Splits that this listing leaves out and an earlier one had, and that are still there."""
+        now = self._clock()
+        listed = {split.id: (split, now) for split in splits}
+        created = {} if self._listing is None else self._listing.created
+        seen = {
+            split: (known, at)
+            for split, (known, at) in self._seen.items()
+            if split not in listed
+            and now - at < _MEMORY
+            and created.get(split.stream) == infos[split.stream].created
+            and not self.is_gone(split)
+        }
+        self._seen = listed | seen
+        return [known for known, _ in seen.values()]
 
     def _unlisted(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
         """Splits that are not listed any more, of streams that are the same as before."""
