@@ -209,6 +209,7 @@ class Query:
             expiry={each.split.stream: each.expiry for each in ranges if each.expiry is not None},
         )
         tasks = assign_ranges(ranges, self.shards_per_task)
+        self._check_families(tasks)
         rows = {each.split: read_range(reader, each) for task in tasks for each in task}
         if agent is not None:
             assert all(publisher.is_closed for publisher in agent.publishers)
@@ -244,6 +245,20 @@ class Query:
 
     def numbers(self) -> list[int]:
         return sorted(int(record.sequence_number) for record in self.rows_since(0))
+
+    def _check_families(self, tasks: Iterable[Iterable[SplitRange]]) -> None:
+        """Children come after their parents in the same task, whatever the listings say."""
+        places = {
+            each.split: (task, place)
+            for task, ranges in enumerate(tasks)
+            for place, each in enumerate(ranges)
+        }
+        shards = self.log.shards
+        for split, (task, place) in places.items():
+            for parent in shards[split].parents if split in shards else ():
+                if (found := places.get(SplitId(split.stream, parent))) is not None:
+                    assert found[0] == task
+                    assert found[1] < place
 
     def _new_enumerator(self) -> StreamEnumerator:
         subscriptions = self.agent.new_subscriptions() if self.agent is not None else None

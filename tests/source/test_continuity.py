@@ -10,7 +10,9 @@ from memory_log import S0, MemoryLog, new_log, put_many
 from query import Query, pushed_query, wait_for_subscriptions
 
 from sluice.errors import DataLossError, ServiceError
-from sluice.source.splits import Split
+from sluice.source.assigner import assign_ranges
+from sluice.source.offsets import Offsets
+from sluice.source.splits import Split, SplitId
 
 
 def test_a_split_that_is_gone_is_reported_at_once() -> None:
@@ -73,6 +75,44 @@ def test_listings_that_fail_do_not_prove_that_a_split_is_gone(caplog: pytest.Log
     assert len(query.numbers()) == 20
     assert log.slept - slept > 60
     assert caplog.text.count("not listed, though not read to the end") == 1
+
+
+class Forgetful(MemoryLog):
+    """Its next listings leave out a shard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgotten: SplitId | None = None
+        self.listings = 0
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        self.listings -= 1
+        forgotten = self.forgotten if self.listings >= 0 else None
+        return [split for split in super().list_splits(stream) if split.id != forgotten]
+
+
+@pytest.mark.parametrize("listings", [1, 3])
+def test_a_batch_is_read_in_the_same_way_whatever_a_listing_leaves_out(listings: int) -> None:
+    """After a restart too: a child comes after its parent, in its task, and its hash keys are known."""
+    log = Forgetful()
+    log.create("s", 1)
+    query = Query(log)
+    put_many(log, 10)
+    query.log_start()
+    children = log.split(S0)
+    put_many(log, 10)
+    log.pass_time(60)
+    query.log_end(query.plan())
+    before = query.enumerator.ranges(*map(Offsets.from_json, query.offsets))
+    assert {each.split for each in before} == {S0, *children}
+    for child in children:
+        query.restart()
+        log.forgotten, log.listings = child, listings
+        after = query.enumerator.ranges(*map(Offsets.from_json, query.offsets))
+        assert [(r.split, r.parents, r.hash_range) for r in after] == [
+            (r.split, r.parents, r.hash_range) for r in before
+        ]
+        assert len(assign_ranges(after, 1)) == 1
 
 
 class Patchy(MemoryLog):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.discovery import Listing, SplitDiscovery
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position, SplitRange
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
@@ -73,17 +73,26 @@ class Continuity:
         return True
 
     def complete_listing(self, start: Offsets) -> Listing:
-        """The splits as listed.
+        """The splits as listed, with all that have not been read to their end, unless they are gone."""
+        listing = self._discovery.current()
+        if listing is not self._complete:
+            self._complete = listing = self._list_until_there(lambda listing: _missing(start, listing))
+        return listing
 
-        Lists again for a while if splits are missing that have not been read, unless all of them are gone.
+    def listing_of(self, ranges: Iterable[SplitRange]) -> Listing:
+        """The splits as listed, with all those of a batch, unless they are gone."""
+        needed = {each.split for each in ranges}
+        return self._list_until_there(lambda listing: sorted(needed - listing.splits.keys()))
+
+    def _list_until_there(self, find_missing: Callable[[Listing], Sequence[SplitId]]) -> Listing:
+        """Lists again for a while if splits are missing, unless all of them are gone.
+
         While the service refuses to list, nothing confirms that they are missing, and they are waited for.
         """
         listing = self._discovery.current()
-        if listing is self._complete:
-            return listing
         began = self._clock()
         earlier: Listing | None = None
-        while missing := _missing(start, listing):
+        while missing := find_missing(listing):
             is_confirmed = listing is not earlier and self._clock() - began >= _VANISH_PATIENCE
             if is_confirmed or all(map(self._is_gone, missing)):
                 break
@@ -97,7 +106,6 @@ class Continuity:
             self._settings.pause(_RELISTING_PAUSE)
             self._discovery.mark_stale()
             listing = self._discovery.current()
-        self._complete = listing
         return listing
 
     def _is_gone(self, split: SplitId) -> bool:

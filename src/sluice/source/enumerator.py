@@ -386,10 +386,14 @@ class StreamEnumerator:
         )
 
     def _with_details(self, ranges: Sequence[SplitRange]) -> Sequence[SplitRange]:
-        """The ranges with what helps to read them: how many records to expect, and which hash keys."""
+        """The ranges with what they do not say themselves: parents, hash keys, how many records to expect.
+
+        A listing that leaves a split out must not change how it is read: children would come before their
+        parents, and records that a reshard has moved would come twice.
+        """
         if not ranges:
             return ranges
-        splits = self._discovery.current().splits
+        splits = self._continuity.listing_of(ranges).splits
         read = {each.split for each in ranges}
         return [
             replace(
