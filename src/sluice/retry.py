@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import tenacity
 
-from sluice.errors import SluiceError
+from sluice.errors import ServiceError, SluiceError
 
 __all__ = ["Backoff", "Retrier"]
 
@@ -26,12 +26,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How often an operation is retried, and how long the waits are (`base` and `max` in seconds)."""
+    """How often an operation is retried, and how long the waits are (`base` and `max` in seconds).
+
+    Attributes:
+        throttle_patience: while the service asks to slow down, retries go on after the last one, until so
+            many seconds have been waited in all.
+    """
 
     max_retries: int
     base: float
     max: float
     exponent: float
+    throttle_patience: float = 0.0
 
     def ceiling(self, attempt: int) -> float:
         """The longest wait after failed attempt number `attempt`, counted from 0."""
@@ -66,10 +72,22 @@ class Retrier:
         def log(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
             pause = state.next_action.sleep if state.next_action else 0.0
-            _log.info("retry %d of %d in %.3f s: %s", state.attempt_number, backoff.max_retries, pause, error)
+            number, most = state.attempt_number, backoff.max_retries
+            if number <= most:
+                _log.info("retry %d of %d in %.3f s: %s", number, most, pause, error)
+            elif number == most + 1:
+                patience = backoff.throttle_patience
+                _log.warning("throttled; trying for up to %.0f s, next in %.3f s: %s", patience, pause, error)
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            if state.attempt_number <= backoff.max_retries:
+                return False
+            error = state.outcome.exception() if state.outcome else None
+            is_throttled = isinstance(error, ServiceError) and error.throttling
+            return not is_throttled or state.idle_for >= backoff.throttle_patience
 
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(backoff.max_retries + 1),
+            stop=is_over,
             wait=wait,
             retry=tenacity.retry_if_exception(_is_retryable),
             sleep=self.sleep,

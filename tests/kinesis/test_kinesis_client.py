@@ -333,10 +333,42 @@ def test_a_lasting_error_is_raised_at_once(code: str, attribute: str) -> None:
 
 def test_describe_shares_the_backoff_of_list_shards() -> None:
     """It has no options of its own."""
-    service = Service(refusal("LimitExceededException"))
+    service = Service(refusal("InternalFailure", status=500))
+    service.log._calls._endpoint_state().reached = True
     with pytest.raises(ServiceError):
         service.log.describe("orders")
     assert len(service.calls) == 1 + BACKOFFS["ListShards"].max_retries
+
+
+LISTINGS: list[Callable[[KinesisLog], object]] = [
+    lambda log: log.describe("orders"),
+    lambda log: log.list_splits("orders"),
+]
+
+
+@pytest.mark.parametrize("ask", LISTINGS)
+def test_a_query_that_starts_waits_while_listings_are_throttled(
+    caplog: pytest.LogCaptureFixture, ask: Callable[[KinesisLog], object]
+) -> None:
+    """Other programs of the account use up its calls for a while. The log says so once, as a warning."""
+    summary = {"StreamName": "orders", "StreamCreationTimestamp": 1.0, "RetentionPeriodHours": 24}
+    good = {"Shards": [shard(0)], "StreamDescriptionSummary": summary}
+    service = Service(*[refusal("LimitExceededException") for _ in range(60)], good)
+    ask(service.log)
+    assert len(service.calls) == 61
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("throttled; trying for up to 900 s, next in 0.800 s: ")
+
+
+@pytest.mark.parametrize("ask", LISTINGS)
+def test_listings_that_stay_throttled_fail_after_a_quarter_of_an_hour(
+    ask: Callable[[KinesisLog], object],
+) -> None:
+    service = Service(refusal("LimitExceededException", "Rate exceeded"))
+    with pytest.raises(ServiceError, match="Rate exceeded"):
+        ask(service.log)
+    assert 900 <= sum(service.slept) < 902
 
 
 def test_a_stop_interrupts_the_waiting() -> None:
