@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
@@ -33,8 +34,21 @@ _MEMORY = 30.0
 """For how many seconds a split that was listed counts as listed, although later listings leave it out: they
 are only eventually consistent. With hundreds of splits, each listing may leave out another one."""
 
-_Answers = tuple[Mapping[str, StreamInfo], Sequence[Split], int]
-"""What the service says of the streams, all their splits, and `Listing.at`."""
+
+class _Answers(NamedTuple):
+    """What the service says.
+
+    Attributes:
+        infos: of the streams.
+        splits: those that it lists.
+        kept: those that it does not list this time, and did a moment ago, and that are still there.
+        at: as that of `Listing`.
+    """
+
+    infos: Mapping[str, StreamInfo]
+    splits: Sequence[Split]
+    kept: Sequence[Split]
+    at: int
 
 
 @dataclass(frozen=True)
@@ -166,16 +180,34 @@ class SplitDiscovery:
     def _ask(self) -> _Answers:
         at = self._log.server_time() - _LISTING_DELAY
         infos = {stream: self._log.describe(stream) for stream in self._streams}
-        return infos, [split for stream in self._streams for split in self._log.list_splits(stream)], at
+        splits = [split for stream in self._streams for split in self._log.list_splits(stream)]
+        return _Answers(infos, splits, self._still_there(splits, infos), at)
+
+    def _still_there(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
+        now = self._clock()
+        listed = {split.id for split in splits}
+        created = {} if self._listing is None else self._listing.created
+        return [
+            known
+            for split, (known, at) in self._seen.items()
+            if split not in listed
+            and now - at < _MEMORY
+            and created.get(split.stream) == infos[split.stream].created
+            and not self.is_gone(split)
+        ]
 
     def _accept(self, answers: _Answers) -> Listing:
-        infos, splits, at = answers
-        splits = [*splits, *self._seen_lately(splits, infos)]
+        infos, splits, kept, at = answers
+        now = self._clock()
+        self._seen = {split.id: (split, now) for split in splits} | {
+            split.id: self._seen[split.id] for split in kept
+        }
+        splits = [*splits, *kept]
         lineage = Lineage([*splits, *self._unlisted(splits, infos)])
         self._listing = listing = Listing(splits, lineage, infos, at, self._absent_at(lineage))
         is_old = self._pending is not None and self._is_stale
         self._pending = None
-        self._listed_at = now = self._clock()
+        self._listed_at = now
         if _lacks_children(lineage.splits.values()):
             self._next_listing = now + min(self._pause, self._interval)
             self._pause *= 2
@@ -209,22 +241,6 @@ class SplitDiscovery:
             for split in lineage.splits
             if split not in earlier.splits or split in earlier.absent_at
         }
-
-    def _seen_lately(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
-        """Splits that this listing leaves out and an earlier one had, and that are still there."""
-        now = self._clock()
-        listed = {split.id: (split, now) for split in splits}
-        created = {} if self._listing is None else self._listing.created
-        seen = {
-            split: (known, at)
-            for split, (known, at) in self._seen.items()
-            if split not in listed
-            and now - at < _MEMORY
-            and created.get(split.stream) == infos[split.stream].created
-            and not self.is_gone(split)
-        }
-        self._seen = listed | seen
-        return [known for known, _ in seen.values()]
 
     def _unlisted(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
         """Splits that are not listed any more, of streams that are the same as before."""
