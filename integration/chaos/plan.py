@@ -207,8 +207,8 @@ def _deal(rng: random.Random, track: str, seconds: float) -> Iterator[Fault]:
 def draw_incarnation(seed: int, number: int, queries: tuple[str, str]) -> Incarnation:
     """How driver number `number` is started. The publishers change places with every one.
 
-    The first two have no limit of records. Later ones may find the backlog of a minute or more: a batch of all
-    of it would take longer than the time until the next process is killed, and start again for ever.
+    The first two have no limit of records. Later ones may find the backlog of a minute or more: a batch of
+    all of it would take longer than the time until the next process is killed, and start again for ever.
     """
     rng = random.Random(f"{seed}/incarnation/{number}")
     limits = (2_000, 5_000, 10_000)
