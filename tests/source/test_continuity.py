@@ -67,6 +67,7 @@ def test_listings_that_fail_do_not_prove_that_a_split_is_gone(caplog: pytest.Log
     query = Query(log)
     put_many(log, 10)
     query.run_to_end()
+    query.restart()  # which has seen no other listing
     log.listings, log.failures = 1, 50
     log.pass_time(60)
     put_many(log, 10)
@@ -127,7 +128,7 @@ class Patchy(MemoryLog):
 
 
 def test_listings_that_leave_out_other_splits_each_prove_nothing() -> None:
-    """What one of them leaves out another one has had a moment ago. Together they are complete soon."""
+    """What one of them leaves out another one has had before. Together they are complete soon."""
     log = Patchy()
     log.create("s", 60)
     query = Query(log)
@@ -143,7 +144,23 @@ def test_listings_that_leave_out_other_splits_each_prove_nothing() -> None:
     assert len(query.numbers()) == 300
 
 
-def test_a_split_that_was_listed_a_moment_ago_and_is_gone_is_a_loss_at_once() -> None:
+def test_a_split_of_the_stream_before_is_not_taken_for_one_of_the_same_name() -> None:
+    """The stream was deleted and created again, and a listing leaves out the new shard."""
+    log = Forgetful()
+    log.create("s", 2)
+    query = Query(log, fail=False)
+    put_many(log, 10)
+    query.run_to_end()
+    before = query.enumerator._discovery.current().splits[S0]
+    log.delete("s")
+    log.pass_time(60)
+    log.create("s", 2)
+    log.forgotten, log.listings = S0, 1
+    assert S0 not in query.enumerator._discovery.list_splits().splits
+    assert query.enumerator._discovery.list_splits().splits[S0] != before
+
+
+def test_a_split_that_was_listed_and_is_gone_is_a_loss_at_once() -> None:
     log = new_log()
     query = Query(log)
     put_many(log, 10)

@@ -30,10 +30,6 @@ the service refuses it, its retries take half a minute."""
 _SHORTEST_INTERVAL = 0.5
 """Seconds between two listings, at least. A stale listing may be shown again for some seconds."""
 
-_MEMORY = 30.0
-"""For how many seconds a split that was listed counts as listed, although later listings leave it out: they
-are only eventually consistent. With hundreds of splits, each listing may leave out another one."""
-
 
 class _Answers(NamedTuple):
     """What the service says.
@@ -41,7 +37,8 @@ class _Answers(NamedTuple):
     Attributes:
         infos: of the streams.
         splits: those that it lists.
-        kept: those that it does not list this time, and did a moment ago, and that are still there.
+        kept: those that it does not list this time, though they are still there. Listings are only eventually
+            consistent: with hundreds of splits, each one may leave out another.
         at: as that of `Listing`.
     """
 
@@ -56,7 +53,7 @@ class Listing:
     """The splits and streams that one discovery has found.
 
     Attributes:
-        listed: the splits as the service lists them, and those that it listed a moment ago.
+        listed: the splits as the service lists them, and those that it listed before and that are there.
         lineage: the same, and splits that are not listed any more but may be read, because a subscription has
             brought all their records.
         infos: by stream.
@@ -118,7 +115,6 @@ class SplitDiscovery:
         self._find_unlisted = find_unlisted
         self._longest_wait = longest_wait
         self._listing: Listing | None = None
-        self._seen: dict[SplitId, tuple[Split, float]] = {}  # splits, and when they were listed
         self._next_listing = -math.inf
         self._pending: Future[_Answers] | None = None
         self._is_stale = False  # since the pending listing was begun
@@ -184,30 +180,25 @@ class SplitDiscovery:
         return _Answers(infos, splits, self._still_there(splits, infos), at)
 
     def _still_there(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
-        now = self._clock()
-        listed = {split.id for split in splits}
-        created = {} if self._listing is None else self._listing.created
+        if self._listing is None:
+            return []
+        listed, created = {split.id for split in splits}, self._listing.created
         return [
-            known
-            for split, (known, at) in self._seen.items()
-            if split not in listed
-            and now - at < _MEMORY
-            and created.get(split.stream) == infos[split.stream].created
-            and not self.is_gone(split)
+            split
+            for split in self._listing.listed
+            if split.id not in listed
+            and created[split.id.stream] == infos[split.id.stream].created
+            and not self.is_gone(split.id)
         ]
 
     def _accept(self, answers: _Answers) -> Listing:
         infos, splits, kept, at = answers
-        now = self._clock()
-        self._seen = {split.id: (split, now) for split in splits} | {
-            split.id: self._seen[split.id] for split in kept
-        }
         splits = [*splits, *kept]
         lineage = Lineage([*splits, *self._unlisted(splits, infos)])
         self._listing = listing = Listing(splits, lineage, infos, at, self._absent_at(lineage))
         is_old = self._pending is not None and self._is_stale
         self._pending = None
-        self._listed_at = now
+        self._listed_at = now = self._clock()
         if _lacks_children(lineage.splits.values()):
             self._next_listing = now + min(self._pause, self._interval)
             self._pause *= 2
