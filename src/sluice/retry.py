@@ -29,8 +29,8 @@ class Backoff:
     """How often an operation is retried, and how long the waits are (`base` and `max` in seconds).
 
     Attributes:
-        throttle_patience: while the service asks to slow down, retries go on after the last one, until so
-            many seconds have been waited in all.
+        throttle_patience: attempts that the service refused with the request to slow down use up no retries
+            until so many seconds have been waited in all.
     """
 
     max_retries: int
@@ -79,12 +79,15 @@ class Retrier:
                 patience = backoff.throttle_patience
                 _log.warning("throttled; trying for up to %.0f s, next in %.3f s: %s", patience, pause, error)
 
+        throttled = 0
+
         def is_over(state: tenacity.RetryCallState) -> bool:
-            if state.attempt_number <= backoff.max_retries:
-                return False
+            nonlocal throttled
             error = state.outcome.exception() if state.outcome else None
-            is_throttled = isinstance(error, ServiceError) and error.throttling
-            return not is_throttled or state.idle_for >= backoff.throttle_patience
+            throttled += isinstance(error, ServiceError) and error.throttling
+            if state.attempt_number - throttled > backoff.max_retries:
+                return True
+            return state.attempt_number > backoff.max_retries and state.idle_for >= backoff.throttle_patience
 
         retrying = tenacity.Retrying(
             stop=is_over,

@@ -361,6 +361,18 @@ def test_a_query_that_starts_waits_while_listings_are_throttled(
     assert warnings[0].startswith("throttled; trying for up to 900 s, next in 0.800 s: ")
 
 
+def test_another_failure_among_refusals_is_retried() -> None:
+    """Refusals have used up no retries."""
+    refused = [refusal("LimitExceededException") for _ in range(20)]
+    lost = sdk.ConnectionClosedError(endpoint_url=URL, error=OSError("reset"))
+    service = Service(*refused, lost, lost, *refused, lost, {"Shards": [shard(0)]})
+    assert len(service.log.list_splits("orders")) == 1
+
+    service.left = [*refused, *[lost] * 4, answer({"Shards": [shard(0)]})]
+    with pytest.raises(ServiceError, match="reset"):
+        service.log.list_splits("orders")
+
+
 @pytest.mark.parametrize("ask", LISTINGS)
 def test_listings_that_stay_throttled_fail_after_a_quarter_of_an_hour(
     ask: Callable[[KinesisLog], object],
