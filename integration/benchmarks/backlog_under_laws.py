@@ -102,11 +102,21 @@ def read(
     warm_up(spark, service, checkpoint.with_name(checkpoint.name + "-warm"))
     service.create("s", load.shards)
     count = service.fill("s", load.records, load.size)
+    frame = read_stream(spark, service.endpoint, "s", **options)
+    seen, seconds = read_through(frame, count, checkpoint, 20 * load.bytes / load.shards / RATE + 300)
+    if (seen.records, seen.bytes) != (count, load.bytes):
+        raise RuntimeError(f"{seen.records} records of {seen.bytes} bytes instead of {count}")
+    refusals = service.do("status")["refusals"]
+    refused = sum(times for operation, _, times in refusals if operation == "GetRecords")
+    return Result(seconds, refused, seen.batches)
+
+
+def read_through(frame: DataFrame, count: int, checkpoint: Path, timeout: float) -> tuple[Seen, float]:
+    """Reads `count` records with a query of its own; also gives the seconds until the last of them came."""
     seen = Seen()
     start = time.perf_counter()
     query = (
-        read_stream(spark, service.endpoint, "s", **options)
-        .writeStream.foreachBatch(seen)
+        frame.writeStream.foreachBatch(seen)
         .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime="100 milliseconds")
         .start()
@@ -117,14 +127,10 @@ def read(
             raise error
         return seen.records >= count
 
-    wait_until(is_over, f"{count} records", timeout=20 * load.bytes / load.shards / RATE + 300)
+    wait_until(is_over, f"{count} records", timeout=timeout)
     seconds = seen.at - start
     query.stop()
-    if (seen.records, seen.bytes) != (count, load.bytes):
-        raise RuntimeError(f"{seen.records} records of {seen.bytes} bytes instead of {count}")
-    refusals = service.do("status")["refusals"]
-    refused = sum(times for operation, _, times in refusals if operation == "GetRecords")
-    return Result(seconds, refused, seen.batches)
+    return seen, seconds
 
 
 def warm_up(spark: SparkSession, service: Steering, checkpoint: Path) -> None:

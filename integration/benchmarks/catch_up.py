@@ -15,18 +15,17 @@ import contextlib
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
-from integration.benchmarks.backlog_under_laws import Seen, warm_up
+from integration.benchmarks.backlog_under_laws import read_through, warm_up
 from integration.benchmarks.versus import write_table
 from integration.model import Laws
 from integration.model.process import running
 from integration.model.steering import Steering
-from integration.support.queries import PUBLISHERS, read_stream, wait_until
+from integration.support.queries import PUBLISHERS, read_stream
 from integration.support.spark import spark_session
 
 SHARDS = (4, 8)
@@ -95,25 +94,10 @@ def fill(service: Steering, stream: str, generations: int, records: int) -> int:
 
 def read(frame: DataFrame, records: int, checkpoint: Path) -> Result:
     """Reads a backlog with a query of its own."""
-    seen = Seen()
-    start = time.perf_counter()
-    query = (
-        frame.writeStream.foreachBatch(seen)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(processingTime="100 milliseconds")
-        .start()
-    )
-
-    def is_over() -> bool:
-        if error := query.exception():
-            raise error
-        return seen.records >= records
-
-    wait_until(is_over, f"{records} records", timeout=600)
-    query.stop()
+    seen, seconds = read_through(frame, records, checkpoint, 600)
     if seen.records != records:
         raise RuntimeError(f"{seen.records} records instead of {records}")
-    return Result(seen.batches, seen.at - start)
+    return Result(seen.batches, seconds)
 
 
 def row(publisher: str, generations: int, shards: int, results: list[Result], ones: list[Result]) -> str:
