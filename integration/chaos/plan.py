@@ -59,7 +59,8 @@ _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
             # There is a daemon for reading and one for writing. Spark learns of each by a failure.
             Kind("kill all workers", ends="query", error=_WORKER_GONE, often=2),
             Kind("kill committer", ends="query", error=_WORKER_GONE),
-            Kind("fill disk", (2.0, 8.0), ends="query", error=_DISK),
+            # As often as the query is started meanwhile.
+            Kind("fill disk", (2.0, 8.0), ends="query", error=_DISK, often=4),
         ),
     ),
     "stops": (

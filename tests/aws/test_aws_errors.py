@@ -100,6 +100,16 @@ TRANSPORT_ERRORS: list[tuple[Exception, bool, bool]] = [
 ]
 
 
+def test_an_answer_that_breaks_off_is_an_answer() -> None:
+    """Also where the SDK says that the connection was closed, as it does where nothing came at all."""
+    broken = http.ProtocolError("Connection broken", http.IncompleteRead(176, 216))
+    for error in (sdk.ConnectionClosedError(endpoint_url=ENDPOINT, error=broken), broken):
+        found = meaning(error)
+        assert found.retryable
+        assert not is_unanswered(found)
+        assert found.code == "IncompleteRead"
+
+
 @pytest.mark.parametrize(
     ("error", "retryable", "unanswered"), TRANSPORT_ERRORS, ids=lambda value: repr(value)[:40]
 )

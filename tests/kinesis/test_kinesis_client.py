@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from botocore import exceptions as sdk
 from kinesis_transport import OPTIONS, URL, Answer, Transport, answer, forget_process_state, refusal
+from urllib3.exceptions import IncompleteRead, ProtocolError
 
 from sluice.aws.clients import client_for
 from sluice.errors import ServiceError
@@ -408,6 +409,15 @@ def test_an_endpoint_that_was_never_reached_fails_soon() -> None:
     with pytest.raises(ServiceError, match=f"ListShards of orders at {URL} failed: .*Connection refused"):
         service.log.list_splits("orders")
     assert len(service.calls) == 2
+
+
+def test_an_endpoint_whose_first_answers_break_off_gets_all_retries() -> None:
+    """Something answers there, so it is not mistyped."""
+    broken = ProtocolError("Connection broken", IncompleteRead(176, 216))
+    service = Service(sdk.ConnectionClosedError(endpoint_url=URL, error=broken))
+    with pytest.raises(ServiceError, match="failed: IncompleteRead"):
+        service.log.list_splits("orders")
+    assert len(service.calls) == 1 + BACKOFFS["ListShards"].max_retries
 
 
 def test_an_endpoint_that_was_reached_once_gets_all_retries() -> None:

@@ -175,7 +175,7 @@ def translate(error: Exception, *, operation: str, target: str, endpoint: str | 
     """
     if isinstance(error, sdk.ClientError):
         return _from_answer(error, operation, target, endpoint)
-    code = type(error).__name__
+    code = "IncompleteRead" if _breaks_off(error) else type(error).__name__
     return ServiceError(
         _message(operation, target, endpoint, code, _transport_cause(error)),
         operation=operation,
@@ -232,12 +232,23 @@ def _is_transient(error: Exception) -> bool:
     )
 
 
+def _breaks_off(error: Exception) -> bool:
+    """Whether a part of an answer has come. The SDK has the same error for a connection without any."""
+    inner = _of_http_library(error)
+    return any(isinstance(each, http.IncompleteRead) for each in (inner, *inner.args))
+
+
+def _of_http_library(error: Exception) -> Exception:
+    """What the SDK's error wraps, or the error itself."""
+    inner = getattr(error, "kwargs", {}).get("error") if isinstance(error, sdk.BotoCoreError) else None
+    return inner if isinstance(inner, Exception) else error
+
+
 def _transport_cause(error: Exception) -> str:
     if isinstance(error, sdk.NoCredentialsError | sdk.PartialCredentialsError):
         return f"{error}"
-    inner = getattr(error, "kwargs", {}).get("error") if isinstance(error, sdk.BotoCoreError) else None
-    text = str(inner if inner is not None else error) or type(error).__name__
-    return _CONNECTION_PREFIX.sub("", text)
+    inner = _of_http_library(error)
+    return _CONNECTION_PREFIX.sub("", str(inner) or type(inner).__name__)
 
 
 def _message(operation: str, target: str, endpoint: str | None, code: str, cause: str) -> str:
