@@ -219,6 +219,7 @@ def test_options_of_the_sink_are_refused_before_anything_is_written(spark: Spark
 
 COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
     "no data": (("'x' AS value",), "column 'data' (binary or string) is required"),
+    "misspelt": (("'x' AS data", "'k' AS partition_key"), "did you mean 'partitionKey'?"),
     "wrong type": (("1 AS data",), "column 'data' is int: allowed is binary or string"),
     "wrong key": (("'x' AS data", "1 AS partitionKey"), "column 'partitionKey' is int: allowed is string"),
 }

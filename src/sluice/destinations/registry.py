@@ -24,6 +24,7 @@ from sluice.sink.options import (
     DEAD_LETTER_PATH,
     DESTINATION,
     SINK_OPTIONS,
+    UNKNOWN_COLUMNS,
     config_from_options,
     load_object,
     progress_listener_from_options,
@@ -83,8 +84,8 @@ class CommittingDestinationClass(Protocol):
     """What the class of a two-phase destination must have, besides the methods of `CommittingDestination`.
 
     Attributes:
-        OPTIONS: the destination's own options. Of the sink's options, only `destination` and
-            `progressListener` apply to it; the options of the connection do, too.
+        OPTIONS: the destination's own options. Of the sink's options, only `destination`,
+            `unknownColumns` and `progressListener` apply to it; the options of the connection do, too.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]]
@@ -136,7 +137,11 @@ def _committing_setup(
     destination = found.from_options(values, connection)
     if destination is None:
         return None
-    return CommittingSinkSetup(destination=destination, progress_listener=listener)
+    return CommittingSinkSetup(
+        destination=destination,
+        progress_listener=listener,
+        ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",
+    )
 
 
 def _async_setup(
@@ -158,6 +163,7 @@ def _async_setup(
         key=frozenset(options.items()),
         dead_letters=_dead_letters(values.get(DEAD_LETTER_PATH), connection),
         progress_listener=listener,
+        ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",
     )
 
 

@@ -3,6 +3,7 @@
 from sluice.sink.bases import (
     BaseCommittingDestination,
     BaseDestination,
+    BaseElementConverter,
     BaseRateLimitingStrategy,
     BaseSinkWriter,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "AsyncSinkWriter",
     "BaseCommittingDestination",
     "BaseDestination",
+    "BaseElementConverter",
     "BaseRateLimitingStrategy",
     "BaseSinkWriter",
     "Committer",

@@ -31,6 +31,7 @@ __all__ = [
     "DEFAULT_DELAY",
     "BaseCommittingDestination",
     "BaseDestination",
+    "BaseElementConverter",
     "BaseRateLimitingStrategy",
     "BaseSinkWriter",
     "destination_name",
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 EntryT = TypeVar("EntryT")
+EntryT_co = TypeVar("EntryT_co", covariant=True)
 CommT_co = TypeVar("CommT_co", covariant=True)
 
 # How long a request waits before the writer asks a strategy again that cannot say how long (seconds).
@@ -84,6 +86,28 @@ class BaseDestination(ABC, Generic[EntryT]):
     def unpacked(self, entry: EntryT) -> Iterable[object]:
         """The user's records in an entry that was rejected; each becomes a dead letter of its own."""
         return (entry,)
+
+
+class BaseElementConverter(ABC, Generic[EntryT_co]):
+    """An `ElementConverter` with the optional attributes.
+
+    Attributes:
+        known_columns: the names of the columns that it takes, as the documentation spells them; None if it
+            takes every column, or does not say. Unless `unknownColumns` is ``ignore``, rows with any other
+            column are refused where the query starts.
+        ignored_columns: columns that it leaves out and that are no mistake. They are not refused.
+    """
+
+    known_columns: Sequence[str] | None = None
+    ignored_columns: Sequence[str] = ()
+
+    @abstractmethod
+    def open(self, schema: StructType) -> None:
+        """See `ElementConverter.open`."""
+
+    @abstractmethod
+    def convert(self, batch: pa.RecordBatch) -> Iterable[EntryT_co]:
+        """See `ElementConverter.convert`."""
 
 
 class BaseRateLimitingStrategy(ABC):
@@ -133,13 +157,16 @@ class BaseRateLimitingStrategy(ABC):
 
 
 class BaseSinkWriter(ABC, Generic[CommT_co]):
-    """A `SinkWriter` with the optional attribute.
+    """A `SinkWriter` with the optional attributes.
 
     Attributes:
         bytes: written so far, for the figures of the commit.
+        known_columns, ignored_columns: as those of `BaseElementConverter`.
     """
 
     bytes: int = 0
+    known_columns: Sequence[str] | None = None
+    ignored_columns: Sequence[str] = ()
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:

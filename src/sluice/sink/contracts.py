@@ -68,6 +68,7 @@ class ElementConverter(Protocol[EntryT_co]):
     """Turns rows into the entries that a destination takes.
 
     `open` is called first: once where the query starts, and once in every task.
+    `sluice.sink.BaseElementConverter` has the optional attributes: the columns that it takes.
     """
 
     def open(self, schema: StructType) -> None:
@@ -207,7 +208,7 @@ class SinkWriter(Protocol[CommT_co]):
     raised, and at last `close`. When a worker is killed, nothing more is called: `clean_up` of the
     destination removes what such a task has left behind.
 
-    `sluice.sink.BaseSinkWriter` has the optional attribute.
+    `sluice.sink.BaseSinkWriter` has the optional attributes.
     """
 
     def write(self, batch: pa.RecordBatch) -> None:

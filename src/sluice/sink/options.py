@@ -28,6 +28,7 @@ __all__ = [
     "DEAD_LETTER_PATH",
     "DESTINATION",
     "SINK_OPTIONS",
+    "UNKNOWN_COLUMNS",
     "config_from_options",
     "load_object",
     "progress_listener_from_options",
@@ -131,6 +132,13 @@ OVERSIZED_RECORDS = Option(
     "given; `deadLetter` makes it a dead letter.",
     shown_default="`fail`",
 )
+UNKNOWN_COLUMNS = Option(
+    "unknownColumns",
+    choice("fail", "ignore"),
+    "fail",
+    "What happens to columns that the destination would not write: `fail` refuses them when the query "
+    "starts, `ignore` leaves them out.",
+)
 DEAD_LETTER_PATH = Option(
     "deadLetterPath",
     _PATH,
@@ -195,6 +203,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     FAIL_ON_ERROR,
     MAX_RETRY_DURATION,
     OVERSIZED_RECORDS,
+    UNKNOWN_COLUMNS,
     DEAD_LETTER_PATH,
     RATE_LIMITING,
     AIMD_INCREASE,
@@ -205,7 +214,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
 )
 # The options of the async writer. A two-phase destination has a writer of its own, and takes none of them.
 ASYNC_OPTIONS: tuple[Option[Any], ...] = tuple(
-    option for option in SINK_OPTIONS if option not in (DESTINATION, PROGRESS_LISTENER)
+    option for option in SINK_OPTIONS if option not in (DESTINATION, UNKNOWN_COLUMNS, PROGRESS_LISTENER)
 )
 
 

@@ -30,6 +30,8 @@ class AsyncSinkSetup:
         key: of the strategy cache: a writer continues with a strategy that was cached under an equal key.
         dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
         progress_listener: called after each commit and abort; None without `progressListener`.
+        ignores_unknown_columns: whether columns that the destination would not write are left out; else they
+            are refused.
     """
 
     destination: Destination[Any]
@@ -38,6 +40,7 @@ class AsyncSinkSetup:
     key: Hashable
     dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
     progress_listener: ProgressListener | None = None
+    ignores_unknown_columns: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +50,13 @@ class CommittingSinkSetup:
     Attributes:
         destination: it has not called its service yet.
         progress_listener: called after each commit and abort; None without `progressListener`.
+        ignores_unknown_columns: whether columns that the destination would not write are left out; else they
+            are refused.
     """
 
     destination: CommittingDestination[Any]
     progress_listener: ProgressListener | None = None
+    ignores_unknown_columns: bool = False
 
 
 SinkSetup: TypeAlias = AsyncSinkSetup | CommittingSinkSetup

@@ -17,6 +17,7 @@ from sluice.destinations.dynamodb.values import (
     unsupported_type,
 )
 from sluice.errors import InvalidRecordError, OptionError
+from sluice.sink.bases import BaseElementConverter
 from sluice.sink.contracts import StructType
 
 __all__ = ["DynamoDbRowConverter", "DynamoDbWrite"]
@@ -58,7 +59,7 @@ class _Columns(NamedTuple):
     items: Any
 
 
-class DynamoDbRowConverter:
+class DynamoDbRowConverter(BaseElementConverter[DynamoDbWrite]):
     """Makes writes from rows.
 
     Every column becomes an attribute. If the only column, besides the operation column, is a struct named

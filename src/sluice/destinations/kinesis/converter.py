@@ -21,6 +21,7 @@ from sluice.destinations.common.columns import (
     invalid_row,
     required_column,
 )
+from sluice.sink.bases import BaseElementConverter
 from sluice.sink.contracts import StructType
 
 __all__ = ["MAX_KEY_LENGTH", "KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys"]
@@ -61,12 +62,21 @@ class RowColumns(NamedTuple):
     hash_keys: list[str | None] | None
 
 
-class KinesisRowConverter:
-    """Makes records from rows.
+class KinesisRowConverter(BaseElementConverter[KinesisEntry]):
+    """Makes records from rows. Columns with other names are not written.
 
-    Columns with other names are not written, as in Spark's Kafka sink: rows of the source can be written
-    without a ``select``.
+    Rows of the source can be written without a ``select``: its other columns say where a record was read, and
+    a stream makes them anew.
     """
+
+    known_columns = (_DATA.name, _PARTITION_KEY.name, _HASH_KEY.name)
+    ignored_columns = (
+        "sequenceNumber",
+        "subSequenceNumber",
+        "approximateArrivalTimestamp",
+        "streamName",
+        "shardId",
+    )
 
     def open(self, schema: StructType) -> None:
         """Checks the columns.

@@ -22,6 +22,7 @@ from sluice.destinations.common.columns import (
     required_column,
 )
 from sluice.errors import InvalidRecordError, OptionError
+from sluice.sink.bases import BaseElementConverter
 from sluice.sink.contracts import StructType
 
 __all__ = ["SqsMessage", "SqsRowConverter"]
@@ -55,12 +56,14 @@ class SqsMessage(NamedTuple):
     attributes: Mapping[str, str] | None = None
 
 
-class SqsRowConverter:
+class SqsRowConverter(BaseElementConverter[SqsMessage]):
     """Makes messages from rows. Columns with other names are not written.
 
     Args:
         fifo: whether the queue is a FIFO queue.
     """
+
+    known_columns = tuple(column.name for column in _COLUMNS)
 
     def __init__(self, *, fifo: bool) -> None:
         self._fifo = fifo
