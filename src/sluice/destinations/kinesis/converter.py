@@ -19,6 +19,7 @@ from sluice.destinations.common.columns import (
     column_of,
     first_row,
     invalid_row,
+    python_values,
     required_column,
 )
 from sluice.sink.bases import BaseElementConverter
@@ -129,8 +130,7 @@ def _partition_keys(array: Any, start: int) -> list[str | None] | None:
             f"column 'partitionKey' has {lengths[row].as_py()} characters: allowed are 1 to "
             f"{MAX_KEY_LENGTH}, or null for a random key",
         )
-    keys: list[str | None] = array.to_pylist()
-    return keys
+    return python_values(_NAME, _PARTITION_KEY.name, array, start)
 
 
 def _with_random_keys(keys: list[str | None] | None, count: int) -> list[str]:
@@ -153,14 +153,14 @@ def random_keys(count: int) -> list[str]:
 def _hash_keys(array: Any, start: int) -> list[str | None] | None:
     if array.null_count == len(array):
         return None
-    for key in pc.unique(array).to_pylist():
+    keys: list[str | None] = python_values(_NAME, _HASH_KEY.name, array, start)
+    for key in dict.fromkeys(keys):
         if key is not None and not _is_hash_key(key):
             raise invalid_row(
                 _NAME,
                 start + first_row(pc.equal(array, key)),
                 f"column 'explicitHashKey' ({len(key)} characters) is not a decimal number from 0 to 2^128-1",
             )
-    keys: list[str | None] = array.to_pylist()
     return keys
 
 

@@ -19,6 +19,7 @@ from sluice.destinations.common.columns import (
     check_columns,
     column_of,
     invalid_row,
+    python_values,
     required_column,
 )
 from sluice.errors import InvalidRecordError, OptionError
@@ -97,7 +98,7 @@ class SqsRowConverter(BaseElementConverter[SqsMessage]):
         required_column(_NAME, _BODY, batch)
         for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
             rows = batch.slice(start, ROWS_AT_A_TIME)
-            values = [_values(column_of(rows, column.name), rows.num_rows) for column in _COLUMNS]
+            values = [_values(column, rows, start) for column in _COLUMNS]
             for row, (body, group, deduplication, delay, attributes) in enumerate(
                 zip(*values, strict=True), start
             ):
@@ -120,8 +121,9 @@ class SqsRowConverter(BaseElementConverter[SqsMessage]):
                 )
 
 
-def _values(column: Any, rows: int) -> Any:
-    return repeat(None, rows) if column is None else column.to_pylist()
+def _values(column: Column, rows: pa.RecordBatch, start: int) -> Any:
+    array = column_of(rows, column.name)
+    return repeat(None, rows.num_rows) if array is None else python_values(_NAME, column.name, array, start)
 
 
 def _text(row: int, body: Any) -> str:
