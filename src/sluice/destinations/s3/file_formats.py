@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice.destinations.common.columns import ROWS_AT_A_TIME
+from sluice.destinations.common.columns import ROWS_AT_A_TIME, python_values
 from sluice.errors import OptionError
 from sluice.sink.contracts import StructType
 
@@ -117,17 +117,17 @@ class JsonLinesFile:
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         for batch in batches:
             for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
-                lines = self._encoder.encode_lines(self._rows(batch.slice(start, ROWS_AT_A_TIME)))
+                lines = self._encoder.encode_lines(self._rows(batch.slice(start, ROWS_AT_A_TIME), start))
                 self._stream.write(lines if self._gzip is None else self._gzip.compress(lines))
 
     def close(self) -> None:
         if self._gzip is not None:
             self._stream.write(self._gzip.flush())
 
-    def _rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    def _rows(self, batch: pa.RecordBatch, start: int) -> list[dict[str, Any]]:
         columns = []
-        for column, convert in zip(batch.columns, self._converters, strict=True):
-            values = column.to_pylist()
+        for name, column, convert in zip(self._names, batch.columns, self._converters, strict=True):
+            values = python_values("s3", name, column, start)
             columns.append(values if convert is None else [v if v is None else convert(v) for v in values])
         return [
             {name: value for name, value in zip(self._names, row, strict=True) if value is not None}
