@@ -7,6 +7,7 @@ Request threads post their answers to the mailbox. The thread that owns the writ
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,10 @@ __all__ = ["AsyncSinkWriter"]
 
 EntryT = TypeVar("EntryT")
 
+_log = logging.getLogger(__name__)
+
+# How long `close` waits for requests in flight (seconds); `readTimeout` of the AWS destinations is as long.
+_LONGEST_CLOSE: Final = 60.0
 # Rows that are converted at a time when invalid rows become dead letters.
 _SLICE: Final = 1024
 
@@ -151,7 +156,10 @@ class AsyncSinkWriter(Generic[EntryT]):
                 self._dead_letters.flush()
 
     def close(self) -> None:
-        """Closes the writer at once: drops what was not flushed, and does not wait for requests in flight.
+        """Closes the writer: drops what was not flushed, and sends nothing more.
+
+        Requests in flight are waited for, up to ``request_timeout`` and at most a minute. Otherwise they
+        might be executed after those of the task's next attempt, and write old rows over new ones.
 
         May be called several times, and after any failure.
         """
@@ -161,7 +169,17 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._mailbox.close()
         if self._background_flusher is not None:
             self._background_flusher.join()
-        self._threads.close()
+        in_flight = self._scheduler.in_flight
+        patience = min(self._config.request_timeout, _LONGEST_CLOSE) if in_flight else 0.0
+        running = self._threads.close(patience)
+        if in_flight and running:
+            _log.warning(
+                "%s: %d requests of a failed task have no answer after %.0f s; they may still be executed, "
+                "after those of the next attempt",
+                self.name,
+                running,
+                patience,
+            )
         self._scheduler.abandon()
         if self._dead_letters is not None:
             self._dead_letters.close()
@@ -283,6 +301,8 @@ class AsyncSinkWriter(Generic[EntryT]):
     # --- on a request thread --------------------------------------------------------------------------
 
     def _submit(self, request: Request[EntryT]) -> _Answer[EntryT]:
+        if self._closed:  # since this request was handed to its thread
+            return _Answer(request.number, error=SluiceError(f"{self.name}: the writer is closed"))
         try:
             return _Answer(request.number, result=self._destination.submit(request.entries))
         except BaseException as error:  # noqa: BLE001 - the owner of the state decides if it is fatal
