@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_DELAY",
+    "BaseCommitter",
     "BaseCommittingDestination",
     "BaseDestination",
     "BaseElementConverter",
+    "BaseGlobalCommitter",
     "BaseRateLimitingStrategy",
     "BaseSinkWriter",
     "destination_name",
@@ -40,7 +42,10 @@ __all__ = [
 
 EntryT = TypeVar("EntryT")
 EntryT_co = TypeVar("EntryT_co", covariant=True)
+CommT = TypeVar("CommT")
 CommT_co = TypeVar("CommT_co", covariant=True)
+CommT_contra = TypeVar("CommT_contra", contravariant=True)
+GlobalCommT = TypeVar("GlobalCommT")
 
 # How long a request waits before the writer asks a strategy again that cannot say how long (seconds).
 DEFAULT_DELAY: Final = 0.05
@@ -212,6 +217,47 @@ class BaseCommittingDestination(ABC, Generic[CommT_co]):
         Called after each commit (with ``committed=True``) and each abort of an epoch. An exception is logged
         and fails nothing.
         """
+
+
+class BaseCommitter(ABC, Generic[CommT]):
+    """A `Committer` with the optional method."""
+
+    @abstractmethod
+    def commit(self, committables: Sequence[CommT]) -> Sequence[CommT]:
+        """See `Committer.commit`."""
+
+    @abstractmethod
+    def abort(self, committables: Sequence[CommT]) -> None:
+        """See `Committer.abort`."""
+
+    def close(self) -> None:
+        """Releases what the committer holds, such as connections. Called once, last, whatever has failed.
+
+        An exception is logged and fails nothing.
+        """
+
+
+class BaseGlobalCommitter(ABC, Generic[CommT_contra, GlobalCommT]):
+    """A `GlobalCommitter` with the optional method."""
+
+    @abstractmethod
+    def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
+        """See `GlobalCommitter.filter_recovered_committables`."""
+
+    @abstractmethod
+    def combine(self, committables: Sequence[CommT_contra]) -> GlobalCommT:
+        """See `GlobalCommitter.combine`."""
+
+    @abstractmethod
+    def commit(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
+        """See `GlobalCommitter.commit`."""
+
+    @abstractmethod
+    def end_of_input(self) -> None:
+        """See `GlobalCommitter.end_of_input`."""
+
+    def close(self) -> None:
+        """As `BaseCommitter.close`."""
 
 
 def destination_name(destination: object) -> str:

@@ -261,6 +261,8 @@ class Committer(Protocol[CommT]):
     Both methods are idempotent. They may be called again for the same epoch; after a restart they are, with
     the committables of the new run. A committer is not told whether the epoch was committed before a crash: a
     destination that must know has a `GlobalCommitter` as well.
+
+    `sluice.sink.BaseCommitter` has the optional method: `close`, which is called last in any case.
     """
 
     def commit(self, committables: Sequence[CommT]) -> Sequence[CommT]:
@@ -276,7 +278,10 @@ class Committer(Protocol[CommT]):
 
 
 class GlobalCommitter(Protocol[CommT_contra, GlobalCommT]):
-    """Commits an epoch as a whole (FLIP-143). Idempotent and retried like `Committer`."""
+    """Commits an epoch as a whole (FLIP-143). Idempotent and retried like `Committer`.
+
+    `sluice.sink.BaseGlobalCommitter` has the optional method: `close`, which is called last in any case.
+    """
 
     def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
         """Returns those that are not committed yet."""
