@@ -140,8 +140,11 @@ def test_a_task_without_rows_is_done_at_once() -> None:
 def test_overwriting_is_refused(*, streaming: bool) -> None:
     """A stream of records cannot be emptied first."""
     make = source().streamWriter if streaming else source().writer
-    with pytest.raises(OptionError, match="cannot be overwritten: use save mode 'append'"):
+    with pytest.raises(OptionError, match=r"cannot be overwritten: use \.mode\('append'\)") as caught:
         make(schema=SCHEMA, overwrite=True)
+
+    assert "outputMode('append') in a streaming query" in str(caught.value)
+    assert "update" not in str(caught.value)  # Spark refuses it
 
 
 def test_columns_are_checked_before_anything_runs() -> None:
