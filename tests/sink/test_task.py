@@ -238,7 +238,7 @@ def test_a_writer_may_say_which_columns_it_takes() -> None:
     class Narrow(TwoPhase):
         def create_writer(self, schema: Any, origin: Origin) -> Any:
             made = super().create_writer(schema, origin)
-            made.known_columns = ["text"]
+            made.known_columns = "text"  # a tuple of one name, without its comma
             return made
 
     destination = Narrow()

@@ -79,9 +79,12 @@ def _refuse_unknown_columns(
     other: OptionError | None = None,
 ) -> None:
     """Raises OptionError for columns that `taker` would not write; with what `other` says, if it is given."""
-    if setup.ignores_unknown_columns or taker.known_columns is None:
+    known = taker.known_columns
+    if setup.ignores_unknown_columns or known is None:
         return
-    problem = unknown_columns_problem(schema, taker.known_columns, taker.ignored_columns)
+    if isinstance(known, str):  # ("data") is a name in brackets, not a tuple
+        known = (known,)
+    problem = unknown_columns_problem(schema, known, taker.ignored_columns)
     if problem is not None:
         start = destination_name(setup.destination) if other is None else f"{other}; also"
         raise OptionError(f"{start}: {problem}") from None
