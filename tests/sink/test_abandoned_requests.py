@@ -90,8 +90,16 @@ def test_a_request_that_hangs_is_waited_for_as_long_as_a_request_may_take(
     assert destination.requests == [["a=1"]]
 
 
-def test_an_attempt_that_succeeds_waits_for_nothing() -> None:
+def test_an_attempt_that_succeeds_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither for a request that has timed out: all of its rows were acknowledged by another one."""
+    waited: list[float] = []
+    close = RequestThreads.close
+
+    def note(threads: Any, patience: float) -> int:
+        waited.append(patience)
+        return close(threads, patience)
+
+    monkeypatch.setattr(RequestThreads, "close", note)
     destination = SlowDestination({})
     writer = AsyncSinkWriter(
         destination, config(request_timeout=0.01, max_in_flight_requests=2), NoRateLimitingStrategy()
@@ -100,7 +108,7 @@ def test_an_attempt_that_succeeds_waits_for_nothing() -> None:
         with closing(writer):
             writer.write(rows(["k=1"]))
             writer.flush()
-        assert (destination.table, destination.running) == ({"k": "1"}, 1)
+        assert (destination.table, destination.running, waited) == ({"k": "1"}, 1, [0.0])
     finally:
         destination.released.set()
 

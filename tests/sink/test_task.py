@@ -21,6 +21,7 @@ from sluice.sink import (
 )
 from sluice.sink.setup import CommittingSinkSetup
 from sluice.sink.task import TaskResult, check_columns, write_rows
+from sluice.sink.unknown_columns import unknown_columns_problem
 
 ORIGIN = Origin("fake", query="q", run="r", batch=7, partition=3, attempt=12)
 SCHEMA: Any = object()
@@ -212,6 +213,8 @@ def test_the_nearest_name_is_one_that_is_missing() -> None:
     """Unless none is near: then it may be there twice, in two spellings."""
     assert "'datas' would not be written: did you mean 'data'?" in refusal("data", "datas")
     assert "'zzz' would not be written (the columns" in refusal("data", "zzz")
+    schema = StructType([StructField(name, StringType()) for name in ("data", "datas")])
+    assert "did you mean 'date'?" in str(unknown_columns_problem(schema, ["data", "date"]))
 
 
 def test_a_misspelt_column_that_is_required_is_named_with_what_is_missing() -> None:
