@@ -12,6 +12,7 @@ from typing import Any
 from sluice.aws.connection import CONNECTION_OPTIONS
 from sluice.destinations.dynamodb import DynamoDbDestination
 from sluice.destinations.firehose import FirehoseDestination
+from sluice.destinations.http import HttpDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.destinations.registry import CommittingDestinationClass, DestinationClass
 from sluice.destinations.s3 import S3Destination
@@ -27,6 +28,7 @@ DESTINATIONS: dict[str, type[DestinationClass]] = {
     "firehose": FirehoseDestination,
     "dynamodb": DynamoDbDestination,
     "sqs": SqsDestination,
+    "http": HttpDestination,
 }
 COMMITTING: dict[str, type[CommittingDestinationClass]] = {"s3": S3Destination}
 BACKOFF = re.compile(r"(?P<operation>\w+)(?P<part>MaxRetries|BackoffBase|BackoffMax|BackoffExponent)\Z")

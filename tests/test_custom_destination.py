@@ -197,7 +197,7 @@ def test_it_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     point = SimpleNamespace(name=name, value=value)
     monkeypatch.setattr(metadata, "entry_points", lambda group: {registered: [point]}[group])
 
-    made = read_sink({"destination": "http", "httpEndpoint": "http://x"}).destination
+    made = read_sink({"destination": "documents", "httpEndpoint": "http://x"}).destination
     assert type(made).__name__ == "HttpDestination"
 
 

@@ -48,6 +48,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "firehose": "sluice.destinations.firehose:FirehoseDestination",
     "dynamodb": "sluice.destinations.dynamodb:DynamoDbDestination",
     "sqs": "sluice.destinations.sqs:SqsDestination",
+    "http": "sluice.destinations.http:HttpDestination",
     "s3": "sluice.destinations.s3:S3Destination",
 }
 # Imported only where it is used, like the destinations.
