@@ -19,6 +19,7 @@ from sluice.destinations.s3 import S3Destination
 from sluice.destinations.sqs import SqsDestination
 from sluice.kinesis.options import SOURCE_OPTIONS
 from sluice.options import Option
+from sluice.sink.converters import AvroConverter
 from sluice.sink.options import SINK_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,6 +112,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "backoff": lambda: backoff_table(SOURCE_OPTIONS),
     "sink": lambda: options_table(SINK_OPTIONS),
     "limits": destinations_table,
+    "avro": lambda: options_table(AvroConverter.OPTIONS),
     **{name: partial(options_table, each.OPTIONS) for name, each in DESTINATIONS.items()},
     **{name: partial(options_table, each.OPTIONS) for name, each in COMMITTING.items()},
 }

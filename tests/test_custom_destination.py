@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
 from sluice.destinations import read_sink
 from sluice.errors import OptionError, ServiceError
@@ -41,6 +41,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     files = {
         "http_destination": "Sends documents to an HTTP endpoint, in batches.",
         "patient": "Waits a second after each refusal.",
+        "csv_rows": "Writes rows as lines of CSV.",
     }
     directory = tmp_path / "modules"
     directory.mkdir()
@@ -199,6 +200,24 @@ def test_it_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
 
     made = read_sink({"destination": "documents", "httpEndpoint": "http://x"}).destination
     assert type(made).__name__ == "HttpDestination"
+
+
+def test_a_converter_alone() -> None:
+    """It serializes rows for a destination's own converter; its option is checked with the others."""
+    sqs = {"destination": "sqs", "queueUrl": "https://sqs.eu-west-1.amazonaws.com/1/x", "region": "eu-west-1"}
+    options = sqs | {"elementConverter": "csv_rows:CsvConverter", "csvSeparator": ";"}
+    setup: Any = read_sink(options)
+    converter = setup.new_converter()
+    converter.open(StructType([StructField("a", StringType()), StructField("messageGroupId", StringType())]))
+    rows = pa.record_batch([pa.array(["x;y", None]), pa.array(["g", "h"])], names=["a", "messageGroupId"])
+
+    assert [(m.body, m.message_group_id) for m in converter.convert(rows)] == [
+        *(('"x;y"\r\n', "g"), ('""\r\n', "h")),
+    ]
+    with pytest.raises(OptionError, match="option 'csvSeparator' is ';;': allowed is one character"):
+        read_sink(options | {"csvSeparator": ";;"})
+    with pytest.raises(OptionError, match="CSV has no form for arrays: a"):
+        converter.open(StructType([StructField("a", ArrayType(StringType()))]))
 
 
 def strategy(config: AsyncSinkConfig, clock: Any) -> Any:

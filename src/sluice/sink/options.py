@@ -27,6 +27,7 @@ __all__ = [
     "ASYNC_OPTIONS",
     "DEAD_LETTER_PATH",
     "DESTINATION",
+    "ELEMENT_CONVERTER",
     "SINK_OPTIONS",
     "config_from_options",
     "load_object",
@@ -123,6 +124,14 @@ MAX_RETRY_DURATION = Option(
     "A record still refused after this long fails the task.",
     shown_default="15m",
 )
+ELEMENT_CONVERTER = Option(
+    "elementConverter",
+    TEXT,
+    None,
+    "`package.module:Name` of a class or function that makes what turns rows into entries, such as "
+    "`sluice.sink.converters:JsonConverter` or `sluice.sink.converters:AvroConverter`.",
+    shown_default="the destination's own",
+)
 OVERSIZED_RECORDS = Option(
     "oversizedRecords",
     choice("fail", "deadLetter"),
@@ -194,6 +203,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     FAIL_ON_TIMEOUT,
     FAIL_ON_ERROR,
     MAX_RETRY_DURATION,
+    ELEMENT_CONVERTER,
     OVERSIZED_RECORDS,
     DEAD_LETTER_PATH,
     RATE_LIMITING,

@@ -56,7 +56,7 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
         setup.destination.create_writer(schema, origin).close()
         return
     setup.create_strategy()
-    setup.destination.create_converter().open(schema)
+    setup.new_converter().open(schema)
     setup.destination.close()
 
 
@@ -94,7 +94,13 @@ def _deliver(
 ) -> TaskResult:
     dead_letters = setup.dead_letters(origin) if setup.dead_letters else None
     with strategy_cache.lend(setup.key, setup.create_strategy) as strategy:
-        writer = AsyncSinkWriter(setup.destination, setup.config, strategy, dead_letters=dead_letters)
+        writer = AsyncSinkWriter(
+            setup.destination,
+            setup.config,
+            strategy,
+            dead_letters=dead_letters,
+            converter=setup.new_converter(),
+        )
         with contextlib.closing(writer):
             writer.open(schema)
             for batch in batches:

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from sluice.errors import InvalidRecordError, SluiceError
 from sluice.sink.bases import BaseDestination, destination_name, with_defaults
 from sluice.sink.config import AsyncSinkConfig
-from sluice.sink.contracts import Destination, RateLimitingStrategy, StructType, SubmitResult
+from sluice.sink.contracts import (
+    Destination,
+    ElementConverter,
+    RateLimitingStrategy,
+    StructType,
+    SubmitResult,
+)
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
 from sluice.sink.mailbox import Mailbox
 from sluice.sink.request_threads import RequestThreads
@@ -66,12 +72,13 @@ class AsyncSinkWriter(Generic[EntryT]):
         dead_letters: takes what can never be delivered: rows that the converter refuses, entries that the
             destination rejects, and with ``oversized_records="deadLetter"`` those that are too large. Without
             it, each of them is fatal. The writer closes it.
+        converter: makes entries of rows; None: the destination's own does.
 
     Raises:
         ValueError: ``oversized_records`` is ``deadLetter``, and there is no dead letter queue.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three are required, three have defaults
         self,
         destination: Destination[EntryT],
         config: AsyncSinkConfig,
@@ -79,6 +86,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         *,
         clock: Callable[[], float] = time.monotonic,
         dead_letters: DeadLetterQueue | None = None,
+        converter: ElementConverter[EntryT] | None = None,
     ) -> None:
         if dead_letters is None and config.oversized_records != "fail":
             raise ValueError("oversized_records of deadLetter needs a dead letter queue")
@@ -86,7 +94,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._destination: BaseDestination[EntryT] = with_defaults(destination, BaseDestination)
         self._config = config
         self._clock = clock
-        self._converter = destination.create_converter()
+        self._converter = destination.create_converter() if converter is None else converter
         self._dead_letters = dead_letters
         self._scheduler: SinkScheduler[EntryT] = SinkScheduler(
             config,

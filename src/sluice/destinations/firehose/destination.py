@@ -46,6 +46,8 @@ DELIVERY_STREAM = Option(
 class FirehoseRowConverter:
     """Makes records, which are plain bytes, from column ``data``. Other columns are not written."""
 
+    data_column = _DATA.name
+
     def open(self, schema: StructType) -> None:
         """Checks the columns.
 

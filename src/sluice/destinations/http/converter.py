@@ -34,6 +34,7 @@ class HttpRowConverter:
     """
 
     data_column = _BODY.name
+    data_form = "json"
 
     def __init__(self, *, lines: bool) -> None:
         self._lines = lines

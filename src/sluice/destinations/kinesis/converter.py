@@ -68,6 +68,9 @@ class KinesisRowConverter:
     without a ``select``.
     """
 
+    data_column = _DATA.name
+    columns_beside_data = (_PARTITION_KEY.name, _HASH_KEY.name)
+
     def open(self, schema: StructType) -> None:
         """Checks the columns.
 

@@ -62,6 +62,10 @@ class SqsRowConverter:
         fifo: whether the queue is a FIFO queue.
     """
 
+    data_column = _BODY.name
+    data_form = "text"
+    columns_beside_data = (_GROUP.name, _DEDUPLICATION.name, _DELAY.name, _ATTRIBUTES.name)
+
     def __init__(self, *, fifo: bool) -> None:
         self._fifo = fifo
 
