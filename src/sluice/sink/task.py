@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.sink.bases import BaseSinkWriter, with_defaults
 from sluice.sink.contracts import StructType
 from sluice.sink.dead_letters import Origin
+from sluice.sink.request_loop import close_destination
 from sluice.sink.scheduler import SinkFigures
 from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 from sluice.sink.strategy_cache import strategy_cache
@@ -57,7 +58,7 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
         return
     setup.create_strategy()
     setup.new_converter().open(schema)
-    setup.destination.close()
+    close_destination(setup.destination)
 
 
 def write_rows(

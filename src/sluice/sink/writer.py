@@ -7,12 +7,13 @@ Request threads post their answers to the mailbox. The thread that owns the writ
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from sluice.errors import InvalidRecordError, SluiceError
 from sluice.sink.bases import BaseDestination, destination_name, with_defaults
@@ -26,6 +27,7 @@ from sluice.sink.contracts import (
 )
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
 from sluice.sink.mailbox import Mailbox
+from sluice.sink.request_loop import RequestLoop, close_destination
 from sluice.sink.request_threads import RequestThreads
 from sluice.sink.scheduler import Request, SinkFigures, SinkScheduler
 
@@ -49,6 +51,11 @@ class _Answer(Generic[EntryT]):
     error: BaseException | None = None
 
 
+_Requests: TypeAlias = (
+    RequestThreads[Request[EntryT], _Answer[EntryT]] | RequestLoop[Request[EntryT], _Answer[EntryT]]
+)
+
+
 class AsyncSinkWriter(Generic[EntryT]):
     """Batches entries, and sends several requests at a time until every entry has been acknowledged.
 
@@ -60,6 +67,9 @@ class AsyncSinkWriter(Generic[EntryT]):
     requests in flight. Refused entries may exceed the first bound by as much as they left the second.
     Requests that timed out but still run come on top: with those in flight, at most
     ``2 * max_in_flight_requests``.
+
+    If the destination's `submit` is a coroutine function, requests run on one event loop instead of threads,
+    within the same bounds. `close` cancels those that are running.
 
     Attributes:
         name: the destination's, for messages.
@@ -105,7 +115,11 @@ class AsyncSinkWriter(Generic[EntryT]):
             keeps_rejected=dead_letters is not None,
         )
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
-        self._threads = RequestThreads(self._submit, self._mailbox.post)
+        self._requests: _Requests[EntryT]
+        if inspect.iscoroutinefunction(self._destination.submit):
+            self._requests = RequestLoop(self._submit_asynchronously, self._mailbox.post)
+        else:
+            self._requests = RequestThreads(self._submit, self._mailbox.post)
         self._background_flusher: threading.Thread | None = None
         self._closed = False
 
@@ -169,11 +183,15 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._mailbox.close()
         if self._background_flusher is not None:
             self._background_flusher.join()
-        self._threads.close()
         self._scheduler.abandon()
         if self._dead_letters is not None:
             self._dead_letters.close()
-        self._destination.close()
+        close = self._destination.close
+        if isinstance(self._requests, RequestLoop) and inspect.iscoroutinefunction(close):
+            self._requests.close(close)  # on the loop that its requests ran on
+            return
+        self._requests.close()
+        close_destination(self._destination)
 
     # --- by the owner of the state --------------------------------------------------------------------
 
@@ -227,7 +245,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._scheduler.rejected.clear()
         try:
             for request in self._scheduler.advance(now, draining=draining):
-                self._threads.run(request)
+                self._requests.run(request)
         except RuntimeError as error:  # no thread could be started: the request would never be answered
             self._scheduler.stop(error)
 
@@ -288,10 +306,18 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._dead_letters.add(dead_letter)
         self._scheduler.figures.dead_letters += 1
 
-    # --- on a request thread --------------------------------------------------------------------------
+    # --- on a request thread, or on the event loop ----------------------------------------------------
 
     def _submit(self, request: Request[EntryT]) -> _Answer[EntryT]:
         try:
-            return _Answer(request.number, result=self._destination.submit(request.entries))
+            submitted: Any = self._destination.submit(request.entries)
+            return _Answer(request.number, result=submitted)
         except BaseException as error:  # noqa: BLE001 - the owner of the state decides if it is fatal
+            return _Answer(request.number, error=error)
+
+    async def _submit_asynchronously(self, request: Request[EntryT]) -> _Answer[EntryT]:
+        try:
+            submitted: Any = self._destination.submit(request.entries)
+            return _Answer(request.number, result=await submitted)
+        except BaseException as error:  # noqa: BLE001 - as above; a cancellation ends the task all the same
             return _Answer(request.number, error=error)

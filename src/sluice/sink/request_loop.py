@@ -1,0 +1,134 @@
+"""The event loop on which requests run, where a destination's `submit` is a coroutine function."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
+
+__all__ = ["RequestLoop", "close_destination"]
+
+JobT = TypeVar("JobT")
+ResultT = TypeVar("ResultT")
+
+_log = logging.getLogger(__name__)
+
+# How long the end of requests that were cancelled, and of the destination, is waited for (seconds).
+_PATIENCE: Final = 10.0
+
+
+class RequestLoop(Generic[JobT, ResultT]):
+    """Runs every job at once, as a task of one event loop on a thread of its own.
+
+    Takes the place of `RequestThreads`; the caller bounds the number of jobs. The thread is a daemon, so that
+    a job that blocks it cannot keep the process from ending.
+
+    Args:
+        work: does a job; must not raise.
+        report: called on the loop's thread with what `work` returned.
+        patience: seconds that `close` waits.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[JobT], Awaitable[ResultT]],
+        report: Callable[[ResultT], None],
+        *,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self._work = work
+        self._report = report
+        self._patience = patience
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, job: JobT) -> None:
+        """Starts a job. Called by one thread at a time.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
+        self._started().call_soon_threadsafe(self._begin, job)
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
+        """Cancels the jobs that are running, waits for their end, and ends the thread.
+
+        Args:
+            last: runs on the loop when no job does any more; None for nothing.
+
+        Raises:
+            Exception: of `last`.
+        """
+        if self._loop is None and last is None:
+            return
+        loop = self._started()
+        ended = asyncio.run_coroutine_threadsafe(self._finish(last), loop)
+        try:
+            ended.result(self._patience)
+        except concurrent.futures.TimeoutError:
+            _log.warning(
+                "requests that were cancelled, or the destination, have not ended within %g s; their thread "
+                "is left behind",
+                self._patience,
+            )
+            return
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=_serve, args=(loop,), name="sluice-sink-request-loop", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                loop.close()
+                raise
+            self._loop, self._thread = loop, thread
+        return self._loop
+
+    def _begin(self, job: JobT) -> None:
+        task = asyncio.ensure_future(self._do(job))
+        self._tasks.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, job: JobT) -> None:
+        self._report(await self._work(job))
+
+    async def _finish(self, last: Callable[[], Coroutine[Any, Any, object]] | None) -> None:
+        running = list(self._tasks)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        if last is not None:
+            await last()
+
+
+def close_destination(destination: Any) -> None:
+    """Closes a destination that has run no request, whether its `close` is a coroutine function or not."""
+    if inspect.iscoroutinefunction(destination.close):
+        loop: RequestLoop[Any, Any] = RequestLoop(_nothing, lambda _: None)
+        loop.close(destination.close)
+    else:
+        destination.close()
+
+
+async def _nothing(_: object) -> None: ...
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
