@@ -324,6 +324,16 @@ def test_a_row_that_does_not_fit_the_schema_is_invalid() -> None:
         list(opened(AvroConverter(schema=GIVEN), schema).convert(rows))
 
 
+def test_a_field_inside_a_column_is_not_dropped() -> None:
+    """A schema that lacks it fits no row."""
+    inner = {"type": "record", "name": "inner", "fields": [{"name": "a", "type": "long"}]}
+    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": inner}]}
+    spark = t.StructType([t.StructField("a", t.LongType()), t.StructField("b", t.LongType())])
+    schema, rows = one("x", spark, pa.struct([("a", pa.int64()), ("b", pa.int64())]), {"a": 1, "b": 2})
+    with pytest.raises(InvalidRecordError):
+        list(opened(AvroConverter(schema=given), schema).convert(rows))
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -202,7 +202,14 @@ class PlainClose(AsyncDestination):
 
 def test_close_may_be_a_plain_method() -> None:
     """It is called when no request runs any more."""
-    destination = PlainClose(lambda *_: asyncio.Event().wait())
+
+    async def take_leave() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+
+    destination = PlainClose(lambda *_: take_leave())
     writer = writer_of(destination)
     writer.write(rows(str(n) for n in range(10)))
     eventually(lambda: destination.running == 1)

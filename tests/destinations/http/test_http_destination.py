@@ -135,10 +135,11 @@ def test_how_long_the_endpoint_asks_to_wait(
     assert caught.value.retry_after == pause
 
 
-def test_a_redirect_is_not_followed(endpoint: Any) -> None:
+@pytest.mark.parametrize("host", ["https://elsewhere.test", ""])
+def test_a_redirect_is_not_followed(endpoint: Any, host: str) -> None:
     """The error says where it leads, without what a query hides."""
-    endpoint(lambda _: answer(307, location="https://elsewhere.test/rows?key=hunter2"))
-    with pytest.raises(ServiceError, match=r"it leads to 'https://elsewhere.test/rows") as caught:
+    endpoint(lambda _: answer(307, location=f"{host}/rows?key=hunter2"))
+    with pytest.raises(ServiceError, match=rf"it leads to '{host}/rows") as caught:
         destination().submit(DOCUMENTS)
 
     assert destination().is_fatal(caught.value)

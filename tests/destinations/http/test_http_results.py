@@ -62,6 +62,7 @@ def test_as_bigquery_answers() -> None:
 
     assert found == {2: RowResult(None, "invalid", "invalid")}
     assert read({}, 4, "$.insertErrors", index="$.index") == {}
+    assert read({"bad": [{"row": 1}]}, 4, "$.bad", index="$.row") == {1: RowResult(None, "Refused", "")}
 
 
 def test_true_and_false() -> None:
