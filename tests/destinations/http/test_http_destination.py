@@ -251,7 +251,7 @@ def test_without_dead_letters_a_rejected_row_fails_the_task(endpoint: Any) -> No
         (http.ReadTimeoutError(None, "", "Read timed out"), False),  # type: ignore[arg-type]
         (http.ProtocolError("Connection aborted."), False),
         (http.DecodeError("bad gzip"), False),
-        (TooLargeAnswerError("the answer has more than 9 bytes"), False),
+        (TooLargeAnswerError("the answer has more than 9 bytes"), True),
         (REFUSED, False),
         (ConnectionResetError(), False),
         (http.SSLError("EOF occurred in violation of protocol"), False),

@@ -117,7 +117,14 @@ def proxy_for(url: str, proxies: Mapping[str, str], bypass: Callable[[str], obje
 
 def is_lasting(error: Exception) -> bool:
     """Whether another attempt would fail in the same way, until somebody changes something."""
-    if isinstance(error, http.LocationValueError | http.InvalidHeader | http.ProxySchemeUnknown):
+    if isinstance(
+        error,
+        http.LocationValueError
+        | http.InvalidHeader
+        | http.ProxySchemeUnknown
+        # The endpoint may have accepted the rows: each attempt would write them once more.
+        | TooLargeAnswerError,
+    ):
         return True
     text = f"{error} {getattr(error, 'original_error', '')}"
     if isinstance(error, http.ProxyError):
