@@ -8,7 +8,7 @@ and Python names what was forgotten. Objects that do not inherit work as well: w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sluice.sink.contracts import (
@@ -78,14 +78,14 @@ class BaseDestination(ABC, Generic[EntryT]):
         """See `Destination.size_in_bytes`."""
 
     @abstractmethod
-    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT]:
+    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT] | Awaitable[SubmitResult[EntryT]]:
         """See `Destination.submit`."""
 
     @abstractmethod
     def is_fatal(self, error: Exception) -> bool:
         """See `Destination.is_fatal`."""
 
-    def close(self) -> None:
+    def close(self) -> Awaitable[None] | None:
         """See `Destination.close`."""
 
     def unpacked(self, entry: EntryT) -> Iterable[object]:

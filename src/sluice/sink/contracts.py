@@ -6,7 +6,7 @@ Each contract is a protocol: any object with these methods will do. Optional met
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -131,18 +131,22 @@ class Destination(Protocol[EntryT]):
     def size_in_bytes(self, entry: EntryT) -> int:
         """The size of an entry as the service counts it."""
 
-    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT]:
+    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT] | Awaitable[SubmitResult[EntryT]]:
         """Sends one request, without retries, and waits for its answer.
 
-        Runs on a thread of its own; several run at a time. An exception means that no entry is known to
-        have been accepted.
+        Runs on a thread of its own; several run at a time. A coroutine function (``async def submit``) runs
+        on the task's event loop instead, and is cancelled when the task fails. An exception means that no
+        entry is known to have been accepted.
         """
 
     def is_fatal(self, error: Exception) -> bool:
         """Judges an exception that `submit` raised: True fails the task, False sends the batch again."""
 
-    def close(self) -> None:
-        """Releases what the destination holds. Requests that have timed out may still be running."""
+    def close(self) -> Awaitable[None] | None:
+        """Releases what the destination holds. Requests that have timed out may still be running.
+
+        A coroutine function runs on the event loop, when no request does any more.
+        """
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sluice.sink.config import AsyncSinkConfig
-from sluice.sink.contracts import CommittingDestination, Destination, RateLimitingStrategy
+from sluice.sink.contracts import CommittingDestination, Destination, ElementConverter, RateLimitingStrategy
 from sluice.sink.dead_letters import DeadLetterQueue, Origin
 from sluice.sink.progress import SinkProgress
 
@@ -30,6 +30,7 @@ class AsyncSinkSetup:
         key: of the strategy cache: a writer continues with a strategy that was cached under an equal key.
         dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
         progress_listener: called after each commit and abort; None without `progressListener`.
+        create_converter: makes the converter of `elementConverter`; None: the destination's own.
         ignores_unknown_columns: whether columns that the destination would not write are left out; else they
             are refused.
     """
@@ -41,6 +42,11 @@ class AsyncSinkSetup:
     dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
     progress_listener: ProgressListener | None = None
     ignores_unknown_columns: bool = False
+    create_converter: Callable[[], ElementConverter[Any]] | None = None
+
+    def new_converter(self) -> ElementConverter[Any]:
+        """A converter for one writer."""
+        return (self.create_converter or self.destination.create_converter)()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from sluice.errors import OptionError
 from sluice.sink.bases import BaseElementConverter, BaseSinkWriter, destination_name, with_defaults
 from sluice.sink.contracts import StructType
 from sluice.sink.dead_letters import Origin
+from sluice.sink.request_loop import close_destination
 from sluice.sink.scheduler import SinkFigures
 from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 from sluice.sink.strategy_cache import strategy_cache
@@ -60,9 +61,10 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
         with contextlib.closing(writer):
             _refuse_unknown_columns(setup, schema, writer)
         return
-    with contextlib.closing(setup.destination):
+    with contextlib.ExitStack() as stack:
+        stack.callback(close_destination, setup.destination)
         setup.create_strategy()
-        converter = with_defaults(setup.destination.create_converter(), BaseElementConverter)
+        converter = with_defaults(setup.new_converter(), BaseElementConverter)
         try:
             converter.open(schema)
         except OptionError as error:
@@ -124,7 +126,13 @@ def _deliver(
 ) -> TaskResult:
     dead_letters = setup.dead_letters(origin) if setup.dead_letters else None
     with strategy_cache.lend(setup.key, setup.create_strategy) as strategy:
-        writer = AsyncSinkWriter(setup.destination, setup.config, strategy, dead_letters=dead_letters)
+        writer = AsyncSinkWriter(
+            setup.destination,
+            setup.config,
+            strategy,
+            dead_letters=dead_letters,
+            converter=setup.new_converter(),
+        )
         with contextlib.closing(writer):
             writer.open(schema)
             for batch in batches:

@@ -46,6 +46,7 @@ DELIVERY_STREAM = Option(
 class FirehoseRowConverter(BaseElementConverter[bytes]):
     """Makes records, which are plain bytes, from column ``data``. Other columns are not written."""
 
+    data_column = _DATA.name
     known_columns = (_DATA.name,)
 
     def open(self, schema: StructType) -> None:

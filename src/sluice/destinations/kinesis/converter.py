@@ -70,6 +70,7 @@ class KinesisRowConverter(BaseElementConverter[KinesisEntry]):
     a stream makes them anew.
     """
 
+    data_column = _DATA.name
     known_columns = (_DATA.name, _PARTITION_KEY.name, _HASH_KEY.name)
     ignored_columns = (
         "sequenceNumber",

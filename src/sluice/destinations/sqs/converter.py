@@ -64,6 +64,8 @@ class SqsRowConverter(BaseElementConverter[SqsMessage]):
         fifo: whether the queue is a FIFO queue.
     """
 
+    data_column = _BODY.name
+    data_form = "text"
     known_columns = tuple(column.name for column in _COLUMNS)
 
     def __init__(self, *, fifo: bool) -> None:
