@@ -12,12 +12,14 @@ from typing import Any
 from sluice.aws.connection import CONNECTION_OPTIONS
 from sluice.destinations.dynamodb import DynamoDbDestination
 from sluice.destinations.firehose import FirehoseDestination
+from sluice.destinations.http import HttpDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.destinations.registry import CommittingDestinationClass, DestinationClass
 from sluice.destinations.s3 import S3Destination
 from sluice.destinations.sqs import SqsDestination
 from sluice.kinesis.options import SOURCE_OPTIONS
 from sluice.options import Option
+from sluice.sink.converters import AvroConverter
 from sluice.sink.options import SINK_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +29,7 @@ DESTINATIONS: dict[str, type[DestinationClass]] = {
     "firehose": FirehoseDestination,
     "dynamodb": DynamoDbDestination,
     "sqs": SqsDestination,
+    "http": HttpDestination,
 }
 COMMITTING: dict[str, type[CommittingDestinationClass]] = {"s3": S3Destination}
 BACKOFF = re.compile(r"(?P<operation>\w+)(?P<part>MaxRetries|BackoffBase|BackoffMax|BackoffExponent)\Z")
@@ -109,6 +112,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "backoff": lambda: backoff_table(SOURCE_OPTIONS),
     "sink": lambda: options_table(SINK_OPTIONS),
     "limits": destinations_table,
+    "avro": lambda: options_table(AvroConverter.OPTIONS),
     **{name: partial(options_table, each.OPTIONS) for name, each in DESTINATIONS.items()},
     **{name: partial(options_table, each.OPTIONS) for name, each in COMMITTING.items()},
 }

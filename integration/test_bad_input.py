@@ -193,7 +193,7 @@ def test_a_schema_of_the_users_own_is_refused(
 KINESIS = {"destination": "kinesis", "streamName": "orders"}
 SINK_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "no destination": ({}, "option 'destination' is required"),
-    "unknown destination": ({"destination": "kafka"}, "is 'kafka': allowed are dynamodb, firehose, kinesis"),
+    "unknown destination": ({"destination": "kafka"}, "is 'kafka': allowed are dynamodb, firehose, http, kinesis"),
     "no stream": ({"destination": "kinesis"}, "option 'streamName' or 'streamArn' is required"),
     "unknown": ({**KINESIS, "frobnicate": "1"}, "option 'frobnicate' is not known: allowed are aggregate, "),
     "misspelt": ({**KINESIS, "maxBatchSizes": "1"}, "is not known: did you mean 'maxBatchSize'?"),
@@ -219,6 +219,7 @@ def test_options_of_the_sink_are_refused_before_anything_is_written(spark: Spark
 
 COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
     "no data": (("'x' AS value",), "column 'data' (binary or string) is required"),
+    "misspelt": (("'x' AS data", "'k' AS partition_key"), "did you mean 'partitionKey'?"),
     "wrong type": (("1 AS data",), "column 'data' is int: allowed is binary or string"),
     "wrong key": (("'x' AS data", "1 AS partitionKey"), "column 'partitionKey' is int: allowed is string"),
 }

@@ -84,8 +84,10 @@ def test_what_is_in_the_stream_comes_out_once(spark: SparkSession, streams: Stre
     streams.put(source, first)
     frame = doubled(read_stream(spark, streams, source))
 
-    run_available(frame, streams, target, checkpoint)
+    query = run_available(frame, streams, target, checkpoint)
     assert found(streams, target) == expected(first)
+    # As docs/sink-progress.md has it, on every version of Spark.
+    assert sum(progress["sink"]["numOutputRows"] for progress in query.recentProgress) == COUNT
 
     second = rows(COUNT // 2, start=COUNT)
     streams.put(source, second)

@@ -98,7 +98,8 @@ def test_a_failing_row_fails_the_query_with_its_reason(
     """No exception is lost, although a request is in flight that does not answer."""
     frame = values(spark, tmp_path, *(str(n) for n in range(25)), "!bad")
     started = time.monotonic()
-    query = start(frame, "Hanging", directory, checkpoint)
+    # The task waits for its requests as long as a request may take.
+    query = start(frame, "Hanging", directory, checkpoint, requestTimeout="5s")
     with pytest.raises(Exception, match="starts with an exclamation mark"):
         query.awaitTermination()
 

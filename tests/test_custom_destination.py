@@ -6,6 +6,7 @@ import base64
 import http.server
 import json
 import re
+import socketserver
 import sys
 import threading
 import time
@@ -13,11 +14,11 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
 from sluice.destinations import read_sink
 from sluice.errors import OptionError, ServiceError
@@ -41,6 +42,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     files = {
         "http_destination": "Sends documents to an HTTP endpoint, in batches.",
         "patient": "Waits a second after each refusal.",
+        "csv_rows": "Writes rows as lines of CSV.",
+        "line_destination": "Sends lines over TCP, on one event loop.",
     }
     directory = tmp_path / "modules"
     directory.mkdir()
@@ -197,8 +200,75 @@ def test_it_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     point = SimpleNamespace(name=name, value=value)
     monkeypatch.setattr(metadata, "entry_points", lambda group: {registered: [point]}[group])
 
-    made = read_sink({"destination": "http", "httpEndpoint": "http://x"}).destination
+    made = read_sink({"destination": "documents", "httpEndpoint": "http://x"}).destination
     assert type(made).__name__ == "HttpDestination"
+
+
+class LineHandler(socketserver.StreamRequestHandler):
+    """Refuses every third line the first time; cuts the first request."""
+
+    lines: ClassVar[list[bytes]] = []
+    seen: ClassVar[set[bytes]] = set()
+    requests: ClassVar[list[int]] = []
+    connections: ClassVar[list[int]] = []
+
+    def handle(self) -> None:
+        self.connections.append(1)
+        request: list[bytes] = []
+        for line in self.rfile:
+            if line != b"\n":
+                request.append(line)
+                continue
+            self.requests.append(len(request))
+            if len(self.requests) == 1:
+                return
+            refused = [n for n, each in enumerate(request) if int(each) % 3 == 0 and each not in self.seen]
+            self.seen.update(request)
+            self.lines.extend(each for n, each in enumerate(request) if n not in refused)
+            self.wfile.write(" ".join(map(str, refused)).encode() + b"\n")
+            request.clear()
+
+
+def test_an_asynchronous_destination() -> None:
+    """Its requests run on one thread; what is refused, or cut, is sent again."""
+    options = {
+        "destination": "line_destination:LineDestination",
+        "lineHost": "127.0.0.1",
+        "rateLimiting": "none",
+    }
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), LineHandler) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        options["linePort"] = str(server.server_address[1])
+        schema = StructType([StructField("line", StringType())])
+        writer: Any = AsyncSinkDataSource(options).writer(schema, overwrite=False)
+        rows = pa.record_batch([pa.array([str(n) for n in range(1000)])], names=["line"])
+        figures = writer.write(iter([rows])).result.figures
+        server.shutdown()
+        serving.join()
+
+    assert figures.records == 1000
+    assert sorted(map(int, LineHandler.lines)) == list(range(1000))
+    assert len(LineHandler.connections) <= len(LineHandler.requests)
+    assert not [each for each in threading.enumerate() if each.name == "sluice-sink-request-loop"]
+
+
+def test_a_converter_alone() -> None:
+    """It serializes rows for a destination's own converter; its option is checked with the others."""
+    sqs = {"destination": "sqs", "queueUrl": "https://sqs.eu-west-1.amazonaws.com/1/x", "region": "eu-west-1"}
+    options = sqs | {"elementConverter": "csv_rows:CsvConverter", "csvSeparator": ";"}
+    setup: Any = read_sink(options)
+    converter = setup.new_converter()
+    converter.open(StructType([StructField("a", StringType()), StructField("messageGroupId", StringType())]))
+    rows = pa.record_batch([pa.array(["x;y", None]), pa.array(["g", "h"])], names=["a", "messageGroupId"])
+
+    assert [(m.body, m.message_group_id) for m in converter.convert(rows)] == [
+        *(('"x;y"\r\n', "g"), ('""\r\n', "h")),
+    ]
+    with pytest.raises(OptionError, match="option 'csvSeparator' is ';;': allowed is one character"):
+        read_sink(options | {"csvSeparator": ";;"})
+    with pytest.raises(OptionError, match="CSV has no form for arrays: a"):
+        converter.open(StructType([StructField("a", ArrayType(StringType()))]))
 
 
 def strategy(config: AsyncSinkConfig, clock: Any) -> Any:

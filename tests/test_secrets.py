@@ -14,6 +14,7 @@ from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig
 from sluice.aws.errors import redact
 from sluice.destinations.dynamodb import DynamoDbDestination
 from sluice.destinations.firehose import FirehoseDestination
+from sluice.destinations.http import HttpDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.destinations.registry import read_sink
 from sluice.destinations.s3 import S3Destination
@@ -28,6 +29,7 @@ DESTINATIONS = (
     FirehoseDestination,
     DynamoDbDestination,
     SqsDestination,
+    HttpDestination,
     S3Destination,
 )
 EVERY_OPTION: list[Option[Any]] = [

@@ -69,6 +69,7 @@ class ServiceError(SluiceError):
         missing: the stream, shard or other resource does not exist.
         expired_iterator: the shard iterator is older than five minutes: get a new one.
         invalid_argument: the service refused the request as malformed.
+        retry_after: seconds that the service asks to wait before another attempt; None if it does not say.
     """
 
     def __init__(  # noqa: PLR0913 - attributes that each say one thing of the error
@@ -83,6 +84,7 @@ class ServiceError(SluiceError):
         missing: bool = False,
         expired_iterator: bool = False,
         invalid_argument: bool = False,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message, retryable=retryable)
         self.operation = operation
@@ -92,3 +94,4 @@ class ServiceError(SluiceError):
         self.missing = missing
         self.expired_iterator = expired_iterator
         self.invalid_argument = invalid_argument
+        self.retry_after = retry_after

@@ -15,6 +15,8 @@ from typing import Final
 __all__ = [
     "EPOCH",
     "MICROS_PER_SECOND",
+    "far_date",
+    "far_instant",
     "iso_instant",
     "micros_from_datetime",
     "micros_from_seconds",
@@ -27,6 +29,8 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICROS_PER_SECOND: Final = 1_000_000
 
 _MICROSECOND: Final = timedelta(microseconds=1)
+_MICROS_PER_DAY: Final = 86_400 * MICROS_PER_SECOND
+_DAYS_IN_400_YEARS: Final = 146_097
 # Eleven digits reach past the year 5000; thirteen would be milliseconds.
 _SECONDS: Final = re.compile(r"\d{1,11}(\.\d+)?")
 _ISO: Final = re.compile(
@@ -55,6 +59,24 @@ def micros_from_seconds(seconds: float) -> int:
 def iso_instant(micros: int) -> str:
     """Microseconds since the epoch as ISO-8601 in UTC: ``2026-01-31T12:00:00.250000Z``."""
     return micros_to_datetime(micros).isoformat().replace("+00:00", "Z")
+
+
+def far_date(days: int) -> str:
+    """Days since the epoch as an ISO-8601 date, also beyond the years 1 to 9999: ``+12026-01-31``.
+
+    The calendar repeats itself every 400 years, so the day is found in years that `datetime` knows.
+    """
+    cycles, rest = divmod(days, _DAYS_IN_400_YEARS)
+    day = EPOCH + timedelta(days=rest)
+    year = day.year + 400 * cycles
+    shown = f"{year:04}" if 0 <= year <= 9999 else f"{year:+05}"
+    return f"{shown}-{day.month:02}-{day.day:02}"
+
+
+def far_instant(micros: int) -> str:
+    """Microseconds since the epoch as date and time in UTC, also beyond the years 1 to 9999."""
+    days, rest = divmod(micros, _MICROS_PER_DAY)
+    return f"{far_date(days)} {(EPOCH + rest * _MICROSECOND).time().isoformat()}"
 
 
 def parse_instant(text: str) -> int:

@@ -11,12 +11,13 @@ import pytest
 
 from sluice.destinations import read_sink, registry
 from sluice.destinations.firehose import destination as firehose
+from sluice.destinations.http import converter as http
 from sluice.destinations.s3 import bucket
 from sluice.destinations.sqs import converter as sqs
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "destinations.md").read_text()
 SECTIONS = dict(re.findall(r"^## `(\w+)`[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
-COLUMNS = {"firehose": [firehose._DATA], "sqs": list(sqs._COLUMNS)}
+COLUMNS = {"firehose": [firehose._DATA], "sqs": list(sqs._COLUMNS), "http": [http._BODY]}
 MADE = {
     "firehose": ({"deliveryStream": "x"}, "firehose:PutRecordBatch"),
     "dynamodb": ({"tableName": "xxx"}, "dynamodb:BatchWriteItem"),
@@ -57,7 +58,8 @@ def test_every_destination_but_kinesis_has_a_section() -> None:
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns_are_all_there_with_their_types(name: str) -> None:
     """The table has a row for each column, in the order of the code."""
-    found = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", SECTIONS[name].split("| column |")[1], re.MULTILINE)
+    table = SECTIONS[name].split("| column |")[1].split("\n\n")[0]
+    found = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", table, re.MULTILINE)
     types = {column: set(re.split(r", | or ", kinds)) for column, kinds in found}
 
     assert types == {column.name: set(column.types) for column in COLUMNS[name]}

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import base64
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from botocore import exceptions as sdk
-from fake_service import CONNECTION, OPTIONS, FakeService, answer, read_async_sink, refusal, write_all
+from fake_service import (
+    CONNECTION,
+    OPTIONS,
+    FakeService,
+    answer,
+    fast_clock,
+    read_async_sink,
+    refusal,
+    write_all,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +30,7 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.dynamodb import DynamoDbDestination, DynamoDbWrite
 from sluice.errors import InvalidRecordError, OptionError, ServiceError
-from sluice.sink import SubmitResult
+from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
 
 TABLE = {"destination": "dynamodb", "tableName": "orders"}
 KEYED = TABLE | {"keyColumns": "id"}
@@ -186,6 +197,85 @@ def test_a_write_waits_for_a_timed_out_request() -> None:
     assert alone.failed == [newer]
     assert made.submit([newer]).failed == []
     assert Client.sent == [["a"], ["b"], ["a"]]
+
+
+class SlowOnce:
+    """A client whose first request takes until it is released, and then lands in the table."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, str] = {}
+        self.running, self.release = threading.Event(), threading.Event()
+        self.landed = threading.Event()
+        self._lock = threading.Lock()
+        self._requests = 0
+
+    def batch_write_item(self, RequestItems: Any) -> Any:  # noqa: N803
+        with self._lock:
+            self._requests += 1
+            is_first = self._requests == 1
+        if is_first:
+            self.running.set()
+            self.release.wait(120)
+        for write in RequestItems.value["orders"]:
+            item = write["PutRequest"]["Item"]
+            self.table[item["id"]["S"]] = item["v"]["N"]
+        if is_first:
+            self.landed.set()
+        return {}
+
+
+def test_an_old_row_of_a_failed_attempt_does_not_stay_in_the_table() -> None:
+    """Not even if its request hangs for longer than the attempt waits: the next one in this worker does."""
+    client = SlowOnce()
+
+    def attempt(*values: int, fails: bool = False) -> None:
+        made = DynamoDbDestination(CONNECTION, "orders", key_columns=["id"], client=lambda _, __: client)
+        config = read_async_sink(OPTIONS | KEYED).config
+        settings = AsyncSinkConfig(
+            **(vars(config) | {"max_batch_size": 1, "request_timeout": 0.05 if fails else 60.0})
+        )
+        clock = time.monotonic if fails else fast_clock
+        writer = AsyncSinkWriter(made, settings, NoRateLimitingStrategy(), clock=clock)
+        with closing(writer):
+            for value in values:
+                writer.write(pa.record_batch([pa.array(["k"]), pa.array([value])], names=["id", "v"]))
+            if fails:
+                client.running.wait(120)
+                raise KeyboardInterrupt
+            threading.Timer(0.2, client.release.set).start()
+            writer.flush()
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt(1, fails=True)
+    assert client.table == {}
+    attempt(1, 2)
+    client.landed.wait(120)
+
+    assert client.table == {"k": "2"}
+
+
+def test_items_are_held_by_table() -> None:
+    """The same key in another table, region or endpoint is another item."""
+    client = SlowOnce()
+
+    def made(table: str = "orders", **connection: str) -> DynamoDbDestination:
+        where = ConnectionConfig(**({"region": "eu-west-1"} | connection))  # type: ignore[arg-type]
+        return DynamoDbDestination(where, table, key_columns=["id"], client=lambda _, __: client)
+
+    write = put("held", v={"N": "1"})
+    slow = threading.Thread(target=made().submit, args=([write],))
+    slow.start()
+    client.running.wait(120)
+    held = made("arn:aws:dynamodb:eu-west-1:123456789012:table/orders").submit([write])
+    client.batch_write_item = lambda **_: {}  # type: ignore[method-assign]
+    others = [made("other"), made(region="eu-north-1"), made(endpoint_url="http://127.0.0.1:1")]
+    accepted = [each.submit([write]).failed for each in others]
+    client.release.set()
+    slow.join()
+
+    assert held.codes == {"StillBeingWritten": 1}
+    assert accepted == [[], [], []]
+    assert made().submit([write]).failed == []
 
 
 def test_the_limits_and_the_name() -> None:

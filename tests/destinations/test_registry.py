@@ -103,7 +103,10 @@ def test_the_error_of_an_unknown_destination_lists_all() -> None:
     """A name without a colon is not imported."""
     message = refused(destination="kinesiss")
 
-    assert "option 'destination' is 'kinesiss': allowed are dynamodb, firehose, kinesis, s3, sqs" in message
+    assert (
+        "option 'destination' is 'kinesiss': allowed are dynamodb, firehose, http, kinesis, s3, sqs"
+        in message
+    )
 
 
 def test_a_destination_by_module_and_name() -> None:

@@ -148,6 +148,16 @@ def test_compression() -> None:
         assert found == ("uncompressed" if compression == "none" else compression)
 
 
+def test_a_time_that_json_lines_cannot_hold_is_named() -> None:
+    """Parquet files can hold it."""
+    rows = batch(id=pa.array([1, 2]), at=pa.array([0, 2**60], pa.timestamp("us", "UTC")))
+    kinds = schema(id=t.LongType(), at=t.TimestampType())
+    with pytest.raises(InvalidRecordError, match=r"row 1 .* column 'at' has a date or timestamp that is not"):
+        written(FakeS3(), kinds, rows)
+
+    assert len(written(FakeS3(), kinds, rows, file_format="parquet", compression="snappy")) == 1
+
+
 def test_partitions() -> None:
     """Rows keep their order. The path has the partition columns, spelled as in the schema."""
     rows = batch(

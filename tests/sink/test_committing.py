@@ -283,6 +283,85 @@ def test_cleaning_up_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert "no access to listings" in caplog.text
 
 
+class Closing(Recording):
+    """Its committers can be closed."""
+
+    def __init__(self, *, behave: Callable[[str, Any], Any] = lambda _call, _with: ()) -> None:
+        super().__init__(behave=behave)
+        self.open = 0
+
+    def create_committer(self, epoch: Epoch) -> Any:
+        return self._closing(super().create_committer(epoch), "committer")
+
+    def create_global_committer(self, epoch: Epoch) -> Any:
+        self.note("create", None)
+        return self._closing(super().create_global_committer(epoch), "global committer")
+
+    def _closing(self, made: Any, name: str) -> Any:
+        def close() -> None:
+            self.open -= 1
+            self.note(f"close {name}", None)
+
+        self.open += 1
+        made.close = close
+        return made
+
+
+def test_committers_are_closed() -> None:
+    """After their last call, and before what is left behind is removed; each once."""
+    made = Closing()
+    commit(made, WRITE).commit(["a"])
+    assert [call for call, _ in made.calls][-4:] == [
+        "end",
+        "close global committer",
+        "close committer",
+        "clean up",
+    ]
+    made.calls.clear()
+    commit(made).abort(["a"])
+
+    assert [call for call, _ in made.calls] == ["abort", "close committer", "clean up"]
+    assert made.open == 0
+
+
+STEPS = ["create", "filter", "commit", "commit globally", "end", "abort"]
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), ServiceError("no"), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", STEPS)
+def test_committers_are_closed_whatever_fails(step: str, error: BaseException) -> None:
+    """In any step, for any reason; the error is the one that was raised first."""
+
+    def refuse(call: str, _: Any) -> Any:
+        if call == step or call.startswith("close"):
+            raise error if call == step else RuntimeError("no close either")
+        return ()
+
+    made = Closing(behave=refuse)
+    ended = commit(made, WRITE)
+    with pytest.raises((CommitError, type(error))):
+        (ended.abort if step == "abort" else ended.commit)(["a"])
+
+    assert made.open == 0
+
+
+def test_a_committer_that_cannot_be_closed_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The epoch is committed; the log says why."""
+
+    def refuse(call: str, _: Any) -> Any:
+        if call.startswith("close"):
+            raise RuntimeError(f"cannot {call}")
+        return ()
+
+    made = Closing(behave=refuse)
+    with caplog.at_level(logging.WARNING):
+        assert commit(made).commit(["a"])
+
+    assert made.calls[-1] == ("clean up", (7, True))
+    for name in ("committer", "global committer"):
+        assert f"recording: batch 7: a committer could not be closed: cannot close {name}" in caplog.text
+
+
 def test_committables_of_an_unknown_epoch_are_refused() -> None:
     """No task has said which epoch they belong to."""
     with pytest.raises(CommitError, match="unknown epoch"):

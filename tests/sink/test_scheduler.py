@@ -359,6 +359,33 @@ def test_pauses_grow_while_nothing_is_accepted() -> None:
     assert driven.scheduler.wake_at - driven.now == pytest.approx(0.1)
 
 
+def test_a_destination_may_ask_for_a_pause() -> None:
+    """Nothing is sent for so long, not even what was never refused; the longest of several counts."""
+    driven = Driven(max_batch_size=1, max_in_flight_requests=3)
+    driven.add("a", "b", "c", "d")
+    for number, pause in ((0, 30.0), (1, 10.0)):
+        busy = ServiceError("busy", code="429", retryable=True, throttling=True, retry_after=pause)
+        driven.fail(number, busy)
+    driven.answer(2)
+
+    assert driven.sent() == []
+    assert driven.scheduler.wake_at == 30.0
+    assert driven.at(29.9).sent() == []
+    assert driven.at(30.0).sent() == [["a"], ["b"], ["d"]]
+
+
+def test_a_pause_that_is_asked_for_does_not_outlast_the_patience_of_the_task() -> None:
+    """After maxRetryDuration the task fails, however long the pause is to be."""
+    driven = Driven(max_batch_size=1, max_retry_duration=60.0)
+    driven.add("a")
+    driven.fail(0, ServiceError("closed until Monday", code="429", retryable=True, retry_after=1e6))
+
+    assert driven.sent() == []
+    assert driven.scheduler.wake_at == 60.0
+    driven.at(60.0).sent()
+    assert "closed until Monday" in driven.failure
+
+
 def test_requests_refused_together_make_one_pause() -> None:
     """Requests that were in flight together count as one round."""
     driven = Driven(max_batch_size=1, max_in_flight_requests=3)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from sink_fakes import FakeDestination, Outcome, RefusedError, async_setup, config, rows
+from pyspark.sql.types import StringType, StructField, StructType
+from sink_fakes import FakeConverter, FakeDestination, Outcome, RefusedError, async_setup, config, rows
 
-from sluice.errors import ServiceError
+from sluice.errors import OptionError, ServiceError
 from sluice.sink import (
     AIMDScalingStrategy,
     BaseCommittingDestination,
@@ -20,6 +21,7 @@ from sluice.sink import (
 )
 from sluice.sink.setup import CommittingSinkSetup
 from sluice.sink.task import TaskResult, check_columns, write_rows
+from sluice.sink.unknown_columns import unknown_columns_problem
 
 ORIGIN = Origin("fake", query="q", run="r", batch=7, partition=3, attempt=12)
 SCHEMA: Any = object()
@@ -168,3 +170,83 @@ def test_columns_are_checked_without_writing() -> None:
     assert fake.converter.schema is SCHEMA
     assert (fake.requests, fake.closed) == ([], 1)
     assert two_phase.calls == [("close", [])]
+
+
+# --- columns that would not be written ------------------------------------------------------------------
+
+
+class Selective(FakeConverter):
+    """Takes two columns, and leaves a third out."""
+
+    known_columns = ("data", "partitionKey")
+    ignored_columns = ("shardId",)
+
+    def open(self, schema: Any) -> None:
+        if "data" not in map(str.lower, schema.names):
+            raise OptionError("column 'data' is required")
+
+
+def refusal(*columns: str, **changes: Any) -> str:
+    """What is wrong with these columns; empty if nothing is."""
+    destination = FakeDestination()
+    destination.converter = Selective()
+    schema = StructType([StructField(name, StringType()) for name in columns])
+    try:
+        check_columns(async_setup(destination, **changes), schema, ORIGIN)
+    except OptionError as error:
+        return str(error)
+    finally:
+        assert destination.closed == 1
+    return ""
+
+
+def test_a_column_that_would_not_be_written_is_refused() -> None:
+    """With the nearest name, and the names there are; names have no case, and a third is left out."""
+    assert refusal("data", "partition_key") == (
+        "FakeDestination: column 'partition_key' would not be written: did you mean 'partitionKey'? "
+        "(the columns that are written: data and partitionKey; 'unknownColumns' ignore leaves the others out)"
+    )
+    assert refusal("DATA", "PartitionKey", "shardid") == ""
+
+
+def test_the_nearest_name_is_one_that_is_missing() -> None:
+    """Unless none is near: then it may be there twice, in two spellings."""
+    assert "'datas' would not be written: did you mean 'data'?" in refusal("data", "datas")
+    assert "'zzz' would not be written (the columns" in refusal("data", "zzz")
+    schema = StructType([StructField(name, StringType()) for name in ("data", "datas")])
+    assert "did you mean 'date'?" in str(unknown_columns_problem(schema, ["data", "date"]))
+
+
+def test_a_misspelt_column_that_is_required_is_named_with_what_is_missing() -> None:
+    """In one error."""
+    assert refusal("dta").startswith(
+        "column 'data' is required; also: column 'dta' would not be written: did you mean 'data'?"
+    )
+
+
+def test_unknown_columns_are_left_out_on_request() -> None:
+    """What else is wrong is said all the same."""
+    assert refusal("data", "partition_key", ignores_unknown_columns=True) == ""
+    assert refusal("dta", ignores_unknown_columns=True) == "column 'data' is required"
+
+
+def test_a_converter_that_does_not_say_takes_every_column() -> None:
+    """As those that were written before there was a way to say so."""
+    check_columns(async_setup(FakeDestination()), StructType([StructField("any", StringType())]), ORIGIN)
+
+
+def test_a_writer_may_say_which_columns_it_takes() -> None:
+    """The same for two-phase destinations; the writer is closed."""
+
+    class Narrow(TwoPhase):
+        def create_writer(self, schema: Any, origin: Origin) -> Any:
+            made = super().create_writer(schema, origin)
+            made.known_columns = "text"  # a tuple of one name, without its comma
+            return made
+
+    destination = Narrow()
+    schema = StructType([StructField("test", StringType())])
+    with pytest.raises(OptionError, match=r"Narrow: column 'test' .*: did you mean 'text'"):
+        check_columns(CommittingSinkSetup(destination=destination), schema, ORIGIN)
+
+    assert destination.calls == [("close", [])]

@@ -21,8 +21,14 @@ from sluice.errors import OptionError
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
 from sluice.sink.strategy_cache import strategy_cache
 from sluice.spark.sink import AsyncSinkDataSource
+from sluice.spark.source import KinesisDataSource
 
 SCHEMA = StructType([StructField("data", StringType())])
+
+
+def string_columns(names: str) -> StructType:
+    """A schema of columns of strings."""
+    return StructType([StructField(name, StringType()) for name in names.split()])
 
 
 class Converter:
@@ -134,14 +140,72 @@ def test_a_task_without_rows_is_done_at_once() -> None:
 def test_overwriting_is_refused(*, streaming: bool) -> None:
     """A stream of records cannot be emptied first."""
     make = source().streamWriter if streaming else source().writer
-    with pytest.raises(OptionError, match="cannot be overwritten: use save mode 'append'"):
+    with pytest.raises(OptionError, match=r"cannot be overwritten: use \.mode\('append'\)") as caught:
         make(schema=SCHEMA, overwrite=True)
+
+    assert "outputMode('append') in a streaming query" in str(caught.value)
+    assert "update" not in str(caught.value)  # Spark refuses it
 
 
 def test_columns_are_checked_before_anything_runs() -> None:
     """Where the query starts, not in a task."""
     with pytest.raises(OptionError, match="no string"):
         source().streamWriter(StructType([StructField("data", IntegerType())]), False)
+
+
+BUILT_IN: dict[str, tuple[dict[str, str], str]] = {
+    "kinesis": ({"streamName": "s"}, "data partition_key"),
+    "kinesis, aggregated": (
+        {"destination": "kinesis", "streamName": "s", "aggregate": "true"},
+        "data explicit_hash_key",
+    ),
+    "firehose": ({"deliveryStream": "s"}, "data id"),
+    "sqs": ({"queueUrl": "https://sqs.eu-west-1.amazonaws.com/1/q"}, "body groupId"),
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_column_that_would_be_dropped_is_refused(name: str, *, streaming: bool) -> None:
+    """By every destination that does not write all columns; unless it is told to ignore them."""
+    options, columns = BUILT_IN[name]
+    schema = string_columns(columns)
+    unknown = schema.names[1]
+
+    def make(**more: str) -> Any:
+        made = AsyncSinkDataSource(
+            CaseInsensitiveDict({"destination": name, "region": "eu-west-1"} | options | more)
+        )
+        return made.streamWriter(schema, False) if streaming else made.writer(schema, False)
+
+    with pytest.raises(OptionError, match=f"column '{unknown}' would not be written"):
+        make()
+    make(unknownColumns="ignore")
+
+
+def test_all_columns_of_the_source_can_be_given_to_a_stream() -> None:
+    """They say where a record was read; the stream makes them anew."""
+    columns = " ".join(
+        column.split()[0] for column in KinesisDataSource({"streamName": "s"}).schema().split(",")
+    )
+    options = {"destination": "kinesis", "streamName": "s", "region": "eu-west-1"}
+    AsyncSinkDataSource(CaseInsensitiveDict(options)).streamWriter(string_columns(columns), False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"destination": "dynamodb", "tableName": "table"},
+        {"destination": "s3", "path": "s3://bucket/x"},
+    ],
+)
+def test_destinations_that_write_every_column_take_the_option(options: dict[str, str]) -> None:
+    """It changes nothing for them."""
+    schema = string_columns("data any")
+    for choice in ({}, {"unknownColumns": "fail"}, {"unknownColumns": "ignore"}):
+        AsyncSinkDataSource(CaseInsensitiveDict({"region": "eu-west-1"} | options | choice)).writer(
+            schema, False
+        )
 
 
 def test_options_are_checked_before_anything_runs() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, cast
@@ -19,11 +20,14 @@ from sluice.sink.committing import is_committing
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import CommittingDestination, Destination
 from sluice.sink.dead_letters import DeadLetterQueue, LocalDeadLetterQueue, Origin
+from sluice.sink.element_converter import ConverterFactory, converter_factory
 from sluice.sink.options import (
     ASYNC_OPTIONS,
     DEAD_LETTER_PATH,
     DESTINATION,
+    ELEMENT_CONVERTER,
     SINK_OPTIONS,
+    UNKNOWN_COLUMNS,
     config_from_options,
     load_object,
     progress_listener_from_options,
@@ -48,6 +52,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "firehose": "sluice.destinations.firehose:FirehoseDestination",
     "dynamodb": "sluice.destinations.dynamodb:DynamoDbDestination",
     "sqs": "sluice.destinations.sqs:SqsDestination",
+    "http": "sluice.destinations.http:HttpDestination",
     "s3": "sluice.destinations.s3:S3Destination",
 }
 # Imported only where it is used, like the destinations.
@@ -83,8 +88,8 @@ class CommittingDestinationClass(Protocol):
     """What the class of a two-phase destination must have, besides the methods of `CommittingDestination`.
 
     Attributes:
-        OPTIONS: the destination's own options. Of the sink's options, only `destination` and
-            `progressListener` apply to it; the options of the connection do, too.
+        OPTIONS: the destination's own options. Of the sink's options, only `destination`,
+            `unknownColumns` and `progressListener` apply to it; the options of the connection do, too.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]]
@@ -108,12 +113,14 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
     Raises:
         OptionError: names everything that is wrong with the options.
     """
-    # The destination comes first, because it decides which other options there are.
-    only_destination = read_options(FORMAT, [DESTINATION], options, also=options)
-    only_destination.check()
-    name = only_destination.require(DESTINATION)
+    # Destination and converter come first, because they decide which other options there are.
+    classes = read_options(FORMAT, [DESTINATION, ELEMENT_CONVERTER], options, also=options)
+    classes.check()
+    name, converter = classes.require(DESTINATION), classes.get(ELEMENT_CONVERTER)
     found = destination_class(name)
-    values = read_options(FORMAT, [*SINK_OPTIONS, *CONNECTION_OPTIONS, *found.OPTIONS], options)
+    factory = None if converter is None else converter_factory(converter)
+    declared = [*SINK_OPTIONS, *CONNECTION_OPTIONS, *found.OPTIONS, *(factory.options if factory else ())]
+    values = read_options(FORMAT, declared, options)
     connection = connection_from_options(values)
     setup: SinkSetup | None
     if is_committing(found):
@@ -123,6 +130,8 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
         setup = _committing_setup(cast("type[CommittingDestinationClass]", found), values, connection)
     else:
         setup = _async_setup(cast("type[DestinationClass]", found), values, connection, options)
+        if setup is not None and factory is not None:
+            setup = _with_converter(setup, factory, values)
     values.check()
     if setup is None:
         raise OptionError(f"{FORMAT}: destination {name!r} was not made: its from_options gave no reason")
@@ -136,7 +145,11 @@ def _committing_setup(
     destination = found.from_options(values, connection)
     if destination is None:
         return None
-    return CommittingSinkSetup(destination=destination, progress_listener=listener)
+    return CommittingSinkSetup(
+        destination=destination,
+        progress_listener=listener,
+        ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",
+    )
 
 
 def _async_setup(
@@ -158,7 +171,16 @@ def _async_setup(
         key=frozenset(options.items()),
         dead_letters=_dead_letters(values.get(DEAD_LETTER_PATH), connection),
         progress_listener=listener,
+        ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",
     )
+
+
+def _with_converter(setup: AsyncSinkSetup, factory: ConverterFactory, values: OptionValues) -> AsyncSinkSetup:
+    try:
+        factory.create(values, setup.destination)
+    except OptionError as error:
+        values.reject_value(ELEMENT_CONVERTER, str(error))
+    return replace(setup, create_converter=lambda: factory.create(values, setup.destination))
 
 
 def destination_class(name: str) -> type[DestinationClass | CommittingDestinationClass]:

@@ -1,8 +1,11 @@
 """The async sink: contracts, writer, rate limiting (FLIP-171, FLIP-242, FLIP-143)."""
 
 from sluice.sink.bases import (
+    BaseCommitter,
     BaseCommittingDestination,
     BaseDestination,
+    BaseElementConverter,
+    BaseGlobalCommitter,
     BaseRateLimitingStrategy,
     BaseSinkWriter,
 )
@@ -38,8 +41,11 @@ __all__ = [
     "AIMDScalingStrategy",
     "AsyncSinkConfig",
     "AsyncSinkWriter",
+    "BaseCommitter",
     "BaseCommittingDestination",
     "BaseDestination",
+    "BaseElementConverter",
+    "BaseGlobalCommitter",
     "BaseRateLimitingStrategy",
     "BaseSinkWriter",
     "Committer",

@@ -8,7 +8,7 @@ and Python names what was forgotten. Objects that do not inherit work as well: w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sluice.sink.contracts import (
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_DELAY",
+    "BaseCommitter",
     "BaseCommittingDestination",
     "BaseDestination",
+    "BaseElementConverter",
+    "BaseGlobalCommitter",
     "BaseRateLimitingStrategy",
     "BaseSinkWriter",
     "destination_name",
@@ -38,7 +41,11 @@ __all__ = [
 ]
 
 EntryT = TypeVar("EntryT")
+EntryT_co = TypeVar("EntryT_co", covariant=True)
+CommT = TypeVar("CommT")
 CommT_co = TypeVar("CommT_co", covariant=True)
+CommT_contra = TypeVar("CommT_contra", contravariant=True)
+GlobalCommT = TypeVar("GlobalCommT")
 
 # How long a request waits before the writer asks a strategy again that cannot say how long (seconds).
 DEFAULT_DELAY: Final = 0.05
@@ -71,19 +78,41 @@ class BaseDestination(ABC, Generic[EntryT]):
         """See `Destination.size_in_bytes`."""
 
     @abstractmethod
-    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT]:
+    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT] | Awaitable[SubmitResult[EntryT]]:
         """See `Destination.submit`."""
 
     @abstractmethod
     def is_fatal(self, error: Exception) -> bool:
         """See `Destination.is_fatal`."""
 
-    def close(self) -> None:
+    def close(self) -> Awaitable[None] | None:
         """See `Destination.close`."""
 
     def unpacked(self, entry: EntryT) -> Iterable[object]:
         """The user's records in an entry that was rejected; each becomes a dead letter of its own."""
         return (entry,)
+
+
+class BaseElementConverter(ABC, Generic[EntryT_co]):
+    """An `ElementConverter` with the optional attributes.
+
+    Attributes:
+        known_columns: the names of the columns that it takes, as the documentation spells them; None if it
+            takes every column, or does not say. Unless `unknownColumns` is ``ignore``, rows with any other
+            column are refused where the query starts.
+        ignored_columns: columns that it leaves out and that are no mistake. They are not refused.
+    """
+
+    known_columns: Sequence[str] | None = None
+    ignored_columns: Sequence[str] = ()
+
+    @abstractmethod
+    def open(self, schema: StructType) -> None:
+        """See `ElementConverter.open`."""
+
+    @abstractmethod
+    def convert(self, batch: pa.RecordBatch) -> Iterable[EntryT_co]:
+        """See `ElementConverter.convert`."""
 
 
 class BaseRateLimitingStrategy(ABC):
@@ -133,13 +162,16 @@ class BaseRateLimitingStrategy(ABC):
 
 
 class BaseSinkWriter(ABC, Generic[CommT_co]):
-    """A `SinkWriter` with the optional attribute.
+    """A `SinkWriter` with the optional attributes.
 
     Attributes:
         bytes: written so far, for the figures of the commit.
+        known_columns, ignored_columns: as those of `BaseElementConverter`.
     """
 
     bytes: int = 0
+    known_columns: Sequence[str] | None = None
+    ignored_columns: Sequence[str] = ()
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
@@ -185,6 +217,47 @@ class BaseCommittingDestination(ABC, Generic[CommT_co]):
         Called after each commit (with ``committed=True``) and each abort of an epoch. An exception is logged
         and fails nothing.
         """
+
+
+class BaseCommitter(ABC, Generic[CommT]):
+    """A `Committer` with the optional method."""
+
+    @abstractmethod
+    def commit(self, committables: Sequence[CommT]) -> Sequence[CommT]:
+        """See `Committer.commit`."""
+
+    @abstractmethod
+    def abort(self, committables: Sequence[CommT]) -> None:
+        """See `Committer.abort`."""
+
+    def close(self) -> None:
+        """Releases what the committer holds, such as connections. Called once, last, whatever has failed.
+
+        An exception is logged and fails nothing.
+        """
+
+
+class BaseGlobalCommitter(ABC, Generic[CommT_contra, GlobalCommT]):
+    """A `GlobalCommitter` with the optional method."""
+
+    @abstractmethod
+    def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
+        """See `GlobalCommitter.filter_recovered_committables`."""
+
+    @abstractmethod
+    def combine(self, committables: Sequence[CommT_contra]) -> GlobalCommT:
+        """See `GlobalCommitter.combine`."""
+
+    @abstractmethod
+    def commit(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
+        """See `GlobalCommitter.commit`."""
+
+    @abstractmethod
+    def end_of_input(self) -> None:
+        """See `GlobalCommitter.end_of_input`."""
+
+    def close(self) -> None:
+        """As `BaseCommitter.close`."""
 
 
 def destination_name(destination: object) -> str:

@@ -6,14 +6,21 @@ anything is made visible, and the rows that the new run wrote are then aborted.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from sluice.errors import CommitError, SluiceError
 from sluice.retry import Backoff, Retrier
-from sluice.sink.bases import BaseCommittingDestination, destination_name, with_defaults
-from sluice.sink.contracts import Committer, CommittingDestination, Epoch, GlobalCommitter
+from sluice.sink.bases import (
+    BaseCommitter,
+    BaseCommittingDestination,
+    BaseGlobalCommitter,
+    destination_name,
+    with_defaults,
+)
+from sluice.sink.contracts import CommittingDestination, Epoch
 
 __all__ = ["EpochCommit", "is_committing"]
 
@@ -33,7 +40,7 @@ def is_committing(destination: object) -> bool:
 
 
 class EpochCommit:
-    """Commits or aborts one epoch of a two-phase destination.
+    """Commits or aborts one epoch of a two-phase destination. Closes each committer, whatever happens.
 
     Args:
         destination: creates the committers.
@@ -75,15 +82,18 @@ class EpochCommit:
             if committables:
                 raise CommitError(f"{self._name}: committables of an unknown epoch")
             return True
-        committer = self._destination.create_committer(self._epoch)
-        global_committer = self._destination.create_global_committer(self._epoch)
-        if committables and committer is None and global_committer is None:
-            raise CommitError(f"{self._name}: {self._described} cannot be committed: it has no committer")
-        is_new = True
-        if committables:
-            is_new = self._commit_committables(committer, global_committer, committables)
-        if self._epoch.batch is None and global_committer is not None:
-            self._call(global_committer.end_of_input)
+        with contextlib.ExitStack() as stack:
+            committer = self._open(stack, self._destination.create_committer(self._epoch), BaseCommitter)
+            global_committer = self._open(
+                stack, self._destination.create_global_committer(self._epoch), BaseGlobalCommitter
+            )
+            if committables and committer is None and global_committer is None:
+                raise CommitError(f"{self._name}: {self._described} cannot be committed: it has no committer")
+            is_new = True
+            if committables:
+                is_new = self._commit_committables(committer, global_committer, committables)
+            if self._epoch.batch is None and global_committer is not None:
+                self._call(global_committer.end_of_input)
         self._clean_up(self._epoch, committed=True)
         return is_new
 
@@ -95,17 +105,32 @@ class EpochCommit:
         """
         if self._epoch is None:
             return
-        committer = self._destination.create_committer(self._epoch)
         try:
-            if committer is not None and committables:
-                self._call(lambda: committer.abort(committables), abort=True)
+            with contextlib.ExitStack() as stack:
+                committer = self._open(stack, self._destination.create_committer(self._epoch), BaseCommitter)
+                if committer is not None and committables:
+                    self._call(lambda: committer.abort(committables), abort=True)
         finally:
             self._clean_up(self._epoch, committed=False)
 
+    def _open(self, stack: contextlib.ExitStack, created: object | None, base: type[Any]) -> Any:
+        """A committer that was created, with its defaults, which `stack` closes; None if none was created."""
+        if created is None:
+            return None
+        committer = with_defaults(created, base)
+        stack.callback(self._close, committer)
+        return committer
+
+    def _close(self, committer: BaseCommitter[Any] | BaseGlobalCommitter[Any, Any]) -> None:
+        try:
+            committer.close()
+        except Exception as error:  # noqa: BLE001 - whether the epoch is committed is decided already
+            _log.warning("%s: %s: a committer could not be closed: %s", self._name, self._described, error)
+
     def _commit_committables(
         self,
-        committer: Committer[Any] | None,
-        global_committer: GlobalCommitter[Any, Any] | None,
+        committer: BaseCommitter[Any] | None,
+        global_committer: BaseGlobalCommitter[Any, Any] | None,
         committables: Sequence[Any],
     ) -> bool:
         combined: Sequence[Any] = ()

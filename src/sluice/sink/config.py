@@ -84,6 +84,8 @@ class SinkLimits:
         max_in_flight_requests: default of `maxInFlightRequests`.
         max_buffered_requests: default of `maxBufferedRequests`.
         aimd_decrease_factor: default of `aimdDecreaseFactor`.
+        are_maximum: whether the first three are maxima. False: the service's limits are not known, and users
+            may raise them.
     """
 
     max_batch_size: int
@@ -92,3 +94,4 @@ class SinkLimits:
     max_in_flight_requests: int = 50
     max_buffered_requests: int = 10_000
     aimd_decrease_factor: float = 0.5
+    are_maximum: bool = True

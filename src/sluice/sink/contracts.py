@@ -6,7 +6,7 @@ Each contract is a protocol: any object with these methods will do. Optional met
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -68,6 +68,7 @@ class ElementConverter(Protocol[EntryT_co]):
     """Turns rows into the entries that a destination takes.
 
     `open` is called first: once where the query starts, and once in every task.
+    `sluice.sink.BaseElementConverter` has the optional attributes: the columns that it takes.
     """
 
     def open(self, schema: StructType) -> None:
@@ -130,18 +131,22 @@ class Destination(Protocol[EntryT]):
     def size_in_bytes(self, entry: EntryT) -> int:
         """The size of an entry as the service counts it."""
 
-    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT]:
+    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT] | Awaitable[SubmitResult[EntryT]]:
         """Sends one request, without retries, and waits for its answer.
 
-        Runs on a thread of its own; several run at a time. An exception means that no entry is known to
-        have been accepted.
+        Runs on a thread of its own; several run at a time. A coroutine function (``async def submit``) runs
+        on the task's event loop instead, and is cancelled when the task fails. An exception means that no
+        entry is known to have been accepted.
         """
 
     def is_fatal(self, error: Exception) -> bool:
         """Judges an exception that `submit` raised: True fails the task, False sends the batch again."""
 
-    def close(self) -> None:
-        """Releases what the destination holds. Requests that have timed out may still be running."""
+    def close(self) -> Awaitable[None] | None:
+        """Releases what the destination holds. Requests that have timed out may still be running.
+
+        A coroutine function runs on the event loop, when no request does any more.
+        """
 
 
 @dataclass(frozen=True)
@@ -207,7 +212,7 @@ class SinkWriter(Protocol[CommT_co]):
     raised, and at last `close`. When a worker is killed, nothing more is called: `clean_up` of the
     destination removes what such a task has left behind.
 
-    `sluice.sink.BaseSinkWriter` has the optional attribute.
+    `sluice.sink.BaseSinkWriter` has the optional attributes.
     """
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -260,6 +265,8 @@ class Committer(Protocol[CommT]):
     Both methods are idempotent. They may be called again for the same epoch; after a restart they are, with
     the committables of the new run. A committer is not told whether the epoch was committed before a crash: a
     destination that must know has a `GlobalCommitter` as well.
+
+    `sluice.sink.BaseCommitter` has the optional method: `close`, which is called last in any case.
     """
 
     def commit(self, committables: Sequence[CommT]) -> Sequence[CommT]:
@@ -275,7 +282,10 @@ class Committer(Protocol[CommT]):
 
 
 class GlobalCommitter(Protocol[CommT_contra, GlobalCommT]):
-    """Commits an epoch as a whole (FLIP-143). Idempotent and retried like `Committer`."""
+    """Commits an epoch as a whole (FLIP-143). Idempotent and retried like `Committer`.
+
+    `sluice.sink.BaseGlobalCommitter` has the optional method: `close`, which is called last in any case.
+    """
 
     def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
         """Returns those that are not committed yet."""

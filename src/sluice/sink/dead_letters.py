@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+
+from sluice.sink.json_values import fields_of_row, json_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,11 +97,9 @@ def dead_letter_line(dead_letter: DeadLetter, origin: Origin) -> bytes:
         "data": None if dead_letter.data is None else base64.b64encode(dead_letter.data).decode(),
         "attributes": dict(dead_letter.attributes),
     }
+    # A lone surrogate, which UTF-8 does not have, becomes an escape of JSON.
     return (
-        json.dumps(values, default=_as_json, ensure_ascii=False, separators=(",", ":")).encode(
-            errors="backslashreplace"
-        )
-        + b"\n"
+        json_text(values, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace") + b"\n"
     )
 
 
@@ -200,27 +199,38 @@ def dead_letter_of_entry(entry: object, reason: str) -> DeadLetter:
         return DeadLetter(reason, entry.encode(errors="surrogatepass"))
     fields = _fields(entry)
     if fields is None:
-        return DeadLetter(reason, json.dumps(entry, default=_as_json).encode())
+        return DeadLetter(reason, json_text(entry).encode())
     return _dead_letter_of_fields(fields, reason)
 
 
 def dead_letter_of_row(row: pa.RecordBatch, reason: str) -> DeadLetter:
     """A dead letter about a row that cannot be converted: its column ``data``, else all of it as JSON.
 
+    Never fails, whatever the row holds: see `python_value`.
+
     Args:
         row: a batch of one row.
         reason: why, for people.
     """
-    return _dead_letter_of_fields(row.to_pylist()[0], reason)
+    fields = fields_of_row(row)
+    key = _data_key(fields)
+    if key is not None and isinstance(fields[key], str):
+        # The bytes as they are, which need not be UTF-8.
+        fields[key] = bytes(row.column(row.schema.names.index(key))[0].as_buffer())
+    return _dead_letter_of_fields(fields, reason)
 
 
-def _dead_letter_of_fields(fields: Mapping[str, Any], reason: str) -> DeadLetter:
-    key = next((name for name in fields if name.lower() == _DATA), None)
+def _dead_letter_of_fields(fields: Mapping[Any, Any], reason: str) -> DeadLetter:
+    key = _data_key(fields)
     data = fields[key] if key is not None else None
     if key is None or not isinstance(data, bytes | str | None):
-        return DeadLetter(reason, json.dumps(dict(fields), default=_as_json).encode())
+        return DeadLetter(reason, json_text(fields).encode())
     rest = {_camel_case(name): value for name, value in fields.items() if name != key and value is not None}
     return DeadLetter(reason, data.encode(errors="surrogatepass") if isinstance(data, str) else data, rest)
+
+
+def _data_key(fields: Mapping[Any, Any]) -> str | None:
+    return next((name for name in fields if isinstance(name, str) and name.lower() == _DATA), None)
 
 
 def _fields(entry: Any) -> Mapping[str, Any] | None:
@@ -234,14 +244,9 @@ def _fields(entry: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _camel_case(name: str) -> str:
+def _camel_case(name: Any) -> Any:
     """``partition_key`` as ``partitionKey``, the way options and columns are written."""
+    if not isinstance(name, str):
+        return name  # a key of the user's own mapping
     first, *others = name.split("_")
     return first + "".join(part[:1].upper() + part[1:] for part in others)
-
-
-def _as_json(value: object) -> object:
-    """Converts what JSON has no form for: bytes to base64, anything else to its text."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(bytes(value)).decode()
-    return str(value)

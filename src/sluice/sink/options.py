@@ -27,7 +27,9 @@ __all__ = [
     "ASYNC_OPTIONS",
     "DEAD_LETTER_PATH",
     "DESTINATION",
+    "ELEMENT_CONVERTER",
     "SINK_OPTIONS",
+    "UNKNOWN_COLUMNS",
     "config_from_options",
     "load_object",
     "progress_listener_from_options",
@@ -61,7 +63,7 @@ DESTINATION = Option(
     "destination",
     TEXT,
     None,
-    "Where to write to: `kinesis`, `firehose`, `dynamodb`, `sqs`, `s3`, a name registered under the "
+    "Where to write to: `kinesis`, `firehose`, `dynamodb`, `sqs`, `http`, `s3`, a name registered under the "
     "entry-point group `sluice.destinations`, or `package.module:Name`.",
     required=True,
 )
@@ -123,6 +125,14 @@ MAX_RETRY_DURATION = Option(
     "A record still refused after this long fails the task.",
     shown_default="15m",
 )
+ELEMENT_CONVERTER = Option(
+    "elementConverter",
+    TEXT,
+    None,
+    "`package.module:Name` of a class or function that makes what turns rows into entries, such as "
+    "`sluice.sink.converters:JsonConverter` or `sluice.sink.converters:AvroConverter`.",
+    shown_default="the destination's own",
+)
 OVERSIZED_RECORDS = Option(
     "oversizedRecords",
     choice("fail", "deadLetter"),
@@ -130,6 +140,13 @@ OVERSIZED_RECORDS = Option(
     "What happens to a record that is too large: `fail` fails the task, also where `deadLetterPath` is "
     "given; `deadLetter` makes it a dead letter.",
     shown_default="`fail`",
+)
+UNKNOWN_COLUMNS = Option(
+    "unknownColumns",
+    choice("fail", "ignore"),
+    "fail",
+    "What happens to columns that the destination would not write: `fail` refuses them when the query "
+    "starts, `ignore` leaves them out.",
 )
 DEAD_LETTER_PATH = Option(
     "deadLetterPath",
@@ -194,7 +211,9 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     FAIL_ON_TIMEOUT,
     FAIL_ON_ERROR,
     MAX_RETRY_DURATION,
+    ELEMENT_CONVERTER,
     OVERSIZED_RECORDS,
+    UNKNOWN_COLUMNS,
     DEAD_LETTER_PATH,
     RATE_LIMITING,
     AIMD_INCREASE,
@@ -205,16 +224,20 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
 )
 # The options of the async writer. A two-phase destination has a writer of its own, and takes none of them.
 ASYNC_OPTIONS: tuple[Option[Any], ...] = tuple(
-    option for option in SINK_OPTIONS if option not in (DESTINATION, PROGRESS_LISTENER)
+    option for option in SINK_OPTIONS if option not in (DESTINATION, UNKNOWN_COLUMNS, PROGRESS_LISTENER)
 )
 
 
 def config_from_options(values: OptionValues, limits: SinkLimits) -> AsyncSinkConfig | None:
     """The settings of the async writer; None if they do not fit together, noted for `values.check()`."""
-    batch = _within(values, MAX_BATCH_SIZE, limits.max_batch_size)
-    batch_bytes = _within(values, MAX_BATCH_SIZE_IN_BYTES, limits.max_batch_size_in_bytes)
+    batch = _within(values, MAX_BATCH_SIZE, limits.max_batch_size, bounded=limits.are_maximum)
+    batch_bytes = _within(
+        values, MAX_BATCH_SIZE_IN_BYTES, limits.max_batch_size_in_bytes, bounded=limits.are_maximum
+    )
     # If a user gives one of two settings that must fit together, the default of the other is made to fit.
-    record_bytes = _within(values, MAX_RECORD_SIZE_IN_BYTES, limits.max_record_size_in_bytes)
+    record_bytes = _within(
+        values, MAX_RECORD_SIZE_IN_BYTES, limits.max_record_size_in_bytes, bounded=limits.are_maximum
+    )
     if not values.given(MAX_RECORD_SIZE_IN_BYTES):
         record_bytes = min(record_bytes, batch_bytes)
     buffered = values.get(MAX_BUFFERED_REQUESTS) or max(limits.max_buffered_requests, batch)
@@ -334,12 +357,12 @@ def load_object(name: str) -> Any:
     return functools.reduce(getattr, attributes.split("."), importlib.import_module(module))
 
 
-def _within(values: OptionValues, option: Option[int], most: int) -> int:
-    """The value of an option whose default, `most`, is also its maximum."""
+def _within(values: OptionValues, option: Option[int], most: int, *, bounded: bool) -> int:
+    """The value of an option whose default is `most`; if `bounded`, that is also its maximum."""
     value = values.get(option)
     if value is None:
         return most
-    if value > most:
+    if bounded and value > most:
         values.reject_value(option, f"the destination takes at most {most}")
         return most
     return value

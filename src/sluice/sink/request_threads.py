@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -49,15 +50,23 @@ class RequestThreads(Generic[JobT, ResultT]):
             self._threads.append(thread)
         self._jobs.put(job)
 
-    def close(self) -> None:
-        """Ends the threads: waits for them if all are free; a busy one ends when its job does."""
+    def close(self, patience: float) -> int:
+        """Ends the threads; a busy one ends when its job does.
+
+        Args:
+            patience: how long busy threads are waited for, in seconds.
+
+        Returns:
+            How many of them are still busy.
+        """
         for _ in self._threads:
             self._jobs.put(None)
+        give_up_at = time.monotonic() + patience
         with self._lock:
             busy = self._busy
-        if not busy:
-            for thread in self._threads:
-                thread.join()
+        for thread in self._threads:
+            thread.join(max(0.0, give_up_at - time.monotonic()) if busy else None)
+        return sum(thread.is_alive() for thread in self._threads)
 
     def _serve(self) -> None:
         while True:

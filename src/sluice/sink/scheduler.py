@@ -110,6 +110,7 @@ class SinkScheduler(Generic[EntryT]):
         self._buffer: RequestBuffer[EntryT] = KeyedBuffer(ordering_key) if ordering_key else RequestBuffer()
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
         self._timed_out: set[int] = set()  # their threads are still running
+        self._asked_until = -math.inf  # the destination asks to be left alone until then
         self._pause_until = -math.inf
         self._paused_at = -math.inf
         self._rounds_without_success = 0
@@ -205,6 +206,8 @@ class SinkScheduler(Generic[EntryT]):
         else:
             code = str(getattr(error, "code", "") or type(error).__name__)
             self._requeue(request, request.batch.items, _Cause(code, str(error) or code), now)
+            if isinstance(error, ServiceError) and error.retry_after is not None:
+                self._asked_until = max(self._asked_until, now + error.retry_after)
 
     def stop(self, failure: BaseException) -> None:
         """Nothing more is sent. Only the first failure is kept: later ones follow from it."""
@@ -252,8 +255,9 @@ class SinkScheduler(Generic[EntryT]):
         most_running = 2 * config.max_in_flight_requests
         if len(self._in_flight) >= config.max_in_flight_requests or running >= most_running:
             return 0  # until an answer comes
-        if now < self._pause_until:
-            self._next_try = self._pause_until
+        pause_until = max(self._pause_until, self._asked_until)
+        if now < pause_until:
+            self._next_try = pause_until
             return 0
         count = self._buffer.measure(most, config.max_batch_size_in_bytes)
         request = RequestInfo(count)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sluice.sink.config import AsyncSinkConfig
-from sluice.sink.contracts import CommittingDestination, Destination, RateLimitingStrategy
+from sluice.sink.contracts import CommittingDestination, Destination, ElementConverter, RateLimitingStrategy
 from sluice.sink.dead_letters import DeadLetterQueue, Origin
 from sluice.sink.progress import SinkProgress
 
@@ -30,6 +30,9 @@ class AsyncSinkSetup:
         key: of the strategy cache: a writer continues with a strategy that was cached under an equal key.
         dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
         progress_listener: called after each commit and abort; None without `progressListener`.
+        create_converter: makes the converter of `elementConverter`; None: the destination's own.
+        ignores_unknown_columns: whether columns that the destination would not write are left out; else they
+            are refused.
     """
 
     destination: Destination[Any]
@@ -38,6 +41,12 @@ class AsyncSinkSetup:
     key: Hashable
     dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
     progress_listener: ProgressListener | None = None
+    ignores_unknown_columns: bool = False
+    create_converter: Callable[[], ElementConverter[Any]] | None = None
+
+    def new_converter(self) -> ElementConverter[Any]:
+        """A converter for one writer."""
+        return (self.create_converter or self.destination.create_converter)()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +56,13 @@ class CommittingSinkSetup:
     Attributes:
         destination: it has not called its service yet.
         progress_listener: called after each commit and abort; None without `progressListener`.
+        ignores_unknown_columns: whether columns that the destination would not write are left out; else they
+            are refused.
     """
 
     destination: CommittingDestination[Any]
     progress_listener: ProgressListener | None = None
+    ignores_unknown_columns: bool = False
 
 
 SinkSetup: TypeAlias = AsyncSinkSetup | CommittingSinkSetup

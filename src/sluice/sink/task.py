@@ -9,12 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sluice.sink.bases import BaseSinkWriter, with_defaults
+from sluice.errors import OptionError
+from sluice.sink.bases import BaseElementConverter, BaseSinkWriter, destination_name, with_defaults
 from sluice.sink.contracts import StructType
 from sluice.sink.dead_letters import Origin
+from sluice.sink.request_loop import close_destination
 from sluice.sink.scheduler import SinkFigures
 from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 from sluice.sink.strategy_cache import strategy_cache
+from sluice.sink.unknown_columns import unknown_columns_problem
 from sluice.sink.writer import AsyncSinkWriter
 
 if TYPE_CHECKING:
@@ -50,14 +53,43 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
     """Checks, where the query starts, that the destination can take such rows. Calls no service.
 
     Raises:
-        OptionError: it cannot, or the rate limiting strategy cannot be made.
+        OptionError: it cannot; it would not write a column, and is not told to ignore that; or the rate
+            limiting strategy cannot be made.
     """
     if isinstance(setup, CommittingSinkSetup):
-        setup.destination.create_writer(schema, origin).close()
+        writer = with_defaults(setup.destination.create_writer(schema, origin), BaseSinkWriter)
+        with contextlib.closing(writer):
+            _refuse_unknown_columns(setup, schema, writer)
         return
-    setup.create_strategy()
-    setup.destination.create_converter().open(schema)
-    setup.destination.close()
+    with contextlib.ExitStack() as stack:
+        stack.callback(close_destination, setup.destination)
+        setup.create_strategy()
+        converter = with_defaults(setup.new_converter(), BaseElementConverter)
+        try:
+            converter.open(schema)
+        except OptionError as error:
+            # A required column is often missing because its name is misspelt: one error says both.
+            _refuse_unknown_columns(setup, schema, converter, error)
+            raise
+        _refuse_unknown_columns(setup, schema, converter)
+
+
+def _refuse_unknown_columns(
+    setup: SinkSetup,
+    schema: StructType,
+    taker: BaseElementConverter[Any] | BaseSinkWriter[Any],
+    other: OptionError | None = None,
+) -> None:
+    """Raises OptionError for columns that `taker` would not write; with what `other` says, if it is given."""
+    known = taker.known_columns
+    if setup.ignores_unknown_columns or known is None:
+        return
+    if isinstance(known, str):  # ("data") is a name in brackets, not a tuple
+        known = (known,)
+    problem = unknown_columns_problem(schema, known, taker.ignored_columns)
+    if problem is not None:
+        start = destination_name(setup.destination) if other is None else f"{other}; also"
+        raise OptionError(f"{start}: {problem}") from None
 
 
 def write_rows(
@@ -94,7 +126,13 @@ def _deliver(
 ) -> TaskResult:
     dead_letters = setup.dead_letters(origin) if setup.dead_letters else None
     with strategy_cache.lend(setup.key, setup.create_strategy) as strategy:
-        writer = AsyncSinkWriter(setup.destination, setup.config, strategy, dead_letters=dead_letters)
+        writer = AsyncSinkWriter(
+            setup.destination,
+            setup.config,
+            strategy,
+            dead_letters=dead_letters,
+            converter=setup.new_converter(),
+        )
         with contextlib.closing(writer):
             writer.open(schema)
             for batch in batches:

@@ -7,19 +7,28 @@ Request threads post their answers to the mailbox. The thread that owns the writ
 from __future__ import annotations
 
 import contextlib
+import inspect
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from sluice.errors import InvalidRecordError, SluiceError
 from sluice.sink.bases import BaseDestination, destination_name, with_defaults
 from sluice.sink.config import AsyncSinkConfig
-from sluice.sink.contracts import Destination, RateLimitingStrategy, StructType, SubmitResult
+from sluice.sink.contracts import (
+    Destination,
+    ElementConverter,
+    RateLimitingStrategy,
+    StructType,
+    SubmitResult,
+)
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
 from sluice.sink.mailbox import Mailbox
+from sluice.sink.request_loop import RequestLoop, close_destination
 from sluice.sink.request_threads import RequestThreads
 from sluice.sink.scheduler import Request, SinkFigures, SinkScheduler
 
@@ -30,6 +39,10 @@ __all__ = ["AsyncSinkWriter"]
 
 EntryT = TypeVar("EntryT")
 
+_log = logging.getLogger(__name__)
+
+# How long `close` waits for requests in flight (seconds); `readTimeout` of the AWS destinations is as long.
+_LONGEST_CLOSE: Final = 60.0
 # Rows that are converted at a time when invalid rows become dead letters.
 _SLICE: Final = 1024
 
@@ -41,6 +54,11 @@ class _Answer(Generic[EntryT]):
     request: int
     result: SubmitResult[EntryT] | None = None
     error: BaseException | None = None
+
+
+_Requests: TypeAlias = (
+    RequestThreads[Request[EntryT], _Answer[EntryT]] | RequestLoop[Request[EntryT], _Answer[EntryT]]
+)
 
 
 class AsyncSinkWriter(Generic[EntryT]):
@@ -55,6 +73,9 @@ class AsyncSinkWriter(Generic[EntryT]):
     Requests that timed out but still run come on top: with those in flight, at most
     ``2 * max_in_flight_requests``.
 
+    If the destination's `submit` is a coroutine function, requests run on one event loop instead of threads,
+    within the same bounds. `close` cancels those that are running.
+
     Attributes:
         name: the destination's, for messages.
 
@@ -66,12 +87,13 @@ class AsyncSinkWriter(Generic[EntryT]):
         dead_letters: takes what can never be delivered: rows that the converter refuses, entries that the
             destination rejects, and with ``oversized_records="deadLetter"`` those that are too large. Without
             it, each of them is fatal. The writer closes it.
+        converter: makes entries of rows; None: the destination's own does.
 
     Raises:
         ValueError: ``oversized_records`` is ``deadLetter``, and there is no dead letter queue.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three are required, three have defaults
         self,
         destination: Destination[EntryT],
         config: AsyncSinkConfig,
@@ -79,6 +101,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         *,
         clock: Callable[[], float] = time.monotonic,
         dead_letters: DeadLetterQueue | None = None,
+        converter: ElementConverter[EntryT] | None = None,
     ) -> None:
         if dead_letters is None and config.oversized_records != "fail":
             raise ValueError("oversized_records of deadLetter needs a dead letter queue")
@@ -86,7 +109,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._destination: BaseDestination[EntryT] = with_defaults(destination, BaseDestination)
         self._config = config
         self._clock = clock
-        self._converter = destination.create_converter()
+        self._converter = destination.create_converter() if converter is None else converter
         self._dead_letters = dead_letters
         self._scheduler: SinkScheduler[EntryT] = SinkScheduler(
             config,
@@ -97,7 +120,11 @@ class AsyncSinkWriter(Generic[EntryT]):
             keeps_rejected=dead_letters is not None,
         )
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
-        self._threads = RequestThreads(self._submit, self._mailbox.post)
+        self._requests: _Requests[EntryT]
+        if inspect.iscoroutinefunction(self._destination.submit):
+            self._requests = RequestLoop(self._submit_asynchronously, self._mailbox.post)
+        else:
+            self._requests = RequestThreads(self._submit, self._mailbox.post)
         self._background_flusher: threading.Thread | None = None
         self._closed = False
 
@@ -151,7 +178,10 @@ class AsyncSinkWriter(Generic[EntryT]):
                 self._dead_letters.flush()
 
     def close(self) -> None:
-        """Closes the writer at once: drops what was not flushed, and does not wait for requests in flight.
+        """Closes the writer: drops what was not flushed, and sends nothing more.
+
+        Requests in flight are waited for, up to ``request_timeout`` and at most a minute. Otherwise they
+        might be executed after those of the task's next attempt, and write old rows over new ones.
 
         May be called several times, and after any failure.
         """
@@ -161,11 +191,24 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._mailbox.close()
         if self._background_flusher is not None:
             self._background_flusher.join()
-        self._threads.close()
+        in_flight = self._scheduler.in_flight
+        patience = min(self._config.request_timeout, _LONGEST_CLOSE) if in_flight else 0.0
+        running = self._requests.close(patience)
+        if in_flight and running:
+            _log.warning(
+                "%s: %d requests of a failed task have no answer after %.0f s; they may still be executed, "
+                "after those of the next attempt",
+                self.name,
+                running,
+                patience,
+            )
         self._scheduler.abandon()
         if self._dead_letters is not None:
             self._dead_letters.close()
-        self._destination.close()
+        if isinstance(self._requests, RequestLoop):
+            self._requests.end(self._destination.close)
+        else:
+            close_destination(self._destination)
 
     # --- by the owner of the state --------------------------------------------------------------------
 
@@ -219,7 +262,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._scheduler.rejected.clear()
         try:
             for request in self._scheduler.advance(now, draining=draining):
-                self._threads.run(request)
+                self._requests.run(request)
         except RuntimeError as error:  # no thread could be started: the request would never be answered
             self._scheduler.stop(error)
 
@@ -280,10 +323,22 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._dead_letters.add(dead_letter)
         self._scheduler.figures.dead_letters += 1
 
-    # --- on a request thread --------------------------------------------------------------------------
+    # --- on a request thread, or on the event loop ----------------------------------------------------
 
     def _submit(self, request: Request[EntryT]) -> _Answer[EntryT]:
+        if self._closed:  # since this request was handed to its thread
+            return _Answer(request.number, error=SluiceError(f"{self.name}: the writer is closed"))
         try:
-            return _Answer(request.number, result=self._destination.submit(request.entries))
+            submitted: Any = self._destination.submit(request.entries)
+            return _Answer(request.number, result=submitted)
         except BaseException as error:  # noqa: BLE001 - the owner of the state decides if it is fatal
+            return _Answer(request.number, error=error)
+
+    async def _submit_asynchronously(self, request: Request[EntryT]) -> _Answer[EntryT]:
+        if self._closed:
+            return _Answer(request.number, error=SluiceError(f"{self.name}: the writer is closed"))
+        try:
+            submitted: Any = self._destination.submit(request.entries)
+            return _Answer(request.number, result=await submitted)
+        except BaseException as error:  # noqa: BLE001 - as above; a cancellation ends the task all the same
             return _Answer(request.number, error=error)

@@ -65,8 +65,8 @@ class _SinkWriter:
         setup = read_sink(self._options)
         if overwrite:
             raise OptionError(
-                f"{FORMAT}: what was written cannot be overwritten: use save mode 'append', or output mode "
-                "'append' or 'update'"
+                f"{FORMAT}: what was written cannot be overwritten: use .mode('append') in a batch write, or "
+                ".outputMode('append') in a streaming query; Spark takes no other mode for Python sinks"
             )
         check_columns(setup, schema, _origin(setup, self._write_id))
         self._needs_setup = needs_setup(setup)

@@ -19,6 +19,7 @@ __all__ = [
     "column_of",
     "first_row",
     "invalid_row",
+    "python_values",
     "required_column",
 ]
 
@@ -114,6 +115,38 @@ def binary_values(destination: str, column: Column, array: Any, first: int) -> l
     if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
         array = array.cast(pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary())
     values: list[bytes] = array.to_pylist()
+    return values
+
+
+def python_values(destination: str, column: str, array: Any, first: int) -> list[Any]:
+    """The Python values of a column.
+
+    Args:
+        destination: for messages.
+        column: its name, for messages.
+        array: some rows of the column.
+        first: the number of the first row in its batch.
+
+    Raises:
+        InvalidRecordError: Python has no such value. Spark has dates and timestamps before the year 1 and
+            after 9999, and strings that are no UTF-8.
+    """
+    try:
+        values: list[Any] = array.to_pylist()
+    except (ValueError, OverflowError):
+        for row, value in enumerate(array, first):
+            try:
+                value.as_py()
+            except UnicodeDecodeError as error:
+                why = f"is not UTF-8 at byte {error.start}: encode it, as base64 for example"
+            except pa.ArrowInvalid:
+                raise  # such as an unknown time zone: no row is at fault
+            except (ValueError, OverflowError):
+                why = "has a date or timestamp that is not in the years 1 to 9999"
+            else:
+                continue
+            raise invalid_row(destination, row, f"column '{column}' {why}") from None
+        raise
     return values
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from sluice.destinations.common.columns import ROWS_AT_A_TIME, invalid_row
+from sluice.destinations.common.columns import ROWS_AT_A_TIME, invalid_row, python_values
 from sluice.destinations.dynamodb.values import (
     AttributeValue,
     UnsupportedValueError,
@@ -17,6 +17,7 @@ from sluice.destinations.dynamodb.values import (
     unsupported_type,
 )
 from sluice.errors import InvalidRecordError, OptionError
+from sluice.sink.bases import BaseElementConverter
 from sluice.sink.contracts import StructType
 
 __all__ = ["DynamoDbRowConverter", "DynamoDbWrite"]
@@ -58,7 +59,7 @@ class _Columns(NamedTuple):
     items: Any
 
 
-class DynamoDbRowConverter:
+class DynamoDbRowConverter(BaseElementConverter[DynamoDbWrite]):
     """Makes writes from rows.
 
     Every column becomes an attribute. If the only column, besides the operation column, is a struct named
@@ -121,10 +122,15 @@ class DynamoDbRowConverter:
         all_positions = range(len(columns.names))
         names, items = columns.names, columns.items
         for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
-            values = [_values(array.slice(start, ROWS_AT_A_TIME), start) for array in columns.arrays]
+            values = [
+                python_values(_NAME, name, array.slice(start, ROWS_AT_A_TIME), start)
+                for name, array in zip(names, columns.arrays, strict=True)
+            ]
             operations = None
             if columns.operations is not None:
-                operations = columns.operations.slice(start, ROWS_AT_A_TIME).to_pylist()
+                operations = python_values(
+                    _NAME, "operationColumn", columns.operations.slice(start, ROWS_AT_A_TIME), start
+                )
             for offset in range(min(ROWS_AT_A_TIME, batch.num_rows - start)):
                 row = start + offset
                 if items is not None and not items[row].is_valid:
@@ -177,7 +183,10 @@ class DynamoDbRowConverter:
             except UnsupportedValueError:
                 return None  # likewise
 
-        keys = zip(*(_values(array, 0) for array in arrays), strict=True)
+        keys = zip(
+            *(python_values(_NAME, name, array, 0) for name, array in zip(self._keys, arrays, strict=True)),
+            strict=True,
+        )
         return {key(values): row for row, values in enumerate(keys)}
 
     def _key(self, row: int, attributes: Mapping[str, AttributeValue]) -> Hashable:
@@ -219,24 +228,6 @@ def _operation(row: int, text: str | None) -> Literal["PUT", "DELETE"]:
         return "DELETE"
     what = "is null" if text is None else "is something else"
     raise _invalid(row, f"operationColumn {what}: allowed are PUT and DELETE")
-
-
-def _values(column: Any, start: int) -> list[Any]:
-    try:
-        values: list[Any] = column.to_pylist()
-    except (ValueError, OverflowError):
-        # Spark has dates and timestamps before the year 1 and after 9999, Python has not.
-        row = next((row for row, value in enumerate(column, start) if not _fits_python(value)), start)
-        raise _invalid(row, "a date or timestamp is not in the years 1 to 9999") from None
-    return values
-
-
-def _fits_python(value: Any) -> bool:
-    try:
-        value.as_py()
-    except (ValueError, OverflowError):
-        return False
-    return True
 
 
 def _invalid(row: int, why: str) -> InvalidRecordError:

@@ -6,7 +6,6 @@ Limits: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_Batch
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -18,6 +17,7 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.destinations.dynamodb.converter import DynamoDbRowConverter, DynamoDbWrite
+from sluice.destinations.dynamodb.items_in_use import items_in_use
 from sluice.destinations.dynamodb.values import canonical
 from sluice.errors import ServiceError
 from sluice.options import TEXT, Kind, Option, OptionValues, matching
@@ -114,8 +114,7 @@ class DynamoDbDestination(BaseDestination[DynamoDbWrite]):
         self._call = BatchCall(
             connection, "dynamodb", "BatchWriteItem", name, transient=_TRANSIENT, client=client, clock=clock
         )
-        self._lock = threading.Lock()
-        self._being_written: set[Hashable] = set()
+        self._place = (connection.endpoint_url, connection.region, name)
         self.name = f"dynamodb table '{name}'"
         self.ordering_key = _key if self._keys else None
 
@@ -146,17 +145,17 @@ class DynamoDbDestination(BaseDestination[DynamoDbWrite]):
             ServiceError: no write is known to have been accepted.
             OptionError: no client can be made from the connection options.
         """
-        with self._lock:
-            # A request that has timed out may still run. Its older items must not overwrite newer ones.
-            held = {n: _STILL_WRITING for n, entry in enumerate(entries) if entry.key in self._being_written}
-            sent = [entry for n, entry in enumerate(entries) if n not in held]
-            keys = {entry.key for entry in sent} - {None}
-            self._being_written |= keys
+        keys = items_in_use.acquire(self._place, {entry.key for entry in entries} - {None})
         try:
+            held = {
+                n: _STILL_WRITING
+                for n, entry in enumerate(entries)
+                if entry.key is not None and entry.key not in keys
+            }
+            sent = [entry for n, entry in enumerate(entries) if n not in held]
             unprocessed = self._write(sent) if sent else []
         finally:
-            with self._lock:
-                self._being_written -= keys
+            items_in_use.release(self._place, keys)
         refused = {id(entry): _UNPROCESSED for entry in unprocessed}
         return self._call.result(
             entries,

@@ -24,7 +24,7 @@ from sluice.destinations.common.columns import (
     required_column,
 )
 from sluice.options import Option, OptionValues, matching
-from sluice.sink.bases import BaseDestination
+from sluice.sink.bases import BaseDestination, BaseElementConverter
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import StructType, SubmitResult
 
@@ -43,8 +43,11 @@ DELIVERY_STREAM = Option(
 )
 
 
-class FirehoseRowConverter:
+class FirehoseRowConverter(BaseElementConverter[bytes]):
     """Makes records, which are plain bytes, from column ``data``. Other columns are not written."""
+
+    data_column = _DATA.name
+    known_columns = (_DATA.name,)
 
     def open(self, schema: StructType) -> None:
         """Checks the columns.

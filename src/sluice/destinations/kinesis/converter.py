@@ -19,8 +19,10 @@ from sluice.destinations.common.columns import (
     column_of,
     first_row,
     invalid_row,
+    python_values,
     required_column,
 )
+from sluice.sink.bases import BaseElementConverter
 from sluice.sink.contracts import StructType
 
 __all__ = ["MAX_KEY_LENGTH", "KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys"]
@@ -61,12 +63,22 @@ class RowColumns(NamedTuple):
     hash_keys: list[str | None] | None
 
 
-class KinesisRowConverter:
-    """Makes records from rows.
+class KinesisRowConverter(BaseElementConverter[KinesisEntry]):
+    """Makes records from rows. Columns with other names are not written.
 
-    Columns with other names are not written, as in Spark's Kafka sink: rows of the source can be written
-    without a ``select``.
+    Rows of the source can be written without a ``select``: its other columns say where a record was read, and
+    a stream makes them anew.
     """
+
+    data_column = _DATA.name
+    known_columns = (_DATA.name, _PARTITION_KEY.name, _HASH_KEY.name)
+    ignored_columns = (
+        "sequenceNumber",
+        "subSequenceNumber",
+        "approximateArrivalTimestamp",
+        "streamName",
+        "shardId",
+    )
 
     def open(self, schema: StructType) -> None:
         """Checks the columns.
@@ -119,8 +131,7 @@ def _partition_keys(array: Any, start: int) -> list[str | None] | None:
             f"column 'partitionKey' has {lengths[row].as_py()} characters: allowed are 1 to "
             f"{MAX_KEY_LENGTH}, or null for a random key",
         )
-    keys: list[str | None] = array.to_pylist()
-    return keys
+    return python_values(_NAME, _PARTITION_KEY.name, array, start)
 
 
 def _with_random_keys(keys: list[str | None] | None, count: int) -> list[str]:
@@ -143,14 +154,14 @@ def random_keys(count: int) -> list[str]:
 def _hash_keys(array: Any, start: int) -> list[str | None] | None:
     if array.null_count == len(array):
         return None
-    for key in pc.unique(array).to_pylist():
+    keys: list[str | None] = python_values(_NAME, _HASH_KEY.name, array, start)
+    for key in dict.fromkeys(keys):
         if key is not None and not _is_hash_key(key):
             raise invalid_row(
                 _NAME,
                 start + first_row(pc.equal(array, key)),
                 f"column 'explicitHashKey' ({len(key)} characters) is not a decimal number from 0 to 2^128-1",
             )
-    keys: list[str | None] = array.to_pylist()
     return keys
 
 

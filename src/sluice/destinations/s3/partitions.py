@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.destinations.s3.layout import hive_escaped
-from sluice.errors import OptionError
+from sluice.errors import InvalidRecordError, OptionError
+from sluice.instants import far_date
 from sluice.sink.contracts import StructType
 
 __all__ = ["Partitioning"]
@@ -56,6 +57,9 @@ class Partitioning:
         """Yields the directory and the rows of each partition in a batch. Rows keep their order.
 
         A directory ends in a slash; without partitioning it is empty.
+
+        Raises:
+            InvalidRecordError: the value of a partition column cannot be part of a key.
         """
         if not batch.num_rows:
             return
@@ -71,26 +75,49 @@ class Partitioning:
             rows = rows.take(order)
         start = 0
         for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            yield _directory(directories, code), rows.slice(start, end - start)
+            yield directories[code], rows.slice(start, end - start)
             start = end
 
-    def _codes(self, batch: pa.RecordBatch) -> tuple[list[list[str]], Any]:
-        """The directory names of each column, and for each row one number that selects a name of each."""
-        directories: list[list[str]] = []
-        codes: Any = None
+    def _codes(self, batch: pa.RecordBatch) -> tuple[list[str], Any]:
+        """The directories of a batch, each once, and for each row the position of its own."""
+        directories = [""]
+        codes: Any = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
         for name in self._columns:
-            encoded = batch.column(name).cast(pa.string()).dictionary_encode(null_encoding="encode")
-            label = hive_escaped(name)
-            values = encoded.dictionary.to_pylist()
-            directories.append([f"{label}={hive_escaped(value) if value else _NULL}/" for value in values])
-            indices = encoded.indices.cast(pa.int64())
-            codes = indices if codes is None else pc.add(pc.multiply(codes, len(values)), indices)
+            labels, label_codes = _labels(name, batch.column(name))
+            # Numbers for those pairs alone that there are: no more than rows, however many values each column
+            # has, so that the product of the next step fits into 64 bits.
+            pairs = pc.add(pc.multiply(codes, len(labels)), label_codes).dictionary_encode()
+            directories = [
+                directories[pair // len(labels)] + labels[pair % len(labels)]
+                for pair in pairs.dictionary.to_pylist()
+            ]
+            codes = pairs.indices.cast(pa.int64())
         return directories, codes
 
 
-def _directory(directories: list[list[str]], code: int) -> str:
-    parts = []
-    for names in reversed(directories):
-        code, position = divmod(code, len(names))
-        parts.append(names[position])
-    return "".join(reversed(parts))
+def _labels(name: str, column: Any) -> tuple[list[str], Any]:
+    """The directory names that a column makes, each once, and for each row the position of its own.
+
+    Raises:
+        InvalidRecordError: a string is not UTF-8, as keys must be.
+    """
+    encoded = column.dictionary_encode(null_encoding="encode")
+    try:
+        texts = _texts(encoded.dictionary)
+    except UnicodeDecodeError:
+        raise InvalidRecordError(
+            f"destination 's3', option 'partitionBy': column '{name}' has a string that is not UTF-8"
+        ) from None
+    label = hive_escaped(name)
+    # The empty string has the name of null.
+    labels = pa.array([f"{label}={hive_escaped(text) if text else _NULL}/" for text in texts])
+    unique = labels.dictionary_encode()
+    return unique.dictionary.to_pylist(), unique.indices.take(encoded.indices).cast(pa.int64())
+
+
+def _texts(values: Any) -> list[str | None]:
+    """The values of a column as Spark and Hive write them; dates may be beyond the year 9999."""
+    if pa.types.is_date(values.type):
+        return [None if day is None else far_date(day) for day in values.cast(pa.int32()).to_pylist()]
+    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    return texts

@@ -19,9 +19,11 @@ from sluice.destinations.common.columns import (
     check_columns,
     column_of,
     invalid_row,
+    python_values,
     required_column,
 )
 from sluice.errors import InvalidRecordError, OptionError
+from sluice.sink.bases import BaseElementConverter
 from sluice.sink.contracts import StructType
 
 __all__ = ["SqsMessage", "SqsRowConverter"]
@@ -55,12 +57,16 @@ class SqsMessage(NamedTuple):
     attributes: Mapping[str, str] | None = None
 
 
-class SqsRowConverter:
+class SqsRowConverter(BaseElementConverter[SqsMessage]):
     """Makes messages from rows. Columns with other names are not written.
 
     Args:
         fifo: whether the queue is a FIFO queue.
     """
+
+    data_column = _BODY.name
+    data_form = "text"
+    known_columns = tuple(column.name for column in _COLUMNS)
 
     def __init__(self, *, fifo: bool) -> None:
         self._fifo = fifo
@@ -94,7 +100,7 @@ class SqsRowConverter:
         required_column(_NAME, _BODY, batch)
         for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
             rows = batch.slice(start, ROWS_AT_A_TIME)
-            values = [_values(column_of(rows, column.name), rows.num_rows) for column in _COLUMNS]
+            values = [_values(column, rows, start) for column in _COLUMNS]
             for row, (body, group, deduplication, delay, attributes) in enumerate(
                 zip(*values, strict=True), start
             ):
@@ -117,8 +123,9 @@ class SqsRowConverter:
                 )
 
 
-def _values(column: Any, rows: int) -> Any:
-    return repeat(None, rows) if column is None else column.to_pylist()
+def _values(column: Column, rows: pa.RecordBatch, start: int) -> Any:
+    array = column_of(rows, column.name)
+    return repeat(None, rows.num_rows) if array is None else python_values(_NAME, column.name, array, start)
 
 
 def _text(row: int, body: Any) -> str:

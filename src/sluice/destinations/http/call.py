@@ -1,0 +1,159 @@
+"""Sends one request to an HTTP endpoint, and judges its errors and its answers.
+
+What a status means: https://www.rfc-editor.org/rfc/rfc9110#name-status-codes; 429: RFC 6585. ``Retry-After``:
+https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+import urllib3.exceptions as http
+
+from sluice.aws.errors import redact
+from sluice.destinations.http.retry_after import retry_after
+from sluice.destinations.http.statuses import Verdict
+from sluice.destinations.http.transport import (
+    Answer,
+    HttpTransport,
+    TooLargeAnswerError,
+    is_lasting,
+    is_unanswered,
+)
+from sluice.errors import ServiceError
+from sluice.options import redact_url
+
+__all__ = ["HttpCall"]
+
+# An endpoint that has not answered for this long (seconds), and never before, is taken for a wrong one.
+_FIRST_CONTACT: Final = 5.0
+# Endpoints that have answered this process. Destinations are made anew for every epoch; this set stays.
+_answered: Final[set[str]] = set()
+
+_CREDENTIALS: Final = "check options 'bearerToken', 'basicUser', 'basicPassword' and 'secretHeader.*'"
+_HINTS: Final[Mapping[int, str]] = {
+    401: _CREDENTIALS,
+    403: _CREDENTIALS,
+    404: "check option 'url'",
+    405: "check option 'method'",
+    413: "the request is too large: lower option 'maxBatchSizeInBytes' or 'maxBatchSize'",
+    415: "check options 'bodyFormat', 'compression' and 'header.content-type'",
+}
+# Shorter values would hide parts of words.
+_SHORTEST_SECRET: Final = 4
+_SHOWN: Final = 2000  # characters of an answer, before it is redacted and cut
+
+
+class _UnansweredError(ServiceError):
+    """No answer came: it is open whether anything answers there."""
+
+
+class HttpCall:
+    """Requests to one endpoint, without retries: the writer retries.
+
+    Args:
+        transport: sends requests.
+        headers: of every request, by their names in lower case.
+        secrets: values that no message may show, whoever repeats them.
+        send: sends a request in the place of `transport`, in tests.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        transport: HttpTransport,
+        headers: Mapping[str, str],
+        *,
+        secrets: frozenset[str] = frozenset(),
+        send: Callable[[bytes, Mapping[str, str]], Answer] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        parts = urlsplit(transport.url)
+        self._place = f"{parts.scheme}://{parts.netloc}"
+        self._what = f"{transport.method} {redact_url(transport.url)}"
+        self._headers = dict(headers)
+        hidden = (each for each in secrets if len(each) >= _SHORTEST_SECRET)
+        self._secrets = sorted(hidden, key=len, reverse=True)
+        self._send = send or transport.send
+        self._clock = clock
+        self._first_call_at: float | None = None
+
+    def __call__(self, body: bytes) -> Answer:
+        """Sends one request.
+
+        Raises:
+            ServiceError: there was no answer.
+            OptionError: no connection can be made from the options.
+        """
+        if self._first_call_at is None:
+            self._first_call_at = self._clock()
+        try:
+            answer = self._send(body, self._headers)
+        except (http.HTTPError, OSError, TooLargeAnswerError) as error:
+            raise self._translated(error) from None
+        _answered.add(self._place)
+        return answer
+
+    def error_of(self, answer: Answer, verdict: Verdict | None) -> ServiceError:
+        """The error for an answer that accepts nothing."""
+        code = str(answer.status)
+        cause = f"HTTP status {code} {answer.reason}".rstrip()
+        hint = _HINTS.get(answer.status, "")
+        if 300 <= answer.status < 400:
+            location = redact_url(answer.headers.get("location", ""))
+            hint = f"redirects are not followed; it leads to '{location}': check option 'url'"
+        retryable = verdict in ("throttled", "retried")
+        pause = retry_after(answer.headers) if retryable else None
+        if pause is not None:
+            hint = f"it asks to wait for {pause:g} s"
+        text = self.redacted(answer.body[:_SHOWN].decode(errors="replace"))
+        return ServiceError(
+            f"{self._what} failed: {self.redacted(cause)}"
+            + (f": {text}" if text else "")
+            + (f" ({hint})" if hint else ""),
+            operation=self._what,
+            code=code,
+            retryable=retryable,
+            throttling=verdict == "throttled",
+            retry_after=pause,
+        )
+
+    def damaged_answer(self, problem: str) -> ServiceError:
+        """A retryable error for an answer that does not match the request."""
+        return ServiceError(
+            f"{self._what}: {problem}", operation=self._what, code="DamagedAnswer", retryable=True
+        )
+
+    def is_fatal(self, error: Exception) -> bool:
+        """Whether to give up after `error`, because another attempt would fail, too.
+
+        If the endpoint has never answered, connections that are refused, lost or not made in time are fatal
+        5 s after the first call, because then its address is probably wrong.
+        """
+        if not isinstance(error, ServiceError) or not error.retryable:
+            return True
+        if not isinstance(error, _UnansweredError) or self._place in _answered:
+            return False
+        return self._first_call_at is not None and self._clock() - self._first_call_at >= _FIRST_CONTACT
+
+    def redacted(self, text: str) -> str:
+        """`text` without the secrets of this endpoint, which may repeat them, and in one line."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return redact(text)
+
+    def _translated(self, error: Exception) -> ServiceError:
+        code = type(error).__name__
+        kind = _UnansweredError if is_unanswered(error) else ServiceError
+        hint = ""
+        if is_lasting(error) and isinstance(error, http.SSLError):
+            hint = " (check options 'url', 'caBundle' and 'clientCertificate')"
+        return kind(
+            f"{self._what} failed: {code}: {self.redacted(str(error))}{hint}",
+            operation=self._what,
+            code=code,
+            retryable=not is_lasting(error),
+        )

@@ -1,0 +1,242 @@
+"""HTTP endpoints: rows become JSON documents, and several of them one request."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, ClassVar
+
+import msgspec
+
+from sluice.aws.connection import CONNECT_TIMEOUT, CONNECTION_OPTIONS, READ_TIMEOUT, ConnectionConfig
+from sluice.destinations.http import options as http_options
+from sluice.destinations.http.call import HttpCall
+from sluice.destinations.http.converter import HttpRowConverter
+from sluice.destinations.http.results import ResultPaths, RowResult
+from sluice.destinations.http.statuses import StatusRules
+from sluice.destinations.http.transport import Answer, HttpTransport
+from sluice.errors import ServiceError
+from sluice.options import Option, OptionValues, redact_url
+from sluice.sink.bases import BaseDestination
+from sluice.sink.config import SinkLimits
+from sluice.sink.contracts import Rejection, SubmitResult
+from sluice.sink.options import DEAD_LETTER_PATH, MAX_IN_FLIGHT_REQUESTS
+
+__all__ = ["HttpBody", "HttpDestination"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpBody:
+    """How documents become the body of a request.
+
+    Attributes:
+        lines: one document on each line, instead of one array.
+        array_field: the field of an object that the array is; None: the array is all.
+        compress: by gzip.
+    """
+
+    lines: bool = False
+    array_field: str | None = None
+    compress: bool = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the body says of itself."""
+        kind = "application/x-ndjson" if self.lines else "application/json"
+        encoding = {"content-encoding": "gzip"} if self.compress else {}
+        return {"content-type": kind} | encoding
+
+    def of(self, documents: Sequence[bytes]) -> bytes:
+        """The body with these documents."""
+        if self.lines:
+            body = b"".join([each + b"\n" for each in documents])
+        else:
+            body = b"[" + b",".join(documents) + b"]"
+        if self.array_field is not None:
+            body = b"{" + msgspec.json.encode(self.array_field) + b":" + body + b"}"
+        return gzip.compress(body, compresslevel=6, mtime=0) if self.compress else body
+
+
+class HttpDestination(BaseDestination[bytes]):
+    """Sends JSON documents to an endpoint.
+
+    Args:
+        transport: sends requests.
+        headers: of every request, by their names in lower case.
+        secrets: values that no message may show.
+        rules: what statuses mean.
+        results: where answers have the results of single rows; None: an answer is about all rows.
+        body: how documents become the body of a request.
+        send: sends a request in the place of `transport`, in tests.
+        clock: monotonic seconds.
+    """
+
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = http_options.HTTP_OPTIONS
+    LIMITS: ClassVar[SinkLimits] = SinkLimits(
+        max_batch_size=100,
+        max_batch_size_in_bytes=1_000_000,
+        max_record_size_in_bytes=1_000_000,
+        max_in_flight_requests=8,
+        max_buffered_requests=1000,
+        are_maximum=False,
+    )
+
+    def __init__(  # noqa: PLR0913 - what a request is made of, and two for tests
+        self,
+        transport: HttpTransport,
+        *,
+        headers: Mapping[str, str],
+        secrets: frozenset[str] = frozenset(),
+        rules: StatusRules,
+        results: ResultPaths | None = None,
+        body: HttpBody | None = None,
+        send: Callable[[bytes, Mapping[str, str]], Answer] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._body = body or HttpBody()
+        self._rules = rules
+        self._results = results
+        self._call = HttpCall(
+            transport,
+            {"user-agent": _user_agent(), "accept": "application/json"} | self._body.headers | dict(headers),
+            secrets=secrets,
+            send=send,
+            clock=clock,
+        )
+        self.name = f"http endpoint '{redact_url(transport.url)}'"
+
+    @classmethod
+    def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> HttpDestination | None:
+        """See `DestinationClass.from_options`."""
+        _refuse_options_of_aws(values)
+        headers = http_options.headers_from_options(values)
+        rules = http_options.rules_from_options(values)
+        results = http_options.paths_from_options(values)
+        body = HttpBody(
+            lines=values.require(http_options.BODY_FORMAT) == "jsonLines",
+            array_field=values.get(http_options.ARRAY_FIELD),
+            compress=values.require(http_options.COMPRESSION) == "gzip",
+        )
+        if body.lines and body.array_field is not None:
+            values.reject(http_options.ARRAY_FIELD.key, f"needs '{http_options.BODY_FORMAT.key}' jsonArray")
+        url = values.get(http_options.URL)
+        if url is None:
+            return None
+        transport = HttpTransport(
+            url=url,
+            method=values.require(http_options.METHOD).upper(),
+            connect_timeout=connection.connect_timeout,
+            read_timeout=connection.read_timeout,
+            connections=values.get(MAX_IN_FLIGHT_REQUESTS) or cls.LIMITS.max_in_flight_requests,
+            verify=values.require(http_options.TLS_VERIFICATION),
+            ca_bundle=values.get(http_options.CA_BUNDLE),
+            client_certificate=values.get(http_options.CLIENT_CERTIFICATE),
+        )
+        secrets = http_options.secrets_from_options(values)
+        return cls(transport, headers=headers, secrets=secrets, rules=rules, results=results, body=body)
+
+    def create_converter(self) -> HttpRowConverter:
+        return HttpRowConverter(lines=self._body.lines)
+
+    def size_in_bytes(self, entry: bytes) -> int:
+        """The bytes of a document with its line break, or with its comma and its share of the brackets."""
+        return len(entry) + (1 if self._body.lines else 2)
+
+    def submit(self, entries: Sequence[bytes]) -> SubmitResult[bytes]:
+        """Sends one request, and more where one was rejected, to find the rows that are to blame.
+
+        Raises:
+            ServiceError: no document is known to have been accepted, or none will be any more.
+            OptionError: no connection can be made from the options.
+        """
+        answer = self._call(self._body.of(entries))
+        verdict = self._rules.verdict(answer.status)
+        if verdict == "rejected":
+            return self._find_rejected(entries, answer)
+        if verdict != "accepted":
+            raise self._call.error_of(answer, verdict)
+        return SubmitResult() if self._results is None else self._result(entries, answer, self._results)
+
+    def is_fatal(self, error: Exception) -> bool:
+        """See `HttpCall.is_fatal`."""
+        return self._call.is_fatal(error)
+
+    def is_throttling(self, code: str) -> bool | None:
+        """Whether a status means load. Without a status, nothing says what it was."""
+        return self._rules.verdict(int(code)) == "throttled" if code.isdecimal() else None
+
+    def close(self) -> None:
+        """Does nothing: connections live as long as the process."""
+
+    # --- results of rows ------------------------------------------------------------------------------
+
+    def _find_rejected(self, entries: Sequence[bytes], answer: Answer) -> SubmitResult[bytes]:
+        """Halves a request that was rejected, until the rows are found that are to blame."""
+        if len(entries) == 1:
+            return SubmitResult(rejected=[Rejection(entries[0], str(self._call.error_of(answer, None)))])
+        middle = len(entries) // 2
+        parts = [self._submit_half(entries[:middle]), self._submit_half(entries[middle:])]
+        codes = sum((Counter(part.codes) for part in parts), Counter[str]())
+        return SubmitResult(
+            failed=[entry for part in parts for entry in part.failed],
+            codes=codes,
+            rejected=[each for part in parts for each in part.rejected],
+        )
+
+    def _submit_half(self, entries: Sequence[bytes]) -> SubmitResult[bytes]:
+        try:
+            return self.submit(entries)
+        except ServiceError as error:
+            if self.is_fatal(error):
+                raise
+            # The other half may have been accepted: only this one is sent again.
+            return SubmitResult(failed=entries, codes={error.code: len(entries)})
+
+    def _result(self, entries: Sequence[bytes], answer: Answer, results: ResultPaths) -> SubmitResult[bytes]:
+        try:
+            by_row = results.read(answer.body, len(entries))
+        except ValueError as error:
+            raise self._call.damaged_answer(str(error)) from None
+        failed: list[bytes] = []
+        rejected: list[Rejection[bytes]] = []
+        codes: Counter[str] = Counter()
+        for row, result in sorted(by_row.items()):
+            verdict = "retried" if result.status is None else self._rules.verdict(result.status)
+            if verdict == "accepted":
+                continue
+            if verdict == "fatal":
+                raise self._call.error_of(_answer_about(answer, result), verdict)
+            if verdict in ("throttled", "retried"):
+                failed.append(entries[row])
+                codes[result.code] += 1
+            else:
+                reason = f"{self.name}: status {result.code}: {self._call.redacted(result.message)}"
+                rejected.append(Rejection(entries[row], reason.removesuffix(": ")))
+        return SubmitResult(failed=failed, codes=codes, rejected=rejected)
+
+
+def _answer_about(answer: Answer, result: RowResult) -> Answer:
+    """The answer as if it had been about this row alone."""
+    return Answer(result.status or 0, "for a row", answer.headers, result.message.encode())
+
+
+def _refuse_options_of_aws(values: OptionValues) -> None:
+    """Dead letters in S3 need them; an endpoint of one's own does not."""
+    if (values.get(DEAD_LETTER_PATH) or "").startswith("s3://"):
+        return
+    for option in CONNECTION_OPTIONS:
+        if option not in (CONNECT_TIMEOUT, READ_TIMEOUT) and values.given(option):
+            values.reject(
+                option.key, "is for AWS: destination 'http' has it for a deadLetterPath in S3 alone"
+            )
+
+
+def _user_agent() -> str:
+    try:
+        return f"pyspark-sluice/{metadata.version('pyspark-sluice')}"
+    except metadata.PackageNotFoundError:
+        return "pyspark-sluice"

@@ -1,0 +1,102 @@
+"""Reads the results of single rows from an endpoint's answer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from sluice.destinations.http.json_path import JsonPath
+
+__all__ = ["ResultPaths", "RowResult"]
+
+_CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_ACCEPTED_STATUS: Final = 200
+_UNNAMED: Final = "Refused"
+
+
+class RowResult(NamedTuple):
+    """What the endpoint says of one row.
+
+    Attributes:
+        status: an HTTP status; None: the row was refused, and the endpoint does not say how.
+        code: of the error, for figures: the status if there is one.
+        message: of the error, in the endpoint's words.
+    """
+
+    status: int | None
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultPaths:
+    """Where an answer has the results.
+
+    Attributes:
+        results: the results, in an array or by a wildcard.
+        status: in a result: its status, or true if the row was accepted and false if it was refused.
+        error: in a result: its error; a row without one was accepted if there is no status either.
+        index: in a result: the row's number in the request, from 0; rows without a result were accepted.
+            None: there is a result for each row, in their order.
+    """
+
+    results: JsonPath
+    status: JsonPath | None = None
+    error: JsonPath | None = None
+    index: JsonPath | None = None
+
+    def read(self, body: bytes, count: int) -> dict[int, RowResult]:
+        """The results by the row's number in the request. A row without a result was accepted.
+
+        Args:
+            body: the answer.
+            count: rows of the request.
+
+        Raises:
+            ValueError: the answer is no JSON, lacks a result, or has one that fits no row.
+        """
+        try:
+            document = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise ValueError("the answer is not JSON") from None
+        results = self.results.find(document)
+        if not self.results.has_wildcard:
+            if results and not isinstance(results[0], list):
+                raise ValueError(f"'{self.results.text}' is not an array")
+            results = results[0] if results else []
+        if self.index is not None:
+            return {self._index(result, count): self._result(result) for result in results}
+        if len(results) != count:
+            raise ValueError(f"{len(results)} results for {count} rows at '{self.results.text}'")
+        return {number: self._result(result) for number, result in enumerate(results)}
+
+    def _index(self, result: Any, count: int) -> int:
+        assert self.index is not None  # noqa: S101 - for mypy; asked by the caller
+        index = self.index.first(result)
+        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
+            raise ValueError(f"a result has no row's number at '{self.index.text}'")
+        return index
+
+    def _result(self, result: Any) -> RowResult:
+        status = None if self.status is None else self.status.first(result)
+        error = None if self.error is None else self.error.first(result)
+        if isinstance(status, str) and re.fullmatch(r"[1-5]\d\d", status):
+            status = int(status)
+        message = error if isinstance(error, str) else msgspec.json.encode(error).decode() if error else ""
+        if isinstance(status, bool):
+            refused = not status
+        elif isinstance(status, int):
+            return RowResult(status, str(status), message)
+        elif status is not None:
+            raise ValueError(f"a result's '{self.status.text if self.status else ''}' is not a status")
+        elif self.error is not None or self.index is not None:
+            # A result with a row's number is there because the row was refused.
+            refused = self.index is not None or error not in (None, False, "", [], {})
+        else:
+            raise ValueError(f"a result has no '{self.status.text if self.status else ''}'")
+        if not refused:
+            return RowResult(_ACCEPTED_STATUS, "", "")
+        return RowResult(None, message if _CODE.fullmatch(message) else _UNNAMED, message)

@@ -1,0 +1,55 @@
+"""What HTTP statuses mean: accepted, refused for load, to be tried again, refused for good."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from sluice.options import Kind
+
+__all__ = ["STATUSES", "Rule", "StatusRules", "Statuses", "Verdict", "statuses"]
+
+Statuses: TypeAlias = tuple[range, ...]
+Verdict: TypeAlias = Literal["accepted", "throttled", "retried", "rejected", "fatal"]
+"""``throttled``: refused for load. ``retried``: failed otherwise, and may be accepted later. ``rejected``:
+will never be accepted. ``fatal``: the endpoint will accept no row."""
+
+_STATUS: Final = re.compile(r"([1-5])(?:(\d\d)|xx)", re.IGNORECASE)
+
+
+def statuses(text: str) -> Statuses:
+    """``2xx, 409`` as ranges. Raises ValueError for anything else."""
+    ranges = []
+    for part in text.split(","):
+        match = _STATUS.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(text)
+        first = int(match[1] + (match[2] or "00"))
+        ranges.append(range(first, first + (1 if match[2] else 100)))
+    return tuple(ranges)
+
+
+STATUSES: Final[Kind[Statuses]] = Kind("statuses", "HTTP statuses such as 429, 5xx", statuses)
+
+
+class Rule(NamedTuple):
+    """What some statuses mean. `given`: by the user, which outdoes a default."""
+
+    verdict: Verdict
+    statuses: Statuses
+    given: bool
+
+
+class StatusRules:
+    """Classifies statuses. A status of its own outdoes a class such as 5xx, whichever rule it is in."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._ranges = sorted(
+            ((each, rule) for rule in rules for each in rule.statuses),
+            key=lambda pair: (len(pair[0]), not pair[1].given),
+        )
+
+    def verdict(self, status: int) -> Verdict | None:
+        """What `status` means; None if no rule has it."""
+        return next((rule.verdict for each, rule in self._ranges if status in each), None)

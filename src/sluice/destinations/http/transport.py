@@ -1,0 +1,211 @@
+"""Sends HTTP requests over kept connections, by urllib3."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+import urllib3.exceptions as http
+
+from sluice.errors import OptionError, redact_urls
+
+__all__ = ["Answer", "HttpTransport", "TooLargeAnswerError", "is_lasting", "is_unanswered", "proxy_for"]
+
+# An answer holds the results of one request. More than this is no answer to it.
+_MAX_ANSWER: Final = 16 * 1024 * 1024  # bytes
+_MAX_POOLS: Final = 8
+
+# TLS failures that another attempt will not change: a certificate, or a port that does not speak TLS.
+_LASTING_TLS: Final = re.compile(
+    r"CERTIFICATE|WRONG_VERSION|UNKNOWN_CA|UNSUPPORTED|HANDSHAKE_FAILURE|hostname", re.IGNORECASE
+)
+
+
+class Answer(NamedTuple):
+    """An answer, whatever its status. `headers` ignores case."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class TooLargeAnswerError(Exception):
+    """An answer goes on and on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpTransport:
+    """Sends requests to one URL. Plain data: connections belong to the process, and outlive an epoch.
+
+    Attributes:
+        url: where to.
+        method: of HTTP.
+        connect_timeout, read_timeout: seconds to wait for a connection, and for data on it.
+        connections: kept open at most.
+        verify: whether the certificate of the endpoint is checked.
+        ca_bundle: a file of certificates to trust; None for the system's.
+        client_certificate: a file with a certificate and its key, to identify with; None for none.
+        max_answer: bytes of the largest answer that is read.
+    """
+
+    url: str
+    method: str = "POST"
+    connect_timeout: float = 5.0
+    read_timeout: float = 60.0
+    connections: int = 8
+    verify: bool = True
+    ca_bundle: str | None = None
+    client_certificate: str | None = None
+    max_answer: int = _MAX_ANSWER
+
+    def send(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """Sends one request and reads its answer, without retries and without following redirects.
+
+        Raises:
+            urllib3.exceptions.HTTPError: there is no answer, or no whole one.
+            TooLargeAnswerError: the answer is too large.
+            OptionError: a file of certificates cannot be used.
+        """
+        response = _pools.get(self).urlopen(
+            self.method,
+            self.url,
+            body=body,
+            headers=headers,
+            timeout=urllib3.Timeout(connect=self.connect_timeout, read=self.read_timeout),
+            retries=False,
+            redirect=False,
+            preload_content=False,
+        )
+        complete = False
+        try:
+            content = response.read(self.max_answer + 1, decode_content=True)
+            complete = len(content) <= self.max_answer
+        finally:
+            if complete:
+                response.release_conn()
+            else:
+                response.close()  # what follows on this connection is unknown
+        if not complete:
+            raise TooLargeAnswerError(f"the answer has more than {self.max_answer} bytes")
+        return Answer(response.status, response.reason or "", response.headers, content)
+
+
+def proxy_for(url: str, proxies: Mapping[str, str], bypass: Callable[[str], object]) -> str | None:
+    """The URL of the proxy for `url`; None if there is none.
+
+    Args:
+        url: to be reached.
+        proxies: by scheme, as the environment has them.
+        bypass: whether a host is reached directly.
+    """
+    parts = urlsplit(url)
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def is_lasting(error: Exception) -> bool:
+    """Whether another attempt would fail in the same way, until somebody changes something."""
+    if isinstance(
+        error,
+        http.LocationValueError
+        | http.InvalidHeader
+        | http.ProxySchemeUnknown
+        # The endpoint may have accepted the rows: each attempt would write them once more.
+        | TooLargeAnswerError,
+    ):
+        return True
+    text = f"{error} {getattr(error, 'original_error', '')}"
+    if isinstance(error, http.ProxyError):
+        return "407" in text or _LASTING_TLS.search(text) is not None
+    return isinstance(error, http.SSLError) and _LASTING_TLS.search(text) is not None
+
+
+def is_unanswered(error: Exception) -> bool:
+    """Whether it is open, after `error`, that anything answers at the endpoint."""
+    return not isinstance(
+        error,
+        http.ReadTimeoutError | http.IncompleteRead | http.DecodeError | TooLargeAnswerError,
+    )
+
+
+class _Pools:
+    """The connections of this process, by what they need: destinations are made anew for every epoch."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_key: OrderedDict[object, urllib3.PoolManager] = OrderedDict()
+
+    def get(self, transport: HttpTransport) -> urllib3.PoolManager:
+        files = (transport.ca_bundle, transport.client_certificate)
+        proxy = proxy_for(transport.url, getproxies(), proxy_bypass)
+        # A file of certificates that was written anew is read again.
+        key = (proxy, transport.connections, transport.verify, *((each, _changed_at(each)) for each in files))
+        with self._lock:
+            pool = self._by_key.get(key)
+            if pool is None:
+                pool = self._by_key[key] = _new_pool(transport, proxy)
+                if len(self._by_key) > _MAX_POOLS:
+                    self._by_key.popitem(last=False)[1].clear()
+            self._by_key.move_to_end(key)
+            return pool
+
+
+_pools: Final = _Pools()
+
+
+def _changed_at(path: str | None) -> int | None:
+    try:
+        return None if path is None else Path(path).stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _new_pool(transport: HttpTransport, proxy: str | None) -> urllib3.PoolManager:
+    context = _tls_context(transport)
+    if proxy is None:
+        return urllib3.PoolManager(maxsize=transport.connections, ssl_context=context)
+    parts = urlsplit(proxy)
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+    try:
+        return urllib3.ProxyManager(
+            proxy,
+            maxsize=transport.connections,
+            ssl_context=context,
+            proxy_headers=urllib3.make_headers(proxy_basic_auth=login) if login else None,
+        )
+    except (http.HTTPError, ValueError) as error:
+        raise OptionError(
+            f"the environment names the proxy {redact_urls(proxy)!r} for the scheme of option 'url', which "
+            f"cannot be used: {redact_urls(str(error))}"
+        ) from None
+
+
+def _tls_context(transport: HttpTransport) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=transport.ca_bundle)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"option 'caBundle' is {transport.ca_bundle!r}: {error}") from None
+    if not transport.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if transport.client_certificate is not None:
+        try:
+            # Without a password: OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(transport.client_certificate, password="")
+        except (OSError, ValueError) as error:
+            raise OptionError(
+                f"option 'clientCertificate' is {transport.client_certificate!r}: {error}"
+            ) from None
+    return context

@@ -1,0 +1,160 @@
+"""Rows as Avro data.
+
+Types: https://avro.apache.org/docs/1.12.0/specification/#logical-types; Spark's own, of ``to_avro``:
+https://spark.apache.org/docs/latest/sql-data-sources-avro.html#supported-types-for-spark-sql---avro-conversion
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import re
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sluice.errors import OptionError
+from sluice.sink.contracts import StructType
+from sluice.sink.nested_values import change_of
+
+__all__ = ["AvroRows", "avro_schema", "load_fastavro", "parse_schema"]
+
+_RECORD: Final = "topLevelRecord"  # as Spark's to_avro calls it
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_SIMPLE: Final[dict[str, Any]] = {
+    "tinyint": "int",
+    "smallint": "int",
+    "int": "int",
+    "bigint": "long",
+    "float": "float",
+    "double": "double",
+    "boolean": "boolean",
+    "string": "string",
+    "binary": "bytes",
+    "date": {"type": "int", "logicalType": "date"},
+    "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
+    "timestamp_ntz": {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+_TEXT: Final = ("char(", "varchar(", "string collate ")
+
+
+def load_fastavro() -> Any:
+    """The library. Raises OptionError if it is not installed."""
+    try:
+        import fastavro  # noqa: PLC0415 - only who writes Avro needs it
+        import fastavro.schema  # noqa: PLC0415
+    except ImportError as error:
+        raise OptionError(
+            f"Avro needs the package fastavro: pip install 'pyspark-sluice[avro]' ({error})"
+        ) from None
+    return fastavro
+
+
+def parse_schema(schema: dict[str, Any]) -> Any:
+    """A schema in the library's form. Raises OptionError if it is not one."""
+    fastavro = load_fastavro()
+    if "fields" not in schema:
+        raise OptionError("it is not an Avro schema: a record has fields")
+    try:
+        return fastavro.parse_schema(schema)
+    except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, KeyError, TypeError) as error:
+        raise OptionError(f"it is not an Avro schema: {type(error).__name__}: {error}") from None
+
+
+def avro_schema(schema: StructType) -> dict[str, Any]:
+    """The Avro schema of rows, as that of Spark's ``to_avro``, but with decimals as bytes.
+
+    Raises:
+        OptionError: a column has a type or a name that Avro has no form for.
+    """
+    return _record(schema, _RECORD, "")
+
+
+def _record(schema: Any, name: str, path: str) -> dict[str, Any]:
+    fields = []
+    for field in schema.fields:
+        where = f"{path}{field.name}"
+        if _NAME.fullmatch(field.name) is None:
+            raise OptionError(
+                f"Avro has no form for a column called '{where}': names are letters, digits and _, and begin "
+                "with no digit"
+            )
+        # Records are told apart by their names, so these have the whole path.
+        kind = _type(field.dataType, f"{name}_{field.name}", where)
+        fields.append({"name": field.name, "type": _optional(kind, getattr(field, "nullable", True))})
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def _type(data_type: Any, name: str, path: str) -> Any:
+    shown = str(data_type.simpleString())
+    if shown in _SIMPLE:
+        return _SIMPLE[shown]
+    if shown.startswith(_TEXT):
+        return "string"
+    if match := _DECIMAL.fullmatch(shown):
+        precision, scale = int(match[1]), int(match[2])
+        if scale >= 0:
+            return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    elif hasattr(data_type, "elementType"):
+        items = _type(data_type.elementType, f"{name}_item", path)
+        return {"type": "array", "items": _optional(items, getattr(data_type, "containsNull", True))}
+    elif hasattr(data_type, "valueType") and data_type.keyType.simpleString().startswith("string"):
+        values = _type(data_type.valueType, f"{name}_value", path)
+        return {"type": "map", "values": _optional(values, getattr(data_type, "valueContainsNull", True))}
+    elif hasattr(data_type, "fields"):
+        return _record(data_type, name, f"{path}.")
+    raise OptionError(f"Avro has no form for column '{path}', which is {shown}")
+
+
+def _optional(kind: Any, nullable: bool) -> Any:
+    return [kind, "null"] if nullable else kind
+
+
+class AvroRows:
+    """Writes rows as Avro data.
+
+    Args:
+        columns: of the rows.
+        schema: a record, parsed.
+        prefix: goes ahead of each datum.
+
+    Raises:
+        OptionError: a column is not a field of the schema, or a field without a default is no column.
+    """
+
+    def __init__(self, columns: StructType, schema: Any, prefix: bytes) -> None:
+        self._write = load_fastavro().schemaless_writer
+        self._schema = schema
+        self._prefix = prefix
+        fields = {field["name"]: "default" in field for field in schema["fields"]}
+        names = [field.name for field in columns.fields]
+        problems = []
+        for name in names:
+            if name not in fields:
+                near = difflib.get_close_matches(name, fields, n=1, cutoff=0.6)
+                hint = f": did you mean '{near[0]}'?" if near else ""
+                problems.append(f"column '{name}' is no field of it{hint}")
+        problems += [
+            f"field '{name}' is no column, and has no default"
+            for name, has_default in fields.items()
+            if name not in names and not has_default
+        ]
+        if problems:
+            raise OptionError("the Avro schema does not fit the columns: " + "; ".join(problems))
+
+    def of(self, batch: pa.RecordBatch) -> list[bytes]:
+        """One datum for each row. Raises what the library raises for a row that does not fit."""
+        columns = []
+        for column, field in zip(batch.columns, batch.schema, strict=True):
+            change = change_of(field.type, lambda _: None)
+            values = column.to_pylist()
+            columns.append(values if change is None else [v if v is None else change(v) for v in values])
+        names = batch.schema.names
+        return [self._datum(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+    def _datum(self, row: dict[str, Any]) -> bytes:
+        stream = io.BytesIO()
+        stream.write(self._prefix)
+        self._write(stream, self._schema, row, strict_allow_default=True)
+        return stream.getvalue()

@@ -1,0 +1,246 @@
+"""Element converters for any destination that takes data: all columns as JSON, or as Avro.
+
+They serialize rows and leave the rest to the destination's own converter: what its data is called, the
+columns beside it (a partition key, a message group), and what it does not accept.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import msgspec
+import pyarrow as pa
+
+from sluice.errors import InvalidRecordError, OptionError
+from sluice.options import Kind, Option, OptionValues, integer
+from sluice.sink.avro_rows import AvroRows, avro_schema, load_fastavro, parse_schema
+from sluice.sink.bases import destination_name
+from sluice.sink.contracts import Destination, ElementConverter, StructType
+from sluice.sink.json_rows import JsonRows, unsupported_type
+
+__all__ = ["AvroConverter", "DataConverter", "JsonConverter"]
+
+# Rows that are Python objects at a time.
+_ROWS_AT_A_TIME: Final = 1024
+# What serializing a value that Python or the format cannot hold may raise.
+_UNSERIALIZABLE: Final = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, pa.ArrowException)
+
+
+@dataclass(frozen=True)
+class _DataType:
+    name: str
+
+    def simpleString(self) -> str:  # noqa: N802 - PySpark's name
+        return self.name
+
+
+@dataclass(frozen=True)
+class _Field:
+    name: str
+    dataType: _DataType  # noqa: N815 - PySpark's name
+
+
+@dataclass(frozen=True)
+class _Schema:
+    fields: Sequence[Any]
+
+
+class DataConverter(ABC):
+    """Makes entries whose data is a serialized row. Inherit from it to serialize in another way.
+
+    Columns that the destination takes beside the data, such as ``partitionKey``, are not serialized: the
+    destination's own converter has them. So it has the destination's checks, too.
+
+    Args:
+        destination: whose entries to make; it must have a column of data (``data``, ``body``). None: entries
+            are the data alone, as bytes.
+
+    Attributes:
+        format_name: for messages.
+        is_text: whether the data is text, in UTF-8.
+        is_json: whether the data is JSON.
+
+    Raises:
+        OptionError: the destination has no column of data, or does not take data of this form.
+    """
+
+    format_name: ClassVar[str] = ""
+    is_text: ClassVar[bool] = False
+    is_json: ClassVar[bool] = False
+
+    def __init__(self, destination: Destination[Any] | None = None) -> None:
+        self._own: ElementConverter[Any] | None = None
+        self._beside: frozenset[str] = frozenset()
+        self._data_column = ""
+        if destination is None:
+            return
+        own = destination.create_converter()
+        name = destination_name(destination)
+        column = getattr(own, "data_column", None)
+        if column is None:
+            raise OptionError(f"{name} has no column of data that {self.format_name} could be")
+        form = getattr(own, "data_form", "bytes")
+        if (form == "json" and not self.is_json) or (form == "text" and not self.is_text):
+            raise OptionError(f"{name} takes {form}, and {self.format_name} is not")
+        self._own = own
+        self._data_column = column
+        known = getattr(own, "known_columns", None) or ()
+        self._beside = frozenset(each.lower() for each in known) - {column.lower()}
+
+    @abstractmethod
+    def check(self, schema: StructType) -> None:
+        """Checks the columns that are to be serialized. Raises OptionError."""
+
+    @abstractmethod
+    def serialize(self, batch: pa.RecordBatch) -> Iterable[bytes]:
+        """The data of each row, in order.
+
+        Raises:
+            ValueError, TypeError, KeyError, ArithmeticError: a row cannot be serialized. The message is not
+                shown: it may hold the row's data.
+        """
+
+    def open(self, schema: StructType) -> None:
+        """Checks the columns, those beside the data as the destination does.
+
+        Raises:
+            OptionError: the destination or the format cannot take such rows.
+        """
+        beside = [field for field in schema.fields if field.name.lower() in self._beside]
+        rest = [field for field in schema.fields if field.name.lower() not in self._beside]
+        names = [field.name for field in rest]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if not rest:
+            raise OptionError(f"there is no column to write as {self.format_name}")
+        if twice:
+            raise OptionError(f"columns are there twice: {', '.join(twice)}")
+        self.check(_Schema(rest))
+        if self._own is not None:
+            self._own.open(_Schema([*beside, _Field(self._data_column, _DataType("binary"))]))
+
+    def convert(self, batch: pa.RecordBatch) -> Iterable[Any]:
+        """The entries of a batch, in the order of its rows.
+
+        Raises:
+            InvalidRecordError: a row cannot be serialized, or the destination does not accept it.
+        """
+        beside = [n for n, name in enumerate(batch.schema.names) if name.lower() in self._beside]
+        rest = [n for n in range(batch.num_columns) if n not in beside]
+        data = self._serialized(batch.select(rest))
+        if self._own is None:
+            return data
+        names = [*(batch.schema.names[n] for n in beside), self._data_column]
+        arrays = [*(batch.column(n) for n in beside), pa.array(data, pa.large_binary())]
+        return self._own.convert(pa.record_batch(arrays, names=names))
+
+    def _serialized(self, batch: pa.RecordBatch) -> list[bytes]:
+        data: list[bytes] = []
+        for start in range(0, batch.num_rows, _ROWS_AT_A_TIME):
+            try:
+                data.extend(self.serialize(batch.slice(start, _ROWS_AT_A_TIME)))
+            except _UNSERIALIZABLE as error:  # noqa: PERF203 - once for many rows
+                last = min(start + _ROWS_AT_A_TIME, batch.num_rows) - 1
+                rows = f"row {start}" if last == start else f"one of rows {start} to {last}"
+                raise InvalidRecordError(
+                    f"{rows} of a batch of rows (counted from 0) cannot be written as {self.format_name}: "
+                    f"{type(error).__name__}"
+                ) from None
+        return data
+
+
+class JsonConverter(DataConverter):
+    """Makes one JSON object of each row, as Spark's ``to_json`` does.
+
+    Nulls are left out. Binary is base64, timestamps are in UTC, NaN and infinities are strings.
+    """
+
+    format_name = "JSON"
+    is_text = True
+    is_json = True
+
+    def __init__(self, destination: Destination[Any] | None = None) -> None:
+        super().__init__(destination)
+        self._encoder = msgspec.json.Encoder(decimal_format="number")
+
+    def check(self, schema: StructType) -> None:
+        """See `DataConverter.check`."""
+        problems = [
+            f"column '{field.name}' is {found}"
+            for field in schema.fields
+            if (found := unsupported_type(field.dataType, text_keys=True))
+        ]
+        if problems:
+            raise OptionError("JSON has no form for some columns: " + "; ".join(problems))
+
+    def serialize(self, batch: pa.RecordBatch) -> list[bytes]:
+        """See `DataConverter.serialize`."""
+        return [self._encoder.encode(row) for row in JsonRows(batch.schema).of(batch)]
+
+
+def _parse_avro(text: str) -> Any:
+    try:
+        schema = msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise ValueError(text) from None
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise ValueError(text)
+    return schema
+
+
+AVRO_SCHEMA: Option[Any] = Option(
+    "avroSchema",
+    Kind("schema", "the JSON of an Avro record, whose fields are the columns", _parse_avro),
+    None,
+    "Schema that rows are written with.",
+    shown_default="that of the columns, as Spark's `to_avro` has it",
+)
+AVRO_SCHEMA_ID = Option(
+    "avroSchemaId",
+    integer(0, 2**31 - 1),
+    None,
+    "Id of the schema in a Confluent schema registry, which goes ahead of each row.",
+)
+
+
+class AvroConverter(DataConverter):
+    """Makes one Avro datum of each row: binary, without the schema. Needs ``pyspark-sluice[avro]``.
+
+    Args:
+        destination: see `DataConverter`.
+        schema: of an Avro record; None: made of the columns.
+        schema_id: goes ahead of each datum, as Confluent's schema registry has it; None: the datum alone.
+    """
+
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = (AVRO_SCHEMA, AVRO_SCHEMA_ID)
+    format_name = "Avro"
+
+    def __init__(
+        self,
+        destination: Destination[Any] | None = None,
+        *,
+        schema: dict[str, Any] | None = None,
+        schema_id: int | None = None,
+    ) -> None:
+        super().__init__(destination)
+        load_fastavro()
+        self._given = None if schema is None else parse_schema(schema)
+        self._prefix = b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")
+        self._rows: AvroRows | None = None
+
+    @classmethod
+    def from_options(cls, values: OptionValues, destination: Destination[Any]) -> AvroConverter:
+        """Makes the converter from its options."""
+        return cls(destination, schema=values.get(AVRO_SCHEMA), schema_id=values.get(AVRO_SCHEMA_ID))
+
+    def check(self, schema: StructType) -> None:
+        """See `DataConverter.check`."""
+        self._rows = AvroRows(schema, self._given or parse_schema(avro_schema(schema)), self._prefix)
+
+    def serialize(self, batch: pa.RecordBatch) -> list[bytes]:
+        """See `DataConverter.serialize`."""
+        if self._rows is None:
+            raise OptionError("the Avro converter was not opened: the schema of the rows is not known")
+        return self._rows.of(batch)

@@ -1,0 +1,96 @@
+"""Rows as JSON objects, as Spark writes them: without nulls, timestamps in UTC, binary as base64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import timezone
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sluice.sink.nested_values import Change, change_of
+
+__all__ = ["JsonRows", "unsupported_type"]
+
+# Spark types without other types inside, by name or by the beginning of it.
+_SIMPLE_TYPES: Final = (
+    *("tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "binary"),
+    *("date", "timestamp", "timestamp_ntz"),
+)
+_SIMPLE_PREFIXES: Final = ("decimal(", "char(", "varchar(", "string collate ")
+
+
+def unsupported_type(data_type: Any, *, text_keys: bool) -> str | None:
+    """The first Spark type in `data_type`, including itself, that has no form; None if there is none.
+
+    Args:
+        data_type: of a column.
+        text_keys: whether the keys of maps must be strings, as in JSON.
+    """
+    inner = [
+        getattr(data_type, name)
+        for name in ("elementType", "keyType", "valueType")
+        if hasattr(data_type, name)
+    ]
+    inner += [field.dataType for field in getattr(data_type, "fields", ())]
+    name = str(data_type.simpleString())
+    if not inner:
+        return None if name in _SIMPLE_TYPES or name.startswith(_SIMPLE_PREFIXES) else name
+    if (
+        text_keys
+        and hasattr(data_type, "keyType")
+        and not data_type.keyType.simpleString().startswith("string")
+    ):
+        return name
+    return next((found for each in inner if (found := unsupported_type(each, text_keys=text_keys))), None)
+
+
+def _plain_values(_: str, column: Any) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+class JsonRows:
+    """Makes objects, for ``msgspec.json`` to encode, from rows.
+
+    Args:
+        schema: of the rows.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._changes = [change_of(field.type, _simple) for field in schema]
+        self._names = schema.names
+
+    def of(
+        self, batch: pa.RecordBatch, values_of: Callable[[str, Any], list[Any]] = _plain_values
+    ) -> list[dict[str, Any]]:
+        """One object for each row. Nulls are left out, but for those inside arrays and maps.
+
+        Args:
+            batch: the rows.
+            values_of: makes Python values of a column, given its name and its array.
+        """
+        columns = []
+        for name, column, change in zip(self._names, batch.columns, self._changes, strict=True):
+            values = values_of(name, column)
+            columns.append(values if change is None else [v if v is None else change(v) for v in values])
+        return [
+            {name: value for name, value in zip(self._names, row, strict=True) if value is not None}
+            for row in zip(*columns, strict=True)
+        ]
+
+
+def _simple(arrow: pa.DataType) -> Change | None:
+    if pa.types.is_floating(arrow):
+        return _number
+    if pa.types.is_timestamp(arrow) and arrow.tz is not None:
+        return lambda value: value.astimezone(timezone.utc)
+    return None
+
+
+def _number(value: float) -> float | str:
+    """NaN and the infinities as the strings that Spark writes and reads."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,115 @@
+"""Any value as JSON: of a row as Arrow holds it, and of an entry as Python holds it.
+
+Spark has values that Python has not, such as dates after the year 9999 and strings that are no UTF-8. JSON
+has neither NaN nor bytes. A record that can never be delivered must still become a dead letter, so nothing
+here fails for a value.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sluice.instants import MICROS_PER_SECOND, far_date, far_instant
+
+__all__ = ["fields_of_row", "json_text", "json_value", "python_value"]
+
+_PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def json_text(value: Any, *, ensure_ascii: bool = True, separators: tuple[str, str] | None = None) -> str:
+    """Any value of Python as JSON that strict readers take."""
+    return json.dumps(json_value(value), ensure_ascii=ensure_ascii, separators=separators, allow_nan=False)
+
+
+def json_value(value: Any) -> Any:
+    """A value of Python as JSON has it.
+
+    Numbers that are not finite become the strings ``NaN``, ``Infinity`` and ``-Infinity``, as Spark writes
+    them; bytes become base64; what JSON has no form for becomes its text.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return _not_finite(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(bytes(value)).decode()
+    if isinstance(value, Mapping):
+        return {_key(key): json_value(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(each) for each in value]
+    return _shown(value)
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - a value that cannot say what it is must not lose its record
+        return f"<{type(value).__name__}>"
+
+
+def _key(key: Any) -> str:
+    value = json_value(key)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# --- Arrow --------------------------------------------------------------------------------------------
+
+
+def fields_of_row(row: pa.RecordBatch) -> dict[str, Any]:
+    """The values of a batch of one row, by column, as `python_value` makes them."""
+    return _object((name, column[0]) for name, column in zip(row.schema.names, row.columns, strict=True))
+
+
+def python_value(scalar: Any) -> Any:
+    """The Python value of an Arrow scalar; text in the place of a value that Python cannot hold.
+
+    Dates and timestamps beyond the years 1 to 9999 become text in ISO-8601, timestamps in UTC. In strings
+    that are no UTF-8 the wrong bytes become ``\\xff`` and the like.
+    """
+    if not scalar.is_valid:
+        return None
+    if isinstance(scalar, pa.StructScalar):
+        return _object((field.name, scalar[position]) for position, field in enumerate(scalar.type))
+    if isinstance(scalar, pa.MapScalar):
+        return [[python_value(pair[0]), python_value(pair[1])] for pair in scalar.values]
+    if isinstance(scalar, pa.ListScalar):
+        return [python_value(each) for each in scalar.values]
+    try:
+        return scalar.as_py()
+    except Exception:  # noqa: BLE001 - the type of the error depends on the type of the value
+        return _text(scalar)
+
+
+def _object(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A dictionary of scalars; a name that is there twice gets a number: ``id``, ``id (2)``."""
+    found: dict[str, Any] = {}
+    for name, scalar in fields:
+        unique, number = name, 1
+        while unique in found:
+            number += 1
+            unique = f"{name} ({number})"
+        found[unique] = python_value(scalar)
+    return found
+
+
+def _text(scalar: Any) -> str:
+    kind = scalar.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return bytes(scalar.as_buffer()).decode(errors="backslashreplace")
+    if pa.types.is_date32(kind):
+        return far_date(scalar.value)
+    if pa.types.is_timestamp(kind):
+        text = far_instant(scalar.value * MICROS_PER_SECOND // _PER_SECOND[kind.unit])
+        return text if kind.tz is None else f"{text}+00:00"
+    value = getattr(scalar, "value", None)
+    return f"<{kind}>" if value is None else f"{value} <{kind}>"

@@ -1,0 +1,163 @@
+"""The event loop on which requests run, where a destination's `submit` is a coroutine function."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
+
+__all__ = ["RequestLoop", "close_destination"]
+
+JobT = TypeVar("JobT")
+ResultT = TypeVar("ResultT")
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+# How long the end of requests that were cancelled, and of the destination, is waited for (seconds).
+_PATIENCE: Final = 10.0
+
+
+class RequestLoop(Generic[JobT, ResultT]):
+    """Runs every job at once, as a task of one event loop on a thread of its own.
+
+    Takes the place of `RequestThreads`; the caller bounds the number of jobs. The thread is a daemon, so that
+    a job that blocks it cannot keep the process from ending.
+
+    Args:
+        work: does a job; must not raise.
+        report: called on the loop's thread with what `work` returned.
+        patience: seconds that jobs that were cancelled, and what `end` calls, are waited for.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[JobT], Awaitable[ResultT]],
+        report: Callable[[ResultT], None],
+        *,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self._work = work
+        self._report = report
+        self._patience = patience
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, job: JobT) -> None:
+        """Starts a job. Called by one thread at a time.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
+        self._started().call_soon_threadsafe(self._begin, job)
+
+    def close(self, patience: float) -> int:
+        """Waits for the jobs that are running, and then cancels them. The loop goes on until `end`.
+
+        Args:
+            patience: how long jobs are waited for, in seconds.
+
+        Returns:
+            How many were cancelled, or could not be.
+        """
+        if self._loop is None:
+            return 0
+        cancelled = self._on_the_loop(self._settle(patience), patience + self._patience)
+        return len(self._tasks) if cancelled is None else cancelled
+
+    def end(self, last: Callable[[], Awaitable[None] | None] | None = None) -> None:
+        """Ends the thread.
+
+        Args:
+            last: is called on the loop before, and awaited if it is a coroutine function; None for nothing.
+
+        Raises:
+            Exception: of `last`.
+        """
+        if self._loop is None and last is None:
+            return
+        loop = self._started()
+        try:
+            if last is not None:
+                self._on_the_loop(_call(last), self._patience)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            if self._thread is not None:
+                self._thread.join(self._patience)
+
+    def _on_the_loop(self, coroutine: Coroutine[Any, Any, T], patience: float) -> T | None:
+        """What `coroutine` returns; None if it does not end in time, because something blocks the loop."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        try:
+            return future.result(patience)
+        except concurrent.futures.TimeoutError:
+            _log.warning(
+                "requests that were cancelled, or the destination, have not ended within %g s; their thread "
+                "is left behind",
+                self._patience,
+            )
+            return None
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=_serve, args=(loop,), name="sluice-sink-request-loop", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                loop.close()
+                raise
+            self._loop, self._thread = loop, thread
+        return self._loop
+
+    def _begin(self, job: JobT) -> None:
+        task = asyncio.ensure_future(self._do(job))
+        self._tasks.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, job: JobT) -> None:
+        self._report(await self._work(job))
+
+    async def _settle(self, patience: float) -> int:
+        running = list(self._tasks)
+        if not running:
+            return 0
+        _, late = await asyncio.wait(running, timeout=patience)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        return len(late)
+
+
+def close_destination(destination: Any) -> None:
+    """Closes a destination that has run no request, whether its `close` is a coroutine function or not."""
+    if inspect.iscoroutinefunction(destination.close):
+        loop: RequestLoop[Any, Any] = RequestLoop(_nothing, lambda _: None)
+        loop.end(destination.close)
+    else:
+        destination.close()
+
+
+async def _call(last: Callable[[], Awaitable[None] | None]) -> None:
+    found = last()
+    if found is not None:
+        await found
+
+
+async def _nothing(_: object) -> None: ...
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

@@ -1,0 +1,114 @@
+"""Proxies, kept connections and certificates. `integration/test_http.py` has real ones."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from sluice.destinations.http import transport
+from sluice.destinations.http.transport import HttpTransport, proxy_for
+from sluice.errors import OptionError
+
+PROXIES = {"http": "http://plain:3128", "https": "secure:3129"}
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "getproxies", dict)
+    monkeypatch.setattr(transport, "_pools", transport._Pools())
+
+
+def pool(**fields: Any) -> urllib3.PoolManager:
+    return transport._pools.get(HttpTransport(**({"url": "https://host/x"} | fields)))
+
+
+@pytest.mark.parametrize(
+    ("url", "proxies", "expected"),
+    [
+        ("http://host/x", PROXIES, "http://plain:3128"),
+        ("https://host:8443/x", PROXIES, "http://secure:3129"),
+        ("https://direct.test/x", PROXIES, None),
+        ("https://host", {}, None),
+        ("https://host", {"http": "http://plain:3128"}, None),
+        ("https://host", {"all": "http://any:1"}, "http://any:1"),
+        ("https://host", {"https": ""}, None),
+    ],
+)
+def test_the_proxy_of_the_environment(url: str, proxies: dict[str, str], expected: str | None) -> None:
+    """By scheme; not where NO_PROXY names the host."""
+    assert proxy_for(url, proxies, lambda host: host.startswith("direct")) == expected
+
+
+def test_a_host_of_no_proxy_may_have_a_port() -> None:
+    """The standard library compares the host with its port."""
+    asked: list[str] = []
+    proxy_for("https://host:8443/x", PROXIES, asked.append)
+
+    assert asked == ["host:8443"]
+
+
+def test_a_proxy_gets_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a header of its own."""
+    monkeypatch.setattr(transport, "getproxies", lambda: {"https": "http://me:pass%40word@proxy:1"})
+    found = pool()
+
+    assert isinstance(found, urllib3.ProxyManager)
+    assert found.proxy_headers == urllib3.make_headers(proxy_basic_auth="me:pass@word")
+
+
+def test_a_proxy_that_cannot_work_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its password."""
+    monkeypatch.setattr(transport, "getproxies", lambda: {"https": "socks5://me:hunter2@proxy:1"})
+    with pytest.raises(
+        OptionError, match="the environment names the proxy 'socks5://\\*\\*\\*@proxy:1'"
+    ) as caught:
+        pool()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_connections_outlive_a_destination() -> None:
+    """Destinations are made anew for every epoch."""
+    assert pool() is pool(url="https://host/other", read_timeout=1.0)
+    assert pool() is not pool(verify=False)
+    assert pool() is not pool(connections=2)
+
+
+def test_few_pools_are_kept() -> None:
+    """The least recently used one goes."""
+    kept = pool()
+    for number in range(20):
+        pool(connections=10 + number)
+        assert pool() is kept
+
+    assert len(transport._pools._by_key) == 8
+
+
+def test_a_file_of_certificates_that_is_written_anew_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate that lives for hours must not end a query that lives for months."""
+    file = tmp_path / "ca.pem"
+    file.touch()
+    context = ssl.create_default_context()
+    monkeypatch.setattr(transport, "_tls_context", lambda _: context)
+    first = pool(ca_bundle=str(file))
+
+    assert pool(ca_bundle=str(file)) is first
+    os.utime(file, (1, 1))
+    assert pool(ca_bundle=str(file)) is not first
+
+
+@pytest.mark.parametrize("key", ["caBundle", "clientCertificate"])
+def test_a_file_of_certificates_that_cannot_be_used_is_named(tmp_path: Path, key: str) -> None:
+    """With the option and the reason."""
+    field = {"caBundle": "ca_bundle", "clientCertificate": "client_certificate"}[key]
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    for path in (broken, tmp_path / "missing.pem"):
+        with pytest.raises(OptionError, match=f"option '{key}' is '.*{path.name}': "):
+            pool(**{field: str(path)})

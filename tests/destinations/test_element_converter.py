@@ -1,0 +1,206 @@
+"""Option elementConverter, for every destination and through whole writers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+from fake_service import OPTIONS, FakeService, answer, read_async_sink
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from sluice.destinations import read_sink
+from sluice.errors import InvalidRecordError, OptionError
+from sluice.options import Option, OptionValues, integer
+from sluice.sink.converters import AvroConverter, JsonConverter
+from sluice.sink.dead_letters import Origin
+from sluice.sink.task import check_columns, write_rows
+
+JSON = "sluice.sink.converters:JsonConverter"
+AVRO = "sluice.sink.converters:AvroConverter"
+FIREHOSE = {**OPTIONS, "destination": "firehose", "deliveryStream": "orders"}
+DESTINATIONS = {
+    "kinesis": {**OPTIONS, "destination": "kinesis", "streamName": "orders"},
+    "kinesis, aggregated": {**OPTIONS, "destination": "kinesis", "streamName": "orders", "aggregate": "true"},
+    "firehose": FIREHOSE,
+    "sqs": {**OPTIONS, "destination": "sqs", "queueUrl": "https://host/1/x"},
+    "http": {"destination": "http", "url": "https://host"},
+}
+SCHEMA = StructType([StructField("n", LongType()), StructField("name", StringType())])
+
+
+def rows(count: int = 3) -> pa.RecordBatch:
+    return pa.record_batch(
+        [pa.array(range(count)), pa.array([f"é{n}" for n in range(count)])], names=["n", "name"]
+    )
+
+
+class Lines:
+    """Makes lines of rows; it needs no destination."""
+
+    def open(self, schema: Any) -> None:
+        if len(schema.fields) > 2:
+            raise OptionError("two columns are enough")
+
+    def convert(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        for row in batch.to_pylist():
+            if row["n"] == 1:
+                raise InvalidRecordError("it is the first")
+            yield f"{row['n']} {row['name']}\n".encode()
+
+
+class Scaled(Lines):
+    """Has an option, and is made from it."""
+
+    FACTOR = Option("factor", integer(1), 2, "What numbers are multiplied by.")
+    OPTIONS: ClassVar[Any] = (FACTOR,)
+
+    def __init__(self, factor: int, name: str) -> None:
+        self.factor = factor
+        self.name = name
+
+    @classmethod
+    def from_options(cls, values: OptionValues, destination: Any) -> Scaled:
+        return cls(values.require(cls.FACTOR), destination.name)
+
+
+class NoConverter:
+    """Has nothing that a converter has."""
+
+
+def lines_of(destination: Any) -> Lines:
+    """A function will do."""
+    assert destination.name.startswith("firehose")
+    return Lines()
+
+
+@pytest.mark.parametrize("name", DESTINATIONS)
+def test_json_for_every_destination_that_takes_data(name: str) -> None:
+    """Rows need no column of data then."""
+    setup = read_async_sink(DESTINATIONS[name] | {"elementConverter": JSON})
+    check_columns(setup, SCHEMA, Origin("test"))
+    own = setup.destination.create_converter()
+
+    assert isinstance(setup.new_converter(), JsonConverter)
+    with pytest.raises(OptionError, match="is required"):
+        own.open(SCHEMA)
+
+
+@pytest.mark.parametrize("name", ["kinesis", "firehose", "sqs", "http"])
+def test_an_entry_has_the_row_as_its_data(name: str) -> None:
+    """In the destination's own kind of entry, with its size."""
+    setup = read_async_sink(DESTINATIONS[name] | {"elementConverter": JSON})
+    converter = setup.new_converter()
+    converter.open(SCHEMA)
+    entries = list(converter.convert(rows(2)))
+    data = [getattr(entry, "data", getattr(entry, "body", entry)) for entry in entries]
+
+    assert [json.loads(each) for each in data] == [{"n": n, "name": f"é{n}"} for n in range(2)]
+    assert setup.destination.size_in_bytes(entries[0]) >= len('{"n":0,"name":"é0"}'.encode())
+
+
+@pytest.mark.parametrize(
+    ("destination", "converter", "message"),
+    [
+        ("sqs", AVRO, "sqs queue 'x' takes text, and Avro is not"),
+        ("http", AVRO, "http endpoint 'https://host' takes json, and Avro is not"),
+        ("firehose", f"{__name__}:NoConverter", "what it makes has no open, convert"),
+        ("firehose", f"{__name__}:Nowhere", "it cannot be loaded"),
+        ("firehose", "no.such.module:Name", "it cannot be loaded: No module named 'no'"),
+        ("firehose", "json", "it cannot be loaded"),
+        ("firehose", f"{__name__}:SCHEMA", "it cannot be loaded"),
+    ],
+)
+def test_what_cannot_work_is_refused(destination: str, converter: str, message: str) -> None:
+    """Before anything runs; with the option and what was given."""
+    with pytest.raises(OptionError, match=r"option 'elementConverter' is '.*': ") as caught:
+        read_sink(DESTINATIONS[destination] | {"elementConverter": converter})
+
+    assert message in str(caught.value)
+
+
+def test_a_destination_without_data_takes_no_json() -> None:
+    """Every column is an attribute of a table's item. A converter of one's own may make its entries."""
+    with pytest.raises(OptionError, match="dynamodb table 'orders' has no column of data that JSON could be"):
+        read_sink({**OPTIONS, "destination": "dynamodb", "tableName": "orders", "elementConverter": JSON})
+
+
+def test_a_two_phase_destination_has_no_entries() -> None:
+    """It writes columns."""
+    with pytest.raises(OptionError, match="option 'elementConverter' is not for destination 's3'"):
+        read_sink({"destination": "s3", "path": "s3://lake/x", "elementConverter": JSON})
+
+
+def test_a_converter_may_have_options() -> None:
+    """They are checked with all others."""
+    options = FIREHOSE | {"elementConverter": f"{__name__}:Scaled", "FACTOR": "5"}
+    made: Any = read_async_sink(options).new_converter()
+
+    assert (made.factor, made.name) == (5, "firehose delivery stream 'orders'")
+    with pytest.raises(
+        OptionError, match=r"option 'factor' is '0': allowed is a whole number .*'maxBatchSize'"
+    ):
+        read_sink(options | {"FACTOR": "0", "maxBatchSize": "0"})
+    with pytest.raises(OptionError, match="option 'factor' is not known"):
+        read_sink(FIREHOSE | {"factor": "5"})
+
+
+def test_the_options_of_avro() -> None:
+    """A schema, and its id."""
+    record = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]}
+    options = FIREHOSE | {"elementConverter": AVRO, "avroSchema": json.dumps(record), "avroSchemaId": "1"}
+    made = read_async_sink(options).new_converter()
+
+    assert isinstance(made, AvroConverter)
+    made.open(StructType(SCHEMA.fields[:1]))
+    assert list(made.convert(rows(1).select(["n"]))) == [b"\0\0\0\0\1\0"]
+    for text in (
+        "{",
+        "{}",
+        '"long"',
+        '{"type": "record", "name": "r", "fields": [{"name": "n", "type": "x"}]}',
+    ):
+        with pytest.raises(OptionError, match=r"avroSchema|not an Avro schema"):
+            read_sink(options | {"avroSchema": text})
+
+
+@pytest.mark.parametrize("name", ["Lines", "lines_of"])
+def test_a_converter_of_ones_own(tmp_path: Path, name: str) -> None:
+    """A class or a function, with the destination or without. Rows that it refuses become dead letters."""
+    letters = str(tmp_path)
+    setup = read_async_sink(FIREHOSE | {"elementConverter": f"{__name__}:{name}", "deadLetterPath": letters})
+    service = FakeService(
+        "firehose",
+        lambda _, params: answer(
+            {"FailedPutCount": 0, "RequestResponses": [{"RecordId": "1"}] * len(params["Records"])}
+        ),
+    )
+    result = write_rows(setup, SCHEMA, Origin("test"), [rows()], write_id=None)
+    records = [base64.b64decode(each["Data"]) for _, params in service.calls for each in params["Records"]]
+    (letter,) = [
+        json.loads(line) for file in tmp_path.rglob("*.jsonl") for line in file.read_text().splitlines()
+    ]
+
+    assert records == ["0 é0\n".encode(), "2 é2\n".encode()]
+    assert (result.figures.records, result.figures.dead_letters) == (2, 1)
+    assert letter["reason"] == "it is the first"
+
+
+def test_no_column_is_unknown_to_json() -> None:
+    """It writes them all, where the destination's own converter would refuse them."""
+    body = StructType([StructField("body", StringType()), *SCHEMA.fields])
+    check_columns(read_async_sink(DESTINATIONS["http"] | {"elementConverter": JSON}), body, Origin("test"))
+    with pytest.raises(OptionError, match=r"'n'.*'name'|n, name"):
+        check_columns(read_async_sink(DESTINATIONS["http"]), body, Origin("test"))
+
+
+def test_its_columns_are_checked_before_the_query() -> None:
+    """By the converter, in the place of the destination's own."""
+    setup = read_async_sink(FIREHOSE | {"elementConverter": f"{__name__}:Lines"})
+    check_columns(setup, SCHEMA, Origin("test"))
+    with pytest.raises(OptionError, match="two columns are enough"):
+        check_columns(setup, StructType([*SCHEMA.fields, StructField("x", LongType())]), Origin("test"))

@@ -1,0 +1,365 @@
+"""The ready element converters: JSON and Avro, alone and in front of a destination's own converter."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import sys
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+from sluice.errors import InvalidRecordError, OptionError
+from sluice.sink.avro_rows import avro_schema
+from sluice.sink.converters import AvroConverter, DataConverter, JsonConverter
+
+NOW = datetime(2026, 11, 21, 10, 0, 0, 123456, tzinfo=timezone.utc)
+SCHEMA = t.StructType(
+    [
+        t.StructField("id", t.LongType(), nullable=False),
+        t.StructField("small", t.ByteType()),
+        t.StructField("price", t.DecimalType(10, 2)),
+        t.StructField("ratio", t.DoubleType()),
+        t.StructField("single", t.FloatType()),
+        t.StructField("name", t.StringType()),
+        t.StructField("raw", t.BinaryType()),
+        t.StructField("yes", t.BooleanType()),
+        t.StructField("day", t.DateType()),
+        t.StructField("at", t.TimestampType()),
+        t.StructField("local", t.TimestampNTZType()),
+        t.StructField("tags", t.ArrayType(t.StringType())),
+        t.StructField("counts", t.MapType(t.StringType(), t.IntegerType())),
+        t.StructField("inner", t.StructType([t.StructField("at", t.TimestampType())])),
+    ]
+)
+ROW: dict[str, Any] = {
+    "id": 2**53 + 1,
+    "small": -1,
+    "price": Decimal("12345678.90"),
+    "ratio": 0.1,
+    "single": 0.5,
+    "name": "grün",
+    "raw": b"\x00\xff",
+    "yes": True,
+    "day": date(2026, 11, 21),
+    "at": NOW,
+    "local": NOW.replace(tzinfo=None),
+    "tags": ["a", None],
+    "counts": [("x", 1), ("y", None)],
+    "inner": {"at": NOW},
+}
+NOTHING: dict[str, Any] = dict.fromkeys(ROW) | {"id": 0}
+UTC = pa.timestamp("us", "Europe/Berlin")
+ARROW = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("small", pa.int8()),
+        ("price", pa.decimal128(10, 2)),
+        ("ratio", pa.float64()),
+        ("single", pa.float32()),
+        ("name", pa.string()),
+        ("raw", pa.binary()),
+        ("yes", pa.bool_()),
+        ("day", pa.date32()),
+        ("at", UTC),
+        ("local", pa.timestamp("us")),
+        ("tags", pa.list_(pa.string())),
+        ("counts", pa.map_(pa.string(), pa.int32())),
+        ("inner", pa.struct([("at", UTC)])),
+    ]
+)
+
+
+def batch(*rows: dict[str, Any], schema: pa.Schema = ARROW) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(list(rows), schema)
+
+
+def one(
+    name: str, spark: t.DataType, arrow: pa.DataType, *values: Any
+) -> tuple[t.StructType, pa.RecordBatch]:
+    return t.StructType([t.StructField(name, spark)]), pa.record_batch(
+        [pa.array(values, arrow)], names=[name]
+    )
+
+
+def opened(converter: DataConverter, schema: Any = SCHEMA) -> DataConverter:
+    converter.open(schema)
+    return converter
+
+
+class OwnConverter:
+    """Of a destination with a key beside its data."""
+
+    data_column = "Data"
+    data_form = "bytes"
+    known_columns = ("Data", "partitionKey")
+
+    def __init__(self) -> None:
+        self.columns: list[tuple[str, str]] = []
+
+    def open(self, schema: Any) -> None:
+        self.columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+    def convert(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, str | None]]:
+        keys = batch.column("PARTITIONKEY").to_pylist() if "PARTITIONKEY" in batch.schema.names else None
+        for n, data in enumerate(batch.column("Data").to_pylist()):
+            yield data, keys[n] if keys else None
+
+
+class Destination:
+    name = "fake"
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+
+    def create_converter(self) -> Any:
+        return self.own
+
+
+# --- JSON -------------------------------------------------------------------------------------------------
+
+
+def test_json_is_as_spark_writes_it() -> None:
+    """Nulls are left out, binary is base64, timestamps are in UTC, decimals keep their digits."""
+    first, second = opened(JsonConverter()).convert(batch(ROW, NOTHING))
+
+    assert json.loads(first, parse_float=Decimal) == {
+        "id": 2**53 + 1,
+        "small": -1,
+        "price": Decimal("12345678.90"),
+        "ratio": Decimal("0.1"),
+        "single": Decimal("0.5"),
+        "name": "grün",
+        "raw": "AP8=",
+        "yes": True,
+        "day": "2026-11-21",
+        "at": "2026-11-21T10:00:00.123456Z",
+        "local": "2026-11-21T10:00:00.123456",
+        "tags": ["a", None],
+        "counts": {"x": 1, "y": None},
+        "inner": {"at": "2026-11-21T10:00:00.123456Z"},
+    }
+    assert second == b'{"id":0}'
+
+
+def test_numbers_that_json_lacks_are_text() -> None:
+    """As Spark reads them."""
+    schema, rows = one("x", t.DoubleType(), pa.float64(), float("nan"), float("inf"), float("-inf"))
+
+    assert list(opened(JsonConverter(), schema).convert(rows)) == [
+        *(b'{"x":"NaN"}', b'{"x":"Infinity"}', b'{"x":"-Infinity"}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", [t.DayTimeIntervalType(), t.MapType(t.IntegerType(), t.StringType()), t.NullType()]
+)
+def test_types_without_a_form_are_refused(kind: t.DataType) -> None:
+    """Before any row."""
+    for converter in (JsonConverter(), AvroConverter()):
+        with pytest.raises(OptionError, match=r"has no form for.*column 'x'"):
+            converter.open(t.StructType([t.StructField("x", kind)]))
+
+
+@pytest.mark.parametrize("make", [JsonConverter, AvroConverter])
+def test_a_value_that_python_cannot_hold_is_an_invalid_row(make: type[DataConverter]) -> None:
+    """Such as the year 10000. It becomes a dead letter, and does not fail every attempt of the task."""
+    microseconds = 253_402_300_800_000_000
+    schema, rows = one("at", t.TimestampType(), pa.timestamp("us", "UTC"), 0, microseconds)
+    converter = opened(make(), schema)
+
+    with pytest.raises(InvalidRecordError, match=r"one of rows 0 to 1 of a batch .* cannot be written as"):
+        list(converter.convert(rows))
+    with pytest.raises(InvalidRecordError, match=r"row 0 of a batch"):
+        list(converter.convert(rows.slice(1)))
+    assert len(list(converter.convert(rows.slice(0, 1)))) == 1
+
+
+def test_many_rows_keep_their_order() -> None:
+    """They are serialized in several steps."""
+    schema, rows = one("n", t.LongType(), pa.int64(), *range(3000))
+
+    assert [json.loads(each)["n"] for each in opened(JsonConverter(), schema).convert(rows)] == [*range(3000)]
+
+
+# --- in front of a destination's own converter ------------------------------------------------------------
+
+
+def test_columns_beside_the_data_are_the_destinations() -> None:
+    """They are not in the data, and the destination checks them. Other names are, even that of the data."""
+    own = OwnConverter()
+    converter = JsonConverter(Destination(own))  # type: ignore[arg-type]
+    columns = {"PARTITIONKEY": "k", "data": "x"}
+    converter.open(t.StructType([t.StructField(name, t.StringType()) for name in columns]))
+    rows = pa.record_batch([pa.array([value]) for value in columns.values()], names=list(columns))
+
+    assert own.columns == [("PARTITIONKEY", "string"), ("Data", "binary")]
+    assert list(converter.convert(rows)) == [(b'{"data":"x"}', "k")]
+
+
+@pytest.mark.parametrize(
+    ("own", "make", "message"),
+    [
+        (type("Other", (), {}), JsonConverter, "fake has no column of data that JSON could be"),
+        (
+            type("Json", (OwnConverter,), {"data_form": "json"}),
+            AvroConverter,
+            "fake takes json, and Avro is not",
+        ),
+        (
+            type("Text", (OwnConverter,), {"data_form": "text"}),
+            AvroConverter,
+            "fake takes text, and Avro is not",
+        ),
+    ],
+)
+def test_a_destination_that_takes_no_such_data_is_refused(
+    own: Any, make: type[DataConverter], message: str
+) -> None:
+    """Where the query starts."""
+    with pytest.raises(OptionError, match=message):
+        make(Destination(own()))  # type: ignore[arg-type]
+    JsonConverter(Destination(type("Text", (OwnConverter,), {"data_form": "text"})()))  # type: ignore[arg-type]
+
+
+def test_something_must_be_left_to_serialize() -> None:
+    """Once."""
+    key = t.StructField("partitionKey", t.StringType())
+    column = t.StructField("x", t.StringType())
+    with pytest.raises(OptionError, match="there is no column to write as JSON"):
+        JsonConverter(Destination(OwnConverter())).open(t.StructType([key]))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="columns are there twice: x"):
+        JsonConverter().open(t.StructType([column, column]))
+
+
+# --- Avro -------------------------------------------------------------------------------------------------
+
+
+def read(data: bytes, schema: Any) -> Any:
+    return fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(schema), None)
+
+
+def test_avro_is_read_back_as_it_was() -> None:
+    """With the schema made of the columns; a null is a null."""
+    first, second = opened(AvroConverter()).convert(batch(ROW, NOTHING))
+    schema = avro_schema(SCHEMA)
+
+    assert read(first, schema) == ROW | {
+        "counts": {"x": 1, "y": None},
+        "at": NOW,
+        # The library gives local times the zone in which their numbers count.
+        "local": read(first, schema)["local"],
+    }
+    assert read(first, schema)["local"].replace(tzinfo=None) == ROW["local"]
+    assert read(second, schema) == NOTHING
+
+
+def test_the_schema_of_the_columns() -> None:
+    """As that of Spark's to_avro: unions with null last, a record for each struct."""
+    fields = {field["name"]: field["type"] for field in avro_schema(SCHEMA)["fields"]}
+
+    assert fields["id"] == "long"
+    assert fields["small"] == ["int", "null"]
+    assert fields["price"] == [
+        {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+        "null",
+    ]
+    assert fields["tags"] == [{"type": "array", "items": ["string", "null"]}, "null"]
+    assert fields["counts"] == [{"type": "map", "values": ["int", "null"]}, "null"]
+    assert fields["inner"][0]["name"] == "topLevelRecord_inner"
+
+
+def test_a_name_that_avro_does_not_take_is_refused() -> None:
+    """With its path."""
+    inner = t.StructType([t.StructField("two words", t.StringType())])
+    with pytest.raises(OptionError, match=r"Avro has no form for a column called 'a\.two words'"):
+        AvroConverter().open(t.StructType([t.StructField("a", inner)]))
+
+
+GIVEN: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "n", "type": "long"},
+        {"name": "kind", "type": "string", "default": "plain"},
+    ],
+}
+
+
+def test_a_schema_of_ones_own() -> None:
+    """Fields with a default need no column. The id goes ahead, as schema registries have it."""
+    schema, rows = one("n", t.LongType(), pa.int64(), 7)
+    (data,) = opened(AvroConverter(schema=GIVEN, schema_id=258), schema).convert(rows)
+
+    assert struct.unpack(">bI", data[:5]) == (0, 258)
+    assert read(data[5:], GIVEN) == {"n": 7, "kind": "plain"}
+
+
+def test_a_schema_that_does_not_fit_is_refused() -> None:
+    """With every column and field that does not."""
+    schema, _ = one("kinds", t.StringType(), pa.string())
+    with pytest.raises(OptionError) as caught:
+        AvroConverter(schema=GIVEN).open(schema)
+
+    assert "column 'kinds' is no field of it: did you mean 'kind'?" in str(caught.value)
+    assert "field 'n' is no column, and has no default" in str(caught.value)
+
+
+def test_a_row_that_does_not_fit_the_schema_is_invalid() -> None:
+    """A null where there is none; the error has none of its data."""
+    schema, rows = one("n", t.StringType(), pa.string(), "secret")
+    with pytest.raises(InvalidRecordError, match="row 0 of a batch") as caught:
+        list(opened(AvroConverter(schema=GIVEN), schema).convert(rows))
+    assert "secret" not in str(caught.value)
+    schema, rows = one("n", t.LongType(), pa.int64(), None)
+    with pytest.raises(InvalidRecordError):
+        list(opened(AvroConverter(schema=GIVEN), schema).convert(rows))
+
+
+def test_a_field_inside_a_column_is_not_dropped() -> None:
+    """A schema that lacks it fits no row."""
+    inner = {"type": "record", "name": "inner", "fields": [{"name": "a", "type": "long"}]}
+    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": inner}]}
+    spark = t.StructType([t.StructField("a", t.LongType()), t.StructField("b", t.LongType())])
+    schema, rows = one("x", spark, pa.struct([("a", pa.int64()), ("b", pa.int64())]), {"a": 1, "b": 2})
+    with pytest.raises(InvalidRecordError):
+        list(opened(AvroConverter(schema=given), schema).convert(rows))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "record", "name": "x"},
+        {"type": "record", "fields": []},
+        {**GIVEN, "fields": [{"name": "n", "type": "lng"}]},
+    ],
+)
+def test_what_is_no_schema_is_refused(schema: dict[str, Any]) -> None:
+    """With the library's reason."""
+    with pytest.raises(OptionError, match="it is not an Avro schema: "):
+        AvroConverter(schema=schema)
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra."""
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(OptionError, match=r"pip install 'pyspark-sluice\[avro\]'"):
+        AvroConverter()
+    JsonConverter()
+
+
+def test_timestamps_before_1970() -> None:
+    """And their microseconds."""
+    before = datetime(1901, 2, 3, 4, 5, 6, 7, tzinfo=timezone.utc)
+    schema, rows = one("at", t.TimestampType(), pa.timestamp("us", "UTC"), before)
+    (data,) = opened(AvroConverter(), schema).convert(rows)
+
+    assert read(data, avro_schema(schema))["at"] - before == timedelta(0)

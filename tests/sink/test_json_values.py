@@ -1,0 +1,197 @@
+"""Any row and any entry becomes JSON that strict readers take, and nothing fails for a value."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.instants import far_date, far_instant
+from sluice.sink.dead_letters import (
+    DeadLetter,
+    Origin,
+    dead_letter_line,
+    dead_letter_of_entry,
+    dead_letter_of_row,
+)
+from sluice.sink.json_values import json_text, json_value, python_value
+
+MILLENNIA = 1_700_000_000_000 * 1_000_000
+"""A timestamp whose milliseconds were taken for seconds, in microseconds."""
+
+
+def refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def strict(text: str | bytes) -> Any:
+    """Reads JSON as the standard has it: without NaN and Infinity."""
+    return json.loads(text, parse_constant=refuse)
+
+
+def not_utf8(*values: bytes) -> pa.Array:
+    """A column of strings as Spark makes it of ``cast(data AS string)``."""
+    return pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
+
+
+def stored(**columns: Any) -> tuple[dict[str, Any], Any]:
+    """The dead letter of a row, as it is written, and its data."""
+    row = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    letter = strict(dead_letter_line(dead_letter_of_row(row, "why"), Origin("d")))
+    return letter, letter["data"] and base64.b64decode(letter["data"])
+
+
+FAR: dict[str, tuple[pa.Array, Any]] = {
+    "timestamp": (pa.array([MILLENNIA], pa.timestamp("us", "UTC")), "+55840-11-08 22:13:20+00:00"),
+    "of another zone": (
+        pa.array([MILLENNIA + 1], pa.timestamp("us", "Europe/Berlin")),
+        "+55840-11-08 22:13:20.000001+00:00",
+    ),
+    "of no known zone": (pa.array([0], pa.timestamp("us", "No/Where")), "1970-01-01 00:00:00+00:00"),
+    "timestamp_ntz": (pa.array([MILLENNIA], pa.timestamp("us")), "+55840-11-08 22:13:20"),
+    "the first": (pa.array([-(2**63)], pa.timestamp("us", "UTC")), "-290308-12-21 19:59:05.224192+00:00"),
+    "nanoseconds": (pa.array([1001], pa.timestamp("ns")), "1970-01-01 00:00:00.000001"),
+    "date": (pa.array([2**31 - 1], pa.date32()), "+5881580-07-11"),
+    "date before the year 1": (pa.array([-719_529], pa.date32()), "-0001-12-31"),
+    "time": (pa.array([1], pa.time64("ns")), "1 <time64[ns]>"),
+    "interval": (pa.array([2**63 - 1], pa.duration("s")), f"{2**63 - 1} <duration[s]>"),
+    "string": (not_utf8(b"caf\xe9"), "caf\\xe9"),
+    "NaN": (pa.array([math.nan]), "NaN"),
+    "infinity": (pa.array([math.inf], pa.float32()), "Infinity"),
+    "negative infinity": (pa.array([-math.inf]), "-Infinity"),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_a_value_that_python_or_json_cannot_hold_is_kept_as_text(name: str) -> None:
+    """In a column of its own, as an attribute beside ``data``, and inside of other types."""
+    column, text = FAR[name]
+    nested = pa.StructArray.from_arrays([column, column], names=["a", "a"])
+    of_list = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), nested)
+    of_map = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), column)
+
+    assert json.loads(stored(id=pa.array([1]), value=column)[1]) == {"id": 1, "value": text}
+    letter, data = stored(data=pa.array([b"d"]), value=column)
+    assert (data, letter["attributes"]) == (b"d", {"value": text})
+    assert json.loads(stored(x=of_list, y=of_map)[1]) == {
+        "x": [{"a": text, "a (2)": text}],
+        "y": [["k", text]],
+    }
+
+
+def test_data_that_is_no_utf8_is_kept_byte_for_byte() -> None:
+    """A string column holds what Spark was given."""
+    assert stored(DATA=not_utf8(b"\xff\xfe"))[1] == b"\xff\xfe"
+    assert stored(data=pa.array(["grün"]))[1] == "grün".encode()
+
+
+def test_values_that_python_can_hold_are_as_before() -> None:
+    """Text of dates and decimals, base64 of bytes, pairs of maps, nulls of attributes left out."""
+    row = {
+        "day": pa.array([date(2026, 1, 31)]),
+        "at": pa.array([datetime(2026, 1, 31, tzinfo=timezone.utc)]),
+        "price": pa.array([Decimal("1.50")]),
+        "raw": pa.array([b"\xff"]),
+        "tags": pa.array([{"a": [1, None]}]),
+        "map": pa.array([[("k", 1.5)]], pa.map_(pa.string(), pa.float64())),
+        "none": pa.nulls(1),
+    }
+    assert json.loads(stored(**row)[1]) == {
+        "day": "2026-01-31",
+        "at": "2026-01-31 00:00:00+00:00",
+        "price": "1.50",
+        "raw": "/w==",
+        "tags": {"a": [1, None]},
+        "map": [["k", 1.5]],
+        "none": None,
+    }
+    assert "none" not in stored(data=pa.array([b""]), **row)[0]["attributes"]
+
+
+def test_columns_with_one_name_are_all_kept() -> None:
+    """The second has a number."""
+    row = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"])
+
+    assert strict(dead_letter_of_row(row, "r").data or b"") == {"id": 1, "id (2)": 2}
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (
+            {"score": math.nan, "all": [math.inf, -math.inf]},
+            {"score": "NaN", "all": ["Infinity", "-Infinity"]},
+        ),
+        (
+            {("a", 1): 2, b"k": 3, 4: 5, None: 6, True: 7},
+            {'["a", 1]': 2, "aw==": 3, "4": 5, "null": 6, "true": 7},
+        ),
+        ({"at": datetime(2026, 1, 31, tzinfo=timezone.utc)}, {"at": "2026-01-31 00:00:00+00:00"}),
+        ({"x": Mute(), "s": {1}}, {"x": "<Mute>", "s": "{1}"}),
+    ],
+)
+def test_an_entry_of_any_values_is_kept(entry: Any, expected: Any) -> None:
+    """As its data, and as an attribute."""
+    letter = strict(dead_letter_line(DeadLetter("r", None, {"entry": entry}), Origin("d")))
+
+    assert strict(dead_letter_of_entry(entry, "r").data or b"") == expected
+    assert letter["attributes"]["entry"] == expected
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.binary() | st.integers(), inner),
+)
+
+
+@given(ANYTHING)
+def test_whatever_an_entry_holds_is_json(value: Any) -> None:
+    """One line, without constants that JSON has not."""
+    line = dead_letter_line(DeadLetter("r", None, {"value": value}), Origin("d"))
+
+    assert line.count(b"\n") == 1
+    assert strict(line)["attributes"]["value"] == strict(json_text(value))
+    assert json_value(json_value(value)) == json_value(value)
+
+
+KINDS = [
+    pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC", "Asia/Kolkata")
+]
+KINDS += [pa.duration(unit) for unit in ("s", "ms", "us", "ns")]
+KINDS += [pa.date64(), pa.time64("us"), pa.time64("ns"), pa.int64(), pa.uint64(), pa.float64()]
+
+
+@given(st.sampled_from(KINDS), st.binary(min_size=8, max_size=8))
+def test_whatever_a_row_holds_is_json(kind: pa.DataType, raw: bytes) -> None:
+    """Any eight bytes as a value of any type."""
+    column = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(raw)])
+
+    strict(dead_letter_of_row(pa.record_batch([column], names=["x"]), "r").data or b"")
+    assert python_value(pa.nulls(1, kind)[0]) is None
+
+
+@given(st.integers(-(2**31), 2**31 - 1))
+def test_far_dates_go_on_from_those_that_python_knows(days: int) -> None:
+    """The same text where Python has one; elsewhere the day after the day before."""
+    shown = far_date(days)
+    if -719_162 <= days <= 2_932_896:
+        assert shown == (date(1970, 1, 1) + timedelta(days=days)).isoformat()
+    year, month, day = shown[0] + shown[1:].partition("-")[0], *shown.rsplit("-", 2)[1:]
+    like = 2000 + int(year) % 400
+    # The calendar is the same every 400 years.
+    cycles = (int(year) - like) // 400
+    assert days == (date(like, int(month), int(day)) - date(1970, 1, 1)).days + cycles * 146_097
+    assert far_instant(days * 86_400_000_000 + 1) == f"{shown} 00:00:00.000001"
