@@ -193,7 +193,10 @@ def test_a_schema_of_the_users_own_is_refused(
 KINESIS = {"destination": "kinesis", "streamName": "orders"}
 SINK_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "no destination": ({}, "option 'destination' is required"),
-    "unknown destination": ({"destination": "kafka"}, "is 'kafka': allowed are dynamodb, firehose, http, kinesis"),
+    "unknown destination": (
+        {"destination": "kafka"},
+        "is 'kafka': allowed are dynamodb, firehose, http, kinesis",
+    ),
     "no stream": ({"destination": "kinesis"}, "option 'streamName' or 'streamArn' is required"),
     "unknown": ({**KINESIS, "frobnicate": "1"}, "option 'frobnicate' is not known: allowed are aggregate, "),
     "misspelt": ({**KINESIS, "maxBatchSizes": "1"}, "is not known: did you mean 'maxBatchSize'?"),
