@@ -56,8 +56,9 @@ _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
             Kind("kill planner", ends="query", error=_WORKER_GONE, rest=4.0),
             Kind("kill agent"),
             Kind("kill worker", ends="query", error=_WORKER_GONE),
-            # There is a daemon for reading and one for writing. Spark learns of each by a failure.
-            Kind("kill all workers", ends="query", error=_WORKER_GONE, often=2),
+            # There is a daemon for reading and one for writing, each with workers that wait. Spark learns of
+            # each by a failure.
+            Kind("kill all workers", ends="query", error=_WORKER_GONE, often=5),
             Kind("kill committer", ends="query", error=_WORKER_GONE),
             # As often as the query is started meanwhile.
             Kind("fill disk", (2.0, 8.0), ends="query", error=_DISK, often=4),
