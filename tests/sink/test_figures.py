@@ -7,6 +7,7 @@ import math
 import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -176,6 +177,20 @@ def test_codes_are_bounded_and_none_is_lost() -> None:
     assert len(figures.refused_by_code) == 33
     assert figures.refused_by_code[OTHER] == 1000 - 32
     assert figures.summary()["refused_by_code"] == figures.refused_by_code
+
+
+@given(st.lists(st.tuples(st.integers(0, 45), st.integers(1, 9)), min_size=40, max_size=80), st.randoms())
+def test_the_same_codes_are_kept_in_any_order(refusals: list[tuple[int, int]], random: Random) -> None:
+    """Though there are more of them than are kept apart: which task comes first is chance."""
+    parts = [SinkFigures() for _ in refusals]
+    for part, (code, count) in zip(parts, refusals, strict=True):
+        part.refuse(count, {f"Code{code:02}": count}, count)
+    whole = merged(*parts)
+    random.shuffle(parts)
+
+    middle = random.randrange(len(parts))
+    assert merged(merged(*parts[:middle]), merged(*parts[middle:])) == whole
+    assert whole.refused == sum(count for _, count in refusals)
 
 
 def test_the_mean_is_over_time() -> None:
