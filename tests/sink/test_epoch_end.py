@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ def test_a_listener_is_told_of_the_tasks_of_an_abort() -> None:
 
 
 def test_a_listener_of_ones_own_tests_makes_progress_as_before() -> None:
-    """With the figures that were there first."""
+    """With the figures that were there first; and it can be hashed."""
     old: dict[str, Any] = {"records": 1, "bytes": 1, "requests": 1, "retries": 0, "refused": 0, "timeouts": 0}
     progress = SinkProgress(
         outcome="committed",
@@ -138,6 +139,7 @@ def test_a_listener_of_ones_own_tests_makes_progress_as_before() -> None:
     )
 
     assert (progress.send_time_p50, progress.refused_by_code, progress.destination_figures) == (None, {}, {})
+    assert len({progress, replace(progress), replace(progress, tasks=2)}) == 2
 
 
 def test_an_abort_is_logged_even_if_no_task_has_succeeded(caplog: pytest.LogCaptureFixture) -> None:

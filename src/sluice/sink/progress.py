@@ -62,8 +62,8 @@ class SinkProgress:
     in_flight_mean: float | None = None
     buffered_peak: int | None = None
     buffered_mean: float | None = None
-    refused_by_code: Mapping[str, int] = field(default_factory=dict)
-    destination_figures: Mapping[str, float] = field(default_factory=dict)
+    refused_by_code: Mapping[str, int] = field(default_factory=dict, hash=False)
+    destination_figures: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def json(self) -> str:

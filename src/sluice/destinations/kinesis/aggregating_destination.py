@@ -139,6 +139,13 @@ class AggregatingDestination(BaseDestination[Entry]):
         """The user records in an entry."""
         return user_records(entry)
 
+    def figures(self) -> Mapping[str, float]:
+        """What was put, by the names of the Kinesis Producer Library, and what came to a wrong shard.
+
+        https://docs.aws.amazon.com/streams/latest/dev/monitoring-with-kpl.html
+        """
+        return self._tally.read()
+
     def submit(self, entries: Sequence[Entry]) -> SubmitResult[Entry]:
         """Calls ``PutRecords`` once; more often only during a reshard.
 
@@ -173,13 +180,6 @@ class AggregatingDestination(BaseDestination[Entry]):
             # A deleted stream may be created again, with shards of the same names and other hash keys.
             self._shards.invalidate()
         return fatal
-
-    def figures(self) -> Mapping[str, float]:
-        """What was put, by the names of the Kinesis Producer Library, and what came to a wrong shard.
-
-        https://docs.aws.amazon.com/streams/latest/dev/monitoring-with-kpl.html
-        """
-        return self._tally.read()
 
     def close(self) -> None:
         self._plain.close()
