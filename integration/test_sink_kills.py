@@ -315,7 +315,7 @@ def matrix() -> Iterator[Any]:
             yield pytest.param(name, blows, id=f"{name}, {victim}", marks=pytest.mark.soak(seconds=90))
 
 
-@pytest.mark.parametrize(("store", "blows"), matrix(), indirect=["store"])
+@pytest.mark.parametrize(("store", "blows"), list(matrix()), indirect=["store"])
 def test_no_row_of_a_committed_epoch_is_missing(store: Store, blows: list[Blow], tmp_path: Path) -> None:
     """Whatever is struck at whichever step. Rows come twice only in the epoch that was under way; what was
     struck leaves no process, and a query that has ended sends nothing.

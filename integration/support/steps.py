@@ -134,50 +134,34 @@ class _Converter:
         return self._converter.convert(batch)  # type: ignore[no-any-return]
 
 
-def _announce_commit() -> None:
-    if _COMMIT_PROCESS in Path("/proc/self/cmdline").read_bytes():
-        _announce(ENDED)
-
-
-class SteppedHttp(HttpDestination):
-    """``http`` that announces its steps."""
-
-    is_closed = False
-
-    @classmethod
-    def from_options(cls, values: Any, connection: Any) -> HttpDestination | None:
-        _announce_commit()
-        return super().from_options(values, connection)
-
-    def create_converter(self) -> Any:
-        return _Converter(super().create_converter())
-
-    def figures(self) -> Mapping[str, float]:
-        if not self.is_closed:  # called as well when a task has failed
-            _announce(ANSWERED)
-        return super().figures()
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-class SteppedKinesis(KinesisStreamsDestination):
-    """``kinesis`` that announces its steps."""
+class _Stepped:
+    """Goes before a destination among the bases of a class: the destination then announces its steps."""
 
     is_closed = False
 
     @classmethod
     def from_options(cls, values: Any, connection: Any) -> Any:
-        _announce_commit()
-        return super().from_options(values, connection)
+        if _COMMIT_PROCESS in Path("/proc/self/cmdline").read_bytes():
+            _announce(ENDED)
+        destination: Any = super()
+        return destination.from_options(values, connection)
 
     def create_converter(self) -> Any:
-        return _Converter(super().create_converter())
+        destination: Any = super()
+        return _Converter(destination.create_converter())
 
     def figures(self) -> Mapping[str, float]:
-        if not self.is_closed:
+        if not self.is_closed:  # called as well when a task has failed
             _announce(ANSWERED)
-        return super().figures()
+        return {}
 
     def close(self) -> None:
         self.is_closed = True
+
+
+class SteppedHttp(_Stepped, HttpDestination):
+    """``http`` that announces its steps."""
+
+
+class SteppedKinesis(_Stepped, KinesisStreamsDestination):
+    """``kinesis`` that announces its steps."""
