@@ -158,6 +158,7 @@ class Run:
     drivers: list[Driver]
     struck: dict[int, Blow] = field(default_factory=dict)  # by the epoch that was under way
     files: int = 0
+    began: float = field(default_factory=time.monotonic)
     attempts: Iterator[int] = field(default_factory=itertools.count)
 
     def start(self) -> Driver:
@@ -222,6 +223,7 @@ class Run:
         elif blow.victim != QUERY or blow.step not in IN_COMMIT:
             assert self.committed() == epoch
         self.check()
+        print(f"{blow}: epoch {epoch}, {time.monotonic() - self.began:.0f} s after the start", flush=True)
         if not _runs(driver):
             self.wait_until_nothing_runs(driver)
         elif not goes_on:
@@ -320,7 +322,6 @@ def test_no_row_of_a_committed_epoch_is_missing(store: Store, blows: list[Blow],
     """Whatever is struck at whichever step. Rows come twice only in the epoch that was under way; what was
     struck leaves no process, and a query that has ended sends nothing.
     """
-    began = time.monotonic()
     proxy = HoldingProxy(store.endpoint, lambda *_: REQUEST)
     with Steps().running() as announced, proxy.running(), started_drivers() as drivers:
         options = {
@@ -363,7 +364,9 @@ def test_no_row_of_a_committed_epoch_is_missing(store: Store, blows: list[Blow],
             assert repeated[epoch] == ROWS_OF_EPOCH, "Spark writes an epoch again that it has not logged"
     told = {each["batch_id"]: each for each in announced.figures if each["outcome"] == "committed"}
     assert [told[epoch]["records"] for epoch in range(run.files)] == [ROWS_OF_EPOCH] * run.files
-    print(f"\n{store.column}: {len(blows)} blows, {len(drivers)} drivers, {time.monotonic() - began:.0f} s")
+    print(
+        f"\n{store.column}: {len(blows)} blows, {len(drivers)} drivers, {time.monotonic() - run.began:.0f} s"
+    )
     for epoch, blow in run.struck.items():
         print(f"  {blow!s:36} {repeated[epoch]:4} rows again")
     print(

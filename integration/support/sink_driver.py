@@ -8,6 +8,7 @@ parent is dead, and when the query fails.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -76,6 +77,8 @@ def _obey(query: StreamingQuery, closed: threading.Event) -> None:
             query.processAllAvailable()
         query.stop()
     closed.set()
+    with contextlib.suppress(Exception):  # it has ended, or the JVM has
+        query.stop()
     threading.Event().wait(120)  # ends by itself in less
     os._exit(1)
 
