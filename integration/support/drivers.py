@@ -155,7 +155,9 @@ def by_shard(rows: Sequence[Line]) -> dict[str, list[Line]]:
 def started_drivers() -> Iterator[list[Driver]]:
     """What a test adds here is gone at its end."""
     started: list[Driver] = []
-    yield started
-    for driver in started:
-        driver.kill()
+    try:
+        yield started
+    finally:
+        for driver in started:
+            driver.kill()
     assert [process for driver in started for process in driver.processes()] == []

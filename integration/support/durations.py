@@ -21,6 +21,7 @@ _SECONDS = {
     "integration/test_fan_out_kills.py": 60,
     "integration/test_fan_out_cluster.py": 80,
     "integration/test_fan_out_silence.py": 60,
+    "integration/test_sink_kills.py": 50,
     "integration/test_on_time.py": 60,
     "integration/test_recorded_checkpoints.py": 35,
     "integration/test_end_to_end.py": 35,

@@ -1,6 +1,6 @@
-"""A proxy before an S3 server that stops the world at a given request, so that a driver can be killed there.
+"""A proxy before a server that stops the world at a given request, so that a driver can be killed there.
 
-Nothing in the library helps it: it tells the steps of a commit by the requests that they make.
+Nothing in the library helps it: it tells the steps by the requests that they make; for S3, those of a commit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import http.client
 import http.server
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -76,10 +76,21 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 class HoldingProxy:
-    """Passes requests on, but those that `trap` catches."""
+    """Passes requests on, but those that `trap` catches.
 
-    def __init__(self, upstream: str) -> None:
+    Args:
+        upstream: the URL of the server.
+        step_of: which step a request is, by its method and target.
+
+    Attributes:
+        trap: where to stop next; None for nowhere.
+        requests: that have come so far.
+    """
+
+    def __init__(self, upstream: str, step_of: Callable[[str, str], str] = step_of) -> None:
         self.trap: Trap | None = None
+        self.requests = 0
+        self._step_of = step_of
         self._lock = threading.Lock()
         self._upstream = urlsplit(upstream).netloc
         outer = self
@@ -118,8 +129,9 @@ class HoldingProxy:
         """One request."""
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         with self._lock:
+            self.requests += 1
             trap = self.trap
-            caught = trap is not None and trap.catches(step_of(request.command, request.path))
+            caught = trap is not None and trap.catches(self._step_of(request.command, request.path))
         if trap is None or not caught:
             self._pass_on(request, body, PASSED, None)
             return

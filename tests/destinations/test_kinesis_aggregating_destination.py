@@ -257,6 +257,23 @@ def test_figures_count_rows() -> None:
     figures = write(aggregating(stream), rows(100)).figures
     assert (figures.records, figures.refused, figures.retries, figures.requests) == (100, 100, 100, 2)
     assert figures.bytes == stream.size_in_bytes(stream.requests[0][0])
+    assert figures.refused_by_code == {"Throttled": 100}
+    assert figures.destination == {"kinesis_records_put": 1, "user_records_put": 100}
+
+
+def test_figures_show_what_a_reshard_costs() -> None:
+    """An aggregate that came to a wrong shard is a record of the stream, and its rows are put again."""
+    stream = FakeStream(even_shards(1))
+    destination = aggregating(stream)
+    entries = convert(destination, rows(500))
+    stream.reshard(4)
+    destination.submit(entries)
+
+    assert destination.figures() == {
+        "kinesis_records_put": 1 + 4,
+        "aggregates_misrouted": 1,
+        "user_records_put": 500,
+    }
 
 
 def test_dead_letters_are_rows(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from sink_fakes import config
 
 from sluice.errors import InvalidRecordError
 from sluice.sink import NoRateLimitingStrategy, Rejection, SubmitResult
-from sluice.sink.scheduler import SinkFigures, SinkScheduler
+from sluice.sink.progress import as_line
+from sluice.sink.scheduler import SinkScheduler
 
 Scheduler = SinkScheduler[str]
 
@@ -26,25 +27,48 @@ def made(**settings: bool | float) -> Scheduler:
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        (lambda m: m.complete(0, SubmitResult(), 1.0), SinkFigures(records=5, bytes=50, requests=1)),
+        (lambda m: m.complete(0, SubmitResult(), 1.0), {"records": 5, "bytes": 50}),
         (
-            lambda m: m.complete(0, SubmitResult(["bb"]), 1.0),
-            SinkFigures(records=3, bytes=30, requests=1, refused=2),
+            lambda m: m.complete(0, SubmitResult(["bb"], {"Throttled": 1}), 1.0),
+            {"records": 3, "bytes": 30, "refused": 2, "refused_by_code.Throttled": 2},
         ),
         (
             lambda m: m.complete(0, SubmitResult(rejected=[Rejection("aaa", "never")]), 1.0),
-            SinkFigures(records=2, bytes=20, requests=1, refused=3),
+            {"records": 2, "bytes": 20, "refused": 3, "refused_by_code.rejected": 3},
         ),
-        (lambda m: m.fail(0, OSError("gone"), fatal=False, now=1.0), SinkFigures(requests=1, refused=5)),
-        (lambda m: m.fail(0, OSError("gone"), fatal=True, now=1.0), SinkFigures(requests=1, refused=5)),
-        (lambda m: m.advance(1e6), SinkFigures(requests=2, refused=5, timeouts=1, retries=5)),
+        (
+            lambda m: m.fail(0, OSError("gone"), fatal=False, now=1.0),
+            {"refused": 5, "refused_by_code.OSError": 5},
+        ),
+        (
+            lambda m: m.fail(0, OSError("gone"), fatal=True, now=1.0),
+            {"refused": 5, "refused_by_code.OSError": 5},
+        ),
+        (
+            lambda m: m.advance(7200.0),
+            {
+                "requests": 2,
+                "records_out": 10,
+                "bytes_out": 100,
+                "refused": 5,
+                "refused_by_code.RequestTimeout": 5,
+                "timeouts": 1,
+                "retries": 5,
+            },
+        ),
     ],
 )
-def test_figures(what: Callable[[Scheduler], None], expected: SinkFigures) -> None:
-    """For every outcome of a request."""
+def test_figures(what: Callable[[Scheduler], None], expected: dict[str, int]) -> None:
+    """For every outcome of a request: they count records, and every refusal has a code."""
     scheduler = made(max_retry_duration=1e9)
     what(scheduler)
-    assert scheduler.snapshot() == expected
+    found = as_line(scheduler.snapshot().summary())
+    counters = dict(each.split("=") for each in found.split())
+    took = 7200.0 if "timeouts" in expected else 1.0
+    assert (float(counters.pop("send_time_max")), int(counters.pop("in_flight_peak"))) == (took, 1)
+    shown = {name: int(number) for name, number in counters.items() if number.isdigit() and number != "0"}
+    sent = {"requests": 1, "records_out": 5, "bytes_out": 50, "buffered_peak": 2}
+    assert shown == sent | expected
 
 
 def test_messages() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,9 +19,24 @@ from sluice.sink.task import TaskResult
 
 
 def result(
-    records: int = 10, *, query: str | None = "q", committables: Sequence[str] = (), **changes: Any
+    records: int = 10,
+    *,
+    query: str | None = "q",
+    committables: Sequence[str] = (),
+    codes: Sequence[str] = ("Throttled",),
+    largest: int = 4,
+    seconds: float = 0.1,
+    **changes: Any,
 ) -> TaskResult:
-    figures = SinkFigures(records=records, bytes=100, requests=2, retries=1, refused=1)
+    figures = SinkFigures(records=records, bytes=100, requests=2, retries=1, records_out=9, bytes_out=120)
+    for code in codes:
+        figures.refuse(1, {code: 1}, 1)
+    figures.send_time.record(0.1)
+    figures.send_time.record(seconds)
+    figures.in_flight.observe(int(largest / 2) * 2, 1_000_000_000)
+    figures.in_flight.observe(2, 1_000_000_000)
+    figures.buffered.observe(0, 1)
+    figures.destination = {"parts": 3, "largest_max": largest}
     values: dict[str, Any] = {"duration": 0.5, "limit": 40} | changes
     return TaskResult(
         origin=Origin("kinesis stream 'x'", query=query, run="r"),
@@ -64,7 +80,8 @@ def setup(
 
 def test_a_commit_logs_one_line_of_sums(caplog: pytest.LogCaptureFixture) -> None:
     """Batch id and figures of all tasks, as name=value, by the logger that the documentation names."""
-    results = [result(), result(5, duration=2.0, limit=30), None]
+    second = result(5, codes=["Internal"], largest=9, seconds=3.0, duration=2.0, limit=30)
+    results = [result(), second, None]
     with caplog.at_level(logging.INFO, logger="sluice.sink"):
         end_epoch(None, "committed", results, write_id="w", batch_id=7)
 
@@ -72,8 +89,57 @@ def test_a_commit_logs_one_line_of_sums(caplog: pytest.LogCaptureFixture) -> Non
     assert (record.name, record.levelname) == ("sluice.sink", "INFO")
     assert record.getMessage() == (
         "committed destination=\"kinesis stream 'x'\" query_id=q batch_id=7 tasks=2 failed_tasks=1 "
-        "records=15 bytes=200 requests=4 retries=2 refused=2 timeouts=0 dead_letters=0 duration=2.0 limit=30"
+        "records=15 bytes=200 requests=4 retries=2 refused=2 timeouts=0 dead_letters=0 duration=2.0 limit=30 "
+        "records_out=18 bytes_out=240 send_time_p50=0.098476 send_time_p95=3.0 send_time_max=3.0 "
+        "in_flight_peak=8 in_flight_mean=4.0 buffered_peak=0 buffered_mean=0.0 "
+        "refused_by_code.Internal=1 refused_by_code.Throttled=1 "
+        "destination_figures.largest_max=9 destination_figures.parts=6"
     )
+
+
+def test_a_sink_that_sends_no_requests_has_no_figures_of_requests(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as one that writes files: nothing stands there that looks like a measurement."""
+    nothing = TaskResult(origin=Origin("lake"), figures=SinkFigures(records=3, bytes=30))
+    with caplog.at_level(logging.INFO, logger="sluice.sink"):
+        end_epoch(None, "committed", [nothing], write_id="w", batch_id=7)
+
+    assert "records=3 bytes=30" in caplog.text
+    assert "send_time" not in caplog.text
+    assert "in_flight" not in caplog.text
+
+
+def test_a_listener_is_told_of_the_tasks_of_an_abort() -> None:
+    """What the tasks that succeeded have sent stays sent; a killed task has brought no figures."""
+    told: list[SinkProgress] = []
+    results = [result(codes=("Throttled",)), None]
+    end_epoch(setup(listener=told.append), "aborted", results, write_id="w", batch_id=7)
+    (progress,) = told
+    read = json.loads(progress.json)
+
+    assert (read["outcome"], read["tasks"], read["failed_tasks"]) == ("aborted", 1, 1)
+    assert (progress.refused_by_code, read["refused_by_code"]) == ({"Throttled": 1}, {"Throttled": 1})
+    assert read["destination_figures"] == {"parts": 3, "largest_max": 4}
+
+
+def test_a_listener_of_ones_own_tests_makes_progress_as_before() -> None:
+    """With the figures that were there first; and it can be hashed."""
+    old: dict[str, Any] = {"records": 1, "bytes": 1, "requests": 1, "retries": 0, "refused": 0, "timeouts": 0}
+    progress = SinkProgress(
+        outcome="committed",
+        destination="x",
+        query_id=None,
+        batch_id=None,
+        tasks=1,
+        failed_tasks=0,
+        dead_letters=0,
+        duration=0.1,
+        limit=None,
+        rate=None,
+        **old,
+    )
+
+    assert (progress.send_time_p50, progress.refused_by_code, progress.destination_figures) == (None, {}, {})
+    assert len({progress, replace(progress), replace(progress, tasks=2)}) == 2
 
 
 def test_an_abort_is_logged_even_if_no_task_has_succeeded(caplog: pytest.LogCaptureFixture) -> None:

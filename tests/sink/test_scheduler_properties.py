@@ -18,6 +18,7 @@ from sluice.sink import (
     NoRateLimitingStrategy,
     RateLimitingStrategy,
     Rejection,
+    SinkFigures,
     SubmitResult,
 )
 from sluice.sink.scheduler import Request, SinkScheduler
@@ -64,10 +65,42 @@ class World:
         self.now = 0.0
         self.answers: list[tuple[float, int, Request[int], Fate]] = []
         self.running = 0
+        self.expected = SinkFigures()  # counted apart from the scheduler, as far as it is simple
+        self.in_flight: dict[int, Request[int]] = {}
+        self.measured_at = 0.0
         self.acknowledged: dict[int, int] = {}
         self.first_sent: list[int] = []
 
+    def measure(self) -> None:
+        """What has been in flight and in the buffer since the last event."""
+        elapsed = round(self.now * 1e9) - round(self.measured_at * 1e9)
+        self.measured_at = self.now
+        self.expected.in_flight.observe(len(self.in_flight), elapsed)
+        self.expected.buffered.observe(self.scheduler.buffered, elapsed)
+
+    def end(self, number: int, code: str, refused: int | None = None) -> None:
+        """A request was answered, has failed, or has timed out, unless it had timed out before."""
+        request = self.in_flight.pop(number, None)
+        if request is not None:
+            count = len(request.entries) if refused is None else refused
+            self.expected.send_time.record(self.now - request.sent_at)
+            self.expected.refuse(count, {code: count}, count)
+
+    def check_figures(self) -> None:
+        """What is measured is exact, and sums are sums: called at the end."""
+        found = self.scheduler.snapshot()
+        expected = self.expected
+        assert found.send_time == expected.send_time
+        assert found.send_time.count == found.requests
+        assert (found.in_flight, found.buffered) == (expected.in_flight, expected.buffered)
+        assert (found.records_out, found.bytes_out) == (expected.records_out, expected.bytes_out)
+        assert found.refused_by_code == expected.refused_by_code
+        assert found.refused == sum(found.refused_by_code.values())
+        assert found.records_out == found.records + found.refused + len(self.rejected)
+        assert found.records_out - found.retries == found.records + len(self.rejected)
+
     def add(self, entries: Sequence[int], sizes: Sequence[int]) -> None:
+        self.measure()
         self.scheduler.add(entries, sizes, self.now)
         assert self.scheduler.buffered <= self.config.max_buffered_requests
 
@@ -75,6 +108,11 @@ class World:
         self.steps_left -= 1
         if self.steps_left < 0:
             raise KilledError
+        self.measure()
+        timeout = self.config.request_timeout
+        late = [n for n, request in self.in_flight.items() if self.now >= request.sent_at + timeout]
+        for number in late:
+            self.end(number, "RequestTimeout")
         requests = self.scheduler.advance(self.now, draining=draining)
         assert self.scheduler.failure is None
         # Nothing that waits is overtaken: what is sent is the head of the queue, in order.
@@ -84,6 +122,9 @@ class World:
         assert not sent or head is None or sent[-1] < head.entry
         for request in requests:
             self.check(request)
+            self.in_flight[request.number] = request
+            self.expected.records_out += len(request.entries)
+            self.expected.bytes_out += request.batch.size
             fate = next(self.fates, Fate("accept", 0.01, 0))
             self.running += 1
             heapq.heappush(self.answers, (self.now + fate.latency, request.number, request, fate))
@@ -113,13 +154,17 @@ class World:
             self.deliver(number, request, fate)
 
     def deliver(self, number: int, request: Request[int], fate: Fate) -> None:
+        self.measure()
         if fate.kind == "fail":
+            self.end(number, "OSError")
             self.scheduler.fail(number, OSError("gone"), fatal=False, now=self.now)
         else:
             hit = [entry for n, entry in enumerate(request.entries) if fate.mask >> n & 1]
             failed = hit if fate.kind == "refuse" else []
             rejected = hit if fate.kind == "reject" else []
-            result = SubmitResult(failed, rejected=[Rejection(entry, "no") for entry in rejected])
+            self.end(number, "Throttled", len(failed))
+            codes = {"Throttled": len(failed)} if failed else {}
+            result = SubmitResult(failed, codes, rejected=[Rejection(entry, "no") for entry in rejected])
             self.scheduler.complete(number, result, self.now)
             self.rejected += [rejection.entry for rejection in self.scheduler.rejected]
             self.scheduler.rejected.clear()
@@ -211,6 +256,7 @@ def test_every_record_is_acknowledged_before_the_flush_ends(
     assert set(world.acknowledged) == set(range(len(sizes)))
     assert figures.records == len(sizes)
     assert figures.bytes == sum(sizes)
+    world.check_figures()
     assert world.first_sent == list(range(len(sizes)))
     if not figures.timeouts:
         assert set(world.acknowledged.values()) <= {1}
@@ -253,6 +299,7 @@ def test_an_epoch_ends_when_every_record_is_acknowledged_or_rejected(
 
     assert set(world.acknowledged) | set(world.rejected) == set(range(len(sizes)))
     assert world.scheduler.figures.records + len(world.rejected) == len(sizes)
+    world.check_figures()
     assert len(set(world.rejected)) == len(world.rejected)
 
 

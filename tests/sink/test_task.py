@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -250,3 +251,40 @@ def test_a_writer_may_say_which_columns_it_takes() -> None:
         check_columns(CommittingSinkSetup(destination=destination), schema, ORIGIN)
 
     assert destination.calls == [("close", [])]
+
+
+def test_a_task_that_fails_says_what_it_has_done(caplog: pytest.LogCaptureFixture) -> None:
+    """In the log of its worker: its figures do not reach the driver, and say most of what went wrong."""
+
+    def refuse_then_deny(number: int, entries: Sequence[str]) -> Outcome:
+        if number:
+            return RefusedError("denied", fatal=True)
+        return SubmitResult(entries[:4], {"Throttled": 3, "Internal": 1})
+
+    with caplog.at_level(logging.WARNING), pytest.raises(RefusedError):
+        write_rows(
+            async_setup(FakeDestination(refuse_then_deny)),
+            SCHEMA,
+            ORIGIN,
+            [rows("abcdefghij")],
+            write_id=None,
+        )
+
+    assert "batch 7, partition 3, attempt 12: this task fails with RefusedError; until then " in caplog.text
+    assert "records=6 " in caplog.text
+    assert "refused_by_code.Internal=1 refused_by_code.RefusedError=4 refused_by_code.Throttled=3" in (
+        caplog.text
+    )
+
+
+def test_a_task_that_fails_between_its_rows_keeps_its_error(caplog: pytest.LogCaptureFixture) -> None:
+    """What Spark's query raises while requests are under way; the figures are read when nothing runs."""
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield rows("abcdefghij")
+        raise ValueError("a row of the query")
+
+    with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="a row of the query"):
+        write_rows(async_setup(), SCHEMA, ORIGIN, failing(), write_id=None)
+
+    assert "requests=1 " in caplog.text

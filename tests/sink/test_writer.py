@@ -413,3 +413,52 @@ def test_threads_lose_nothing(batches: list[int], script: list[str], in_flight: 
         assert sorted(destination.stored) == sorted(expected)
 
     assert destination.most_running <= in_flight
+
+
+def test_send_time_ends_when_the_answer_comes() -> None:
+    """Not when the task's thread, which is busy with rows, gets to look at it."""
+    clock = ManualClock()
+
+    def two_seconds(number: int, _: Sequence[str]) -> Outcome:
+        clock.now += 2.0 if number == 0 else 0.0
+        return SubmitResult()
+
+    destination = FakeDestination(two_seconds)
+    convert = destination.converter.convert
+
+    def slowly(batch: Any) -> Iterator[str]:
+        for number, entry in enumerate(convert(batch)):
+            if number == 10:  # the first ten are on their way
+                eventually(lambda: len(writer._mailbox._messages) == 1)
+                clock.now += 48.0
+            yield entry
+
+    destination.converter.convert = slowly  # type: ignore[method-assign]
+    with writing(destination, clock=clock) as writer:
+        writer.write(rows(str(n) for n in range(15)))
+        writer.flush()
+
+    found = writer.figures.summary()
+    assert (found["requests"], found["send_time_max"]) == (2, 2.0)
+    # In flight as the owner of the state knew it: for as long as nothing else could be sent in its place.
+    assert (found["in_flight_peak"], found["in_flight_mean"]) == (1, 1.0)
+    assert (found["records_out"], found["buffered_peak"]) == (15, 10)
+
+
+@pytest.mark.parametrize("own", [{"parts": 2}, OSError("no figures")])
+def test_the_destinations_own_figures_are_in_those_of_the_writer(own: Any) -> None:
+    """If it has any; without them, the writer's are whole all the same."""
+
+    class Counting(FakeDestination):
+        def figures(self) -> Any:
+            if isinstance(own, Exception):
+                raise own
+            return own
+
+    with writing(Counting()) as writer:
+        writer.write(rows("abc"))
+        writer.flush()
+        found = writer.figures
+
+    assert found.records == 3
+    assert found.destination == ({} if isinstance(own, Exception) else own)

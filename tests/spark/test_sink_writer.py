@@ -65,12 +65,15 @@ class Collecting:
         if self.refusals:
             refused = self.refusals.pop()
             self.stored.extend(entries[refused:])
-            return SubmitResult(entries[:refused])
+            return SubmitResult(entries[:refused], {"Throttled": refused})
         self.stored.extend(entries)
         return SubmitResult()
 
     def is_fatal(self, error: Exception) -> bool:  # noqa: ARG002
         return True
+
+    def figures(self) -> dict[str, float]:
+        return {"kept": len(self.stored), "largest_max": 7}
 
     def close(self) -> None:
         pass
@@ -267,6 +270,26 @@ def test_commits_and_aborts_are_reported() -> None:
         ("committed", None, 15, 1),
         ("aborted", None, 0, 1),
     ]
+
+
+def test_figures_of_tasks_come_together(caplog: pytest.LogCaptureFixture) -> None:
+    """Through Spark's messages, which are pickled: by code, by the destination's names, and send times."""
+    TOLD.clear()
+    writer: Any = source(progressListener=f"{__name__}:TOLD.append").streamWriter(SCHEMA, False)
+    Collecting.refusals.extend([2, 3])
+    messages = [pickle.loads(pickle.dumps(writer.write(batches(10)))) for _ in range(2)]
+    with caplog.at_level(logging.INFO, logger="sluice.sink"):
+        writer.commit(messages, batchId=7)
+    (progress,) = TOLD
+
+    assert (progress.records, progress.records_out, progress.bytes_out) == (20, 25, 25)
+    assert (progress.refused, progress.refused_by_code) == (5, {"Throttled": 5})
+    assert progress.destination_figures == {"kept": 10 + 20, "largest_max": 7}
+    assert progress.send_time_p50 is not None
+    assert progress.send_time_max is not None
+    assert 0 <= progress.send_time_p50 <= progress.send_time_max
+    assert (progress.in_flight_peak, progress.buffered_peak) == (1, 10)
+    assert "refused_by_code.Throttled=5 destination_figures.kept=30" in caplog.text
 
 
 def test_a_commit_is_logged(caplog: pytest.LogCaptureFixture) -> None:

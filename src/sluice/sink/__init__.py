@@ -26,6 +26,7 @@ from sluice.sink.contracts import (
     SubmitResult,
 )
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, Origin
+from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import SinkProgress
 from sluice.sink.rate_limiting import (
     AIMDScalingStrategy,
@@ -34,7 +35,6 @@ from sluice.sink.rate_limiting import (
     ScalingStrategy,
     TokenBucketRateLimitingStrategy,
 )
-from sluice.sink.scheduler import SinkFigures
 from sluice.sink.writer import AsyncSinkWriter
 
 __all__ = [

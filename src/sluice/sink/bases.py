@@ -8,7 +8,7 @@ and Python names what was forgotten. Objects that do not inherit work as well: w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sluice.sink.contracts import (
@@ -91,6 +91,16 @@ class BaseDestination(ABC, Generic[EntryT]):
     def unpacked(self, entry: EntryT) -> Iterable[object]:
         """The user's records in an entry that was rejected; each becomes a dead letter of its own."""
         return (entry,)
+
+    def figures(self) -> Mapping[str, float]:
+        """Figures of the destination's own, for those of the epoch: what it has counted so far.
+
+        Called on the task's thread when all of the task's records are accepted, or after `close` when the
+        task has failed; requests that have timed out may still be running. Over the tasks of an epoch figures
+        are summed, or the largest one is taken if the name ends in ``_max``. At most 32 names; NaN and
+        infinities are left out. An exception is logged and fails nothing.
+        """
+        return {}
 
 
 class BaseElementConverter(ABC, Generic[EntryT_co]):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Final, Literal
 
 from sluice.errors import CommitError
 from sluice.sink.committing import EpochCommit
 from sluice.sink.contracts import Epoch
+from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import SinkProgress
-from sluice.sink.scheduler import SinkFigures
 from sluice.sink.setup import CommittingSinkSetup, ProgressListener, SinkSetup
 from sluice.sink.task import TaskResult
 
@@ -79,6 +78,9 @@ def _sum(
     outcome: Outcome, batch_id: int | None, done: Sequence[TaskResult], *, failed_tasks: int
 ) -> SinkProgress:
     rates = [result.rate for result in done if result.rate is not None]
+    figures = SinkFigures()
+    for result in done:
+        figures.merge(result.figures)
     return SinkProgress(
         outcome=outcome,
         destination=done[0].origin.destination if done else None,
@@ -86,13 +88,10 @@ def _sum(
         batch_id=batch_id,
         tasks=len(done),
         failed_tasks=failed_tasks,
-        **{
-            field.name: sum(getattr(result.figures, field.name) for result in done)
-            for field in fields(SinkFigures)
-        },
         duration=max((result.duration for result in done), default=0.0),
         limit=min((result.limit for result in done if result.limit is not None), default=None),
         rate=round(sum(rates), 1) if rates else None,
+        **figures.summary(),
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-__all__ = ["SinkProgress"]
+__all__ = ["SinkProgress", "as_line"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,15 @@ class SinkProgress:
         limit: the lowest number of records that the rate limiting strategy of a task lets be in flight.
         rate: records a second that the strategies have learnt, summed over the tasks; None if they have no
             rate.
+        records_out, bytes_out: in all requests, what was sent again included.
+        send_time_p50, send_time_p95, send_time_max: seconds from when a request was sent until it was
+            answered, had failed or had timed out, of the requests of all tasks. The first two are off by at
+            most 2.2 %. None without requests, as the next four.
+        in_flight_peak: the most requests that one task had in flight.
+        in_flight_mean: requests that a task had in flight, the mean over time and tasks.
+        buffered_peak, buffered_mean: of the entries that wait to be sent, or to be sent again.
+        refused_by_code: `refused` by the code of the error.
+        destination_figures: figures of the destination's own, see `BaseDestination.figures`.
     """
 
     outcome: str
@@ -42,6 +53,17 @@ class SinkProgress:
     duration: float
     limit: int | None
     rate: float | None
+    records_out: int = 0
+    bytes_out: int = 0
+    send_time_p50: float | None = None
+    send_time_p95: float | None = None
+    send_time_max: float | None = None
+    in_flight_peak: int | None = None
+    in_flight_mean: float | None = None
+    buffered_peak: int | None = None
+    buffered_mean: float | None = None
+    refused_by_code: Mapping[str, int] = field(default_factory=dict, hash=False)
+    destination_figures: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def json(self) -> str:
@@ -50,9 +72,20 @@ class SinkProgress:
 
     @property
     def line(self) -> str:
-        """The outcome, then every figure that is known as ``name=value``."""
-        known = {name: value for name, value in asdict(self).items() if value is not None}
-        outcome = known.pop("outcome")
+        """The outcome, then every figure that is known as ``name=value``, or as ``name.key=value``."""
+        figures = asdict(self)
+        outcome = figures.pop("outcome")
         if self.destination is not None:
-            known["destination"] = repr(self.destination)
-        return f"{outcome} " + " ".join(f"{name}={value}" for name, value in known.items())
+            figures["destination"] = repr(self.destination)
+        return f"{outcome} {as_line(figures)}"
+
+
+def as_line(figures: Mapping[str, Any]) -> str:
+    """Figures that are known as ``name=value``, those of a mapping as ``name.key=value``."""
+    known: dict[str, Any] = {}
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            known.update({f"{name}.{key}": each for key, each in sorted(value.items())})
+        elif value is not None:
+            known[name] = value
+    return " ".join(f"{name}={value}" for name, value in known.items())

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
@@ -18,6 +19,7 @@ from sluice.sink.bases import DEFAULT_DELAY, BaseRateLimitingStrategy, with_defa
 from sluice.sink.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, ResultInfo, SubmitResult
+from sluice.sink.figures import SinkFigures
 from sluice.sink.keyed_buffer import KeyedBuffer
 
 __all__ = ["Request", "SinkFigures", "SinkScheduler"]
@@ -28,28 +30,8 @@ EntryT = TypeVar("EntryT")
 _PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
 # The shortest wait for a strategy (seconds): after a shorter one, rounding might have it block once more.
 _SHORTEST_WAIT: Final = 0.001
-
-
-@dataclass(slots=True)
-class SinkFigures:
-    """What a writer has done so far.
-
-    Attributes:
-        records, bytes: acknowledged by the destination.
-        requests: sent, with any outcome.
-        retries: records that were sent again.
-        refused: how often a record was not accepted: refused, in a request that failed, or that timed out.
-        timeouts: requests that were not answered in time.
-        dead_letters: records that can never be delivered and were kept as dead letters.
-    """
-
-    records: int = 0
-    bytes: int = 0
-    requests: int = 0
-    retries: int = 0
-    refused: int = 0
-    timeouts: int = 0
-    dead_letters: int = 0
+_NANOSECONDS: Final = 1_000_000_000  # of a second
+_REJECTED: Final = "rejected"  # the code of entries that are refused for good, which have a reason instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +49,11 @@ class Request(Generic[EntryT]):
 
 
 class _Cause(NamedTuple):
-    """Why entries were not accepted: the service's error code, and a text for people."""
+    """Why entries were not accepted: the service's error code, a text for people, and entries by code."""
 
     code: str
     text: str
+    codes: Mapping[str, int] = MappingProxyType({})  # of an answer; else all of them have `code`
 
 
 class SinkScheduler(Generic[EntryT]):
@@ -119,6 +102,7 @@ class SinkScheduler(Generic[EntryT]):
         self.failure: BaseException | None = None
         self.rejected: list[Rejection[EntryT]] = []  # the caller removes what it has taken care of
         self.figures = SinkFigures()
+        self._observed_at: float | None = None  # until when `in_flight` and `buffered` are in the figures
 
     # --- queries --------------------------------------------------------------------------------------
 
@@ -160,17 +144,28 @@ class SinkScheduler(Generic[EntryT]):
 
     def snapshot(self) -> SinkFigures:
         """The figures as they are now."""
-        return replace(self.figures)
+        return self.figures.copy()
 
     # --- events ---------------------------------------------------------------------------------------
 
     def add(self, entries: Sequence[EntryT], sizes: Sequence[int], now: float) -> None:
         """Queues entries, of `sizes` in bytes; no more than there is `room` for."""
+        self._observe(now)
         self._buffer.add(entries, sizes, now)
 
-    def complete(self, number: int, result: SubmitResult[EntryT], now: float) -> None:
-        """A request was answered: its entries were accepted, or some of them refused or rejected."""
-        request = self._end_request(number)
+    def complete(
+        self, number: int, result: SubmitResult[EntryT], now: float, *, answered_at: float | None = None
+    ) -> None:
+        """A request was answered: its entries were accepted, or some of them refused or rejected.
+
+        Args:
+            number: of the request.
+            result: the answer.
+            now: the time.
+            answered_at: when the answer came, if that was before `now`.
+        """
+        self._observe(now)
+        request = self._end_request(number, now if answered_at is None else answered_at)
         if request is None:
             return
         try:
@@ -189,22 +184,40 @@ class SinkScheduler(Generic[EntryT]):
             self._reject(result.rejected, self._records(_entries(rejected)))
         if failed:
             cause = ", ".join(f"{code} ({count})" for code, count in sorted(result.codes.items()))
-            self._requeue(request, failed, _Cause(next(iter(result.codes), ""), cause or "refused"), now)
+            first = next(iter(result.codes), "")
+            self._requeue(request, failed, _Cause(first, cause or "refused", result.codes), now)
         else:
             self._rounds_without_success = 0
 
-    def fail(self, number: int, error: BaseException, *, fatal: bool, now: float) -> None:
-        """A request failed as a whole: none of its entries is known to have been accepted."""
-        request = self._end_request(number)
+    def fail(
+        self,
+        number: int,
+        error: BaseException,
+        *,
+        fatal: bool,
+        now: float,
+        answered_at: float | None = None,
+    ) -> None:
+        """A request failed as a whole: none of its entries is known to have been accepted.
+
+        Args:
+            number: of the request.
+            error: why.
+            fatal: whether the destination will accept nothing any more.
+            now: the time.
+            answered_at: when it failed, if that was before `now`.
+        """
+        self._observe(now)
+        request = self._end_request(number, now if answered_at is None else answered_at)
         if request is None:
             return
+        code = str(getattr(error, "code", "") or type(error).__name__)
         size = len(request.batch)
         self._strategy.register_completed_request(ResultInfo(size, size))
         if fatal or self._config.fail_on_error:
-            self.figures.refused += self._records(request.batch)
+            self.figures.refuse(self._records(request.batch), {code: size}, size)
             self.stop(error)
         else:
-            code = str(getattr(error, "code", "") or type(error).__name__)
             self._requeue(request, request.batch.items, _Cause(code, str(error) or code), now)
             if isinstance(error, ServiceError) and error.retry_after is not None:
                 self._asked_until = max(self._asked_until, now + error.retry_after)
@@ -227,6 +240,7 @@ class SinkScheduler(Generic[EntryT]):
             draining: True at the end of an epoch: batches are sent without waiting for more entries.
         """
         requests: list[Request[EntryT]] = []
+        self._observe(now)
         self._time_out_requests(now)
         while self.failure is None and (count := self._sendable(now, draining=draining)):
             requests.append(self._send(count, now))
@@ -235,6 +249,14 @@ class SinkScheduler(Generic[EntryT]):
             overdue = [item for item in self._buffer.returned() if self._is_overdue(item, now)]
             self.stop(self._retries_exhausted(overdue, now))
         return requests
+
+    def _observe(self, now: float) -> None:
+        """Takes into the figures how much was in flight and buffered until now, since the last event."""
+        since = now if self._observed_at is None else self._observed_at
+        elapsed = round(now * _NANOSECONDS) - round(since * _NANOSECONDS)
+        self._observed_at = now
+        self.figures.in_flight.observe(len(self._in_flight), elapsed)
+        self.figures.buffered.observe(len(self._buffer), elapsed)
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -284,16 +306,20 @@ class SinkScheduler(Generic[EntryT]):
         self._strategy.register_in_flight_request(RequestInfo(count))
         self.figures.requests += 1
         self.figures.retries += self._records(_entries(batch.returned))
+        self.figures.records_out += self._records(batch)
+        self.figures.bytes_out += batch.size
         return request
 
     # --- answers --------------------------------------------------------------------------------------
 
-    def _end_request(self, number: int) -> Request[EntryT] | None:
+    def _end_request(self, number: int, answered_at: float) -> Request[EntryT] | None:
         """Removes a request from those in flight; None if it had timed out."""
         request = self._in_flight.pop(number, None)
         if request is None:
             # It counted as failed when it timed out, and its entries were queued again.
             self._timed_out.discard(number)
+        else:
+            self.figures.send_time.record(answered_at - request.sent_at)
         return request
 
     def _time_out_requests(self, now: float) -> None:
@@ -305,11 +331,13 @@ class SinkScheduler(Generic[EntryT]):
             del self._in_flight[request.number]
             self._timed_out.add(request.number)
             self.figures.timeouts += 1
+            self.figures.send_time.record(now - request.sent_at)
             size = len(request.batch)
             self._strategy.register_completed_request(ResultInfo(size, size))
             cause = _Cause("RequestTimeout", f"no answer within {timeout:g} s")
             if self._config.fail_on_timeout:
-                self.figures.refused += (records := self._records(request.batch))
+                records = self._records(request.batch)
+                self.figures.refuse(records, {cause.code: size}, size)
                 text = f"a request of {records} records got {cause.text} (failOnTimeout is true)"
                 self.stop(ServiceError(f"{self._name}: {text}", target=self._name, code=cause.code))
             else:
@@ -323,7 +351,7 @@ class SinkScheduler(Generic[EntryT]):
         if self._keeps_rejected:
             self.rejected += rejected
             return
-        self.figures.refused += records
+        self.figures.refuse(records, {_REJECTED: len(rejected)}, len(rejected))
         many = "1 record was" if records == 1 else f"{records} records were"
         hint = "failOnError is true" if self._config.fail_on_error else "no deadLetterPath is given"
         self.stop(InvalidRecordError(f"{self._name}: {many} refused for good ({hint}): {rejected[0].reason}"))
@@ -331,7 +359,8 @@ class SinkScheduler(Generic[EntryT]):
     def _requeue(
         self, request: Request[EntryT], failed: Sequence[Buffered], cause: _Cause, now: float
     ) -> None:
-        self.figures.refused += (refused := self._records(_entries(failed)))
+        refused = self._records(_entries(failed))
+        self.figures.refuse(refused, cause.codes or {cause.code: len(failed)}, len(failed))
         self._last_cause = cause
         if self._config.fail_on_error:
             text = (

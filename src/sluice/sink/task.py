@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,9 @@ from sluice.errors import OptionError
 from sluice.sink.bases import BaseElementConverter, BaseSinkWriter, destination_name, with_defaults
 from sluice.sink.contracts import StructType
 from sluice.sink.dead_letters import Origin
+from sluice.sink.figures import SinkFigures
+from sluice.sink.progress import as_line
 from sluice.sink.request_loop import close_destination
-from sluice.sink.scheduler import SinkFigures
 from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 from sluice.sink.strategy_cache import strategy_cache
 from sluice.sink.unknown_columns import unknown_columns_problem
@@ -133,19 +134,41 @@ def _deliver(
             dead_letters=dead_letters,
             converter=setup.new_converter(),
         )
-        with contextlib.closing(writer):
+        with _figures_of_a_failure(writer, origin), contextlib.closing(writer):
             writer.open(schema)
             for batch in batches:
                 writer.write(batch)
             writer.flush()
+            figures = writer.figures
         most = setup.config.max_batch_size * setup.config.max_in_flight_requests
         rate = strategy.rate
         return TaskResult(
             origin=origin,
-            figures=writer.figures,
+            figures=figures,
             limit=min(strategy.limit, most),
             rate=None if rate is None else round(rate, 1),
         )
+
+
+@contextlib.contextmanager
+def _figures_of_a_failure(writer: AsyncSinkWriter[Any], origin: Origin) -> Iterator[None]:
+    """Logs the figures of a task that fails, which do not reach the driver.
+
+    The writer must be closed when the ``with`` block is left, so that no thread changes them meanwhile.
+    """
+    try:
+        yield
+    except BaseException as error:
+        _log.warning(
+            "%s: batch %s, partition %d, attempt %d: this task fails with %s; until then %s",
+            origin.destination,
+            origin.batch,
+            origin.partition,
+            origin.attempt,
+            type(error).__name__,
+            as_line(writer.figures.summary()),
+        )
+        raise
 
 
 def _prepare(

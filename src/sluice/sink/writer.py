@@ -27,10 +27,11 @@ from sluice.sink.contracts import (
     SubmitResult,
 )
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
+from sluice.sink.figures import SinkFigures, figures_of_destination
 from sluice.sink.mailbox import Mailbox
 from sluice.sink.request_loop import RequestLoop, close_destination
 from sluice.sink.request_threads import RequestThreads
-from sluice.sink.scheduler import Request, SinkFigures, SinkScheduler
+from sluice.sink.scheduler import Request, SinkScheduler
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,9 +50,10 @@ _SLICE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Answer(Generic[EntryT]):
-    """What a request thread posts: what `submit` returned, or what it raised."""
+    """What a request thread posts: what `submit` returned, or what it raised, and when."""
 
     request: int
+    at: float
     result: SubmitResult[EntryT] | None = None
     error: BaseException | None = None
 
@@ -130,8 +132,10 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     @property
     def figures(self) -> SinkFigures:
-        """What the writer has done so far; exact after `flush`."""
-        return self._scheduler.snapshot()
+        """What the writer has done so far; exact after `flush`, and with the destination's own figures."""
+        figures = self._scheduler.snapshot()
+        figures.destination = figures_of_destination(self._destination, self.name)
+        return figures
 
     def open(self, schema: StructType) -> None:
         """Passes the schema of the rows to the converter; called before the first `write`.
@@ -252,10 +256,11 @@ class AsyncSinkWriter(Generic[EntryT]):
         now = self._clock()
         for answer in self._mailbox.collect():
             if answer.result is not None:
-                self._scheduler.complete(answer.request, answer.result, now)
+                self._scheduler.complete(answer.request, answer.result, now, answered_at=answer.at)
             else:
                 error = answer.error or TypeError(f"{self.name}: submit returned no SubmitResult")
-                self._scheduler.fail(answer.request, error, fatal=self._is_fatal(error), now=now)
+                fatal = self._is_fatal(error)
+                self._scheduler.fail(answer.request, error, fatal=fatal, now=now, answered_at=answer.at)
         for rejection in self._scheduler.rejected:
             for record in self._destination.unpacked(rejection.entry):
                 self._add_dead_letter(dead_letter_of_entry(record, rejection.reason))
@@ -327,18 +332,22 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     def _submit(self, request: Request[EntryT]) -> _Answer[EntryT]:
         if self._closed:  # since this request was handed to its thread
-            return _Answer(request.number, error=SluiceError(f"{self.name}: the writer is closed"))
+            return self._unsent(request)
         try:
             submitted: Any = self._destination.submit(request.entries)
-            return _Answer(request.number, result=submitted)
+            return _Answer(request.number, self._clock(), result=submitted)
         except BaseException as error:  # noqa: BLE001 - the owner of the state decides if it is fatal
-            return _Answer(request.number, error=error)
+            return _Answer(request.number, self._clock(), error=error)
 
     async def _submit_asynchronously(self, request: Request[EntryT]) -> _Answer[EntryT]:
         if self._closed:
-            return _Answer(request.number, error=SluiceError(f"{self.name}: the writer is closed"))
+            return self._unsent(request)
         try:
             submitted: Any = self._destination.submit(request.entries)
-            return _Answer(request.number, result=await submitted)
+            result = await submitted
+            return _Answer(request.number, self._clock(), result=result)
         except BaseException as error:  # noqa: BLE001 - as above; a cancellation ends the task all the same
-            return _Answer(request.number, error=error)
+            return _Answer(request.number, self._clock(), error=error)
+
+    def _unsent(self, request: Request[EntryT]) -> _Answer[EntryT]:
+        return _Answer(request.number, self._clock(), error=SluiceError(f"{self.name}: the writer is closed"))

@@ -344,12 +344,35 @@ def test_everything_is_delivered(endpoint: Any, faults: list[Any], count: int, i
         stored.extend(n for n, status in zip(sent(body), statuses, strict=True) if status == 200)
         return answer(207, {"r": [{"status": each} for each in statuses]})
 
-    endpoint(respond)
+    made = endpoint(respond)
     changes = {"max_in_flight_requests": in_flight, "max_batch_size": 5}
     figures = write_all(numbers(count), changes=changes, resultsPath="$.r")
 
     assert figures.records == count
     assert sorted(stored) == list(range(count))
+    assert sum(figures.destination.values()) == figures.requests == len(made.bodies)
+
+
+def test_answers_are_counted_by_class(endpoint: Any, tmp_path: Path) -> None:
+    """Of every request to the endpoint, those included that halving sends and those without an answer."""
+    answers = iter([answer(429), answer(503), http.ProtocolError("Connection aborted."), answer(500)])
+
+    def respond(body: bytes) -> Any:
+        return next(answers, None) or answer(422 if 2 in sent(body) else 204)
+
+    made = endpoint(respond)
+    figures = write_all(numbers(4), tmp_path, rejectedStatuses="422")
+
+    # All four fail, half of them, then number 2 alone; 0 and 1 are accepted together, and so is 3.
+    assert figures.destination == {
+        "answers_2xx": 2,
+        "answers_4xx": 1 + 3,
+        "answers_5xx": 2,
+        "unanswered": 1,
+    }
+    assert len(made.bodies) == 9
+    assert (figures.requests, figures.records, figures.dead_letters) == (5, 3, 1)
+    assert figures.refused_by_code == {"429": 4, "500": 4, "503": 4, "ProtocolError": 4}
 
 
 def test_a_row_that_is_no_json_becomes_a_dead_letter(endpoint: Any, tmp_path: Path) -> None:

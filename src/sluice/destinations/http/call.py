@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import urllib3.exceptions as http
 
 from sluice.aws.errors import redact
+from sluice.destinations.common.tally import Tally
 from sluice.destinations.http.retry_after import retry_after
 from sluice.destinations.http.statuses import Verdict
 from sluice.destinations.http.transport import (
@@ -60,6 +61,9 @@ class HttpCall:
         secrets: values that no message may show, whoever repeats them.
         send: sends a request in the place of `transport`, in tests.
         clock: monotonic seconds.
+
+    Attributes:
+        tally: answers by the class of their status, and requests without a whole answer.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class HttpCall:
         self._send = send or transport.send
         self._clock = clock
         self._first_call_at: float | None = None
+        self.tally = Tally()
 
     def __call__(self, body: bytes) -> Answer:
         """Sends one request.
@@ -93,7 +98,9 @@ class HttpCall:
         try:
             answer = self._send(body, self._headers)
         except (http.HTTPError, OSError, TooLargeAnswerError) as error:
+            self.tally.add(unanswered=1)
             raise self._translated(error) from None
+        self.tally.add(**{f"answers_{answer.status // 100}xx": 1})
         _answered.add(self._place)
         return answer
 

@@ -169,6 +169,13 @@ class HttpDestination(BaseDestination[bytes]):
         """Whether a status means load. Without a status, nothing says what it was."""
         return self._rules.verdict(int(code)) == "throttled" if code.isdecimal() else None
 
+    def figures(self) -> Mapping[str, float]:
+        """Answers by the class of their status, and requests without a whole answer.
+
+        There may be more of them than requests of the writer: one that was rejected is sent in parts.
+        """
+        return self._call.tally.read()
+
     def close(self) -> None:
         """Does nothing: connections live as long as the process."""
 

@@ -10,9 +10,10 @@ looks at hash keys gets each record at least once; a reader that does not look m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from sluice.destinations.common.tally import Tally
 from sluice.destinations.kinesis.aggregates import (
     Aggregate,
     AggregatingConverter,
@@ -113,6 +114,7 @@ class AggregatingDestination(BaseDestination[Entry]):
         self._shards = shards
         self._limit = limit
         self._first_map: ShardMap | None = None
+        self._tally = Tally()
         self.name = plain.name
 
     def create_converter(self) -> AggregatingConverter:
@@ -136,6 +138,13 @@ class AggregatingDestination(BaseDestination[Entry]):
     def unpacked(self, entry: Entry) -> Sequence[KinesisEntry]:
         """The user records in an entry."""
         return user_records(entry)
+
+    def figures(self) -> Mapping[str, float]:
+        """What was put, by the names of the Kinesis Producer Library, and what came to a wrong shard.
+
+        https://docs.aws.amazon.com/streams/latest/dev/monitoring-with-kpl.html
+        """
+        return self._tally.read()
 
     def submit(self, entries: Sequence[Entry]) -> SubmitResult[Entry]:
         """Calls ``PutRecords`` once; more often only during a reshard.
@@ -196,12 +205,18 @@ class AggregatingDestination(BaseDestination[Entry]):
         for part, record, outcome in zip(parts, records, outcomes, strict=True):
             if id(record) in failed:
                 refused.add_failed(part)
-            elif id(record) in rejected:
+                continue
+            if id(record) in rejected:
                 refused.add_rejected(part, rejected[id(record)])
-            elif isinstance(part.entry, Aggregate) and not self._all_belong(
+                continue
+            self._tally.add(kinesis_records_put=1)
+            if isinstance(part.entry, Aggregate) and not self._all_belong(
                 part.entry, outcome.shard_id, shards
             ):
                 misrouted.append(part)
+                self._tally.add(aggregates_misrouted=1)
+            else:
+                self._tally.add(user_records_put=self.records_in(part.entry))
         return misrouted
 
     def _all_belong(self, aggregate: Aggregate, shard_id: str | None, shards: ShardMap) -> bool:
