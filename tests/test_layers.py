@@ -27,8 +27,7 @@ BASE = ("sluice.errors", "sluice.instants", "sluice.options", "sluice.retry")
 FANOUT = "sluice.kinesis.fanout"
 # What the three sides of fan-out say to each other. None of them imports another side.
 SHARED_BY_SIDES = tuple(
-    f"{FANOUT}.{name}"
-    for name in ("assignment", "channel", "coverage", "handshake", "launch", "link", "protocol")
+    f"{FANOUT}.{name}" for name in ("assignment", "coverage", "launch", "link", "protocol")
 )
 SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
 # What all of Kinesis stands on, in the planning process, in agents and in tasks.
@@ -43,7 +42,7 @@ KINESIS_BASE = (
     "sluice.kinesis.starting_positions",
     "sluice.kinesis.streams",
 )
-BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.source")
+BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source")
 
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
 LAYERS = (
@@ -53,7 +52,8 @@ LAYERS = (
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
     Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),
     Layer(("sluice.source",), (*BASE, "sluice.source")),
-    Layer(("sluice.sink",), (*BASE, "sluice.sink")),
+    Layer(("sluice.channels",), ("sluice.errors", "sluice.channels")),
+    Layer(("sluice.sink",), (*BASE, "sluice.channels", "sluice.sink")),
     Layer(KINESIS_BASE, (*BELOW_KINESIS, *KINESIS_BASE), SDK),
     Layer((SUBSCRIPTIONS,), (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS), SDK),
     Layer(SHARED_BY_SIDES, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES)),
@@ -177,6 +177,10 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.sink.writer", "from botocore.exceptions import ClientError"),
         ("sluice.sink.writer", "import urllib3.exceptions as http"),
         ("sluice.sink.writer", "import importlib\nimportlib.import_module('sluice.destinations.kinesis')"),
+        ("sluice.channels.acceptor", "from sluice.kinesis.fanout.link import Link"),
+        ("sluice.channels.channel", "from sluice.sink.contracts import Destination"),
+        ("sluice.source.planner", "from sluice.channels.channel import Channel"),
+        ("sluice.sink.writer", "from sluice.kinesis.fanout.link import Link"),
         ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),
         ("sluice.kinesis.client", "import sluice.spark.source"),
         ("sluice.kinesis.client", "from pyspark import TaskContext"),
