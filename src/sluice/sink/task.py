@@ -16,7 +16,6 @@ from sluice.sink.dead_letters import Origin
 from sluice.sink.request_loop import close_destination
 from sluice.sink.scheduler import SinkFigures
 from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
-from sluice.sink.strategy_cache import strategy_cache
 from sluice.sink.unknown_columns import unknown_columns_problem
 from sluice.sink.writer import AsyncSinkWriter
 
@@ -125,7 +124,7 @@ def _deliver(
     setup: AsyncSinkSetup, schema: StructType, origin: Origin, batches: Iterable[pa.RecordBatch]
 ) -> TaskResult:
     dead_letters = setup.dead_letters(origin) if setup.dead_letters else None
-    with strategy_cache.lend(setup.key, setup.create_strategy) as strategy:
+    with setup.strategy(origin) as strategy:
         writer = AsyncSinkWriter(
             setup.destination,
             setup.config,

@@ -17,10 +17,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from sluice.destinations.registry import FORMAT, read_sink
 from sluice.errors import OptionError
+from sluice.query_bucket.launch import end_query
 from sluice.sink.bases import destination_name
 from sluice.sink.dead_letters import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
-from sluice.sink.setup import SinkSetup
+from sluice.sink.setup import SinkSetup, start_bucket_server, with_bucket_server
 from sluice.sink.task import TaskResult, check_columns, write_rows
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import freeze_loaded_objects
@@ -70,10 +71,11 @@ class _SinkWriter:
             )
         check_columns(setup, schema, _origin(setup, self._write_id))
         self._needs_setup = needs_setup(setup)
+        self._bucket_server = start_bucket_server(setup, self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: writes its rows."""
-        setup = read_sink(self._options)
+        setup = with_bucket_server(read_sink(self._options), self._bucket_server)
         origin = _origin(setup, self._write_id)
         write_id = None if self.is_streaming else self._write_id
         result = write_rows(setup, self._schema, origin, iterator, write_id=write_id)
@@ -94,10 +96,15 @@ class BatchSinkWriter(_SinkWriter, DataSourceArrowWriter):
     """Writes a batch query."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._end("committed", None, messages)
+        self._end_write("committed", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._end("aborted", None, messages)
+        self._end_write("aborted", messages)
+
+    def _end_write(self, outcome: Outcome, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._bucket_server is not None:
+            end_query(self._bucket_server, self._write_id)
+        self._end(outcome, None, messages)
 
 
 class StreamSinkWriter(_SinkWriter, _ARROW_WRITER, datasource.DataSourceStreamWriter):  # type: ignore[misc]
