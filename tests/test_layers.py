@@ -82,6 +82,7 @@ LAYERS = (
         ("sluice.spark",),
         (
             *BASE,
+            "sluice.channels",
             "sluice.destinations",
             "sluice.kinesis",
             "sluice.query_bucket",

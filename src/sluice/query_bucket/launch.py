@@ -34,7 +34,7 @@ __all__ = ["BucketSettings", "end_query", "find_or_start", "rendezvous_directory
 
 _log = logging.getLogger(__name__)
 
-_ANSWER_TIMEOUT: Final = 1.0
+_ANSWER_TIMEOUT: Final = 3.0
 _START_TIMEOUT: Final = 20.0
 _ATTEMPTS: Final = 3
 """A server that ends may remove the directory while the next one is being started."""

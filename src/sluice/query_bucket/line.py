@@ -18,7 +18,7 @@ __all__ = ["Line", "NoLine", "TcpLine"]
 
 _log = logging.getLogger(__name__)
 
-_TIMEOUT: Final = 2.0
+_TIMEOUT: Final = 5.0
 """Seconds for connecting, and for the rest of a message whose beginning is there."""
 _RETRY_AFTER: Final = 5.0
 """Seconds from the end of a connection, or of an attempt, to the next attempt."""

@@ -45,9 +45,11 @@ __all__ = ["QueryBucketConfig", "QueryBucketStrategy", "Seat", "fallback_share"]
 _log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT: Final = 2.0
-"""Seconds without an answer, or without a connection, after which a task goes on by itself. The bucket takes
-tokens back after longer than this and `HOLD_TIME`, see `LEASE_TIME`, and fills for less while the server
-stands still, see `LONGEST_STEP`."""
+"""Seconds without an answer after which a task goes on by itself. The bucket takes tokens back after longer
+than this and `HOLD_TIME`, see `LEASE_TIME`, and fills for less while the server stands still, see
+`LONGEST_STEP`."""
+_CONNECT_TIMEOUT: Final = 5.0
+"""Seconds for the first connection. A task that has none does not even know how many others there are."""
 
 _SHORTEST_WAIT: Final = 0.001
 _LONGEST_WAIT: Final = 0.1
@@ -229,15 +231,15 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         for message in self._line.receive():
             self._take_in(message, now)
         self._looked_at = now
-        is_late = now - self._heard_at >= ANSWER_TIMEOUT
+        waited = now - self._heard_at
         if not self._line.connect():
             if self._state in _JOINED or (self._state is _State.CONNECTING and self._line.problem):
                 self._go_alone(self._line.problem, now)
-            elif self._state is _State.CONNECTING and is_late:
-                self._go_alone(f"no connection within {ANSWER_TIMEOUT:g} s", now)
+            elif self._state is _State.CONNECTING and waited >= _CONNECT_TIMEOUT:
+                self._go_alone(f"no connection within {_CONNECT_TIMEOUT:g} s", now)
         elif self._state not in _JOINED:
             self._join(now)
-        elif self._state is not _State.READY and is_late:
+        elif self._state is not _State.READY and waited >= ANSWER_TIMEOUT:
             problem = f"no answer within {ANSWER_TIMEOUT:g} s"
             self._line.send(FallBack(self._fallback_share))
             self._line.disconnect(problem)

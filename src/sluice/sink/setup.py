@@ -6,12 +6,12 @@ Setups are made anew from the options, on the driver and in every task, and neve
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from sluice.channels.channel import Address
-from sluice.query_bucket.launch import find_or_start
+from sluice.query_bucket.launch import BucketSettings
 from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import CommittingDestination, Destination, ElementConverter, RateLimitingStrategy
@@ -25,7 +25,7 @@ __all__ = [
     "CommittingSinkSetup",
     "ProgressListener",
     "SinkSetup",
-    "start_bucket_server",
+    "query_bucket_settings",
     "with_bucket_server",
 ]
 
@@ -97,19 +97,11 @@ class CommittingSinkSetup:
 SinkSetup: TypeAlias = AsyncSinkSetup | CommittingSinkSetup
 
 
-def start_bucket_server(setup: SinkSetup, options: Mapping[str, str]) -> Address | None:
-    """Finds or starts the server of the query's token bucket, where Spark makes the query's writer.
-
-    Args:
-        setup: of the sink.
-        options: that the setup was made from.
-
-    Returns:
-        Where it listens; None where there is no such bucket, or where it can't be started, after a warning.
-    """
+def query_bucket_settings(setup: SinkSetup) -> BucketSettings | None:
+    """Of the token bucket that the query's tasks share; None where they share none."""
     if not isinstance(setup, AsyncSinkSetup) or setup.query_bucket is None:
         return None
-    return find_or_start(setup.query_bucket.settings, options)
+    return setup.query_bucket.settings
 
 
 def with_bucket_server(setup: SinkSetup, address: Address | None) -> SinkSetup:
