@@ -203,7 +203,7 @@ def test_where_bytes_are_counted_a_request_has_no_more_than_the_burst() -> None:
     """Save for a single entry that is larger: it goes alone, and is paid off before the next one."""
     times = [0.0]
     bucket = TokenBucketRateLimitingStrategy(rate=1.0, burst=4, unit="bytes", clock=lambda: times[0])
-    driven = Driven(strategy=bucket)
+    driven = Driven(strategy=bucket, max_in_flight_requests=10)
     sent = [(0, entries) for entries in driven.add("ab", "cd", "ef", "gggggg", "h")]
     for now in range(20):
         times[0] = float(now)
