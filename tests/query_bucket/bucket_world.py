@@ -77,8 +77,7 @@ class Task:
     unit: TokenUnit
     sent: float = 0.0
     late_until: float = 0.0
-    next_ask: float = 0.0
-    request: RequestInfo | None = None
+    pauses: bool = False  # when it has tokens, it does nothing more
 
 
 @dataclass
@@ -183,14 +182,16 @@ class World:
             return
         while True:
             # Entries that wait do not change, but how many are taken may.
-            task.request = task.sizes()
-            if task.strategy.should_block(task.request):
+            request = task.sizes()
+            if task.strategy.should_block(request):
                 break
-            tokens = tokens_of(task.request, task.unit)
-            task.strategy.register_in_flight_request(task.request)
+            if task.pauses:
+                return
+            tokens = tokens_of(request, task.unit)
+            task.strategy.register_in_flight_request(request)
             task.sent += tokens
             self.sends.append((self.now, tokens))
-        task.strategy.delay(task.request)
+        task.strategy.delay(request)
 
     def _serve(self) -> None:
         if self.is_dead or self.is_frozen:

@@ -151,18 +151,25 @@ def test_tokens_of_a_dead_task_are_lost_and_its_place_is_not() -> None:
     assert sum(task.sent for task in world.tasks) - before >= 0.95 * 10 * world.rate - 20
 
 
-def test_tokens_of_a_late_task_come_back() -> None:
-    """A task that holds the whole burst and stands still does not stop the others."""
+@pytest.mark.parametrize("has_read_it", [False, True])
+def test_tokens_of_a_late_task_come_back(*, has_read_it: bool) -> None:
+    """A task is granted the whole burst and stands still: the others go on after a while. When it is back, it
+    does not use what they have had, whether it knew of its tokens before or finds the answer waiting.
+    """
     world = World(streaming=False)
     late = world.start_task(size=50)
-    other = world.start_task(size=50, partition=1)
-    late.strategy.delay(RequestInfo(50))
-    world.step()
-    late.late_until = world.now + 30
+    other = world.start_task(size=50)
+    world.run(1.0)
+    if has_read_it:
+        late.pauses = True
+        world.run(1.5)
+        assert not late.strategy.should_block(RequestInfo(50))
     before = other.sent
+    late.late_until = world.now + 7
+    late.pauses = False
     world.run(20)
 
-    assert other.sent - before >= 0.6 * 20 * world.rate
+    assert other.sent - before >= 0.3 * 20 * world.rate
     assert world.excess() <= 1e-3
 
 
@@ -195,6 +202,18 @@ def test_tasks_come_back_to_the_server() -> None:
 
     assert sum(task.sent for task in world.tasks) - before >= 0.95 * 10 * world.rate
     assert world.excess() <= 1e-3
+
+
+def test_a_server_that_stood_still_gives_no_tokens_for_that_time() -> None:
+    """Its tasks have gone on without it, and used them."""
+    world = World(burst=2000.0, streaming=False)
+    world.next_epoch(2)
+    world.run(8)  # after the burst
+    world.frozen_until = world.now + 6
+    world.run(15)
+
+    assert world.excess() <= 1e-3
+    assert sum(task.sent for task in world.tasks) >= 2000 + 0.8 * 25 * world.rate
 
 
 def test_a_server_that_was_never_there() -> None:
