@@ -9,7 +9,7 @@ from bucket_world import World
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.query_bucket.protocol import Ask, End, Granted, Join, Leave, Ping
+from sluice.query_bucket.protocol import Ask, End, Granted, Join, Leave, Members, Ping
 from sluice.query_bucket.service import IDLE_TIME, BucketService
 from sluice.sink import RequestInfo
 from sluice.sink.query_bucket_strategy import fallback_share
@@ -246,6 +246,24 @@ def test_should_block_changes_nothing() -> None:
 
     assert not world.to_server
     assert not world.lines
+
+
+def test_a_task_that_connects_again_is_the_same() -> None:
+    """Before the server has noticed the end of the first connection: what comes on that one says nothing any
+    more, and its end ends nothing. What the task held counts as used.
+    """
+    service = BucketService(100.0, 50.0, 0.0)
+    join = Join("q", "0", "t", True)
+    service.handle(1, join, 0.0)
+    service.handle(1, Ask(50.0), 0.0)
+    assert (1, Granted(50.0)) in service.due(0.0)
+    service.handle(2, join, 0.0)
+    service.handle(1, Ask(10.0), 0.0)
+    assert service.due(0.0) == [(2, Members(1))]
+    service.lost(1, 0.0)
+    service.handle(2, Ask(20.0), 0.1)
+    assert (2, Granted(20.0)) in service.due(0.21)  # of those that came since then
+    assert service.has_tasks
 
 
 def test_two_queries_do_not_share() -> None:
