@@ -37,7 +37,7 @@ class FakeLine:
         if self._number is None and self._world.now >= self._next_attempt:
             if self._world.is_dead:
                 self._fail("connection refused")
-            elif not self._world.is_frozen:
+            elif not (self._world.is_frozen or self._world.is_connecting):
                 self._number = self._world.accept(self)
                 self.problem = ""
         return self._number is not None
@@ -95,6 +95,7 @@ class World:
     step_seconds: float = 0.05
     now: float = 1000.0
     is_dead: bool = False
+    is_connecting: bool = False  # connections take longer
     frozen_until: float = 0.0
     tasks: list[Task] = field(default_factory=list)
     sends: list[tuple[float, float]] = field(default_factory=list)

@@ -237,6 +237,20 @@ def test_shares_are_never_more_than_the_rate(known: int, all_tasks: int) -> None
     assert told + untold <= 1 + 1e-9
 
 
+def test_a_task_whose_rows_come_late_connects_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    """It waits for its connection from its first request on, not from its start. Nothing is out of order."""
+    world = World()
+    task = world.start_task()
+    world.now += 30
+    world.is_connecting = True
+    task.strategy.delay(RequestInfo(10))
+    world.is_connecting = False
+    world.run(10)
+
+    assert not caplog.records
+    assert task.sent >= 900
+
+
 def test_should_block_changes_nothing() -> None:
     """A writer may ask as often as it likes: only `delay` sends a message."""
     world = World()

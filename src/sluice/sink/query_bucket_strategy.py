@@ -13,6 +13,7 @@ shares together are never more than the rate, however many tasks there are.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -149,8 +150,8 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         self._line = line
         self._clock = clock
         self._state = _State.CONNECTING
-        self._heard_at = clock()  # or when we began to wait for a word
-        self._looked_at = clock()
+        self._heard_at = math.inf  # or when we began to wait for a word
+        self._looked_at = -math.inf
         self._expected_at = 0.0
         self._held = 0.0
         self._held_until = 0.0
@@ -231,6 +232,7 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         for message in self._line.receive():
             self._take_in(message, now)
         self._looked_at = now
+        self._heard_at = min(self._heard_at, now)  # the first connection is waited for from the first look on
         waited = now - self._heard_at
         if not self._line.connect():
             if self._state in _JOINED or (self._state is _State.CONNECTING and self._line.problem):
