@@ -27,8 +27,7 @@ BASE = ("sluice.errors", "sluice.instants", "sluice.options", "sluice.retry")
 FANOUT = "sluice.kinesis.fanout"
 # What the three sides of fan-out say to each other. None of them imports another side.
 SHARED_BY_SIDES = tuple(
-    f"{FANOUT}.{name}"
-    for name in ("assignment", "channel", "coverage", "handshake", "launch", "link", "protocol")
+    f"{FANOUT}.{name}" for name in ("assignment", "coverage", "launch", "link", "protocol")
 )
 SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
 # What all of Kinesis stands on, in the planning process, in agents and in tasks.
@@ -43,7 +42,7 @@ KINESIS_BASE = (
     "sluice.kinesis.starting_positions",
     "sluice.kinesis.streams",
 )
-BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.source")
+BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source")
 
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
 LAYERS = (
@@ -53,7 +52,9 @@ LAYERS = (
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
     Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),
     Layer(("sluice.source",), (*BASE, "sluice.source")),
-    Layer(("sluice.sink",), (*BASE, "sluice.sink")),
+    Layer(("sluice.channels",), ("sluice.errors", "sluice.channels")),
+    Layer(("sluice.query_bucket",), ("sluice.channels", "sluice.errors", "sluice.query_bucket")),
+    Layer(("sluice.sink",), (*BASE, "sluice.channels", "sluice.query_bucket", "sluice.sink")),
     Layer(KINESIS_BASE, (*BELOW_KINESIS, *KINESIS_BASE), SDK),
     Layer((SUBSCRIPTIONS,), (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS), SDK),
     Layer(SHARED_BY_SIDES, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES)),
@@ -79,7 +80,16 @@ LAYERS = (
     Layer(("sluice.destinations",), (*BASE, "sluice.aws", "sluice.sink"), SDK),
     Layer(
         ("sluice.spark",),
-        (*BASE, "sluice.destinations", "sluice.kinesis", "sluice.sink", "sluice.source", "sluice.spark"),
+        (
+            *BASE,
+            "sluice.channels",
+            "sluice.destinations",
+            "sluice.kinesis",
+            "sluice.query_bucket",
+            "sluice.sink",
+            "sluice.source",
+            "sluice.spark",
+        ),
         SPARK,
     ),
     Layer(("pyspark_kinesis_efo", "pyspark_async_sink"), ("sluice.spark",), SPARK),
@@ -177,6 +187,11 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.sink.writer", "from botocore.exceptions import ClientError"),
         ("sluice.sink.writer", "import urllib3.exceptions as http"),
         ("sluice.sink.writer", "import importlib\nimportlib.import_module('sluice.destinations.kinesis')"),
+        ("sluice.channels.acceptor", "from sluice.kinesis.fanout.link import Link"),
+        ("sluice.channels.channel", "from sluice.sink.contracts import Destination"),
+        ("sluice.source.planner", "from sluice.channels.channel import Channel"),
+        ("sluice.sink.writer", "from sluice.kinesis.fanout.link import Link"),
+        ("sluice.query_bucket.bucket", "from sluice.sink.contracts import RequestInfo"),
         ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),
         ("sluice.kinesis.client", "import sluice.spark.source"),
         ("sluice.kinesis.client", "from pyspark import TaskContext"),

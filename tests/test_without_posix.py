@@ -126,3 +126,25 @@ def test_fan_out_is_refused_by_name() -> None:
         assert "fan-out needs Linux or macOS" in line
         assert "leave it out to read by polling" in line
         assert "required" not in line
+
+
+def test_a_bucket_for_the_query_is_refused_by_name() -> None:
+    """It has a server of its own; a bucket for each task works."""
+    printed = on_windows(
+        """
+        from sluice.destinations.registry import read_sink
+        from sluice.errors import OptionError
+
+        options = {"destination": "http", "url": "http://localhost/", "rateLimiting": "token-bucket"}
+        options |= {"tokenBucketRate": "5", "tokenBucketBurst": "5"}
+        for scope in ("task", "query"):
+            try:
+                read_sink(options | {"tokenBucketScope": scope})
+                print(scope)
+            except OptionError as error:
+                print(error)
+        """
+    )
+    fine, refused = printed.splitlines()
+    assert fine == "task"
+    assert "option 'tokenBucketScope' is 'query': query needs Linux or macOS" in refused

@@ -31,7 +31,7 @@ from integration.benchmarks import server
 from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
-from sluice.kinesis.fanout.channel import Address, connect
+from sluice.channels.channel import Address, connect
 from sluice.kinesis.fanout.coverage import exclusive_start
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
 from sluice.kinesis.fanout.driver.agent_process import AgentProcess

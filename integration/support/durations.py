@@ -23,6 +23,7 @@ _SECONDS = {
     "integration/test_fan_out_silence.py": 60,
     "integration/test_sink_kills.py": 50,
     "integration/test_on_time.py": 60,
+    "integration/test_query_bucket.py": 60,
     "integration/test_recorded_checkpoints.py": 35,
     "integration/test_end_to_end.py": 35,
     "integration/test_destinations.py": 30,
@@ -30,6 +31,7 @@ _SECONDS = {
     "integration/test_model.py": 5,
     "integration/test_chaos.py": 10,
     "integration/test_servers.py": 10,
+    "integration/test_bucket_server.py": 8,
     "integration/test_aggregation.py": 8,
     "integration/test_sink_failures.py": 6,
 }

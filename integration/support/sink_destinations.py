@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +15,7 @@ from sluice.errors import InvalidRecordError
 from sluice.options import TEXT, Option
 from sluice.sink import SinkLimits, SubmitResult
 
-__all__ = ["FilesDestination", "Hanging", "PickyConverter"]
+__all__ = ["FilesDestination", "Hanging", "Metered", "PickyConverter", "requests_noted"]
 
 DIRECTORY = Option("directory", TEXT, None, "Where requests are noted.", required=True)
 
@@ -70,8 +72,30 @@ class Hanging(FilesDestination):
     """Notes its process, and does not answer for as long as any test waits."""
 
     def submit(self, entries: Sequence[str]) -> SubmitResult[str]:
-        import os  # noqa: PLC0415
-
         (self.directory / f"pid-{os.getpid()}").touch()
         time.sleep(900.0)
         return super().submit(entries)
+
+
+class Metered(FilesDestination):
+    """Notes when each request came, and its entries and bytes, in a file of its own for each writer."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self._file = self.directory / f"requests-{os.getpid()}-{uuid.uuid4().hex}"
+
+    def submit(self, entries: Sequence[str]) -> SubmitResult[str]:
+        # Monotonic time is the same for all processes of a machine.
+        line = f"{time.monotonic()} {len(entries)} {sum(map(len, entries))}\n"
+        with self._file.open("a") as file:
+            file.write(line)
+        return SubmitResult()
+
+    def close(self) -> None:
+        pass
+
+
+def requests_noted(directory: Path) -> list[tuple[float, int, int]]:
+    """What `Metered` has noted, in the order of time: when, how many entries, how many bytes."""
+    lines = [line.split() for file in directory.glob("requests-*") for line in file.read_text().splitlines()]
+    return sorted((float(at), int(entries), int(size)) for at, entries, size in lines)

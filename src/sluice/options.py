@@ -7,6 +7,7 @@ case-insensitive, as everywhere in Spark. One error reports everything that is w
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,7 @@ from sluice.errors import OptionError, redact_urls
 
 __all__ = [
     "BOOLEAN",
+    "HOST",
     "TEXT",
     "Kind",
     "Option",
@@ -48,6 +50,7 @@ _SIZE_UNITS = {
     "gib": 1024**3,
 }
 _BEFORE_USERINFO = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
+_HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 
 
@@ -100,6 +103,23 @@ def _text(text: str) -> str:
 
 BOOLEAN: Kind[bool] = Kind("boolean", "true or false", _boolean)
 TEXT: Kind[str] = Kind("string", "a non-empty string", _text)
+
+
+def _host(text: str) -> str:
+    host = text.strip()
+    try:
+        is_unspecified = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        if _HOST.fullmatch(host) is None or host.replace(".", "").isdigit():
+            raise
+        return host
+    if is_unspecified:
+        raise OptionError(f"is {text!r}: tasks connect to it, so it has to be an address of one host")
+    return host
+
+
+HOST: Kind[str] = Kind("host", "the name or address of a host, without a port", _host)
+"""Where a server of ours listens and tasks connect to."""
 
 
 def choice(*values: str) -> Kind[str]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from sluice.channels.channel import Address
 from sluice.kinesis import driver
 from sluice.kinesis.consumers import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.fanout.driver.agent_process import is_alive
 from sluice.kinesis.options import SourceConfig, source_config_from_options
 from sluice.source.offsets import HORIZON, Closed, Offsets, SplitRange

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sluice.channels.channel import Address
 from sluice.kinesis import task
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy

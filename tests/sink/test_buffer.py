@@ -28,6 +28,15 @@ def test_a_single_entry_always_fits() -> None:
     assert filled(50, 1).measure(5, 10) == 1
 
 
+def test_the_size_of_the_next_entries() -> None:
+    """Of those that were put back, and of the new ones behind them."""
+    buffer = filled(1, 2, 4, 8)
+    buffer.add([4, 5], [16, 32], 0.0)
+    buffer.put_back(buffer.take(2).items)
+
+    assert [buffer.size_of(count) for count in range(7)] == [0, 1, 3, 7, 15, 31, 63]
+
+
 def test_entries_put_back_are_ahead_of_the_rest_in_their_old_order() -> None:
     """Answers come in any order; entries are put back by their number."""
     buffer = filled(*[1] * 9)

@@ -8,7 +8,13 @@ import pytest
 from sink_fakes import config
 
 from sluice.errors import ServiceError, SluiceError
-from sluice.sink import NoRateLimitingStrategy, RequestInfo, ResultInfo, SubmitResult
+from sluice.sink import (
+    NoRateLimitingStrategy,
+    RequestInfo,
+    ResultInfo,
+    SubmitResult,
+    TokenBucketRateLimitingStrategy,
+)
 from sluice.sink.scheduler import Request, SinkScheduler
 
 
@@ -191,6 +197,20 @@ def test_the_strategy_limits_batches_and_is_told_their_real_size() -> None:
 
     assert strategy.seen == [RequestInfo(3), ResultInfo(1, 3), RequestInfo(2), ResultInfo(2, 2)]
     assert strategy.asked == [3, 2]
+
+
+def test_where_bytes_are_counted_a_request_has_no_more_than_the_burst() -> None:
+    """Save for a single entry that is larger: it goes alone, and is paid off before the next one."""
+    times = [0.0]
+    bucket = TokenBucketRateLimitingStrategy(rate=1.0, burst=4, unit="bytes", clock=lambda: times[0])
+    driven = Driven(strategy=bucket, max_in_flight_requests=10)
+    sent = [(0, entries) for entries in driven.add("ab", "cd", "ef", "gggggg", "h")]
+    for now in range(20):
+        times[0] = float(now)
+        sent += [(now, entries) for entries in driven.at(float(now)).sent(draining=True)]
+
+    # 4 at the start; 2 after 2 s; 6 when there are 4 again, with a debt of 2; 1 when that is paid.
+    assert sent == [(0, ["ab", "cd"]), (2, ["ef"]), (6, ["gggggg"]), (9, ["h"])]
 
 
 def test_a_blocking_strategy_is_asked_again() -> None:

@@ -11,16 +11,25 @@ from sink_fakes import config
 
 from sluice.errors import OptionError
 from sluice.options import OptionValues, read_options
+from sluice.query_bucket.launch import BucketSettings
 from sluice.sink import (
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
+    RequestInfo,
     ResultInfo,
     SinkLimits,
     TokenBucketRateLimitingStrategy,
 )
-from sluice.sink.options import SINK_OPTIONS, config_from_options, strategy_from_options
+from sluice.sink.options import (
+    SINK_OPTIONS,
+    config_from_options,
+    query_bucket_from_options,
+    strategy_from_options,
+)
+from sluice.sink.query_bucket_strategy import QueryBucketConfig
 from sluice.sink.strategy_cache import StrategyCache
 
+BUCKET = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "7"}
 LIMITS = SinkLimits(
     max_batch_size=500, max_batch_size_in_bytes=1000, max_record_size_in_bytes=1000, aimd_decrease_factor=0.99
 )
@@ -137,6 +146,23 @@ def test_a_default_follows_the_setting_it_belongs_to() -> None:
         ({"rateLimiting": f"{__name__}:Nowhere"}, "it cannot be loaded: module"),
         ({"rateLimiting": f"{__name__}:LIMITS"}, "it cannot be loaded: "),
         ({"rateLimiting": "fast"}, "'rateLimiting' is 'fast': allowed are aimd, token-bucket, none"),
+        ({"tokenBucketScope": "query"}, "'tokenBucketScope' needs 'rateLimiting' token-bucket"),
+        ({"tokenBucketUnit": "bytes"}, "'tokenBucketUnit' needs 'rateLimiting' token-bucket"),
+        ({"tokenBucketAddress": "10.0.0.1"}, "'tokenBucketAddress' needs 'rateLimiting' token-bucket"),
+        ({"tokenBucketScope": "host"}, "'tokenBucketScope' is 'host': allowed is one of task, query"),
+        ({"tokenBucketUnit": "rows"}, "is 'rows': allowed is one of records, bytes, requests"),
+        (
+            {**BUCKET, "tokenBucketAddress": "10.0.0.1"},
+            "'tokenBucketAddress' needs 'tokenBucketScope' query",
+        ),
+        (
+            {**BUCKET, "tokenBucketScope": "query", "tokenBucketAddress": "::"},
+            "'tokenBucketAddress' is '::': tasks connect to it",
+        ),
+        (
+            {**BUCKET, "tokenBucketScope": "query", "tokenBucketAddress": "driver:80"},
+            "'tokenBucketAddress' is 'driver:80': allowed is the name or address of a host",
+        ),
         ({"tokenBucketRate": "5"}, "'tokenBucketRate' needs 'rateLimiting' token-bucket"),
         ({"tokenBucketRate": "0", "rateLimiting": "token-bucket"}, "'tokenBucketRate' is '0'"),
         ({"tokenBucketBurst": "5", "rateLimiting": "none"}, "'tokenBucketBurst' needs 'rateLimiting'"),
@@ -181,6 +207,36 @@ def test_a_token_bucket_is_made_from_its_options() -> None:
 
     assert isinstance(strategy, TokenBucketRateLimitingStrategy)
     assert (strategy.rate, strategy.max_batch_size) == (2.5, 7)
+
+
+@pytest.mark.parametrize(
+    ("unit", "batch", "size", "rate", "wait"),
+    [
+        ("records", 7, 2**63 - 1, 2.0, 1.5),
+        ("bytes", 2**31 - 1, 7, None, 3.5),
+        ("requests", 2**31 - 1, 2**63 - 1, None, 0.0),
+    ],
+)
+def test_a_token_bucket_counts_what_it_is_told(
+    unit: str, batch: int, size: int, rate: float | None, wait: float
+) -> None:
+    """Records, bytes or requests: how much a request may have, and how long the next one waits."""
+    given = {**BUCKET, "tokenBucketRate": "2", "tokenBucketUnit": unit}
+    bucket = strategy_from_options(read(**given), LIMITS)(config())
+    assert isinstance(bucket, TokenBucketRateLimitingStrategy)
+    assert (bucket.max_batch_size, bucket.max_batch_size_in_bytes, bucket.rate) == (batch, size, rate)
+    bucket.register_in_flight_request(RequestInfo(5, 7))
+    assert bucket.delay(RequestInfo(5, 7)) == pytest.approx(wait, abs=0.1)
+
+
+def test_tasks_share_a_bucket_only_where_they_are_told() -> None:
+    """With the scope of the query; then its server is told rate, burst and address."""
+    assert query_bucket_from_options(read(**BUCKET)) is None
+    assert query_bucket_from_options(read()) is None
+    shared = query_bucket_from_options(
+        read(**BUCKET, tokenBucketScope="query", tokenBucketUnit="Bytes", tokenBucketAddress="10.0.0.1")
+    )
+    assert shared == QueryBucketConfig(settings=BucketSettings(5.0, 7, "10.0.0.1"), unit="bytes")
 
 
 class UserStrategy(NoRateLimitingStrategy):

@@ -17,9 +17,12 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from sluice.channels.channel import Address
 from sluice.errors import OptionError
+from sluice.query_bucket.launch import BucketSettings
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
 from sluice.sink.strategy_cache import strategy_cache
+from sluice.spark import sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.source import KinesisDataSource
 
@@ -333,3 +336,45 @@ def test_a_shim_that_cannot_load_does_without_its_format() -> None:
         "assert 'async-sink is not available' in str(caught[0].message)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the writer is sent to them, once. Spark also makes writers to commit with, which need none. A
+    batch write tells its server that it has ended.
+    """
+    started: list[object] = []
+    ended: list[object] = []
+    address = Address("127.0.0.1", 9, b"secret", b"start")
+
+    def start(settings: object, options: object) -> Address:
+        started.append((settings, options))
+        return address
+
+    monkeypatch.setattr(sink_writer, "find_or_start", start)
+    monkeypatch.setattr(sink_writer, "end_query", lambda *arguments: ended.append(arguments))
+    options = {
+        **OPTIONS,
+        "rateLimiting": "token-bucket",
+        "tokenBucketRate": "5",
+        "tokenBucketBurst": "3",
+        "tokenBucketScope": "QUERY",
+    }
+    for kind in (sink_writer.StreamSinkWriter, sink_writer.BatchSinkWriter):
+        writer = kind(options, SCHEMA, overwrite=False)
+        assert not started
+        copies = [pickle.loads(pickle.dumps(writer)) for _ in range(2)]
+        assert started == [(BucketSettings(5.0, 3, "127.0.0.1"), options)]
+        assert [copy._bucket_server for copy in copies] == [address, address]
+        assert b"secret" not in repr(vars(copies[0])).encode()
+        started.clear()
+    assert not ended
+    copies[0].abort([None])
+    assert ended == [(address, copies[0]._write_id)]
+
+
+def test_without_a_query_bucket_no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither with a bucket for each task, nor with none."""
+    monkeypatch.setattr(sink_writer, "find_or_start", lambda *_: pytest.fail("started"))
+    bucket = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "3"}
+    for options in (OPTIONS, {**OPTIONS, **bucket}):
+        pickle.dumps(sink_writer.StreamSinkWriter(options, SCHEMA, overwrite=False))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import re
 import select
 import socket
 from collections.abc import Mapping, Sequence
@@ -14,12 +12,11 @@ from typing import Any, Final
 from sluice.errors import OptionError
 from sluice.kinesis.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse_name
 from sluice.kinesis.streams import StreamRef
-from sluice.options import Kind, Option, OptionValues, choice, size
+from sluice.options import HOST, Kind, Option, OptionValues, choice, size
 
 __all__ = ["FAN_OUT_OPTIONS", "FanOutConfig", "fan_out_from_options"]
 
 _MIB: Final = 1024 * 1024
-_HOST: Final = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 
 
 def _parse_keyed_arn(text: str) -> ConsumerArn:
@@ -29,19 +26,6 @@ def _parse_keyed_arn(text: str) -> ConsumerArn:
         return ConsumerArn.parse(text)
     except ValueError:
         raise OptionError(f"is {text!r}: allowed is {CONSUMER_ARN_FORM}") from None
-
-
-def _parse_host(text: str) -> str:
-    host = text.strip()
-    try:
-        is_unspecified = ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        if _HOST.fullmatch(host) is None or host.replace(".", "").isdigit():
-            raise
-        return host
-    if is_unspecified:
-        raise OptionError(f"is {text!r}: tasks connect to it, so it has to be an address of one host")
-    return host
 
 
 RECORD_PUBLISHER = Option(
@@ -94,7 +78,7 @@ AGENT = Option(
 )
 AGENT_ADDRESS = Option(
     "fanOutAgentAddress",
-    Kind("host", "the name or address of a host, without a port", _parse_host),
+    HOST,
     "127.0.0.1",
     "Address that the agent listens on and tasks connect to; on a cluster, one of the driver's own that "
     "workers reach.",

@@ -153,6 +153,11 @@ class BaseRateLimitingStrategy(ABC):
     def max_batch_size(self) -> int:
         """See `RateLimitingStrategy.max_batch_size`."""
 
+    @property
+    def max_batch_size_in_bytes(self) -> int:
+        """The most bytes of a request of several entries. A larger entry is sent alone."""
+        return 2**63 - 1
+
     def delay(self, request: RequestInfo) -> float:  # noqa: ARG002 - for those who override it
         """Seconds until the writer asks again, called after `should_block` has returned True.
 

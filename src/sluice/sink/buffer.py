@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sluice.errors import SluiceError
@@ -177,6 +177,19 @@ class RequestBuffer(Generic[EntryT]):
                 count += 1
                 total += size
         return count
+
+    def size_of(self, count: int) -> int:
+        """The size of that many entries at the head, in bytes."""
+        self._sort()
+        returned = min(count, len(self._returned))
+        size = sum(item.size for item in islice(self._returned, returned))
+        left = count - returned
+        for chunk in self._new:
+            if left < len(chunk.sizes):
+                return size + sum(chunk.sizes[:left])
+            size += chunk.size
+            left -= len(chunk.sizes)
+        return size
 
     def take(self, count: int) -> Batch[EntryT]:
         """Removes `count` entries from the head."""

@@ -155,9 +155,11 @@ class RequestInfo:
 
     Attributes:
         batch_size: its entries.
+        size_in_bytes: their size.
     """
 
     batch_size: int
+    size_in_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,32 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import re
+import select
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
 from sluice.errors import OptionError
-from sluice.options import BOOLEAN, TEXT, Kind, Option, OptionValues, choice, duration, integer, number, size
+from sluice.options import (
+    BOOLEAN,
+    HOST,
+    TEXT,
+    Kind,
+    Option,
+    OptionValues,
+    choice,
+    duration,
+    integer,
+    number,
+    size,
+)
+from sluice.query_bucket.launch import BucketSettings
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import RateLimitingStrategy
+from sluice.sink.query_bucket_strategy import QueryBucketConfig
 from sluice.sink.rate_limiting import (
     AIMDScalingStrategy,
     CongestionControlRateLimitingStrategy,
@@ -22,6 +38,7 @@ from sluice.sink.rate_limiting import (
     TokenBucketRateLimitingStrategy,
 )
 from sluice.sink.setup import ProgressListener
+from sluice.sink.token_bucket import TokenUnit
 
 __all__ = [
     "ASYNC_OPTIONS",
@@ -33,6 +50,7 @@ __all__ = [
     "config_from_options",
     "load_object",
     "progress_listener_from_options",
+    "query_bucket_from_options",
     "strategy_from_options",
 ]
 
@@ -51,6 +69,8 @@ def _parse_path(text: str) -> str:
 
 
 _PATH: Final = Kind("path", "an absolute directory, or s3://bucket/prefix", _parse_path)
+_POSIX: Final = ((os, "getuid"), (select, "poll"))
+"""What the server of a query's bucket, and those who talk to it, are built on."""
 _PER_DESTINATION: Final = "per destination"
 _STRATEGY_PARTS: Final = (
     "register_in_flight_request",
@@ -182,13 +202,41 @@ TOKEN_BUCKET_RATE = Option(
     "tokenBucketRate",
     number(0.0, above=True),
     None,
-    "Records a second for one task; required for `token-bucket`.",
+    "What may be sent in a second, in `tokenBucketUnit`, by each task or by all (`tokenBucketScope`); "
+    "required for `token-bucket`.",
 )
 TOKEN_BUCKET_BURST = Option(
     "tokenBucketBurst",
     integer(1),
     None,
-    "Records that one task may send at once; required for `token-bucket`.",
+    "What may be sent at once; required for `token-bucket`.",
+)
+TOKEN_BUCKET_SCOPE = Option(
+    "tokenBucketScope",
+    choice("task", "query"),
+    "task",
+    "Who shares a bucket: `task`: each task has its own. `query`: all tasks of the query share one, wherever "
+    "they run.",
+)
+TOKEN_BUCKET_UNIT = Option(
+    "tokenBucketUnit",
+    choice("records", "bytes", "requests"),
+    "records",
+    "What is counted: `records`, `bytes` or `requests`, each time they are sent.",
+)
+TOKEN_BUCKET_ADDRESS = Option(
+    "tokenBucketAddress",
+    HOST,
+    "127.0.0.1",
+    "With `tokenBucketScope=query`: address that the bucket is served on and tasks connect to; on a cluster, "
+    "one of the driver's own that workers reach.",
+)
+_TOKEN_BUCKET_OPTIONS: Final = (
+    TOKEN_BUCKET_RATE,
+    TOKEN_BUCKET_BURST,
+    TOKEN_BUCKET_SCOPE,
+    TOKEN_BUCKET_UNIT,
+    TOKEN_BUCKET_ADDRESS,
 )
 
 PROGRESS_LISTENER = Option(
@@ -218,8 +266,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     RATE_LIMITING,
     AIMD_INCREASE,
     AIMD_DECREASE_FACTOR,
-    TOKEN_BUCKET_RATE,
-    TOKEN_BUCKET_BURST,
+    *_TOKEN_BUCKET_OPTIONS,
     PROGRESS_LISTENER,
 )
 # The options of the async writer. A two-phase destination has a writer of its own, and takes none of them.
@@ -275,7 +322,7 @@ def strategy_from_options(
     name = values.require(RATE_LIMITING)
     if name.lower() == "token-bucket":
         return _token_bucket(values)
-    for option in (TOKEN_BUCKET_RATE, TOKEN_BUCKET_BURST):
+    for option in _TOKEN_BUCKET_OPTIONS:
         if values.given(option):
             values.reject(option.key, f"needs '{RATE_LIMITING.key}' token-bucket")
     if name.lower() == "none":
@@ -306,7 +353,27 @@ def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimit
     for option in (TOKEN_BUCKET_RATE, TOKEN_BUCKET_BURST):
         if not values.given(option):
             values.reject(option.key, f"is required with '{RATE_LIMITING.key}' token-bucket")
-    return lambda _: TokenBucketRateLimitingStrategy(rate=rate or 1.0, burst=burst or 1)
+    if values.get(TOKEN_BUCKET_SCOPE) == "query":
+        missing = next((name for module, name in _POSIX if not hasattr(module, name)), None)
+        if missing:
+            values.reject_value(
+                TOKEN_BUCKET_SCOPE, f"query needs Linux or macOS: Python has no {missing} here"
+            )
+    elif values.given(TOKEN_BUCKET_ADDRESS):
+        values.reject(TOKEN_BUCKET_ADDRESS.key, f"needs '{TOKEN_BUCKET_SCOPE.key}' query")
+    unit = cast("TokenUnit", values.require(TOKEN_BUCKET_UNIT))
+    return lambda _: TokenBucketRateLimitingStrategy(rate=rate or 1.0, burst=burst or 1, unit=unit)
+
+
+def query_bucket_from_options(values: OptionValues) -> QueryBucketConfig | None:
+    """What tasks share with `tokenBucketScope=query`; None without. For values without problems."""
+    rate, burst = values.get(TOKEN_BUCKET_RATE), values.get(TOKEN_BUCKET_BURST)
+    if values.get(TOKEN_BUCKET_SCOPE) == "task" or rate is None or burst is None:
+        return None
+    return QueryBucketConfig(
+        settings=BucketSettings(rate, burst, values.require(TOKEN_BUCKET_ADDRESS)),
+        unit=cast("TokenUnit", values.require(TOKEN_BUCKET_UNIT)),
+    )
 
 
 def _user_strategy(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.contracts import RequestInfo, ResultInfo
 from sluice.sink.pacing import PacingRate
+from sluice.sink.token_bucket import TokenBucket, TokenUnit, tokens_of
 
 __all__ = [
     "AIMDScalingStrategy",
@@ -27,7 +28,7 @@ __all__ = [
 # The rate to start with: this many batches a second, and at least this many entries.
 _FIRST_BATCHES: Final = 2.0
 _FIRST_ENTRIES: Final = 500.0
-_ROUNDING: Final = 1e-6
+_UNLIMITED: Final = 2**31 - 1
 
 
 class ScalingStrategy(Protocol):
@@ -182,35 +183,42 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
 
 
 class TokenBucketRateLimitingStrategy(BaseRateLimitingStrategy):
-    """Sends at most `rate` entries a second on average, and `burst` at once, whatever is accepted.
+    """Sends at most `rate` tokens' worth a second on average, and `burst` at once, whatever is accepted.
 
-    Every entry takes a token each time it is sent.
+    A request takes its tokens each time it is sent. One that needs more than the burst, as a single large
+    entry may where bytes are counted, is sent when the bucket is full.
 
     Args:
         rate: tokens added a second.
-        burst: tokens that the bucket holds at most and starts with; also the most entries of a request.
+        burst: tokens that the bucket holds at most and starts with; also the most that a request of several
+            entries takes.
+        unit: what a token is for: ``records``, ``bytes`` or ``requests``.
         clock: monotonic seconds.
 
     Raises:
         ValueError: `rate` or `burst` is not positive.
     """
 
-    def __init__(self, *, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        rate: float,
+        burst: int,
+        unit: TokenUnit = "records",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if not rate > 0:
             raise ValueError(f"rate must be positive: {rate}")
         if burst <= 0:
             raise ValueError(f"burst must be positive: {burst}")
         self._rate = rate
         self._burst = burst
+        self._unit: TokenUnit = unit
         self._clock = clock
-        self._tokens = float(burst)
-        self._counted_at = clock()
+        self._bucket = TokenBucket(rate, burst, clock(), tokens=burst)
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
-        now = self._clock()
-        # Not below zero: a request that was sent without asking must not delay later ones for long.
-        self._tokens = max(0.0, self._available(now) - request.batch_size)
-        self._counted_at = now
+        self._bucket.take(tokens_of(request, self._unit), self._clock())
 
     def register_completed_request(self, result: ResultInfo) -> None:
         """Changes nothing: the rate is fixed."""
@@ -220,25 +228,25 @@ class TokenBucketRateLimitingStrategy(BaseRateLimitingStrategy):
 
     def delay(self, request: RequestInfo) -> float:
         """Seconds until there are tokens for this request."""
-        missing = min(request.batch_size, self._burst) - self._available(self._clock())
-        # Tokens are sums of fractions: a difference by rounding is not waited for.
-        return missing / self._rate if missing > _ROUNDING else 0.0
+        return self._bucket.wait(tokens_of(request, self._unit), self._clock())
 
     @property
     def max_batch_size(self) -> int:
-        """The burst: the bucket never holds more tokens."""
-        return self._burst
+        """Where records are counted, the burst: the bucket never holds more tokens."""
+        return self._burst if self._unit == "records" else _UNLIMITED
 
     @property
-    def rate(self) -> float:
-        """Entries a second."""
-        return self._rate
+    def max_batch_size_in_bytes(self) -> int:
+        """Where bytes are counted, the burst."""
+        return self._burst if self._unit == "bytes" else super().max_batch_size_in_bytes
+
+    @property
+    def rate(self) -> float | None:
+        """Entries a second; None where something else is counted."""
+        return self._rate if self._unit == "records" else None
 
     def forget_in_flight(self) -> None:
         """Changes nothing: tokens that were taken are not given back."""
-
-    def _available(self, now: float) -> float:
-        return min(float(self._burst), self._tokens + (now - self._counted_at) * self._rate)
 
 
 class NoRateLimitingStrategy(BaseRateLimitingStrategy):
@@ -255,7 +263,7 @@ class NoRateLimitingStrategy(BaseRateLimitingStrategy):
 
     @property
     def max_batch_size(self) -> int:
-        return 2**31 - 1
+        return _UNLIMITED
 
     def forget_in_flight(self) -> None:
         pass

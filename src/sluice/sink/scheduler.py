@@ -281,8 +281,8 @@ class SinkScheduler(Generic[EntryT]):
         if now < pause_until:
             self._next_try = pause_until
             return 0
-        count = self._buffer.measure(most, config.max_batch_size_in_bytes)
-        request = RequestInfo(count)
+        count = self._buffer.measure(most, self._most_bytes)
+        request = RequestInfo(count, self._buffer.size_of(count))
         if self._strategy.should_block(request):
             delay = self._strategy.delay(request)
             if delay == math.inf and not self._in_flight:
@@ -291,10 +291,15 @@ class SinkScheduler(Generic[EntryT]):
             return 0
         return count
 
+    @property
+    def _most_bytes(self) -> int:
+        """Bytes of the next request, unless its first entry alone has more."""
+        return min(self._config.max_batch_size_in_bytes, self._strategy.max_batch_size_in_bytes)
+
     def _is_batch_due(self, head: Buffered, most: int, now: float) -> bool:
         return (
             len(self._buffer) >= most
-            or self._buffer.size_in_bytes >= self._config.max_batch_size_in_bytes
+            or self._buffer.size_in_bytes >= self._most_bytes
             or now >= head.arrived + self._config.max_time_in_buffer
             or head.refused_since is not None  # it waited once already; now only the pause delays it
         )
@@ -303,7 +308,7 @@ class SinkScheduler(Generic[EntryT]):
         batch = self._buffer.take(count)
         request = Request(self.figures.requests, batch, now)
         self._in_flight[request.number] = request
-        self._strategy.register_in_flight_request(RequestInfo(count))
+        self._strategy.register_in_flight_request(RequestInfo(count, batch.size))
         self.figures.requests += 1
         self.figures.retries += self._records(_entries(batch.returned))
         self.figures.records_out += self._records(batch)

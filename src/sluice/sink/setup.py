@@ -5,16 +5,29 @@ Setups are made anew from the options, on the driver and in every task, and neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from sluice.channels.channel import Address
+from sluice.query_bucket.launch import BucketSettings
+from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import CommittingDestination, Destination, ElementConverter, RateLimitingStrategy
 from sluice.sink.dead_letters import DeadLetterQueue, Origin
 from sluice.sink.progress import SinkProgress
+from sluice.sink.query_bucket_strategy import QueryBucketConfig
+from sluice.sink.strategy_cache import strategy_cache
 
-__all__ = ["AsyncSinkSetup", "CommittingSinkSetup", "ProgressListener", "SinkSetup"]
+__all__ = [
+    "AsyncSinkSetup",
+    "CommittingSinkSetup",
+    "ProgressListener",
+    "SinkSetup",
+    "query_bucket_settings",
+    "with_bucket_server",
+]
 
 ProgressListener: TypeAlias = Callable[[SinkProgress], object]
 
@@ -30,6 +43,9 @@ class AsyncSinkSetup:
         key: of the strategy cache: a writer continues with a strategy that was cached under an equal key.
         dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
         progress_listener: called after each commit and abort; None without `progressListener`.
+        query_bucket: with `tokenBucketScope=query`: tasks take the strategy from it, and not from
+            `create_strategy`; else None.
+        bucket_server: in a task, where the bucket's server listens; None if it could not be started.
         create_converter: makes the converter of `elementConverter`; None: the destination's own.
         ignores_unknown_columns: whether columns that the destination would not write are left out; else they
             are refused.
@@ -43,6 +59,19 @@ class AsyncSinkSetup:
     progress_listener: ProgressListener | None = None
     ignores_unknown_columns: bool = False
     create_converter: Callable[[], ElementConverter[Any]] | None = None
+    query_bucket: QueryBucketConfig | None = None
+    bucket_server: Address | None = None
+
+    @contextlib.contextmanager
+    def strategy(self, origin: Origin) -> Iterator[BaseRateLimitingStrategy]:
+        """The rate limiting strategy for one writer."""
+        if self.query_bucket is None:
+            with strategy_cache.lend(self.key, self.create_strategy) as strategy:
+                yield strategy
+            return
+        # It has learnt nothing that another task could use: the tokens are the query's.
+        with contextlib.closing(self.query_bucket.create_strategy(origin, self.bucket_server)) as shared:
+            yield shared
 
     def new_converter(self) -> ElementConverter[Any]:
         """A converter for one writer."""
@@ -66,3 +95,15 @@ class CommittingSinkSetup:
 
 
 SinkSetup: TypeAlias = AsyncSinkSetup | CommittingSinkSetup
+
+
+def query_bucket_settings(setup: SinkSetup) -> BucketSettings | None:
+    """Of the token bucket that the query's tasks share; None where they share none."""
+    if not isinstance(setup, AsyncSinkSetup) or setup.query_bucket is None:
+        return None
+    return setup.query_bucket.settings
+
+
+def with_bucket_server(setup: SinkSetup, address: Address | None) -> SinkSetup:
+    """The setup of a task, which is told where the server of the query's token bucket listens."""
+    return replace(setup, bucket_server=address) if isinstance(setup, AsyncSinkSetup) else setup

@@ -17,7 +17,6 @@ from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import as_line
 from sluice.sink.request_loop import close_destination
 from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
-from sluice.sink.strategy_cache import strategy_cache
 from sluice.sink.unknown_columns import unknown_columns_problem
 from sluice.sink.writer import AsyncSinkWriter
 
@@ -126,7 +125,7 @@ def _deliver(
     setup: AsyncSinkSetup, schema: StructType, origin: Origin, batches: Iterable[pa.RecordBatch]
 ) -> TaskResult:
     dead_letters = setup.dead_letters(origin) if setup.dead_letters else None
-    with strategy_cache.lend(setup.key, setup.create_strategy) as strategy:
+    with setup.strategy(origin) as strategy:
         writer = AsyncSinkWriter(
             setup.destination,
             setup.config,

@@ -15,12 +15,14 @@ from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from sluice.channels.channel import Address
 from sluice.destinations.registry import FORMAT, read_sink
 from sluice.errors import OptionError
+from sluice.query_bucket.launch import end_query, find_or_start
 from sluice.sink.bases import destination_name
 from sluice.sink.dead_letters import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
-from sluice.sink.setup import SinkSetup
+from sluice.sink.setup import SinkSetup, query_bucket_settings, with_bucket_server
 from sluice.sink.task import TaskResult, check_columns, write_rows
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import freeze_loaded_objects
@@ -70,10 +72,23 @@ class _SinkWriter:
             )
         check_columns(setup, schema, _origin(setup, self._write_id))
         self._needs_setup = needs_setup(setup)
+        self._query_bucket = query_bucket_settings(setup)
+        self._bucket_server: Address | None = None
+        self._is_for_tasks = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Called when the writer is sent to tasks: only then do they need the server of the query's bucket.
+
+        Spark also makes writers to commit with, in other processes, where that server would not be found.
+        """
+        if self._query_bucket is not None and not self._is_for_tasks:
+            self._bucket_server = find_or_start(self._query_bucket, self._options)
+        self._is_for_tasks = True
+        return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: writes its rows."""
-        setup = read_sink(self._options)
+        setup = with_bucket_server(read_sink(self._options), self._bucket_server)
         origin = _origin(setup, self._write_id)
         write_id = None if self.is_streaming else self._write_id
         result = write_rows(setup, self._schema, origin, iterator, write_id=write_id)
@@ -94,10 +109,15 @@ class BatchSinkWriter(_SinkWriter, DataSourceArrowWriter):
     """Writes a batch query."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._end("committed", None, messages)
+        self._end_write("committed", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._end("aborted", None, messages)
+        self._end_write("aborted", messages)
+
+    def _end_write(self, outcome: Outcome, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._bucket_server is not None:
+            end_query(self._bucket_server, self._write_id)
+        self._end(outcome, None, messages)
 
 
 class StreamSinkWriter(_SinkWriter, _ARROW_WRITER, datasource.DataSourceStreamWriter):  # type: ignore[misc]

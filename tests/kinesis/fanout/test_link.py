@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluice.kinesis.fanout.channel import Channel
+from sluice.channels.channel import Channel
 from sluice.kinesis.fanout.link import Link
 
 PATIENT = 120.0

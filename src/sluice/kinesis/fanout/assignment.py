@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.kinesis.fanout.channel import Address
+from sluice.channels.channel import Address
 from sluice.source.splits import SplitId
 
 __all__ = ["FanOutAssignment"]

@@ -8,11 +8,11 @@ import sys
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluice.kinesis.fanout.channel import Address
+from sluice.channels.channel import Address
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 
-__all__ = ["HELD_SIGNALS", "STOP", "AgentSetup", "WorkerAgentSetup", "agent_command", "agent_environment"]
+__all__ = ["HELD_SIGNALS", "STOP", "AgentSetup", "WorkerAgentSetup", "agent_command"]
 
 STOP: Final = b"s"
 """What the planning process writes into the stop pipe of its agent when the query is stopped."""
@@ -64,13 +64,3 @@ def agent_command(*descriptors: int) -> tuple[str, ...]:
             pipe; none for an agent on a worker host.
     """
     return (sys.executable, "-m", _PACKAGE, *map(str, descriptors))
-
-
-def agent_environment() -> dict[str, str]:
-    """The environment of this process, with the module path that Spark has set up in it.
-
-    glibc gives threads arenas of their own, eight for each core, and each keeps freed memory for itself. An
-    agent has a thread for each shard, and its events go through all of them, so it does with two arenas.
-    """
-    path = os.pathsep.join(path for path in sys.path if path)
-    return {"MALLOC_ARENA_MAX": "2", **os.environ, "PYTHONPATH": path}

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from sluice.kinesis.fanout.channel import Channel, frame_of
+from sluice.channels.channel import Channel, frame_of
 
 __all__ = ["GIVEN_UP_AFTER", "SILENT_AFTER", "Link"]
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from sluice.channels.channel import Channel
+from sluice.channels.processes import child_environment
 from sluice.kinesis.fanout.agent.agent import Agent
 from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
 from sluice.kinesis.fanout.agent.shard_buffer import ShardBuffer
-from sluice.kinesis.fanout.channel import Channel
-from sluice.kinesis.fanout.launch import AgentSetup, agent_environment
+from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.link import Link
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.splits import SplitId
@@ -59,6 +60,6 @@ def test_tasks_are_told_the_start_of_the_agent(agent: Agent) -> None:
 def test_an_agent_has_few_memory_arenas(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a thread for each shard. A user may want another number."""
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
-    assert agent_environment()["MALLOC_ARENA_MAX"] == "2"
+    assert child_environment()["MALLOC_ARENA_MAX"] == "2"
     monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
-    assert agent_environment()["MALLOC_ARENA_MAX"] == "8"
+    assert child_environment()["MALLOC_ARENA_MAX"] == "8"

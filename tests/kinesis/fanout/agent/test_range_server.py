@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.channels.channel import Address, Channel, connect
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.agent import range_server
 from sluice.kinesis.fanout.agent.range_server import RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
-from sluice.kinesis.fanout.channel import Address, Channel, connect
 from sluice.kinesis.fanout.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, encode
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart

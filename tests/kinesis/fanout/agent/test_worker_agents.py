@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from sluice.channels.channel import Channel
 from sluice.kinesis.fanout.agent.worker_agents import WorkerAgents
-from sluice.kinesis.fanout.channel import Channel
 from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,

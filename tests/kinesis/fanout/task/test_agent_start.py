@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.channels.channel import Address
 from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.fanout.launch import WorkerAgentSetup
 from sluice.kinesis.fanout.task.agent_start import AgentStarter, address_towards
 from sluice.kinesis.options import source_config_from_options

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.kinesis.fanout.channel import Address, Channel
+from sluice.channels.channel import Address, Channel
 from sluice.kinesis.fanout.task.connection_pool import ConnectionPool
 
 AGENT = Address("127.0.0.1", 4000, b"k", b"start")

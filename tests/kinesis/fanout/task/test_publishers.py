@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.channels.channel import Address, Channel, connect
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.agent.range_server import RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
-from sluice.kinesis.fanout.channel import Address, Channel, connect
 from sluice.kinesis.fanout.protocol import ReadRange
 from sluice.kinesis.fanout.task import publishers
 from sluice.kinesis.fanout.task.connection_pool import ConnectionPool

@@ -25,6 +25,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+from sluice.channels.channel import Channel, connect
 from sluice.errors import SluiceError
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import ConsumerRegistrar
@@ -33,7 +34,6 @@ from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuff
 from sluice.kinesis.fanout.agent.subscription_manager import ManagerSettings, SubscriptionManager
 from sluice.kinesis.fanout.agent.termination import Termination
 from sluice.kinesis.fanout.agent.worker_agents import WorkerAgents
-from sluice.kinesis.fanout.channel import Channel, connect
 from sluice.kinesis.fanout.launch import AgentSetup, WorkerAgentSetup
 from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, Link
 from sluice.kinesis.fanout.protocol import (

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 import msgspec
 
+from sluice.channels.acceptor import Acceptor, RareWarning, listen
+from sluice.channels.channel import Address, Channel
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.agent.acceptor import Acceptor, RareWarning
 from sluice.kinesis.fanout.agent.answer_threads import AnswerThreads
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
-from sluice.kinesis.fanout.channel import Address, Channel
 from sluice.kinesis.fanout.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, decode_first_frame
 
 __all__ = ["RangeServer"]
@@ -29,7 +28,6 @@ _MOST_ANSWERS: Final = 256
 """Ranges that are served side by side. A task waits for its turn beyond that; most ranges take a moment."""
 _LINGER: Final = 0.02
 """Seconds for which a thread stays with a connection: a task reads several ranges one after the other."""
-_BACKLOG: Final = 512
 _START_BYTES: Final = 16
 
 
@@ -59,7 +57,7 @@ class RangeServer:
     ) -> None:
         self._read = read
         self._join = join
-        listener = _listen(host)
+        listener = listen(host)
         self.address = Address(host, listener.getsockname()[1], secret, os.urandom(_START_BYTES))
         self._threads = AnswerThreads(self._handle_request, _MOST_ANSWERS)
         self._no_thread = RareWarning()
@@ -131,11 +129,3 @@ def _receive_request(channel: Channel) -> ReadRange | JoinHub:
     request = decode_first_frame(channel.receive(at_most=_LONGEST_REQUEST))
     channel.set_timeout(None)
     return request
-
-
-def _listen(host: str) -> socket.socket:
-    """Args: host: an address of this host, or a name of one."""
-    family, *_, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    listener = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
-    listener.setblocking(False)
-    return listener

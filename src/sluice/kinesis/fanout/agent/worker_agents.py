@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sluice.kinesis.fanout.channel import Channel
+from sluice.channels.channel import Channel
 from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, SILENT_AFTER, Link
 from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from sluice.channels.channel import Address
 from sluice.errors import ServiceError
 from sluice.instants import iso_instant
-from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.fanout.driver.agent_process import AgentProcess, RunningAgent
 from sluice.kinesis.fanout.driver.agent_supervisor import AgentSupervisor, SupervisedAgent
 from sluice.kinesis.fanout.driver.shard_subscription import ShardSubscription

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from sluice.kinesis.fanout.channel import Channel
-from sluice.kinesis.fanout.launch import HELD_SIGNALS, STOP, AgentSetup, agent_command, agent_environment
+from sluice.channels.channel import Channel
+from sluice.channels.processes import child_environment
+from sluice.kinesis.fanout.launch import HELD_SIGNALS, STOP, AgentSetup, agent_command
 
 __all__ = ["AgentProcess", "RunningAgent", "is_alive", "on_stop"]
 
@@ -71,7 +72,7 @@ class AgentProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
-                env=agent_environment(),
+                env=child_environment(),
             )
         except BaseException:
             self.close()

@@ -20,9 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from sluice.channels.channel import Address
+from sluice.channels.processes import child_environment
 from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.fanout.channel import Address
-from sluice.kinesis.fanout.launch import WorkerAgentSetup, agent_command, agent_environment
+from sluice.kinesis.fanout.launch import WorkerAgentSetup, agent_command
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Backoff
@@ -160,7 +161,7 @@ def _launch(setup: WorkerAgentSetup) -> subprocess.Popen[bytes]:
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
-                env=agent_environment(),
+                env=child_environment(),
             )
         pickle.dump(setup, setup_pipe)
     return process

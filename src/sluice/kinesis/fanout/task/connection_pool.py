@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from sluice.kinesis.fanout.channel import Address, Channel, connect
+from sluice.channels.channel import Address, Channel, connect
 
 __all__ = ["ConnectionPool", "shared_pool"]
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from sluice.channels.channel import Address, Channel
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.channel import Address, Channel
 from sluice.kinesis.fanout.coverage import exclusive_start
 from sluice.kinesis.fanout.protocol import DONE, EVENT, ReadRange, encode
 from sluice.kinesis.fanout.subscriptions.event_stream import MAX_PAYLOAD

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.kinesis.fanout.channel import Address
-from sluice.kinesis.fanout.handshake import ANSWER_BYTES, ClientHandshake, HandshakeError, ServerHandshake
+from sluice.channels.channel import Address
+from sluice.channels.handshake import ANSWER_BYTES, ClientHandshake, HandshakeError, ServerHandshake
 
 SECRET = b"s" * 32
 HERE = Address("10.0.0.1", 4000, SECRET, b"start" * 3)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from sluice.channels.channel import Address, Channel, connect, frame_of
+from sluice.channels.handshake import ServerHandshake
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.channel import Address, Channel, connect, frame_of
-from sluice.kinesis.fanout.handshake import ServerHandshake
 
 SECRET = b"s" * 32
 START = b"start" * 3
@@ -164,7 +164,7 @@ def test_a_task_notices_that_another_program_listens(listen: Callable[..., Agent
     """The error does not show the secret."""
     agents = listen(lambda connection: connection.sendall(b"n" * 64))
 
-    with pytest.raises(ServiceError, match="not the agent of this query") as caught:
+    with pytest.raises(ServiceError, match="not the server of this query") as caught:
         connect(agents.address, timeout=PATIENT)
 
     assert "sss" not in str(caught.value)

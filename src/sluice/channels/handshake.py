@@ -1,4 +1,4 @@
-"""The handshake by which a task and an agent prove to each other that they know the query's secret.
+"""The handshake by which a task and a server prove to each other that they know the query's secret.
 
 This module has no IO. The connecting end speaks first, so that a request can follow after one round trip::
 
@@ -7,8 +7,8 @@ This module has no IO. The connecting end speaks first, so that a request can fo
     client: proof "client"
 
 A proof is an HMAC of its name, of both nonces ("hello" has one) and of what the handshake is bound to: the
-start of an agent, and its address as the client was told it. So it is good for one connection to one agent. A
-program that listens at the port of an agent that has died can't pass it on to an agent that lives.
+start of a server, and its address as the client was told it. So it is good for one connection to one server.
+A program that listens at the port of a server that has died can't pass it on to one that lives.
 
 "hello" may be a repetition, so it opens nothing. It tells a server early whose connections to keep when there
 are many. All messages have fixed lengths: a stranger can't claim a length.
@@ -31,7 +31,7 @@ ANSWER_BYTES: Final = _NONCE_BYTES + _PROOF_BYTES
 
 
 class HandshakeError(Exception):
-    """The other end does not know the secret, or means another agent."""
+    """The other end does not know the secret, or means another server."""
 
 
 class ClientHandshake:
@@ -39,7 +39,7 @@ class ClientHandshake:
 
     Args:
         secret: of the query.
-        bound_to: the agent that is meant; the server has to have the same bytes.
+        bound_to: the server that is meant; the server has to have the same bytes.
     """
 
     def __init__(self, secret: bytes, bound_to: bytes) -> None:
@@ -94,7 +94,7 @@ class ServerHandshake:
         """Takes bytes of the client, at most as many as are `missing`. Returns what to send.
 
         Raises:
-            HandshakeError: the client does not know the secret, or means another agent.
+            HandshakeError: the client does not know the secret, or means another server.
         """
         self._received += data
         if self.missing:

@@ -1,8 +1,8 @@
-"""Frames over sockets between planner, agents and tasks.
+"""Frames over sockets between the processes of a query.
 
 A frame is its length in four bytes, and that many bytes. Over TCP a handshake comes before the first frame
 (see `handshake`). An end that does not know the query's secret gets no byte of a stream, and a task finds out
-when another program listens at the agent's port. Frames are neither encrypted nor signed.
+when another program listens at the server's port. Frames are neither encrypted nor signed.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from sluice.channels.handshake import ANSWER_BYTES, ClientHandshake, HandshakeError
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.handshake import ANSWER_BYTES, ClientHandshake, HandshakeError
 
 __all__ = ["Address", "Channel", "connect", "frame_of"]
 
 _LENGTH: Final = struct.Struct(">I")
 _LONGEST_FRAME: Final = 32 * 1024 * 1024
-"""Bytes. The longest event of a subscription has 24 MiB at most, and other messages are short."""
+"""Bytes. The longest event of a subscription of fan-out has 24 MiB at most, and other messages are short."""
 _SENT_AT_ONCE: Final = 16 * 1024
 """Bytes up to which the parts of a frame are joined: one call of the system instead of one for each part."""
 _HANDSHAKE_TIMEOUT: Final = 5.0
 """Seconds from the attempt to connect to the end of the handshake."""
 _ATTEMPTS: Final = 3
-"""An agent that is flooded with connections may close one whose handshake has not come yet."""
+"""A server that is flooded with connections may close one whose handshake has not come yet."""
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """The system notices within a minute that the other end's host is gone, where nothing else does."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where an agent listens, and how to prove to it that one may ask. Plain data that Spark may pickle.
+    """Where a server listens, and how to prove to it that one may ask. Plain data that Spark may pickle.
 
     Attributes:
         host: as tasks are told it.
-        secret: of the query; all its agents have the same.
-        start: random bytes of this agent's start. Another agent at the same port has others.
+        secret: of the query; all its servers of a kind may have the same.
+        start: random bytes of this server's start. Another server at the same port has others.
     """
 
     host: str
@@ -54,7 +54,7 @@ class Address:
 
     @property
     def binding(self) -> bytes:
-        """What a handshake with this agent is bound to."""
+        """What a handshake with this server is bound to."""
         return b"%d:%b%b" % (len(self.start), self.start, str(self).encode())
 
 
@@ -178,7 +178,7 @@ def connect(
     source: str | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Channel:
-    """Connects to an agent.
+    """Connects to a server.
 
     Args:
         timeout: seconds, for connecting with the handshake (5 at most), and for every send and receive after
@@ -188,7 +188,7 @@ def connect(
 
     Raises:
         OSError, EOFError: nothing listens at the address, or it closes the connection.
-        ServiceError: what listens there is not this agent.
+        ServiceError: what listens there is not this server.
     """
     deadline = clock() + min(timeout, _HANDSHAKE_TIMEOUT)
 
@@ -216,7 +216,7 @@ def _connect_once(address: Address, timeout: float, source: str | None, left: Ca
         channel.set_timeout(timeout)
     except HandshakeError:
         channel.close()
-        raise ServiceError(f"what listens at {address} is not the agent of this query") from None
+        raise ServiceError(f"what listens at {address} is not the server of this query") from None
     except BaseException:
         channel.close()
         raise

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sluice.kinesis.fanout.agent.acceptor import Acceptor
-from sluice.kinesis.fanout.channel import Address, Channel
-from sluice.kinesis.fanout.handshake import ANSWER_BYTES, ClientHandshake
+from sluice.channels.acceptor import Acceptor
+from sluice.channels.channel import Address, Channel
+from sluice.channels.handshake import ANSWER_BYTES, ClientHandshake
 
 HERE = Address("10.0.0.1", 4000, b"s" * 32, b"start")
 STRANGERS = 128

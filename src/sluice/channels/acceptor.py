@@ -1,7 +1,7 @@
-"""Accepts connections to an agent, and keeps those on which no request is being answered.
+"""Accepts connections to a server, and keeps those on which no request is being answered.
 
 One thread does this for all connections, so that a connection that says nothing costs a descriptor and no
-thread. Anything that reaches the agent's port may connect, so what has not proved the query's secret is kept
+thread. Anything that reaches the server's port may connect, so what has not proved the query's secret is kept
 few and not for long, and its bytes are never waited for.
 """
 
@@ -20,10 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sluice.kinesis.fanout.channel import Address, Channel
-from sluice.kinesis.fanout.handshake import HandshakeError, ServerHandshake
+from sluice.channels.channel import Address, Channel
+from sluice.channels.handshake import HandshakeError, ServerHandshake
 
-__all__ = ["Acceptor", "Listener", "RareWarning"]
+__all__ = ["Acceptor", "Listener", "RareWarning", "listen"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ _PAUSE: Final = 0.1
 _TICK: Final = 1.0
 """Seconds between two looks for connections that are too old."""
 _WARNING_INTERVAL: Final = 60.0
+_BACKLOG: Final = 512
 
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
@@ -225,7 +226,7 @@ class Acceptor:
     def _handle_failure(self, error: OSError) -> None:
         """An attempt to accept has failed. It must never be the last one."""
         self._failed.log(
-            "port %d: can't accept a connection, next attempt in %g s; tasks poll meanwhile: %s",
+            "port %d: can't accept a connection, next attempt in %g s; tasks do without meanwhile: %s",
             self._address.port,
             _PAUSE,
             error,
@@ -328,3 +329,18 @@ class Acceptor:
         del self._idle[channel]
         self._selector.unregister(channel)
         channel.close()
+
+
+def listen(host: str) -> socket.socket:
+    """A socket for an acceptor, at a free port.
+
+    Args:
+        host: an address of this host, or a name of one.
+
+    Raises:
+        OSError: this host has no such address.
+    """
+    family, *_, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    listener = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+    listener.setblocking(False)
+    return listener

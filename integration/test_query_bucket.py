@@ -1,0 +1,161 @@
+"""`tokenBucketScope=query` in real Spark: the tasks of a query keep to one rate, wherever they run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from integration.support.cluster import standalone_cluster
+from integration.support.fan_out import MARK, is_alive
+from integration.support.processes import marked_processes
+from integration.support.queries import wait_until
+from integration.support.sink_destinations import requests_noted
+from integration.support.spark import JVM_OPTIONS, Sessions
+
+DESTINATION = "integration.support.sink_destinations:Metered"
+SERVER = b"sluice.query_bucket"
+DELAY = 1.0
+"""Seconds that a request may take from the strategy to its destination, on a busy machine."""
+ROW = "x" * 20
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "destination"
+    made.mkdir()
+    return made
+
+
+def options(directory: Path, rate: int, burst: int, **more: str) -> dict[str, str]:
+    return {
+        "destination": DESTINATION,
+        "directory": str(directory),
+        "rateLimiting": "token-bucket",
+        "tokenBucketScope": "query",
+        "tokenBucketRate": str(rate),
+        "tokenBucketBurst": str(burst),
+        "maxTimeInBuffer": "50ms",
+        **more,
+    }
+
+
+def rows(spark: SparkSession, count: int, partitions: int) -> DataFrame:
+    return spark.range(0, count, 1, partitions).selectExpr(f"'{ROW}' AS value")
+
+
+def servers() -> list[int]:
+    """The processes that hold buckets, of these tests alone."""
+    found = []
+    for process in marked_processes(f"{MARK}={os.environ[MARK]}"):
+        with contextlib.suppress(OSError):  # gone
+            if SERVER in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
+                found.append(process)
+    return found
+
+
+def check_rate(noted: Sequence[tuple[float, float]], rate: float, burst: float) -> None:
+    """No window has more than the rate and a burst; requests may come later than they were sent."""
+    assert noted
+    for first, (begin, _) in enumerate(noted):
+        total = 0.0
+        for at, tokens in noted[first:]:
+            total += tokens
+            assert total <= rate * (at - begin + DELAY) + burst, (at - begin, total)
+
+
+@pytest.mark.parametrize(("unit", "column", "rate"), [("records", 1, 300), ("bytes", 2, 6000)])
+def test_a_batch_write(
+    make_spark: Callable[..., SparkSession], directory: Path, unit: str, column: int, rate: int
+) -> None:
+    """Four tasks side by side: a burst, then the rate, whichever task is sending."""
+    spark = make_spark(master="local[4]")
+    burst = rate // 3
+    given = options(directory, rate, burst, tokenBucketUnit=unit)
+    rows(spark, 1500, 4).write.format("async-sink").options(**given).mode("append").save()
+
+    noted = requests_noted(directory)
+    assert sum(entries for _, entries, _ in noted) == 1500
+    check_rate([(each[0], each[column]) for each in noted], rate, burst)
+    seconds = noted[-1][0] - noted[0][0]
+    assert seconds + DELAY >= 1500 / 300 - 1
+    wait_until(lambda: not servers(), "the server to end with the write")
+
+
+def test_a_stream(
+    make_spark: Callable[..., SparkSession], directory: Path, tmp_path: Path, checkpoint: str
+) -> None:
+    """The rate holds from one micro-batch to the next, with one server. When it is killed, tasks go on more
+    slowly, and the next micro-batch has another server. Nothing is left when the Spark context ends.
+    """
+    spark = make_spark(master="local[4]")
+    rate, burst = 200, 50
+    source = tmp_path / "source"
+    source.mkdir()
+
+    def add(count: int) -> None:
+        for _ in range(4):
+            (source / f"{len(list(source.iterdir()))}.txt").write_text(f"{ROW}\n" * (count // 4))
+
+    def stored() -> int:
+        return sum(entries for _, entries, _ in requests_noted(directory))
+
+    add(600)
+    query: Any = (
+        spark.readStream.text(str(source))
+        .repartition(4)
+        .writeStream.format("async-sink")
+        .options(**options(directory, rate, burst))
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    wait_until(lambda: stored() == 600, "the first rows")
+    (first,) = servers()
+    add(1200)
+    wait_until(lambda: stored() >= 900, "some more rows")
+    assert servers() == [first]
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: stored() == 1800, "the rest of them")
+    add(400)
+    wait_until(lambda: stored() == 2200, "the last rows")
+    assert len([each for each in servers() if is_alive(each)]) == 1
+    assert query.exception() is None
+    query.stop()
+
+    check_rate([(at, entries) for at, entries, _ in requests_noted(directory)], rate, burst)
+    spark.stop()
+    wait_until(lambda: not servers(), "the servers to end")
+
+
+@pytest.fixture
+def cluster(spark_sessions: Sessions) -> Iterator[str]:
+    with standalone_cluster() as master:
+        yield master
+        spark_sessions.stop()  # before the cluster goes
+
+
+def test_executors_of_two_hosts(
+    make_spark: Callable[..., SparkSession], cluster: str, directory: Path
+) -> None:
+    """Eight tasks, two at a time on each host: one rate for all of them."""
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": os.environ[JVM_OPTIONS],
+    }
+    spark = make_spark(settings, master=cluster)
+    rate, burst = 300, 50
+    given = options(directory, rate, burst)
+    rows(spark, 2400, 8).write.format("async-sink").options(**given).mode("append").save()
+
+    noted = requests_noted(directory)
+    assert sum(entries for _, entries, _ in noted) == 2400
+    check_rate([(at, entries) for at, entries, _ in noted], rate, burst)
+    seconds = noted[-1][0] - noted[0][0]
+    print(f"\n2 hosts, 8 tasks: {(2400 - burst) / seconds:.0f} of {rate} records a second")
+    wait_until(lambda: not servers(), "the server to end with the write")

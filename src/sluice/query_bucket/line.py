@@ -1,0 +1,162 @@
+"""A task's connection to the bucket server, over TCP. The writer's thread never waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from sluice.channels.channel import Address, Channel, connect
+from sluice.errors import SluiceError
+from sluice.query_bucket.protocol import FromServer, ToServer, decode_from_server, encode
+
+__all__ = ["Line", "NoLine", "TcpLine"]
+
+_log = logging.getLogger(__name__)
+
+_TIMEOUT: Final = 5.0
+"""Seconds for connecting, and for the rest of a message whose beginning is there."""
+_RETRY_AFTER: Final = 5.0
+"""Seconds from the end of a connection, or of an attempt, to the next attempt."""
+
+
+class Line(Protocol):
+    """A connection to the bucket server. No call but `close` blocks, and none raises.
+
+    Attributes:
+        problem: why there is no connection, for the log; empty as long as the first attempt goes on.
+    """
+
+    problem: str
+
+    def connect(self) -> bool:
+        """Whether the connection stands, as far as is known. If not, starts to connect, every few seconds."""
+
+    def send(self, message: ToServer) -> None:
+        """Sends a message. Does nothing where there is no connection."""
+
+    def receive(self) -> Sequence[FromServer]:
+        """The messages that have come."""
+
+    def disconnect(self, problem: str) -> None:
+        """Ends the connection; what was sent arrives, if the server is there. `connect` makes another one."""
+
+    def close(self) -> None:
+        """Ends the connection for good; what was sent arrives, if the server is there."""
+
+
+class NoLine:
+    """A `Line` where there is no server.
+
+    Args:
+        problem: why.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+
+    def connect(self) -> bool:
+        """See `Line.connect`: never."""
+        return False
+
+    def send(self, message: ToServer) -> None:
+        """Does nothing."""
+
+    def receive(self) -> Sequence[FromServer]:
+        """Nothing comes."""
+        return ()
+
+    def disconnect(self, problem: str) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class TcpLine:
+    """A `Line` to the server at an address.
+
+    Args:
+        address: of the server.
+        clock: monotonic seconds.
+
+    Attributes:
+        problem: see `Line`.
+    """
+
+    def __init__(self, address: Address, clock: Callable[[], float] = time.monotonic) -> None:
+        self.problem = ""
+        self._address = address
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._channel: Channel | None = None
+        self._is_connecting = False
+        self._is_closed = False
+        self._next_attempt = clock()
+
+    def connect(self) -> bool:
+        """See `Line.connect`. A thread makes the connection."""
+        with self._lock:
+            if self._channel is not None:
+                return True
+            if not self._is_connecting and not self._is_closed and self._clock() >= self._next_attempt:
+                self._is_connecting = True
+                threading.Thread(target=self._make, name="sluice-token-bucket", daemon=True).start()
+            return False
+
+    def send(self, message: ToServer) -> None:
+        """See `Line.send`."""
+        channel = self._channel
+        if channel is not None:
+            try:
+                channel.send(encode(message))
+            except OSError as error:
+                self.disconnect(f"{self._address}: {error}")
+
+    def receive(self) -> Sequence[FromServer]:
+        """See `Line.receive`."""
+        messages: list[FromServer] = []
+        channel = self._channel
+        try:
+            while channel is not None and not channel.is_idle():
+                messages.append(decode_from_server(channel.receive()))
+        except (OSError, EOFError, SluiceError, msgspec.MsgspecError) as error:
+            self.disconnect(f"{self._address}: {error}")
+        return messages
+
+    def disconnect(self, problem: str) -> None:
+        """See `Line.disconnect`."""
+        with self._lock:
+            channel, self._channel = self._channel, None
+            self._next_attempt = self._clock() + _RETRY_AFTER
+            self.problem = problem
+        if channel is not None:
+            channel.close()
+
+    def close(self) -> None:
+        """See `Line.close`."""
+        with self._lock:
+            self._is_closed = True
+        self.disconnect("closed")
+
+    def _make(self) -> None:
+        """In a thread of its own."""
+        channel: Channel | None = None
+        problem = ""
+        try:
+            channel = connect(self._address, timeout=_TIMEOUT)
+        except (OSError, EOFError, SluiceError) as error:
+            problem = f"{self._address}: {error}"
+        with self._lock:
+            self._is_connecting = False
+            if channel is not None and not self._is_closed:
+                self._channel, self.problem = channel, ""
+                return
+            self.problem = problem
+            self._next_attempt = self._clock() + _RETRY_AFTER
+        if channel is not None:
+            channel.close()

@@ -1,0 +1,219 @@
+"""The process that holds a query's token bucket, beside the driver.
+
+Run as ``python -m sluice.query_bucket <setup>``, with a `ServerSetup` as JSON. It makes a secret, writes
+it and where it listens to the rendezvous file that the setup names, and then a line to standard output.
+
+It ends when the process that it was started for has died, and when it has had nothing to do for two minutes
+(`sluice.query_bucket.service`). Nobody tells it that a query has ended: Spark makes the writer of a query
+anew for each batch. It also ends when the rendezvous file names another server, after its last task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import queue
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from sluice.channels.acceptor import Acceptor, listen
+from sluice.channels.channel import Address, Channel
+from sluice.errors import SluiceError
+from sluice.query_bucket.protocol import decode_to_server, encode
+from sluice.query_bucket.rendezvous import Rendezvous
+from sluice.query_bucket.service import BucketService, Outgoing
+
+__all__ = ["BucketServer", "ServerSetup", "is_running", "main"]
+
+_log = logging.getLogger(__name__)
+
+_TICK: Final = 0.5
+"""Seconds between two looks at the clock at most; see `LONGEST_STEP`."""
+_SHORTEST_WAIT: Final = 0.001
+_PEER_TIMEOUT: Final = 0.5
+"""Seconds for which a task may hold up the server: with half of a message, or by not receiving."""
+_LONGEST_MESSAGE: Final = 64 * 1024
+_START_BYTES: Final = 16
+_SECRET_BYTES: Final = 32
+
+
+class ServerSetup(msgspec.Struct, frozen=True):
+    """What a server is told at its start.
+
+    Attributes:
+        rate, burst: of the bucket.
+        host: the address to listen on, as tasks are told it.
+        owner: id of the process with which the server ends.
+        rendezvous: the file in which later writers find the server.
+    """
+
+    rate: float
+    burst: float
+    host: str
+    owner: int
+    rendezvous: str
+
+
+class BucketServer:
+    """Listens at a free port of `host`, and serves tasks in the thread that calls `run`.
+
+    Args:
+        service: decides.
+        host: the address to listen on, as tasks are told it.
+        clock: monotonic seconds.
+
+    Attributes:
+        address: where tasks connect, with a secret that is made here.
+
+    Raises:
+        OSError: this host has no such address.
+    """
+
+    def __init__(
+        self, service: BucketService, host: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._service = service
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ, 0)
+        self._numbers = itertools.count(1)
+        self._channels: dict[int, Channel] = {}
+        self._accepted: queue.SimpleQueue[Channel] = queue.SimpleQueue()
+        listener = listen(host)
+        port = listener.getsockname()[1]
+        self.address = Address(host, port, os.urandom(_SECRET_BYTES), os.urandom(_START_BYTES))
+        self._acceptor = Acceptor(listener, self.address, self._accept)
+        self._acceptor.start()
+
+    def run(self, is_over: Callable[[float], bool]) -> None:
+        """Serves until `is_over`, which is asked twice a second with the time, and closes."""
+        next_look = self._clock()
+        try:
+            while True:
+                now = self._clock()
+                if now >= next_look:
+                    next_look = now + _TICK
+                    if is_over(now):
+                        return
+                self.step(min(next_look - now, max(self._service.wait(), _SHORTEST_WAIT)))
+        finally:
+            self.close()
+
+    def step(self, timeout: float) -> None:
+        """Waits for messages for at most `timeout` seconds, and handles them."""
+        events = self._selector.select(timeout)
+        for key, _ in events:
+            if key.data:
+                self._receive(key.data)
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(4096)
+        while not self._accepted.empty():
+            self._keep(self._accepted.get())
+        self._send(self._service.due(self._clock()))
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._acceptor.close()
+        for number in list(self._channels):
+            self._drop(number)
+        self._selector.close()
+        self._woken.close()
+        self._waker.close()
+
+    def _accept(self, channel: Channel) -> None:
+        """In the acceptor's thread."""
+        self._accepted.put(channel)
+        with contextlib.suppress(OSError):  # it is awake, or closed
+            self._waker.send(b"w")
+
+    def _keep(self, channel: Channel) -> None:
+        number = next(self._numbers)
+        channel.set_timeout(_PEER_TIMEOUT)
+        self._selector.register(channel, selectors.EVENT_READ, number)
+        self._channels[number] = channel
+
+    def _receive(self, number: int) -> None:
+        channel = self._channels.get(number)
+        if channel is None:
+            return  # dropped a moment ago
+        try:
+            message = decode_to_server(channel.receive(at_most=_LONGEST_MESSAGE))
+        except (OSError, EOFError, SluiceError, msgspec.MsgspecError):
+            self._drop(number)
+        else:
+            self._send(self._service.handle(number, message, self._clock()))
+
+    def _send(self, messages: Iterable[Outgoing]) -> None:
+        for number, message in messages:
+            channel = self._channels.get(number)
+            if channel is not None:
+                try:
+                    channel.send(encode(message))
+                except OSError:
+                    self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        channel = self._channels.pop(number)
+        self._selector.unregister(channel)
+        channel.close()
+        self._service.lost(number, self._clock())
+
+
+def is_running(process: int) -> bool:
+    """Whether there is a process of this id."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _end(number: int, frame: object) -> None:
+    """Handles SIGTERM: leaves no file behind."""
+    del number, frame
+    sys.exit()
+
+
+def main(arguments: list[str]) -> None:
+    """Runs a server; see the module.
+
+    Args:
+        arguments: a `ServerSetup` as JSON.
+    """
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    signal.signal(signal.SIGTERM, _end)
+    for number in (signal.SIGINT, signal.SIGHUP):  # for the application in a terminal; the owner ends of it
+        signal.signal(number, signal.SIG_IGN)
+    setup = msgspec.json.decode(arguments[0], type=ServerSetup)
+    rendezvous = Rendezvous(Path(setup.rendezvous))
+    service = BucketService(setup.rate, setup.burst, time.monotonic())
+    server = BucketServer(service, setup.host)
+
+    def is_over(now: float) -> bool:
+        if not is_running(setup.owner) or service.is_idle(now):
+            return True
+        return not service.has_tasks and rendezvous.read() != server.address
+
+    rendezvous.write(server.address)
+    os.write(1, b"listening\n")
+    try:
+        server.run(is_over)
+    finally:
+        rendezvous.remove(server.address)

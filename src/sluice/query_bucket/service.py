@@ -1,0 +1,159 @@
+"""What the bucket server does with messages. No sockets, no clock: every method is told the time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from sluice.query_bucket.bucket import QueryBucket
+from sluice.query_bucket.protocol import (
+    Ask,
+    End,
+    FallBack,
+    FromServer,
+    Granted,
+    Join,
+    Leave,
+    Members,
+    Ping,
+    Pong,
+    Queued,
+    Sent,
+    ToServer,
+)
+
+__all__ = ["IDLE_TIME", "BucketService", "Outgoing"]
+
+IDLE_TIME: Final = 120.0
+"""Seconds after which a bucket that no task takes from is forgotten, and a server without buckets ends:
+nobody tells it that a query has ended. In a query that pauses longer, the next batch starts a new server."""
+
+_TELL_EVERY: Final = 0.5
+"""Seconds between two words to a task that waits. By them it knows that the server lives."""
+
+Outgoing = tuple[int, FromServer]
+"""A message, and the connection that it is for."""
+
+
+@dataclass(slots=True)
+class _Query:
+    """The bucket of a query, and the connections of its tasks."""
+
+    bucket: QueryBucket
+    used_at: float
+    connections: dict[str, int] = field(default_factory=dict)
+    told: int = 0  # how many members the tasks know of
+    told_at: float = -math.inf  # when those that wait were told how long
+
+
+class BucketService:
+    """The buckets of the queries that one server serves; all have the same settings.
+
+    Args:
+        rate, burst: of `QueryBucket`.
+        now: the time, in monotonic seconds.
+    """
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._queries: dict[str, _Query] = {}
+        self._places: dict[int, tuple[str, str]] = {}  # connection to query and task
+        self._used_at = now
+        self._writers = 1  # that have not said that they have ended: those of streaming queries never do
+
+    def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
+        """Handles the message of a connection. Returns answers; more may come from `due`."""
+        self._used_at = now
+        match message:
+            case Ping():
+                self._writers += 1
+                return [(connection, Pong())]
+            case End(name):
+                self._writers -= 1
+                self._forget(name)
+                return []
+            case Join():
+                self._join(connection, message, now)
+                return []
+        if connection not in self._places:
+            return []  # another connection of the same task has come, or its query has ended
+        name, task = self._places[connection]
+        query = self._queries[name]
+        query.used_at = now
+        match message:
+            case Ask(tokens, returned):
+                query.bucket.ask(task, tokens, now, returned=returned)
+                query.told_at = -math.inf
+            case Sent(tokens):
+                query.bucket.sent(task, tokens, now)
+            case Leave(returned):
+                self._leave(connection, now, returned=returned)
+            case FallBack(share):
+                self._leave(connection, now, share=share)
+        return []
+
+    def lost(self, connection: int, now: float) -> None:
+        """A connection has ended. If the task has not said why, it is dead."""
+        self._leave(connection, now)
+
+    def due(self, now: float) -> list[Outgoing]:
+        """What is to be sent now, without a message that it answers. To be called twice a second at least."""
+        outgoing: list[Outgoing] = []
+        for name, query in list(self._queries.items()):
+            grants = query.bucket.grants(now)
+            # First how many there are: what a task falls back to goes by that.
+            if len(query.connections) != query.told:
+                query.told = len(query.connections)
+                told = Members(query.told)
+                outgoing += [(connection, told) for connection in query.connections.values()]
+            outgoing += [(query.connections[grant.task], Granted(grant.tokens)) for grant in grants]
+            if now - query.told_at >= _TELL_EVERY:
+                query.told_at = now
+                waiting = query.bucket.queued()
+                outgoing += [(query.connections[task], Queued(seconds)) for task, seconds in waiting]
+            if query.connections:
+                query.used_at = self._used_at = now
+            elif now - query.used_at >= IDLE_TIME:
+                del self._queries[name]
+        return outgoing
+
+    def wait(self) -> float:
+        """Seconds until `due` may have something, as it looks now."""
+        return min((query.bucket.wait() for query in self._queries.values()), default=math.inf)
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether tasks are connected."""
+        return bool(self._places)
+
+    def is_idle(self, now: float) -> bool:
+        """Whether the server may end: all that it was there for has ended, or is not heard of any more."""
+        return not self._queries and (self._writers <= 0 or now - self._used_at >= IDLE_TIME)
+
+    def _join(self, connection: int, message: Join, now: float) -> None:
+        query = self._queries.get(message.query)
+        if query is None:
+            bucket = QueryBucket(self._rate, self._burst, now, full=message.starts_full)
+            query = self._queries[message.query] = _Query(bucket, now)
+        previous = query.connections.get(message.task)
+        if previous is not None:  # the task has given it up before the server has noticed
+            self._leave(previous, now)
+        query.bucket.join(message.task, message.epoch, now)
+        query.connections[message.task] = connection
+        query.told = 0  # the new one has to be told in any case
+        query.used_at = now
+        self._places[connection] = message.query, message.task
+
+    def _forget(self, name: str) -> None:
+        query = self._queries.pop(name, None)
+        for connection in query.connections.values() if query else ():
+            del self._places[connection]
+
+    def _leave(self, connection: int, now: float, *, returned: float = 0.0, share: float = 0.0) -> None:
+        name, task = self._places.pop(connection, ("", ""))
+        query = self._queries.get(name)
+        if query is not None:
+            query.bucket.leave(task, now, returned=returned, share=share)
+            del query.connections[task]
