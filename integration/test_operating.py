@@ -1,0 +1,142 @@
+"""The command ``sluice`` on checkpoints that this Spark writes, and Spark on checkpoints that it changed."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from integration.support.kinesis import REGION
+from integration.support.model_streams import ModelStreams
+from integration.support.queries import read_stream, start
+from integration.support.recorded_kinesis import RecordedKinesis
+from integration.test_recorded_checkpoints import Recording, read_by
+from sluice.cli.app import main
+from sluice.instants import iso_instant
+
+NOW = {"availableNow": True}
+
+
+def sluice(*arguments: object) -> Any:
+    """The object that a command prints; raises for one that ends with a problem."""
+    out = io.StringIO()
+    code = main([*map(str, arguments), "--json"], out=out)
+    value = json.loads(out.getvalue())
+    assert code == 0, value
+    return value
+
+
+def options(endpoint: str) -> list[str]:
+    return [f"--option=endpointUrl={endpoint}", f"--option=region={REGION}"]
+
+
+def words(rows: list[Any]) -> list[str]:
+    return sorted(bytes(row.data).decode() for row in rows)
+
+
+def put(streams: ModelStreams, stream: str, word: str, count: int = 20) -> list[str]:
+    records = [f"{word} {number}" for number in range(count)]
+    streams.put(stream, [(f"key-{number}", each.encode()) for number, each in enumerate(records)])
+    return sorted(records)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_reset_query_goes_on_at_the_time(
+    spark: SparkSession, service: ModelStreams, tmp_path: Path, *, is_committed: bool
+) -> None:
+    """The next batch has a new id and holds the records from the time on, whether or not the last batch was
+    committed; another query, of several streams, is read again in the stream that was chosen alone.
+    """
+    stream, checkpoint = service.create(2), tmp_path / "checkpoint"
+    put(service, stream, "early")
+    service.clock.advance(seconds=30)
+    instant = iso_instant(int(service.clock.now() * 1e6))
+    service.clock.advance(seconds=30)
+    late = put(service, stream, "late")
+    frame = read_stream(spark, service.endpoint, stream, maxRecordsPerTrigger="15")
+    first = start(frame, str(checkpoint), **NOW)
+    assert len(first.rows) == 40
+    last = max(int(file.name) for file in (checkpoint / "offsets").glob("[0-9]*"))
+    if not is_committed:
+        (checkpoint / "commits" / str(last)).unlink()
+    assert sluice("offsets", "show", checkpoint)["batch"]["id"] == last
+
+    done = sluice(
+        *("offsets", "reset", checkpoint, "--to-timestamp", instant, "--execute", "--force"),
+        *options(service.endpoint),
+    )
+    later = put(service, stream, "later")
+    again = start(frame, str(checkpoint), **NOW)
+
+    assert done["givesUpBatch"] is not is_committed
+    assert min(again.batches) == done["nextBatch"] == last + 1
+    assert words(again.rows) == sorted(late + later)
+    shown = sluice("offsets", "show", checkpoint, "--live", *options(service.endpoint))
+    shards = shown["sources"][0]["streams"][stream]["shards"]
+    assert [(each["basis"], each["millisBehind"]) for each in shards.values()] == [("service", 0)] * 2
+
+
+def test_a_query_with_state_counts_again_what_it_reads_again(
+    spark: SparkSession, service: ModelStreams, tmp_path: Path
+) -> None:
+    """Its state has a version for the next batch, and is not set back."""
+    stream, checkpoint = service.create(1), tmp_path / "checkpoint"
+    put(service, stream, "word")
+    counts: list[int] = []
+
+    def count(frame: DataFrame, _: int) -> None:
+        counts.extend(row["count"] for row in frame.collect())
+
+    def run() -> None:
+        frame = read_stream(spark, service.endpoint, stream).groupBy("shardId").count()
+        writer = frame.writeStream.outputMode("update").foreachBatch(count)
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(**NOW).start()
+        query.awaitTermination()
+
+    run()
+    sluice(
+        *("offsets", "reset", checkpoint, "--to-trim-horizon", "--execute", "--force"),
+        *options(service.endpoint),
+    )
+    run()
+
+    assert counts == [20, 40]
+
+
+def test_several_streams(spark: SparkSession, service: ModelStreams, tmp_path: Path) -> None:
+    """One shard of one stream is read again, and nothing else."""
+    one, two = service.create(1), service.create(2)
+    checkpoint = tmp_path / "checkpoint"
+    expected = put(service, one, "one")
+    put(service, two, "two")
+    frame = read_stream(spark, service.endpoint, f"{one},{two}")
+    start(frame, str(checkpoint), **NOW)
+    assert set(sluice("offsets", "show", checkpoint)["sources"][0]["streams"]) == {one, two}
+
+    sluice(
+        *("offsets", "reset", checkpoint, "--to-trim-horizon", "--shard", f"{one}/shardId-000000000000"),
+        *("--execute", "--force", *options(service.endpoint)),
+    )
+
+    assert words(start(frame, str(checkpoint), **NOW).rows) == expected
+
+
+def test_a_killed_query_is_reset(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's own files of a query that was killed in a batch: all records come in batches after that one."""
+    recording = Recording.load("polling")
+    checkpoint = Path(shutil.copytree(recording.directory / "checkpoint", tmp_path / "checkpoint"))
+    with RecordedKinesis(recording.stream).running() as kinesis:
+        sluice(
+            *("offsets", "reset", checkpoint, "--to-trim-horizon", "--execute", "--force"),
+            *options(kinesis.endpoint),
+        )
+        again = start(recording.source(spark, kinesis), str(checkpoint), **NOW)
+
+    assert min(again.batches) == recording.in_flight + 1
+    assert Counter(read_by(again.rows)) == Counter(recording.expected())

@@ -1,0 +1,114 @@
+"""Runs commands in process, with services that are in process, too."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from integration.model import KinesisModel, Laws
+from integration.model.clock import ManualClock
+from integration.model.errors import ModelError
+from integration.model.faults import FaultPlan
+from integration.model.wire import JsonCodec
+from kinesis_transport import OPTIONS, Answer, Transport, answer, refusal
+
+from sluice.aws.clients import client_for
+from sluice.cli.app import main
+from sluice.cli.options import read_connection
+
+RECORDINGS = Path(__file__).parents[2] / "integration" / "fixtures" / "checkpoints"
+QUIET = Laws(empty_pages=0, listing_delay=0, status_delay=(0, 0), consumer_delay=(0, 0))
+ACCOUNT = "123456789012"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    errors: str
+
+    @property
+    def value(self) -> Any:
+        """What ``--json`` printed."""
+        return json.loads(self.out)
+
+
+def sluice(*arguments: object) -> Outcome:
+    """Runs a command."""
+    out, errors = io.StringIO(), io.StringIO()
+    code = main([str(each) for each in arguments], out=out, errors=errors)
+    return Outcome(code, out.getvalue(), errors.getvalue())
+
+
+def option_arguments(**more: str) -> list[str]:
+    """Connection options with which no command reaches a network."""
+    return [f"--option={key}={value}" for key, value in {**OPTIONS, **more}.items()]
+
+
+@dataclass
+class Service:
+    """AWS in process: the strict model of Kinesis, and what a test says of the other services.
+
+    Attributes:
+        denied: IAM actions (``kinesis:GetRecords``) that are refused.
+        answers: operations of other services to their answers.
+        calls: service and operation of each call.
+    """
+
+    denied: set[str] = field(default_factory=set)
+    answers: dict[str, Callable[[Mapping[str, Any]], Answer]] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=lambda: dict(OPTIONS))
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock(time.time_ns() // 1000)
+        self.model = KinesisModel(
+            QUIET, self.clock, faults=FaultPlan(callback=self._fault), region="eu-west-1", account=ACCOUNT
+        )
+        self._codec = JsonCodec()
+        connection = read_connection(self.options)
+        Transport(self._kinesis).install(client_for(connection, "kinesis"))
+
+    def create(self, stream: str, shards: int = 1) -> list[str]:
+        """A new stream; returns the ids of its shards."""
+        self.model.call("CreateStream", {"StreamName": stream, "ShardCount": shards})
+        self.clock.advance(1)
+        return self.shards(stream)
+
+    def shards(self, stream: str) -> list[str]:
+        return [each["ShardId"] for each in self.model.call("ListShards", {"StreamName": stream})["Shards"]]
+
+    def put(self, stream: str, records: int = 40) -> dict[str, str]:
+        """Puts records with many keys; returns the last sequence number by shard."""
+        entries = [{"Data": b"a", "PartitionKey": str(n)} for n in range(records)]
+        put = self.model.call("PutRecords", {"StreamName": stream, "Records": entries})
+        return {each["ShardId"]: each["SequenceNumber"] for each in put["Records"]}
+
+    def _fault(self, operation: str, _request: Mapping[str, Any]) -> ModelError | None:
+        if (action := f"kinesis:{operation}") in self.denied:
+            return ModelError("AccessDeniedException", denial(action))
+        return None
+
+    def _kinesis(self, operation: str, params: dict[str, Any]) -> Answer:
+        self.calls.append(f"kinesis:{operation}")
+        try:
+            request = self._codec.decode(json.dumps(params).encode())
+            found = self.model.call(operation, request)
+        except ModelError as error:
+            return refusal(error.code, error.message, error.status)
+        return answer(self._codec.encode(found))
+
+
+def denial(action: str) -> str:
+    """The message of a service that refuses an action."""
+    return (
+        f"User: arn:aws:iam::{ACCOUNT}:user/me is not authorized to perform: {action} on resource: "
+        f"arn:aws:x because no identity-based policy allows the {action} action"
+    )
