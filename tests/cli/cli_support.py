@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,9 @@ class Service:
         put = self.model.call("PutRecords", {"StreamName": stream, "Records": entries})
         return {each["ShardId"]: each["SequenceNumber"] for each in put["Records"]}
 
+    def _date(self) -> dict[str, str]:
+        return {"date": formatdate(self.clock.now() / 1e6, usegmt=True)}
+
     def _fault(self, operation: str, _request: Mapping[str, Any]) -> ModelError | None:
         if (action := f"kinesis:{operation}") in self.denied:
             return ModelError("AccessDeniedException", denial(action))
@@ -98,12 +102,13 @@ class Service:
 
     def _kinesis(self, operation: str, params: dict[str, Any]) -> Answer:
         self.calls.append(f"kinesis:{operation}")
+        self.clock.advance(0.06)
         try:
             request = self._codec.decode(json.dumps(params).encode())
             found = self.model.call(operation, request)
         except ModelError as error:
             return refusal(error.code, error.message, error.status)
-        return answer(self._codec.encode(found))
+        return answer(self._codec.encode(found), headers=self._date())
 
 
 def denial(action: str) -> str:

@@ -19,13 +19,13 @@ from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant
 from sluice.kinesis.client import KinesisLog
 from sluice.source.cursor import iterator_start
-from sluice.source.offsets import Closed, Offsets, Position
+from sluice.source.offsets import After, Closed, Offsets, Position
 from sluice.source.splits import SplitId
-from sluice.source.stream_log import Page
 
 HELP = "where every shard is, how far behind, and what the next batch starts from"
 
-_EMPTY_PAGES: Final = 20
+_PAGES: Final = 20
+_RECORDS: Final = 2  # that of the position itself, and the next
 _PAUSE: Final = 0.25
 """Seconds between two reads of a shard, which allows five a second to all its readers together."""
 
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--live",
         action="store_true",
-        help="ask Kinesis how far behind each shard is: one GetRecords of one record for each open shard",
+        help="ask Kinesis for the first unread record of each shard: two or more GetRecords of two records",
     )
     parser.add_argument("--batch", type=int, help="show where this batch ended instead of the last one")
     add_connection(parser)
@@ -105,31 +105,37 @@ def _live_lag(connection: ConnectionConfig, offsets: Offsets) -> LagOf:
         if isinstance(position, Closed):
             return Lag(0.0, "closed")
         try:
-            iterator = log.get_iterator(split, iterator_start(position))
-            if iterator is None:
-                return Lag(0.0, "closed")
-            page = _first_page(log, split, iterator)
+            return _ask(log, split, position)
         except ServiceError as error:
             if error.missing:
                 return Lag(None, "gone")
             raise
-        # The record of the position itself comes first, and has been read.
-        if page.next_iterator is None:
-            return Lag(0.0, "closed")
-        return Lag(page.millis_behind / 1000, "service")
 
     return ask
 
 
-def _first_page(log: KinesisLog, split: SplitId, iterator: str) -> Page:
-    """The first page that says something: one may be empty anywhere in a shard."""
-    page = log.get_records(split, iterator, 1)
-    for _ in range(_EMPTY_PAGES):
-        if page.records or not page.millis_behind or page.next_iterator is None:
-            break
-        time.sleep(_PAUSE)
-        page = log.get_records(split, page.next_iterator, 1)
-    return page
+def _ask(log: KinesisLog, split: SplitId, position: Position) -> Lag:
+    """The age of the first record after a position.
+
+    A page may be empty anywhere in a shard, and the first one of an iterator may wrongly say that it is at
+    the tip; so may the one with the last record say that it is not. So reading goes on until a record
+    or the tip.
+    """
+    iterator = log.get_iterator(split, iterator_start(position))
+    read = position.sequence if isinstance(position, After) else -1
+    for number in range(_PAGES):
+        if iterator is None:
+            return Lag(0.0, "closed")
+        if number:
+            time.sleep(_PAUSE)
+        page = log.get_records(split, iterator, _RECORDS)
+        unread = next((each for each in page.records if int(each.sequence_number) > read), None)
+        if unread is not None:
+            return Lag(max(0, log.server_time() - unread.arrival) / MICROS_PER_SECOND, "service")
+        if page.millis_behind == 0 and number:
+            return Lag(0.0, "service")
+        iterator = page.next_iterator
+    return Lag(None, "unknown")
 
 
 # --- the report ----------------------------------------------------------------------------------------

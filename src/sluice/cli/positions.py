@@ -20,9 +20,10 @@ class Lag:
 
     Attributes:
         seconds: None where nothing is known.
-        basis: ``service``: the service was asked. ``arrival``, ``start`` or ``caughtUp``: the checkpoint
-            alone says so, and the position is at most so far behind: until that long ago all had been read.
-            ``closed``: the shard was read to its end.
+        basis: ``service``: the service was asked, and the first unread record is so old. ``arrival``,
+            ``start`` or ``caughtUp``: the checkpoint alone says so, and the position is at most so far behind: until
+            that long ago all had been read. ``closed``: the shard was read to its end. ``gone``: the service
+            does not know it any more.
     """
 
     seconds: float | None
@@ -33,7 +34,7 @@ class Lag:
         if self.basis == "closed":
             return "read to its end"
         if self.seconds is None:
-            return "unknown"
+            return "gone from the stream" if self.basis == "gone" else "unknown"
         if self.basis == "service":
             return "at the tip" if self.seconds == 0 else f"{duration(self.seconds)} behind"
         return f"at most {duration(self.seconds)}"

@@ -25,7 +25,8 @@ _BACKOFFS: Final = {
 
 def kinesis_calls(connection: ConnectionConfig, *, retrier: Retrier | None = None) -> Calls:
     """Calls of Kinesis, which give up after some seconds."""
-    backoffs: dict[str, Backoff] = {**_BACKOFFS, "DescribeStreamSummary": _BACKOFFS["ListShards"]}
+    listing = dict.fromkeys(("DescribeStreamSummary", "ListStreams"), _BACKOFFS["ListShards"])
+    backoffs: dict[str, Backoff] = {**_BACKOFFS, **listing}
     return Calls(connection, "kinesis", backoffs, retrier or Retrier())
 
 
