@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
@@ -59,12 +59,12 @@ class Service:
 
     Attributes:
         denied: IAM actions (``kinesis:GetRecords``) that are refused.
-        answers: operations of other services to their answers.
+        kms_denied: the key of the stream may not be used.
         calls: service and operation of each call.
     """
 
     denied: set[str] = field(default_factory=set)
-    answers: dict[str, Callable[[Mapping[str, Any]], Answer]] = field(default_factory=dict)
+    kms_denied: bool = False
     calls: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=lambda: dict(OPTIONS))
 
@@ -98,6 +98,8 @@ class Service:
     def _fault(self, operation: str, _request: Mapping[str, Any]) -> ModelError | None:
         if (action := f"kinesis:{operation}") in self.denied:
             return ModelError("AccessDeniedException", denial(action))
+        if self.kms_denied and operation == "GetRecords":
+            return ModelError("KMSAccessDeniedException", "the key is not yours")
         return None
 
     def _kinesis(self, operation: str, params: dict[str, Any]) -> Answer:
@@ -117,3 +119,57 @@ def denial(action: str) -> str:
         f"User: arn:aws:iam::{ACCOUNT}:user/me is not authorized to perform: {action} on resource: "
         f"arn:aws:x because no identity-based policy allows the {action} action"
     )
+
+
+_ACTIONS = {
+    "s3:ListObjectsV2": "s3:ListBucket",
+    "s3:ListMultipartUploads": "s3:ListBucketMultipartUploads",
+}
+"""Operations whose IAM action has another name."""
+
+
+class OtherServices:
+    """The services beside Kinesis, in the place of the SDK's sending: what a test says they answer.
+
+    Args:
+        service: has the actions that are denied, and takes the calls.
+        answers: ``<service>:<Operation>`` to the answer, or to the code of a refusal.
+        asked: takes the principals that the simulator is asked for.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        answers: Mapping[str, Mapping[str, Any] | str],
+        asked: list[str] | None = None,
+    ) -> None:
+        self._asked = [] if asked is None else asked
+        self._service = service
+        self._answers = answers
+        for name in ("sts", "iam", "s3", "sqs", "dynamodb", "firehose"):
+            client = client_for(read_connection(service.options), name)
+            client.meta.events.unregister("before-call", unique_id="services")
+            client.meta.events.register("before-call", self._answer, unique_id="services")
+
+    def _answer(self, model: Any, params: Any, **_: Any) -> tuple[Any, dict[str, Any]]:
+        call = f"{model.service_model.service_name}:{model.name}"
+        self._service.calls.append(call)
+        action = _ACTIONS.get(call, call)
+        if action in self._service.denied:
+            return _refused("AccessDenied", denial(action), 403)
+        if call == "iam:SimulatePrincipalPolicy":
+            denied = params["body"]["ActionNames.member.1"] in self._service.denied
+            self._asked.append(params["body"]["PolicySourceArn"])
+            decision = "implicitDeny" if denied else "allowed"
+            return _fine({"EvaluationResults": [{"EvalDecision": decision}]})
+        found = self._answers.get(call, {})
+        return _refused(found, "no", 404) if isinstance(found, str) else _fine(found)
+
+
+def _fine(parsed: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    return answer(b""), {**parsed, "ResponseMetadata": {"HTTPStatusCode": 200}}
+
+
+def _refused(code: str, message: str, status: int) -> tuple[Any, dict[str, Any]]:
+    about = {"HTTPStatusCode": status}
+    return answer(b"", status), {"Error": {"Code": code, "Message": message}, "ResponseMetadata": about}

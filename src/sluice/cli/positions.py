@@ -21,9 +21,9 @@ class Lag:
     Attributes:
         seconds: None where nothing is known.
         basis: ``service``: the service was asked, and the first unread record is so old. ``arrival``,
-            ``start`` or ``caughtUp``: the checkpoint alone says so, and the position is at most so far behind: until
-            that long ago all had been read. ``closed``: the shard was read to its end. ``gone``: the service
-            does not know it any more.
+            ``start`` or ``caughtUp``: the checkpoint alone says so, and the position is at most so far
+            behind: until that long ago all had been read. ``closed``: the shard was read to its end.
+            ``gone``: the service does not know it any more.
     """
 
     seconds: float | None
