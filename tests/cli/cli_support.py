@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
@@ -128,19 +128,22 @@ _ACTIONS = {
 """Operations whose IAM action has another name."""
 
 
+AnswerOf = Mapping[str, Any] | str | Callable[[], Mapping[str, Any]]
+
+
 class OtherServices:
     """The services beside Kinesis, in the place of the SDK's sending: what a test says they answer.
 
     Args:
         service: has the actions that are denied, and takes the calls.
-        answers: ``<service>:<Operation>`` to the answer, or to the code of a refusal.
+        answers: ``<service>:<Operation>`` to the answer, the code of a refusal, or what makes one.
         asked: takes the principals that the simulator is asked for.
     """
 
     def __init__(
         self,
         service: Service,
-        answers: Mapping[str, Mapping[str, Any] | str],
+        answers: Mapping[str, AnswerOf],
         asked: list[str] | None = None,
     ) -> None:
         self._asked = [] if asked is None else asked
@@ -163,6 +166,8 @@ class OtherServices:
             decision = "implicitDeny" if denied else "allowed"
             return _fine({"EvaluationResults": [{"EvalDecision": decision}]})
         found = self._answers.get(call, {})
+        if callable(found):
+            found = found()
         return _refused(found, "no", 404) if isinstance(found, str) else _fine(found)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_support import ACCOUNT, OtherServices, Service, sluice
+from cli_support import ACCOUNT, AnswerOf, OtherServices, Service, sluice
 from kinesis_transport import OPTIONS, forget_process_state
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ S3 = [
     "s3:ListBucketMultipartUploads",
     "s3:AbortMultipartUpload",
 ]
-ANSWERS: Mapping[str, Mapping[str, Any] | str] = {
+ANSWERS: Mapping[str, AnswerOf] = {
     "sts:GetCallerIdentity": {"Arn": ME},
     "s3:AbortMultipartUpload": "NoSuchUpload",
     "s3:GetObject": "NoSuchKey",
