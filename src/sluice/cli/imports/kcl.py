@@ -2,10 +2,10 @@
 
 An item is a shard (https://docs.aws.amazon.com/streams/latest/dev/kcl-dynamoDB.html). What is read of it
 has not changed since KCL 1: ``leaseKey``, ``checkpoint`` and ``checkpointSubSequenceNumber``, as the sources
-of ``KinesisClientLeaseSerializer`` (KCL 1) and ``DynamoDBLeaseSerializer`` (KCL 2 and 3) have them. With
-several streams (KCL 2.3 on, ``DynamoDBMultiStreamLeaseSerializer``) the key is
-``<account>:<stream>:<creation epoch>:<shard>``, and ``shardId`` and ``streamName`` have its parts. In a single
-table of KCL 3.5 other items have another ``entityType`` than ``LEASE``.
+of ``KinesisClientLeaseSerializer`` (KCL 1) and ``DynamoDBLeaseSerializer`` (KCL 2, 3) have them. With several
+streams (KCL 2.3 on, ``DynamoDBMultiStreamLeaseSerializer``) the key is
+``<account>:<stream>:<creation epoch>:<shard>``, and ``shardId`` and ``streamName`` have its parts. In a
+single table of KCL 3.5 other items have another ``entityType`` than ``LEASE``.
 
 A checkpoint is the last record that was processed, with the user record inside an aggregated one, or a word
 of ``SentinelCheckpoint``.
