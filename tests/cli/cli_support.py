@@ -128,7 +128,7 @@ _ACTIONS = {
 """Operations whose IAM action has another name."""
 
 
-AnswerOf = Mapping[str, Any] | str | Callable[[], Mapping[str, Any]]
+AnswerOf = Mapping[str, Any] | str | Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class OtherServices:
@@ -136,7 +136,8 @@ class OtherServices:
 
     Args:
         service: has the actions that are denied, and takes the calls.
-        answers: ``<service>:<Operation>`` to the answer, the code of a refusal, or what makes one.
+        answers: ``<service>:<Operation>`` to the answer, the code of a refusal, or a function of
+            the request that makes one.
         asked: takes the principals that the simulator is asked for.
     """
 
@@ -167,7 +168,7 @@ class OtherServices:
             return _fine({"EvaluationResults": [{"EvalDecision": decision}]})
         found = self._answers.get(call, {})
         if callable(found):
-            found = found()
+            found = found(params)
         return _refused(found, "no", 404) if isinstance(found, str) else _fine(found)
 
 

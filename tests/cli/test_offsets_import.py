@@ -155,7 +155,7 @@ def test_a_table_is_scanned_page_by_page() -> None:
             {"Items": [lease(SHARDS[1], "SHARD_END")]},
         ]
     )
-    OtherServices(service, {"dynamodb:Scan": lambda: next(pages)})
+    OtherServices(service, {"dynamodb:Scan": lambda _request: next(pages)})
 
     arguments = ("kcl", "my-application", "--stream", "clicks", *option_arguments())
 
