@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from integration.support.kinesis import REGION
 from integration.support.model_streams import ModelStreams
 from integration.support.queries import read_stream, start
 from integration.support.recorded_kinesis import RecordedKinesis
-from integration.test_recorded_checkpoints import Recording, read_by
+from integration.support.s3 import Lake
+from integration.support.servers import Server
+from integration.test_recorded_checkpoints import RECORDINGS, Recording, read_by
 from sluice.cli.app import main
 from sluice.instants import iso_instant
 
@@ -140,3 +143,54 @@ def test_a_killed_query_is_reset(spark: SparkSession, tmp_path: Path) -> None:
 
     assert min(again.batches) == recording.in_flight + 1
     assert Counter(read_by(again.rows)) == Counter(recording.expected())
+
+
+def test_a_checkpoint_in_s3(moto: Server) -> None:
+    """Read, changed and put back as a local one: with credentials and endpoint from options."""
+    lake = Lake(moto.endpoint)
+    recorded = RECORDINGS / "polling" / "checkpoint"
+    for file in recorded.rglob("*"):
+        if file.is_file():
+            key = f"checkpoints/polling/{file.relative_to(recorded).as_posix()}"
+            lake.client.put_object(Bucket=lake.bucket, Key=key, Body=file.read_bytes())
+    url = f"s3://{lake.bucket}/checkpoints/polling"
+    local, there = (
+        sluice("offsets", "show", recorded),
+        sluice("offsets", "show", url, *options(moto.endpoint)),
+    )
+    same = ("queryId", "batch", "isStateful")
+    assert {key: there[key] for key in same} == {key: local[key] for key in same}
+    before = {key: lake.get(key) for key in lake.listed()}
+
+    reset = ("offsets", "reset", url, "--to-trim-horizon", "--offline", "--execute", "--force")
+    done = sluice(*reset, *options(moto.endpoint))
+
+    shards = sluice("offsets", "show", url, *options(moto.endpoint))["sources"][0]["streams"]
+    positions = [each["position"]["at"] for stream in shards.values() for each in stream["shards"].values()]
+    assert positions == ["TRIM_HORIZON"] * 2
+    undo = ("offsets", "reset", url, "--undo", done["backup"], "--execute", "--force")
+    sluice(*undo, *options(moto.endpoint))
+    after = {key: lake.get(key) for key in lake.listed() if "_sluice_backup" not in key}
+    # Where a file is deleted, pyarrow leaves the empty object that stands for its directory.
+    assert {key: body for key, body in after.items() if not key.endswith("/")} == before
+
+
+def test_files_of_a_sink(spark: SparkSession, moto: Server) -> None:
+    """What Spark has written to destination s3 is listed as the helper lists it, and removed on request."""
+    lake = Lake(moto.endpoint)
+    frame = spark.range(10).selectExpr("CAST(id AS STRING) AS data")
+    frame.write.format("async-sink").options(**lake.options(fileFormat="jsonl")).mode("append").save()
+
+    listed = sluice("files", "list", lake.path, *options(moto.endpoint))
+    assert listed["files"] == [f"s3://{lake.bucket}/{key}" for key in lake.files()]
+    assert [(each["rows"], each["batch"]) for each in listed["batches"]] == [(10, 0)]
+
+    early = sluice("files", "expire", lake.path, "--before", "2020-01-01", *options(moto.endpoint))
+    assert (early["batches"], early["executed"]) == ([], False)
+    done = sluice(
+        *("files", "expire", lake.path, "--before", str(int(time.time()) + 3600), "--execute"),
+        *options(moto.endpoint),
+    )
+    assert done["deletedFiles"] == len(listed["files"])
+    assert lake.files() == []
+    lake.check_nothing_else()

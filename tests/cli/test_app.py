@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cli_support import RECORDINGS, sluice
 
-from sluice.cli.app import main
+from sluice.cli.app import leaves, main
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = RECORDINGS / "polling" / "checkpoint"
@@ -106,6 +106,16 @@ def test_neither_pyspark_nor_a_jvm_is_needed(arguments: list[str], code: int) ->
     assert "not there" not in done.stderr
     if "--json" in arguments:
         assert json.loads(done.stdout)["ok"] is (code == 0)
+
+
+def test_the_page_has_every_command_and_its_options() -> None:
+    """With each option but those that all commands have in common."""
+    page = (ROOT / "docs" / "operating.md").read_text()
+    for path, parser in leaves():
+        assert f"`{path}`" in page or f"sluice {path} " in page, path
+        for action in parser._actions:
+            for flag in action.option_strings:
+                assert flag in ("-h", "--help") or flag in page, f"{path} {flag}"
 
 
 def test_the_script_is_declared() -> None:

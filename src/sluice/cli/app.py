@@ -18,7 +18,7 @@ from sluice.cli import commands
 from sluice.cli.report import Report, UsageError
 from sluice.errors import OptionError, SluiceError
 
-__all__ = ["FINE", "PROBLEM", "WRONG_USE", "Command", "main"]
+__all__ = ["FINE", "PROBLEM", "WRONG_USE", "Command", "leaves", "main"]
 
 FINE: Final = 0
 PROBLEM: Final = 1
@@ -79,6 +79,11 @@ def _fail(parsed: argparse.Namespace, message: str, code: int, out: TextIO, erro
         out.write(json.dumps(value, indent=2) + "\n")
     errors.write(f"sluice {parsed.command_path}: {message}\n")
     return code
+
+
+def leaves() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command that can be run, with its parser."""
+    return ((" ".join(path), leaf) for path, leaf in _leaves(_parser(), ()))
 
 
 def _parser() -> argparse.ArgumentParser:
