@@ -14,6 +14,7 @@ import pytest
 from cli_support import RECORDINGS, Service, option_arguments, sluice
 from kinesis_transport import forget_process_state
 
+from sluice.cli.storage import Storage, StorageError
 from sluice.instants import iso_instant, parse_instant
 
 STREAM = "orders"
@@ -413,3 +414,32 @@ def test_recorded_checkpoints(tmp_path: Path, name: str) -> None:
     assert {"TRIM_HORIZON"} <= {each.get("at", "closed") for each in positions} <= {"TRIM_HORIZON", "closed"}
     shown = sluice("offsets", "show", checkpoint, "--json").value
     assert (shown["batch"]["id"], shown["batch"]["state"]) == (last, "committed")
+
+
+def test_a_reset_that_is_cut_short_leaves_no_batch_with_a_wrong_range(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is given up is committed before its end is replaced; the copy is there, and a second try
+    ends the reset.
+    """
+    query.log(2, query.unread, commit=False)
+    query.age(HOUR)
+    before = query.offset(2)
+    write = Storage.write
+
+    def fail(storage: Storage, path: str, body: bytes) -> None:
+        if path == "offsets/2":
+            raise StorageError("the disk is full")
+        write(storage, path, body)
+
+    monkeypatch.setattr(Storage, "write", fail)
+    assert query.reset("--to-trim-horizon", "--execute").code == 1
+    assert query.offset(2) == before
+    assert (query.checkpoint / "commits" / "2").exists()
+    (backup,) = (query.checkpoint / "_sluice_backup").iterdir()
+    assert (backup / "offsets" / "2").exists()
+
+    monkeypatch.undo()
+    query.age(HOUR)
+    assert query.reset("--to-trim-horizon", "--execute").code == 0
+    assert query.positions(2) == query.everywhere({"at": "TRIM_HORIZON"})

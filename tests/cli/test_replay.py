@@ -111,7 +111,7 @@ def test_what_is_refused_again_goes_elsewhere(tmp_path: Path) -> None:
 
 
 def test_messages_of_a_queue(tmp_path: Path) -> None:
-    """Their letters hold the whole entry."""
+    """Their letters hold the whole entry; one that holds a row that was refused is not sent as it is."""
     service = Service(options={**OPTIONS})
     sent: list[Mapping[str, Any]] = []
 
@@ -126,11 +126,12 @@ def test_messages_of_a_queue(tmp_path: Path) -> None:
         tmp_path / "letters",
         dead_letter_of_entry(SqsMessage("hello", "g", "d", None, {"a": "b"}), "then"),
         dead_letter_of_entry(SqsMessage("world", "g", "e"), "then"),
+        DeadLetter("too long a delay", b'{"body": "not yet", "delaySeconds": 9999}', form="row"),
     )
 
     done = replay(letters, "--execute", destination="sqs", queueUrl=f"{QUEUE}.fifo")
 
-    assert (done.code, done.value["sent"]) == (0, 2)
+    assert (done.code, done.value["sent"], done.value["skipped"]) == (1, 2, 1)
     assert [each["MessageBody"] for each in sent] == ["hello", "world"]
     assert [(each["MessageGroupId"], each["MessageDeduplicationId"]) for each in sent] == [
         ("g", "d"),
