@@ -40,6 +40,21 @@ class ShardChange:
     old: Position | None
     new: Position
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stream": self.split.stream,
+            "shard": self.split.shard,
+            "from": None if self.old is None else position_json(self.old),
+            "to": position_json(self.new),
+            "meaning": self.meaning,
+        }
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        """The same, for people."""
+        old = "none" if self.old is None else describe(self.old)
+        return self.split, old, describe(self.new), self.meaning
+
     @property
     def meaning(self) -> str:
         """What becomes of the rows in between."""
@@ -153,27 +168,14 @@ def change_of(  # noqa: PLR0913 - what there is to say of a reset
         "lastBatch": batch,
         "givesUpBatch": is_given_up,
         "nextBatch": batch + 1,
-        "shards": [
-            {
-                "stream": each.split.stream,
-                "shard": each.split.shard,
-                "from": None if each.old is None else position_json(each.old),
-                "to": position_json(each.new),
-                "meaning": each.meaning,
-            }
-            for each in changes
-        ],
+        "shards": [each.to_json() for each in changes],
         "notes": notes,
     }
-    rows = [
-        (each.split, "none" if each.old is None else describe(each.old), describe(each.new), each.meaning)
-        for each in changes
-    ]
     lines = [
         f"checkpoint   {checkpoint.storage.shown}",
         f"query        {checkpoint.query_id}",
         "",
-        table(("SHARD", "FROM", "TO", "MEANS"), rows),
+        table(("SHARD", "FROM", "TO", "MEANS"), (each.row for each in changes)),
         "",
         *(f"- {note}" for note in notes),
     ]
