@@ -108,6 +108,21 @@ def test_neither_pyspark_nor_a_jvm_is_needed(arguments: list[str], code: int) ->
         assert json.loads(done.stdout)["ok"] is (code == 0)
 
 
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """``sluice … | head`` ends without a word, with the exit code that it would have had."""
+    with subprocess.Popen(
+        (sys.executable, "-m", "sluice", "offsets", "show", str(CHECKPOINT), "--json"),
+        env={"PATH": "/nowhere", "PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
 def test_the_page_has_every_command_and_its_options() -> None:
     """With each option but those that all commands have in common."""
     page = (ROOT / "docs" / "operating.md").read_text()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol, TextIO, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TextIO, cast
 
 from sluice.cli import commands
 from sluice.cli.report import Report, UsageError
@@ -65,20 +66,26 @@ def main(
         return _fail(parsed, str(error), PROBLEM, out, errors)
     except KeyboardInterrupt:
         return _fail(parsed, "interrupted", _INTERRUPTED, out, errors)
+    text = report.text
     if parsed.json:
-        value = {"command": parsed.command_path, "ok": not report.has_problem, **report.value}
-        out.write(json.dumps(value, indent=2) + "\n")
-    else:
-        out.write(report.text + "\n")
+        text = _json({"command": parsed.command_path, "ok": not report.has_problem, **report.value})
+    try:
+        out.write(text + "\n")
+        out.flush()
+    except BrokenPipeError:  # `| head` has what it wanted; Python would complain once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     return PROBLEM if report.has_problem else FINE
 
 
 def _fail(parsed: argparse.Namespace, message: str, code: int, out: TextIO, errors: TextIO) -> int:
     if parsed.json:
-        value = {"command": parsed.command_path, "ok": False, "error": message}
-        out.write(json.dumps(value, indent=2) + "\n")
+        out.write(_json({"command": parsed.command_path, "ok": False, "error": message}) + "\n")
     errors.write(f"sluice {parsed.command_path}: {message}\n")
     return code
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2)
 
 
 def leaves() -> Iterator[tuple[str, argparse.ArgumentParser]]:
