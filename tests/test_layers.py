@@ -92,6 +92,20 @@ LAYERS = (
         ),
         SPARK,
     ),
+    # Beside Spark: what it commands has to run where there is none.
+    Layer(
+        ("sluice.cli",),
+        (
+            *BASE,
+            "sluice.aws",
+            "sluice.cli",
+            "sluice.destinations",
+            "sluice.kinesis",
+            "sluice.sink",
+            "sluice.source",
+        ),
+    ),
+    Layer(("sluice.__main__",), ("sluice.cli",)),
     Layer(("pyspark_kinesis_efo", "pyspark_async_sink"), ("sluice.spark",), SPARK),
     Layer(("sluice",), ("sluice.destinations", "sluice.errors", "sluice.spark"), SPARK),
 )
@@ -215,6 +229,10 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.kinesis.task", "from sluice.kinesis.fanout.driver.agent_client import AgentClient"),
         ("sluice.kinesis.driver", "from sluice.kinesis.task import read_ranges"),
         ("sluice.spark.source", "import boto3"),
+        ("sluice.cli.storage", "import boto3"),
+        ("sluice.cli.commands.check", "from sluice.spark.source import KinesisDataSource"),
+        ("sluice.cli.commands.check", "def late():\n    import pyspark"),
+        ("sluice.__main__", "import sluice.spark.source"),
         ("sluice.spark.sink", "from botocore import session"),
         ("pyspark_async_sink", "from sluice.sink import AsyncSinkWriter"),
         ("sluice", "from sluice.spark import register"),

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from sluice.destinations.s3.bucket import Bucket
 from sluice.destinations.s3.committed_files import committed_urls
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.writer import FileSettings
+from sluice.instants import EPOCH
 from sluice.retry import Retrier
 
 PATH = "s3://lake/events"
@@ -72,6 +74,7 @@ class FakeS3:
     conditional: bool = True  # supports If-None-Match
     idempotent: bool = False  # a second completion succeeds, as in S3 for some minutes
     delay: int = 3
+    modified: dict[str, datetime] = field(default_factory=dict)  # keys without: the epoch
     dead: bool = False
     _count: int = 0
     _completed: set[str] = field(default_factory=set)
@@ -203,7 +206,10 @@ class FakeS3:
         found = [key for key in sorted(self.objects) if key.startswith(Prefix) and key > ContinuationToken]
         page = found[:PAGE]
         answer: dict[str, Any] = {
-            "Contents": [{"Key": key} for key in page],
+            "Contents": [
+                {"Key": key, "Size": len(self.objects[key]), "LastModified": self.modified.get(key, EPOCH)}
+                for key in page
+            ],
             "IsTruncated": len(found) > PAGE,
         }
         if len(found) > PAGE:

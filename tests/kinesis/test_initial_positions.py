@@ -6,8 +6,8 @@ import pytest
 
 from sluice.errors import OptionError
 from sluice.kinesis.options import source_config_from_options
-from sluice.kinesis.starting_positions import initial_positions
-from sluice.source.offsets import HORIZON, After, AtTime, Position
+from sluice.kinesis.starting_positions import initial_positions, starting_text
+from sluice.source.offsets import HORIZON, After, AtTime, Closed, Position
 from sluice.source.splits import Split, SplitId
 
 NOW = 1_700_000_000_750_000
@@ -48,3 +48,47 @@ def test_shard_that_does_not_exist() -> None:
     """The error names the shard, and those that exist."""
     with pytest.raises(OptionError, match=r"'shardId-9'.*its shards are shardId-0, shardId-1, shardId-2"):
         positions('{"shardId-9": {"AT_SEQUENCE_NUMBER": "5"}}')
+
+
+def test_other_places_by_shard() -> None:
+    """A place inside an aggregated record, the end of a shard, a time, and the horizon by name."""
+    text = (
+        '{"shardId-0": {"AFTER_SEQUENCE_NUMBER": "500", "SUB_SEQUENCE_NUMBER": 0},'
+        ' "shardId-1": {"SHARD_END": true}, "shardId-2": {"AT_TIMESTAMP": "2020-09-13T12:26:40Z"}}'
+    )
+    assert positions(text) == [After("500", 0), Closed(), AtTime(1_600_000_000_000_000)]
+    assert positions('{"shardId-0": {"TRIM_HORIZON": true}}')[0] == HORIZON
+    assert positions('{"shardId-0": {"AT_TIMESTAMP": "2023-11-15T12:00:00Z"}}')[0] == AtTime(
+        NOW
+    )  # not in the future
+
+
+def test_other_places_tell_starts_apart() -> None:
+    """The text in the offset log changes with each of them, and with their stream."""
+    starts = [
+        '{"AFTER_SEQUENCE_NUMBER": "5"}',
+        '{"AFTER_SEQUENCE_NUMBER": "5", "SUB_SEQUENCE_NUMBER": 1}',
+        '{"AFTER_SEQUENCE_NUMBER": "5", "SUB_SEQUENCE_NUMBER": 2}',
+        '{"SHARD_END": true}',
+        '{"TRIM_HORIZON": true}',
+        '{"AT_TIMESTAMP": "2020-09-13"}',
+    ]
+    options = [{"streamName": "s", "startingPosition": f'{{"shardId-0": {each}}}'} for each in starts]
+    assert len({starting_text(source_config_from_options(each).start) for each in options}) == len(starts)
+
+
+@pytest.mark.parametrize(
+    ("start", "problem"),
+    [
+        ('{"SHARD_END": "yes"}', "as SHARD_END of shard 'shardId-0': expected true"),
+        ('{"AT_TIMESTAMP": "20200913"}', "as AT_TIMESTAMP of shard 'shardId-0': allowed is"),
+        ('{"AT_TIMESTAMP": 1600000000}', "as AT_TIMESTAMP of shard 'shardId-0': allowed is"),
+        ('{"AT_SEQUENCE_NUMBER": "5", "SUB_SEQUENCE_NUMBER": 1}', "with AFTER_SEQUENCE_NUMBER"),
+        ('{"AFTER_SEQUENCE_NUMBER": "5", "SUB_SEQUENCE_NUMBER": -1}', "expected a whole number from 0"),
+        ('{"AFTER_SEQUENCE_NUMBER": "5", "SUB_SEQUENCE_NUMBER": true}', "expected a whole number from 0"),
+        ('{"SUB_SEQUENCE_NUMBER": 1}', "expected one of"),
+    ],
+)
+def test_other_places_that_make_no_sense(start: str, problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        positions(f'{{"shardId-0": {start}}}')

@@ -7,6 +7,7 @@ from memory_log import MemoryLog
 from query import Query, at_latest
 
 from sluice.kinesis.starting_positions import PerShard, initial_positions
+from sluice.source.offsets import After, Closed
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 
@@ -86,3 +87,31 @@ def test_a_starting_position_that_was_changed_is_reported(
     query.run_to_end()
     told = "started at LATEST, and the starting position TRIM_HORIZON that is given now"
     assert caplog.text.count(told) == is_reported
+
+
+def test_a_start_at_the_end_of_a_shard_leaves_it_out() -> None:
+    """Its children are read from their first record on: what another consumer has finished stays finished."""
+    log = MemoryLog()
+    (parent,) = log.create("s")
+    log.put("s", "old")
+    children = log.split(parent)
+    for n in range(20):
+        log.put("s", f"key-{n}")
+    query = Query(log, initial=initial_positions(PerShard({parent: Closed()})))
+
+    query.run_to_end()
+
+    assert set(query.by_split()) == set(children)
+    assert sum(map(len, query.by_split().values())) == 20
+
+
+def test_a_start_inside_an_aggregated_record_begins_with_that_record() -> None:
+    """Which of its rows are left out is the decoder's business, by the number that the range begins with."""
+    log = MemoryLog()
+    (split,) = log.create("s")
+    first, second = log.put("s", "a"), log.put("s", "b")
+    query = Query(log, initial=initial_positions(PerShard({split: After(first.sequence_number, 3)})))
+
+    query.run_to_end()
+
+    assert query.by_split()[split] == [first, second]

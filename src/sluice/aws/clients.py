@@ -12,6 +12,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -32,7 +33,7 @@ from sluice.aws.connection import DEFAULT_SESSION_NAME, ConnectionConfig
 from sluice.aws.errors import EXPIRED_CREDENTIALS, redact
 from sluice.errors import OptionError
 
-__all__ = ["client_for", "endpoint_for"]
+__all__ = ["Credentials", "client_for", "credentials_for", "endpoint_for"]
 
 # A task reads several shards at a time through one client, and an agent holds one subscription per shard. The
 # SDK opens as many connections as there are calls, but logs a warning for each beyond the size of the pool.
@@ -79,6 +80,35 @@ def client_for(config: ConnectionConfig, service: str) -> Any:
             return _kept(_clients, (process, config, service), lambda: _client_of(process, config, service))
         except (sdk.BotoCoreError, ValueError) as error:
             raise _as_option_error(config, error) from None
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What signs requests at this moment; for libraries that make clients of their own."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    token: str | None = field(repr=False)
+    region: str | None
+
+
+def credentials_for(config: ConnectionConfig) -> Credentials:
+    """The credentials and the region that the clients of `config` use now. A role's may expire in an hour.
+
+    Raises:
+        OptionError: as `client_for`, also where the role cannot be assumed.
+    """
+    with _lock:
+        try:
+            session = _kept(_sessions, (os.getpid(), config), lambda: _new_session(config))
+            found = session.get_credentials()
+            if found is None:
+                raise sdk.NoCredentialsError
+            frozen = found.get_frozen_credentials()
+        except (sdk.BotoCoreError, sdk.ClientError, ValueError) as error:
+            raise _as_option_error(config, error) from None
+    region = config.region or session.get_config_variable("region")
+    return Credentials(frozen.access_key or "", frozen.secret_key or "", frozen.token, region)
 
 
 def _forget(config: ConnectionConfig) -> None:

@@ -12,14 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from sluice.aws.calls import Calls
 from sluice.errors import OptionError, ServiceError, SluiceError
+from sluice.instants import micros_from_datetime
 from sluice.kinesis.arns import ConsumerArn, consumer_path
 from sluice.kinesis.client import kinesis_calls
 from sluice.kinesis.fanout_options import CONSUMER_ARN, CONSUMER_NAME
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Retrier
 
-__all__ = ["Consumer", "ConsumerRegistrar", "register_at_load"]
+__all__ = [
+    "Consumer",
+    "ConsumerDescription",
+    "ConsumerRegistrar",
+    "deregister_consumer",
+    "list_consumers",
+    "register_at_load",
+]
 
 _DESCRIBE: Final = "DescribeStreamConsumer"
 _REGISTER: Final = "RegisterStreamConsumer"
@@ -51,20 +60,28 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class _ConsumerDescription:
-    """A consumer as the service describes it."""
+class ConsumerDescription:
+    """A consumer as the service describes it.
+
+    Attributes:
+        status: ``CREATING``, ``ACTIVE`` or ``DELETING``.
+        created: when it was registered (microseconds since the epoch); None where the answer has no time.
+    """
 
     name: str
     arn: str
     status: str
+    created: int | None = None
 
     @classmethod
-    def parse(cls, fields: Mapping[str, Any]) -> _ConsumerDescription:
-        return cls(fields["ConsumerName"], fields["ConsumerARN"], fields["ConsumerStatus"])
+    def parse(cls, fields: Mapping[str, Any]) -> ConsumerDescription:
+        at = fields.get("ConsumerCreationTimestamp")
+        created = None if at is None else micros_from_datetime(at)
+        return cls(fields["ConsumerName"], fields["ConsumerARN"], fields["ConsumerStatus"], created)
 
 
-def _read_description(answer: Mapping[str, Any]) -> _ConsumerDescription:
-    return _ConsumerDescription.parse(answer["ConsumerDescription"])
+def _read_description(answer: Mapping[str, Any]) -> ConsumerDescription:
+    return ConsumerDescription.parse(answer["ConsumerDescription"])
 
 
 class ConsumerRegistrar:
@@ -122,27 +139,7 @@ class ConsumerRegistrar:
         Raises:
             ServiceError: the consumer may still be there.
         """
-
-        def recover(error: ServiceError) -> bool | None:
-            if error.code == "ResourceInUseException":
-                return self._is_going(arn) or None
-            return error.missing or None
-
-        self._calls.call(
-            _DEREGISTER,
-            consumer_path(arn),
-            {"ConsumerARN": arn},
-            lambda _answer: True,
-            recover=recover,
-        )
-
-    def _is_going(self, arn: str) -> bool:
-        request = {"ConsumerARN": arn}
-        try:
-            consumer = self._calls.call(_DESCRIBE, consumer_path(arn), request, _read_description)
-        except ServiceError as error:
-            return error.missing
-        return consumer.status == "DELETING"
+        deregister_consumer(self._calls, arn)
 
     # --- a consumer by name ---------------------------------------------------------------------------
 
@@ -179,7 +176,7 @@ class ConsumerRegistrar:
                 raise
 
         def read(answer: Mapping[str, Any]) -> Consumer:
-            consumer = _ConsumerDescription.parse(answer["Consumer"])
+            consumer = ConsumerDescription.parse(answer["Consumer"])
             return Consumer(consumer.name, consumer.arn, registered=True)
 
         try:
@@ -237,7 +234,7 @@ class ConsumerRegistrar:
     def _check_given(self, stream: str, arn: str) -> Consumer:
         target = consumer_path(arn)
 
-        def read(answer: Mapping[str, Any]) -> _ConsumerDescription:
+        def read(answer: Mapping[str, Any]) -> ConsumerDescription:
             consumer = _read_description(answer)
             if consumer.status == "CREATING":
                 raise _not_ready(target, consumer.status)
@@ -282,23 +279,54 @@ class ConsumerRegistrar:
             )
         return known
 
-    def _list(self, stream_arn: str) -> Sequence[_ConsumerDescription]:
-        consumers: list[_ConsumerDescription] = []
-        request = {"StreamARN": stream_arn}
-        while True:
-            page, token = self._calls.call(
-                _LIST,
-                stream_arn.rpartition("/")[2],
-                request,
-                lambda answer: (
-                    [_ConsumerDescription.parse(each) for each in answer["Consumers"]],
-                    answer.get("NextToken"),
-                ),
-            )
-            consumers += page
-            if not token:
-                return consumers
-            request = {"StreamARN": stream_arn, "NextToken": token}
+    def _list(self, stream_arn: str) -> Sequence[ConsumerDescription]:
+        return list_consumers(self._calls, stream_arn)
+
+
+def deregister_consumer(calls: Calls, arn: str) -> None:
+    """Deregisters a consumer, unless it is gone or being deleted. Does not wait until it is gone.
+
+    Raises:
+        ServiceError: the consumer may still be there.
+    """
+
+    def is_going() -> bool:
+        try:
+            consumer = calls.call(_DESCRIBE, consumer_path(arn), {"ConsumerARN": arn}, _read_description)
+        except ServiceError as error:
+            return error.missing
+        return consumer.status == "DELETING"
+
+    def recover(error: ServiceError) -> bool | None:
+        if error.code == "ResourceInUseException":
+            return is_going() or None
+        return error.missing or None
+
+    calls.call(_DEREGISTER, consumer_path(arn), {"ConsumerARN": arn}, lambda _answer: True, recover=recover)
+
+
+def list_consumers(calls: Calls, stream_arn: str) -> Sequence[ConsumerDescription]:
+    """All consumers of a stream, those that are being created or deleted included.
+
+    Raises:
+        ServiceError: they cannot be listed.
+    """
+    consumers: list[ConsumerDescription] = []
+    request = {"StreamARN": stream_arn}
+    while True:
+        page, token = calls.call(
+            _LIST,
+            stream_arn.rpartition("/")[2],
+            request,
+            lambda answer: (
+                [ConsumerDescription.parse(each) for each in answer["Consumers"]],
+                answer.get("NextToken"),
+            ),
+        )
+        consumers += page
+        if not token:
+            return consumers
+        request = {"StreamARN": stream_arn, "NextToken": token}
 
 
 def register_at_load(config: SourceConfig) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant_or_seconds
 from sluice.options import Kind, Option
 from sluice.source.enumerator import InitialPositions
-from sluice.source.offsets import After, AtHorizon, AtTime, Position, before
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, before
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart
 
@@ -24,16 +24,19 @@ __all__ = [
     "LATEST",
     "STARTING",
     "STARTING_TIMESTAMP",
+    "TIMESTAMP",
     "TRIM_HORIZON",
     "AtTimestamp",
     "EndingPosition",
     "Latest",
     "PerShard",
+    "ShardStart",
     "ShardTable",
     "StartingPosition",
     "TrimHorizon",
     "Word",
     "initial_positions",
+    "shard_position",
     "starting_text",
 ]
 
@@ -59,11 +62,15 @@ class AtTimestamp:
     instant: int
 
 
+ShardStart = IteratorStart | After | Closed
+"""Where one shard starts: as an iterator does, inside an aggregated record, or at the shard's end."""
+
+
 @dataclass(frozen=True)
 class PerShard:
-    """Sequence numbers for some shards; all other shards start at TRIM_HORIZON."""
+    """Positions of some shards; all other shards start at TRIM_HORIZON."""
 
-    positions: Mapping[SplitId, IteratorStart] = field(default_factory=dict)
+    positions: Mapping[SplitId, ShardStart] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash(frozenset(self.positions.items()))
@@ -95,8 +102,8 @@ class ShardTable:
         streams: stream to the same, when it does.
     """
 
-    shards: Mapping[str, IteratorStart] | None = None
-    streams: Mapping[str, Mapping[str, IteratorStart]] | None = None
+    shards: Mapping[str, ShardStart] | None = None
+    streams: Mapping[str, Mapping[str, ShardStart]] | None = None
 
     def resolve(self, names: Collection[str]) -> PerShard:
         """The positions for the streams that are read.
@@ -113,7 +120,7 @@ class ShardTable:
                     "lists shards without their stream: with several streams it is "
                     '{"<stream>": {"<shardId>": {...}}}'
                 )
-            table: Mapping[str, Mapping[str, IteratorStart]] = {next(iter(names)): self.shards}
+            table: Mapping[str, Mapping[str, ShardStart]] = {next(iter(names)): self.shards}
         else:
             table = self.streams or {}
         unknown = sorted(set(table) - set(names))
@@ -132,7 +139,9 @@ class ShardTable:
 
 # The service writes no leading zeros, but emulators do; users copy the numbers from rows.
 _SEQUENCE_NUMBER = re.compile(r"[0-9]{1,129}")
-_KINDS: Final = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER")
+
+_SUB: Final = "SUB_SEQUENCE_NUMBER"
+_KINDS: Final = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON", "SHARD_END")
 _FORM: Final = '{"<shardId>": {"AT_SEQUENCE_NUMBER": "<digits>"}}, or AFTER_SEQUENCE_NUMBER'
 
 
@@ -162,7 +171,7 @@ def _parse_json(text: str) -> ShardTable:
         raise OptionError(f"lists no shard: expected {_FORM}")
     if all(_is_position(value) for value in parsed.values()):
         return ShardTable(shards={shard: _start(shard, value) for shard, value in parsed.items()})
-    streams: dict[str, dict[str, IteratorStart]] = {}
+    streams: dict[str, dict[str, ShardStart]] = {}
     for stream, shards in parsed.items():
         if not isinstance(shards, dict) or not shards or _is_position(shards):
             raise OptionError(
@@ -188,21 +197,49 @@ def _is_position(value: Any) -> bool:
     )
 
 
-def _start(shard: str, value: Any) -> IteratorStart:
-    if not isinstance(value, dict) or len(value) != 1:
+def _start(shard: str, value: Any) -> ShardStart:
+    keys = {name.upper(): inner for name, inner in value.items()} if isinstance(value, dict) else {}
+    sub = keys.pop(_SUB, None)
+    if len(keys) != 1:
         raise OptionError(f"has {_shown(value)} for shard '{shard}': expected one of {' or '.join(_KINDS)}")
-    ((name, number),) = value.items()
-    kind = name.upper()
+    ((kind, given),) = keys.items()
     if kind not in _KINDS:
+        name = next(iter(value))
         raise OptionError(f"has '{name}' for shard '{shard}': expected {' or '.join(_KINDS)}")
-    # A JSON number may have been a double on its way, which loses most of the 56 digits.
-    if not isinstance(number, str) or _SEQUENCE_NUMBER.fullmatch(number) is None:
+    if sub is not None and (kind != "AFTER_SEQUENCE_NUMBER" or not _is_count(sub)):
         raise OptionError(
-            f"has {_shown(number)} as sequence number of shard '{shard}': expected a string of digits"
+            f"has {_shown(sub)} as {_SUB} of shard '{shard}': expected a whole number from 0, with "
+            "AFTER_SEQUENCE_NUMBER"
         )
+    if kind == "AT_TIMESTAMP":
+        return IteratorStart("AT_TIMESTAMP", timestamp=_shard_time(shard, given))
+    if kind in ("TRIM_HORIZON", "SHARD_END"):
+        if given is not True:
+            raise OptionError(f"has {_shown(given)} as {kind} of shard '{shard}': expected true")
+        return Closed() if kind == "SHARD_END" else IteratorStart("TRIM_HORIZON")
+    # A JSON number may have been a double on its way, which loses most of the 56 digits.
+    if not isinstance(given, str) or _SEQUENCE_NUMBER.fullmatch(given) is None:
+        raise OptionError(
+            f"has {_shown(given)} as sequence number of shard '{shard}': expected a string of digits"
+        )
+    if sub is not None:
+        return After(given, sub)
     if kind == "AT_SEQUENCE_NUMBER":
-        return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=number)
-    return IteratorStart("AFTER_SEQUENCE_NUMBER", sequence_number=number)
+        return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=given)
+    return IteratorStart("AFTER_SEQUENCE_NUMBER", sequence_number=given)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _shard_time(shard: str, given: Any) -> int:
+    try:
+        return _parse_time(given if isinstance(given, str) else "")
+    except ValueError:  # OptionError is one
+        raise OptionError(
+            f"has {_shown(given)} as AT_TIMESTAMP of shard '{shard}': allowed is {_TIME_FORM}, as a string"
+        ) from None
 
 
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
@@ -259,7 +296,9 @@ STARTING = Option(
     None,
     "Where a new query, or a stream added to one, starts: `LATEST`, `TRIM_HORIZON`, `AT_TIMESTAMP`, or JSON "
     '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`; with several streams '
-    '`{"<stream>": {"<shardId>": ...}}`; shards not listed start at `TRIM_HORIZON`).',
+    '`{"<stream>": {"<shardId>": ...}}`; shards not listed start at `TRIM_HORIZON`; '
+    "`SUB_SEQUENCE_NUMBER` beside `AFTER_SEQUENCE_NUMBER`: inside an aggregated record; also, for a shard, "
+    '`{"AT_TIMESTAMP": "..."}`, or `{"SHARD_END": true}`, which leaves it out).',
     shown_default="LATEST",
 )
 STARTING_TIMESTAMP = Option(
@@ -321,9 +360,37 @@ def starting_text(start: StartingPosition) -> str:
         case AtTimestamp(instant=instant):
             return f"AT_TIMESTAMP {iso_instant(instant)}"
         case PerShard(positions=positions):
-            listed = sorted((str(split), at.kind, at.sequence_number) for split, at in positions.items())
+            listed = sorted((str(split), *_start_text(at)) for split, at in positions.items())
             digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:12]
             return f"sequence numbers of {len(listed)} shards ({digest})"
+
+
+def _start_text(start: ShardStart) -> tuple[str, str | None]:
+    match start:
+        case Closed():
+            return "SHARD_END", None
+        case After(number=number, sub=sub):
+            return f"{_SUB} {sub}", number
+        case IteratorStart(timestamp=int(instant)):
+            return start.kind, iso_instant(instant)
+        case IteratorStart():
+            return start.kind, start.sequence_number
+
+
+def shard_position(start: ShardStart, now: int) -> Position:
+    """The position at which a shard starts that the user named.
+
+    Args:
+        now: the service's time (microseconds since the epoch).
+    """
+    if isinstance(start, After | Closed):
+        return start
+    if start.timestamp is not None:
+        return AtTime(min(start.timestamp, now), pinned=now)
+    number = start.sequence_number or "0"
+    if int(number) == 0:
+        return AtHorizon(pinned=now)  # every sequence number is greater than "0"
+    return After(number) if start.kind == "AFTER_SEQUENCE_NUMBER" else before(number)
 
 
 def _positions_by_shard(start: PerShard, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
@@ -336,14 +403,9 @@ def _positions_by_shard(start: PerShard, splits: Iterable[Split], now: int) -> M
             f"option '{STARTING.key}' names shard '{unknown[0].shard}', which stream '{unknown[0].stream}' "
             f"does not have: its shards are {shown}"
         )
-    positions: dict[SplitId, Position] = {}
-    for split in ids:
-        given = start.positions.get(split)
-        number = "0" if given is None else given.sequence_number or "0"
-        if given is None or int(number) == 0:
-            positions[split] = AtHorizon(pinned=now)  # every sequence number is greater than "0"
-        elif given.kind == "AFTER_SEQUENCE_NUMBER":
-            positions[split] = After(number)
-        else:
-            positions[split] = before(number)
-    return positions
+    return {
+        split: shard_position(start.positions[split], now)
+        if split in start.positions
+        else AtHorizon(pinned=now)
+        for split in ids
+    }

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from sluice.sink.json_values import fields_of_row, json_text
 
@@ -45,11 +45,13 @@ class DeadLetter:
         reason: why, for people; holds none of the data.
         data: what would have been sent; None if the record has no data.
         attributes: the other fields of the record, such as a partition key: JSON values, or bytes.
+        form: what `data` is: the data of the record itself, or all of an entry or a row as JSON.
     """
 
     reason: str
     data: bytes | None
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    form: Literal["data", "entry", "row"] = "data"
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def dead_letter_line(dead_letter: DeadLetter, origin: Origin) -> bytes:
         "attempt": origin.attempt,
         "data": None if dead_letter.data is None else base64.b64encode(dead_letter.data).decode(),
         "attributes": dict(dead_letter.attributes),
+        "form": dead_letter.form,
     }
     # A lone surrogate, which UTF-8 does not have, becomes an escape of JSON.
     return (
@@ -199,8 +202,8 @@ def dead_letter_of_entry(entry: object, reason: str) -> DeadLetter:
         return DeadLetter(reason, entry.encode(errors="surrogatepass"))
     fields = _fields(entry)
     if fields is None:
-        return DeadLetter(reason, json_text(entry).encode())
-    return _dead_letter_of_fields(fields, reason)
+        return DeadLetter(reason, json_text(entry).encode(), form="entry")
+    return _dead_letter_of_fields(fields, reason, "entry")
 
 
 def dead_letter_of_row(row: pa.RecordBatch, reason: str) -> DeadLetter:
@@ -217,14 +220,16 @@ def dead_letter_of_row(row: pa.RecordBatch, reason: str) -> DeadLetter:
     if key is not None and isinstance(fields[key], str):
         # The bytes as they are, which need not be UTF-8.
         fields[key] = bytes(row.column(row.schema.names.index(key))[0].as_buffer())
-    return _dead_letter_of_fields(fields, reason)
+    return _dead_letter_of_fields(fields, reason, "row")
 
 
-def _dead_letter_of_fields(fields: Mapping[Any, Any], reason: str) -> DeadLetter:
+def _dead_letter_of_fields(
+    fields: Mapping[Any, Any], reason: str, whole: Literal["entry", "row"]
+) -> DeadLetter:
     key = _data_key(fields)
     data = fields[key] if key is not None else None
     if key is None or not isinstance(data, bytes | str | None):
-        return DeadLetter(reason, json_text(fields).encode())
+        return DeadLetter(reason, json_text(fields).encode(), form=whole)
     rest = {_camel_case(name): value for name, value in fields.items() if name != key and value is not None}
     return DeadLetter(reason, data.encode(errors="surrogatepass") if isinstance(data, str) else data, rest)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus
 
 from botocore import xform_name
@@ -12,9 +12,10 @@ from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.errors import EXPIRED_CREDENTIALS, DamagedAnswerError, translate
 from sluice.errors import ServiceError
+from sluice.instants import micros_from_datetime
 from sluice.retry import Backoff, Retrier
 
-__all__ = ["Bucket"]
+__all__ = ["Bucket", "StoredObject"]
 
 _BACKOFF: Final = Backoff(max_retries=6, base=0.2, max=5.0, exponent=2.0)
 _JSON: Final = "application/json"
@@ -26,6 +27,14 @@ _EXISTS: Final = frozenset({"PreconditionFailed", "412"})
 _NOT_CONDITIONAL: Final = frozenset({"NotImplemented", "501", "ParamValidationError"})
 # Another write to the same key is under way.
 _CONFLICT: Final = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+
+
+class StoredObject(NamedTuple):
+    """An object: its size in bytes, and when it was written (microseconds since the epoch)."""
+
+    key: str
+    size: int
+    modified: int
 
 
 class Bucket:
@@ -164,10 +173,18 @@ class Bucket:
 
     def keys(self, prefix: str) -> Iterator[str]:
         """The keys of all objects below `prefix`, sorted."""
+        return (each["Key"] for each in self._objects(prefix))
+
+    def objects(self, prefix: str) -> Iterator[StoredObject]:
+        """All objects below `prefix`, sorted by key."""
+        for each in self._objects(prefix):
+            yield StoredObject(each["Key"], each["Size"], micros_from_datetime(each["LastModified"]))
+
+    def _objects(self, prefix: str) -> Iterator[Mapping[str, Any]]:
         page: dict[str, Any] = {}
         while True:
             answer = self._call("ListObjectsV2", prefix, required="IsTruncated", Prefix=prefix, **page)
-            yield from (each["Key"] for each in answer.get("Contents", ()))
+            yield from answer.get("Contents", ())
             if not answer["IsTruncated"]:
                 return
             page = {"ContinuationToken": answer["NextContinuationToken"]}

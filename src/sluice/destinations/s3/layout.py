@@ -98,6 +98,11 @@ class Layout:
         match = _DATA_FILE.match(key.rpartition("/")[2])
         return int(match["batch"]) if match and match["query"] == query else None
 
+    def epoch_of_data_file(self, key: str) -> tuple[str, int] | None:
+        """The query and the batch that a data file belongs to; None for any other object."""
+        match = _DATA_FILE.match(key.rpartition("/")[2])
+        return None if match is None or key.startswith(self._meta) else (match["query"], int(match["batch"]))
+
     def relative(self, key: str) -> str:
         """The part of a key below the path of the sink."""
         return key.removeprefix(self.root)

@@ -1,0 +1,123 @@
+"""Finds the commands, reads the command line, runs one command, and says how it ended.
+
+Exit codes: 0, all is well or done; 1, a problem was found, or a service or file could not be reached; 2, the
+command line or an option is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TextIO, cast
+
+from sluice.cli import commands
+from sluice.cli.report import Report, UsageError
+from sluice.errors import OptionError, SluiceError
+
+__all__ = ["FINE", "PROBLEM", "WRONG_USE", "Command", "leaves", "main"]
+
+FINE: Final = 0
+PROBLEM: Final = 1
+WRONG_USE: Final = 2
+_INTERRUPTED: Final = 130  # as shells have it: 128 and the number of SIGINT
+
+
+class Command(Protocol):
+    """What a module of `sluice.cli.commands` has. Its name is that of the command.
+
+    Attributes:
+        HELP: one line for ``sluice --help``.
+    """
+
+    HELP: str
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the arguments, and sets the default ``run`` to a function of the arguments.
+
+        The function returns a `Report`, or raises `UsageError` or a `SluiceError`. A command with commands of
+        its own sets ``run`` on each of their parsers.
+        """
+
+
+def main(
+    arguments: Sequence[str] | None = None, *, out: TextIO | None = None, errors: TextIO | None = None
+) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: of the command line; those of the process where they are not given.
+        out, errors: standard output and error where they are not given.
+
+    Returns:
+        The exit code.
+    """
+    out, errors = out or sys.stdout, errors or sys.stderr
+    parsed = _parser().parse_args(arguments)
+    try:
+        report = cast("Callable[[argparse.Namespace], Report]", parsed.run)(parsed)
+    except (UsageError, OptionError) as error:
+        return _fail(parsed, str(error), WRONG_USE, out, errors)
+    except (SluiceError, OSError) as error:
+        return _fail(parsed, str(error), PROBLEM, out, errors)
+    except KeyboardInterrupt:
+        return _fail(parsed, "interrupted", _INTERRUPTED, out, errors)
+    text = report.text
+    if parsed.json:
+        text = _json({"command": parsed.command_path, "ok": not report.has_problem, **report.value})
+    try:
+        out.write(text + "\n")
+        out.flush()
+    except BrokenPipeError:  # `| head` has what it wanted; Python would complain once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+    return PROBLEM if report.has_problem else FINE
+
+
+def _fail(parsed: argparse.Namespace, message: str, code: int, out: TextIO, errors: TextIO) -> int:
+    if parsed.json:
+        out.write(_json({"command": parsed.command_path, "ok": False, "error": message}) + "\n")
+    errors.write(f"sluice {parsed.command_path}: {message}\n")
+    return code
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2)
+
+
+def leaves() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command that can be run, with its parser."""
+    return ((" ".join(path), leaf) for path, leaf in _leaves(_parser(), ()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sluice", description="Looks at, checks and repairs what queries of Sluice leave behind."
+    )
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, command in _commands():
+        command.configure(subparsers.add_parser(name, help=command.HELP, description=command.HELP))
+    for path, leaf in _leaves(parser, ()):
+        leaf.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+        leaf.set_defaults(command_path=" ".join(path))
+    return parser
+
+
+def _commands() -> Iterator[tuple[str, Command]]:
+    for module in pkgutil.iter_modules(commands.__path__):
+        yield module.name, cast("Command", importlib.import_module(f"{commands.__name__}.{module.name}"))
+
+
+def _leaves(
+    parser: argparse.ArgumentParser, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    """The parsers without commands of their own, with the words that lead to them."""
+    groups = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]  # noqa: SLF001 - argparse has no other way to them
+    if not groups:
+        yield path, parser
+    for group in groups:
+        for name, child in group.choices.items():
+            yield from _leaves(child, (*path, name))

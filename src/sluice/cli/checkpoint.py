@@ -1,0 +1,231 @@
+"""Spark's checkpoint of a streaming query, as files: what was planned, and what was committed.
+
+::
+
+    metadata        the id of the query
+    offsets/<n>     where batch n ends: a version, one line of metadata, one line for each source
+    commits/<n>     batch n is done
+    state/          of stateful queries
+
+A batch that is in ``offsets`` and not in ``commits`` runs again when the query starts. Spark keeps the last
+hundred. Version 1 of ``offsets`` has the sources in their order, version 2 (where
+``spark.sql.streaming.queryEvolution.enableSourceEvolution`` is set) has ``<name>:`` before each; ``-`` stands
+for a source that has no offset yet. Read from ``OffsetSeqLog``, ``CommitLog`` and
+``MicroBatchExecution.populateStartOffsets`` of Spark 4.0, 4.1 and 4.3.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from sluice.cli.storage import Storage, StoredFile
+from sluice.errors import SluiceError
+from sluice.source.offsets import Offsets
+
+__all__ = ["NO_OFFSET", "Checkpoint", "CheckpointError", "LoggedBatch", "SourceOffset"]
+
+NO_OFFSET: Final = "-"
+_VERSIONS: Final = ("v1", "v2")
+_BATCH: Final = re.compile(r"(?:^|/)(\d+)\Z")
+_NAMED: Final = re.compile(r"([^:{\[\"-][^:]*):(.*)", re.DOTALL)
+
+
+class CheckpointError(SluiceError):
+    """A checkpoint is not what Spark writes, or not what a command can work on."""
+
+
+@dataclass(frozen=True)
+class SourceOffset:
+    """The offset of one source.
+
+    Attributes:
+        name: in version 2, the source's name.
+        text: JSON of the source's own, or `NO_OFFSET`.
+    """
+
+    text: str
+    name: str | None = None
+
+    @property
+    def offsets(self) -> Offsets | None:
+        """What Sluice's source has logged; None for another source, or where there is no offset yet.
+
+        Raises:
+            SluiceError: Sluice wrote it, and this release does not read it.
+        """
+        value = self.json
+        if not isinstance(value, dict) or "version" not in value or "streams" not in value:
+            return None
+        return Offsets.from_json(value)
+
+    @property
+    def json(self) -> Any:
+        """The offset as a value; None where there is none, or it is no JSON."""
+        try:
+            return None if self.text == NO_OFFSET else json.loads(self.text)
+        except json.JSONDecodeError:
+            return None
+
+
+@dataclass(frozen=True)
+class LoggedBatch:
+    """A file of ``offsets``: where a batch ends."""
+
+    version: str
+    metadata: str
+    sources: tuple[SourceOffset, ...]
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> LoggedBatch:
+        """Raises `CheckpointError` for text that is no such file."""
+        lines = text.split("\n")
+        version = lines[0].strip()
+        if version not in _VERSIONS or len(lines) < 3:
+            raise CheckpointError(f"{where}: expected Spark's offsets in {' or '.join(_VERSIONS)}")
+        sources = []
+        for line in lines[2:]:
+            named = _NAMED.fullmatch(line) if version == "v2" else None
+            sources.append(SourceOffset(named[2], named[1]) if named else SourceOffset(line))
+        return cls(version, lines[1], tuple(sources))
+
+    def to_text(self) -> str:
+        lines = [each.text if each.name is None else f"{each.name}:{each.text}" for each in self.sources]
+        return "\n".join([self.version, self.metadata, *lines])
+
+    def source_like(self, index: int, source: SourceOffset) -> SourceOffset:
+        """The offset of a source that another batch has at `index`: version 2 has no order."""
+        if source.name is not None:
+            same = [each for each in self.sources if each.name == source.name]
+        else:
+            same = list(self.sources[index : index + 1])
+        return same[0] if same else replace(source, text=NO_OFFSET)
+
+    def with_source(self, index: int, text: str) -> LoggedBatch:
+        """The same with another offset for one source."""
+        sources = list(self.sources)
+        sources[index] = replace(sources[index], text=text)
+        return replace(self, sources=tuple(sources))
+
+    @property
+    def logged_at(self) -> int | None:
+        """When Spark planned the batch (milliseconds since the epoch), by the driver's clock."""
+        return self._millis("batchTimestampMs")
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark of the batch (milliseconds since the epoch); None without one."""
+        return self._millis("batchWatermarkMs") or None
+
+    def _millis(self, key: str) -> int | None:
+        try:
+            return int(json.loads(self.metadata)[key])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+class Checkpoint:
+    """The checkpoint of one query.
+
+    Args:
+        storage: its files.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+        StorageError: the storage does not answer.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._offsets = self._batches("offsets")
+        self._commits = self._batches("commits")
+        if not self._offsets and not storage.exists("metadata"):
+            raise CheckpointError(
+                f"{storage.shown}: no checkpoint of a streaming query, which has 'metadata' and 'offsets'; "
+                "give the query's option 'checkpointLocation'"
+            )
+
+    @property
+    def query_id(self) -> str | None:
+        """Spark's id of the query, which stays through restarts."""
+        if not self.storage.exists("metadata"):
+            return None
+        try:
+            return str(json.loads(self.storage.read("metadata"))["id"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def batches(self) -> Sequence[int]:
+        """The batches in ``offsets``, ascending."""
+        return sorted(self._offsets)
+
+    @property
+    def last(self) -> int | None:
+        """The batch that was planned last; None: none was."""
+        return max(self._offsets, default=None)
+
+    @property
+    def last_committed(self) -> int | None:
+        return max(self._commits, default=None)
+
+    @property
+    def in_flight(self) -> int | None:
+        """The last batch, if it was not committed: it runs again when the query starts."""
+        return None if self.last is None or self.last in self._commits else self.last
+
+    @property
+    def is_stateful(self) -> bool:
+        return self.storage.exists("state")
+
+    @property
+    def written_at(self) -> datetime | None:
+        """When the last file of ``offsets`` or ``commits`` was written, by the storage's clock."""
+        files = [*self._offsets.values(), *self._commits.values()]
+        return max((each.modified for each in files), default=None)
+
+    def read(self, batch: int) -> LoggedBatch:
+        """Where a batch ends.
+
+        Raises:
+            CheckpointError: it is not there, or not readable.
+        """
+        path = f"offsets/{batch}"
+        where = f"{self.storage.shown}/{path}"
+        if batch not in self._offsets:
+            raise CheckpointError(f"{where} is missing")
+        try:
+            return LoggedBatch.parse(self.storage.read(path).decode(), where)
+        except UnicodeDecodeError:
+            raise CheckpointError(f"{where}: no text") from None
+
+    def starts(self, batch: int) -> Sequence[SourceOffset]:
+        """Where a batch starts, by source.
+
+        Spark does not log the start of the first batch: Sluice's source logs it with the batch's end.
+        """
+        end = self.read(batch)
+        before = self.read(batch - 1) if batch else None
+        found = []
+        for index, source in enumerate(end.sources):
+            offsets = source.offsets
+            if offsets is not None and offsets.start is not None:
+                start = offsets.with_positions(offsets.start)
+                found.append(replace(source, text=json.dumps(start.to_json())))
+            elif before is not None:
+                found.append(before.source_like(index, source))
+            else:
+                found.append(replace(source, text=NO_OFFSET))
+        return found
+
+    def _batches(self, log: str) -> dict[int, StoredFile]:
+        found = {}
+        for file in self.storage.files(log):
+            match = _BATCH.search(file.path)
+            if match:
+                found[int(match[1])] = file
+        return found

@@ -1,0 +1,287 @@
+"""Writing to a checkpoint: what a change means, a copy of what was there, and the way back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from sluice.cli.checkpoint import Checkpoint, CheckpointError, LoggedBatch
+from sluice.cli.positions import describe, position_json
+from sluice.cli.report import UsageError, duration, table
+from sluice.cli.storage import Storage
+from sluice.instants import MICROS_PER_SECOND, iso_instant
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position
+from sluice.source.splits import SplitId
+
+__all__ = [
+    "BACKUPS",
+    "Change",
+    "ShardChange",
+    "change_of",
+    "checked_batch",
+    "read_backup",
+    "write",
+]
+
+BACKUPS: Final = "_sluice_backup"
+"""A directory of the checkpoint, which Spark does not look into."""
+_INDEX: Final = "files.json"
+_FIRST_COMMIT: Final = b'v1\n{"nextBatchWatermarkMs":0}'
+
+
+@dataclass(frozen=True)
+class ShardChange:
+    """One shard's position before and after; `old` is None where it had none."""
+
+    split: SplitId
+    old: Position | None
+    new: Position
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stream": self.split.stream,
+            "shard": self.split.shard,
+            "from": None if self.old is None else position_json(self.old),
+            "to": position_json(self.new),
+            "meaning": self.meaning,
+        }
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        """The same, for people."""
+        old = "none" if self.old is None else describe(self.old)
+        return self.split, old, describe(self.new), self.meaning
+
+    @property
+    def meaning(self) -> str:
+        """What becomes of the rows in between."""
+        match self.old, self.new:
+            case _, Closed():
+                text = "skips all that is unread"
+            case None, _:
+                text = "was not read yet"
+            case old, new if old == new:
+                text = "stays"
+            case Closed(), _:
+                text = "reads again what it still holds from there on"
+            case _, AtHorizon():
+                text = "reads again all that the stream still holds"
+            case AtHorizon(), AtTime(instant=instant):
+                text = f"skips what arrived before {iso_instant(instant)}"
+            case After() as old, After() as new:
+                is_later = (new.sequence, new.sub or 0) > (old.sequence, old.sub or 0)
+                text = "skips the records between" if is_later else "reads the records between again"
+            case old, new:
+                text = _by_time(_time(old), _time(new))
+        return text
+
+
+def _by_time(old: int | None, new: int | None) -> str:
+    if old is None or new is None:
+        return "cannot be told from the checkpoint"
+    seconds = abs(new - old) / MICROS_PER_SECOND
+    return f"skips what is unread of {duration(seconds)}" if new > old else f"reads {duration(seconds)} again"
+
+
+def _time(position: Position | None) -> int | None:
+    match position:
+        case After(arrival=arrival):
+            return arrival
+        case AtTime(instant=instant):
+            return instant
+        case _:
+            return None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is written to a checkpoint.
+
+    Attributes:
+        files: path to content, in this order; None deletes the file.
+        value: what it is, for programs.
+        lines: the same for people.
+    """
+
+    files: Mapping[str, bytes | None]
+    value: Mapping[str, Any]
+    lines: Sequence[str]
+
+
+def checked_batch(checkpoint: Checkpoint) -> int:
+    """The last batch, whose end is about to be replaced.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be changed as it is.
+    """
+    batch, where = checkpoint.last, checkpoint.storage.shown
+    if batch is None:
+        raise CheckpointError(f"{where}: no batch was planned yet; the query starts at its startingPosition")
+    committed = checkpoint.last_committed
+    if batch - (-1 if committed is None else committed) > 1:
+        raise CheckpointError(
+            f"{where}: batch {batch} is planned, and the last one that is committed is {committed}; a query "
+            "with asynchronous progress tracking cannot be reset"
+        )
+    if checkpoint.in_flight is not None and checkpoint.is_stateful:
+        raise CheckpointError(
+            f"{where}: batch {batch} is not committed, and the query keeps state, which would lack a version "
+            "for it. Let the query finish it first (Trigger.AvailableNow; with 'failOnDataLoss' false if its "
+            "records have expired), or start a new checkpoint"
+        )
+    return batch
+
+
+def change_of(  # noqa: PLR0913 - what there is to say of a reset
+    checkpoint: Checkpoint,
+    batch: int,
+    end: LoggedBatch,
+    texts: Sequence[str],
+    changes: Sequence[ShardChange],
+    *,
+    source: int,
+    is_given_up: bool,
+) -> Change:
+    """The change that lets the batch after `batch` start elsewhere.
+
+    Args:
+        end: of the batch, as it is logged.
+        texts: the offsets of all sources at the start of the next batch.
+        changes: what is reset.
+        source: the index of the source that is reset.
+        is_given_up: the batch was not committed, and gets a commit entry.
+    """
+    written = end
+    for index, text in enumerate(texts):
+        written = written.with_source(index, text)
+    files: dict[str, bytes | None] = {}
+    if is_given_up:
+        # First: a change that is cut short here leaves no batch whose end lies before its start.
+        files[f"commits/{batch}"] = _commit_entry(checkpoint, batch)
+    files[f"offsets/{batch}"] = written.to_text().encode()
+    notes = _notes(checkpoint, end, is_given_up=is_given_up, batch=batch)
+    value = {
+        "source": source,
+        "lastBatch": batch,
+        "givesUpBatch": is_given_up,
+        "nextBatch": batch + 1,
+        "shards": [each.to_json() for each in changes],
+        "notes": notes,
+    }
+    lines = [
+        f"checkpoint   {checkpoint.storage.shown}",
+        f"query        {checkpoint.query_id}",
+        "",
+        table(("SHARD", "FROM", "TO", "MEANS"), (each.row for each in changes)),
+        "",
+        *(f"- {note}" for note in notes),
+    ]
+    return Change(files, value, lines)
+
+
+def _commit_entry(checkpoint: Checkpoint, batch: int) -> bytes:
+    """That of the batch before: no row was let in by this one, so the watermark is the same."""
+    if checkpoint.storage.exists(f"commits/{batch - 1}"):
+        return checkpoint.storage.read(f"commits/{batch - 1}")
+    return _FIRST_COMMIT
+
+
+def _notes(checkpoint: Checkpoint, end: LoggedBatch, *, is_given_up: bool, batch: int) -> list[str]:
+    new_id = f"The next batch is {batch + 1}. Its id is new, so no sink takes it for a batch that it has."
+    twice = (
+        "Rows that are read again are written again: destinations are at least once across a reset. With "
+        "destination s3 the files of earlier batches stay committed, so such rows stand in two batches."
+    )
+    notes = [new_id, twice]
+    if is_given_up:
+        notes.append(
+            f"Batch {batch} was planned and not committed. It is given up: what it was to read of shards and "
+            "sources that are not reset is read again in the next batch. What the sink had taken stays: "
+            "with destination s3 all of it or nothing, by the manifest of the batch."
+        )
+    if checkpoint.is_stateful:
+        late = (
+            "" if end.watermark is None else f", and rows before {iso_instant(end.watermark * 1000)} are late"
+        )
+        notes.append(
+            "The query keeps state, which is not set back: rows that are read again count again in "
+            f"aggregates{late}."
+        )
+    return notes
+
+
+# --- writing -------------------------------------------------------------------------------------------
+
+
+def write(checkpoint: Checkpoint, change: Change) -> str:
+    """Keeps a copy of what is there, and then makes the change.
+
+    Returns:
+        The name of the copy.
+
+    Raises:
+        CheckpointError: a batch was planned since the checkpoint was read.
+        StorageError: nothing, or not all, was written. The copy is there if anything was.
+    """
+    storage = checkpoint.storage
+    now = Checkpoint(storage)
+    if (now.last, now.last_committed) != (checkpoint.last, checkpoint.last_committed):
+        raise CheckpointError(f"{storage.shown}: a batch was planned a moment ago: the query runs; stop it")
+    name = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+    was_there = {path: storage.exists(path) for path in change.files}
+    for path, is_there in was_there.items():
+        if is_there:
+            storage.write(f"{BACKUPS}/{name}/{path}", storage.read(path))
+    storage.write(f"{BACKUPS}/{name}/{_INDEX}", json.dumps({"version": 1, "files": was_there}).encode())
+    for path, body in change.files.items():
+        _replace(storage, path, body)
+    return name
+
+
+def _replace(storage: Storage, path: str, body: bytes | None) -> None:
+    directory, _, name = path.rpartition("/")
+    # Hadoop's checksum of a local file would not fit any more. Without one the file is not checked.
+    storage.delete(f"{directory}/.{name}.crc")
+    if body is None:
+        storage.delete(path)
+    else:
+        storage.write(path, body)
+
+
+def read_backup(checkpoint: Checkpoint, name: str) -> Change:
+    """The change that puts a copy back.
+
+    Raises:
+        UsageError: there is no such copy.
+        CheckpointError: batches were planned since.
+    """
+    storage = checkpoint.storage
+    index = f"{BACKUPS}/{name}/{_INDEX}"
+    if "/" in name or not storage.exists(index):
+        known = sorted(
+            file.path.split("/")[-2]
+            for file in storage.files(BACKUPS, recursive=True)
+            if file.path.endswith(f"/{_INDEX}")
+        )
+        raise UsageError(f"--undo {name}: there is no such copy; there are {', '.join(known) or 'none'}")
+    was_there: Mapping[str, bool] = json.loads(storage.read(index))["files"]
+    batch = max(int(path.rpartition("/")[2]) for path in was_there)
+    if checkpoint.last != batch:
+        raise CheckpointError(
+            f"the copy is from the time of batch {batch}, and batch {checkpoint.last} was planned since: "
+            "reset to a position instead"
+        )
+    # The commit entry goes last, as it came first.
+    files = {
+        path: storage.read(f"{BACKUPS}/{name}/{path}") if is_there else None
+        for path, is_there in sorted(was_there.items(), reverse=True)
+    }
+    value = {"undo": name, "lastBatch": batch, "files": dict(was_there)}
+    lines = [
+        f"checkpoint   {storage.shown}",
+        *(f"{'puts back' if body is not None else 'deletes'} {path}" for path, body in files.items()),
+    ]
+    return Change(files, value, lines)

@@ -1,0 +1,1 @@
+"""What ``sluice check`` looks at. Nothing here writes data, or makes anything that costs."""

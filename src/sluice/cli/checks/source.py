@@ -1,0 +1,146 @@
+"""Checks what a source needs: its streams, the permissions to read them, its consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sluice.cli.checks.findings import Findings
+from sluice.cli.checks.identity import Identity
+from sluice.kinesis.arns import consumer_path
+from sluice.kinesis.fanout_options import FanOutConfig
+from sluice.kinesis.options import SourceConfig
+from sluice.kinesis.streams import StreamRef
+
+__all__ = ["check_source"]
+
+_SOME_SHARD: Final = "shardId-000000000000"
+_MOST_CONSUMERS: Final = 20  # 50 in on-demand advantage mode
+
+
+def check_source(findings: Findings, identity: Identity, config: SourceConfig) -> None:
+    """Makes each call that a query makes, once, but for those that would take a subscription or register."""
+    for stream in config.streams:
+        arn = _check_stream(findings, stream)
+        _check_reading(findings, stream)
+        if config.fan_out is not None:
+            _check_consumer(findings, identity, stream, arn, config.fan_out)
+
+
+def _address(stream: StreamRef) -> dict[str, Any]:
+    return {"StreamName": stream.name} if stream.arn is None else {"StreamARN": stream.arn}
+
+
+def _check_stream(findings: Findings, stream: StreamRef) -> str | None:
+    """Returns the stream's ARN, where it is known."""
+    summary = findings.attempt(
+        "kinesis",
+        "DescribeStreamSummary",
+        stream.name,
+        _address(stream),
+        action="kinesis:DescribeStreamSummary",
+        read=lambda answer: dict(answer["StreamDescriptionSummary"]),
+        show=_shown,
+    )
+    if summary is None:
+        return stream.arn
+    if summary["StreamStatus"] not in ("ACTIVE", "UPDATING"):
+        findings.add(f"stream {stream.name}", "failed", f"it is {summary['StreamStatus']}")
+    return str(summary["StreamARN"])
+
+
+def _shown(summary: Mapping[str, Any]) -> str:
+    key = "" if summary.get("EncryptionType", "NONE") == "NONE" else ", encrypted"
+    return (
+        f"{summary['StreamStatus']}, {summary['OpenShardCount']} open shards, "
+        f"{summary['RetentionPeriodHours']} h of retention{key}"
+    )
+
+
+def _check_reading(findings: Findings, stream: StreamRef) -> None:
+    name = stream.name
+    shards = findings.attempt(
+        "kinesis",
+        "ListShards",
+        name,
+        {**_address(stream), "MaxResults": 1},
+        action="kinesis:ListShards",
+        read=lambda answer: [str(each["ShardId"]) for each in answer["Shards"]],
+    )
+    shard = shards[0] if shards else _SOME_SHARD
+    iterator = findings.attempt(
+        "kinesis",
+        "GetShardIterator",
+        name,
+        {**_address(stream), "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"},
+        action="kinesis:GetShardIterator",
+        read=lambda answer: str(answer["ShardIterator"]),
+        # The shard was guessed, as shards could not be listed. Who may not ask is told so first.
+        fine={} if shards else {"ResourceNotFoundException": "allowed"},
+    )
+    if iterator is None:
+        findings.add(
+            f"kinesis:GetRecords on {name}",
+            "unknown",
+            "not tried, as it needs an iterator",
+            "kinesis:GetRecords",
+        )
+        return
+    arn = {} if stream.arn is None else {"StreamARN": stream.arn}
+    findings.attempt(
+        "kinesis",
+        "GetRecords",
+        name,
+        {"ShardIterator": iterator, "Limit": 1, **arn},
+        action="kinesis:GetRecords",
+        read=lambda answer: len(answer["Records"]),
+    )
+
+
+def _check_consumer(
+    findings: Findings, identity: Identity, stream: StreamRef, arn: str | None, fan_out: FanOutConfig
+) -> None:
+    if arn is None:
+        findings.add(f"consumer of {stream.name}", "unknown", "not tried, as the stream's ARN is not known")
+        return
+    given = fan_out.arns.get(stream.name)
+    name = given or fan_out.consumer_name or ""
+    request = {"ConsumerARN": given} if given else {"StreamARN": arn, "ConsumerName": name}
+    target = consumer_path(given) if given else f"{stream.name}/consumer/{name}"
+    status = findings.attempt(
+        "kinesis",
+        "DescribeStreamConsumer",
+        target,
+        request,
+        action="kinesis:DescribeStreamConsumer",
+        read=lambda answer: str(answer["ConsumerDescription"]["ConsumerStatus"]),
+        show=lambda status: f"the consumer is {status}",
+        fine={} if given else {"ResourceNotFoundException": "allowed; the query will register the consumer"},
+    )
+    consumers = findings.attempt(
+        "kinesis",
+        "ListStreamConsumers",
+        stream.name,
+        {"StreamARN": arn},
+        action="kinesis:ListStreamConsumers",
+        read=lambda answer: len(answer["Consumers"]),
+        show=lambda count: f"allowed; {count} consumers",
+        if_denied="warning",  # errors name the consumers that there are
+    )
+    if not given and status is None and (consumers or 0) >= _MOST_CONSUMERS:
+        findings.add(
+            f"consumer {target}",
+            "warning",
+            f"the stream has {consumers} consumers, and most streams take no more than {_MOST_CONSUMERS}",
+        )
+    if not given:
+        identity.may(
+            "kinesis:RegisterStreamConsumer", arn, why="it would register a consumer, which is billed"
+        )
+        if fan_out.deregister:
+            consumer = f"{arn}/consumer/{name}:*"
+            identity.may("kinesis:DeregisterStreamConsumer", consumer, why="it would end the consumer")
+    consumer = given or f"{arn}/consumer/{name}:*"
+    identity.may(
+        "kinesis:SubscribeToShard", consumer, why="it would take over the subscription of a query that runs"
+    )

@@ -1,0 +1,85 @@
+"""``sluice check``: whether a query could start, before any Spark does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sluice.cli.checks.findings import Finding, Findings
+from sluice.cli.checks.identity import find_identity
+from sluice.cli.checks.sink import check_sink
+from sluice.cli.checks.source import check_source
+from sluice.cli.options import add_options, given_options, read_connection
+from sluice.cli.report import Report, UsageError
+from sluice.destinations.registry import read_sink
+from sluice.errors import OptionError
+from sluice.kinesis.options import source_config_from_options
+
+HELP = "check credentials, endpoint, streams, permissions, consumers and destination of a query"
+
+_MARKS: Final = {"ok": "ok", "failed": "FAILED", "warning": "warning", "unknown": "unknown"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """See `sluice.cli.app.Command`."""
+    parser.epilog = (
+        "Nothing is written, and no consumer is registered. One record of each stream is read. What can't be "
+        "tried without writing is asked of IAM's simulator, and is unknown where that is not allowed."
+    )
+    add_options(parser, "an option of the source, as the query has it")
+    add_options(parser, "an option of the sink, as the query has it", prefix="sink")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Checks a source, a sink, or both."""
+    source, sink = given_options(arguments), given_options(arguments, prefix="sink")
+    if not source and not sink:
+        raise UsageError(
+            "give --option or --options for a source, --sink-option or --sink-options for a sink"
+        )
+    found = [*(_of_source(source) if source else ()), *(_of_sink(sink) if sink else ())]
+    has_failed = any(each.status == "failed" for _, each in found)
+    value = {
+        "findings": [{"of": of, **each.to_json()} for of, each in found],
+        "missingActions": sorted({each.action or "" for _, each in found if each.is_missing}),
+    }
+    return Report(value, _text(found), has_problem=has_failed)
+
+
+def _of_source(options: Mapping[str, str]) -> list[tuple[str, Finding]]:
+    try:
+        config = source_config_from_options(options, streaming=True)
+    except OptionError as error:
+        return [("source", Finding("options", "failed", str(error)))]
+    findings = Findings(config.connection)
+    findings.add("options", "ok", f"{len(options)} options")
+    identity = find_identity(findings)
+    if identity is not None:
+        check_source(findings, identity, config)
+    return [("source", each) for each in findings.found]
+
+
+def _of_sink(options: Mapping[str, str]) -> list[tuple[str, Finding]]:
+    try:
+        read_sink(options)
+    except OptionError as error:
+        return [("sink", Finding("options", "failed", str(error)))]
+    findings = Findings(read_connection(options, only=True))
+    findings.add("options", "ok", f"{len(options)} options")
+    check_sink(findings, options)
+    return [("sink", each) for each in findings.found]
+
+
+def _text(found: Sequence[tuple[str, Finding]]) -> str:
+    lines = []
+    part = ""
+    for of, each in found:
+        if of != part:
+            lines += [*([""] if part else []), of]
+            part = of
+        lines.append(f"  {_MARKS[each.status]:<8} {each.what}: {each.text}")
+    counts = {status: sum(each.status == status for _, each in found) for status in _MARKS}
+    summary = ", ".join(f"{count} {_MARKS[status]}" for status, count in counts.items() if count)
+    return "\n".join([*lines, "", summary])

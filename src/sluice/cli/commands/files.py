@@ -1,0 +1,140 @@
+"""``sluice files``: what destination ``s3`` has committed, and the removal of what is old."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from sluice.aws.connection import CONNECTION_OPTIONS, connection_from_options
+from sluice.cli.options import add_connection, given_options
+from sluice.cli.report import Report, UsageError, table
+from sluice.destinations.s3.bucket import Bucket
+from sluice.destinations.s3.destination import PATH
+from sluice.destinations.s3.layout import Layout
+from sluice.destinations.s3.retention import CommittedEpoch, expire, sink_files
+from sluice.errors import OptionError
+from sluice.instants import iso_instant
+from sluice.kinesis.starting_positions import TIMESTAMP
+from sluice.options import read_options
+
+HELP = "list what destination s3 has committed below a path, and remove old batches"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """See `sluice.cli.app.Command`."""
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    text = "the committed batches below a path, and files of none"
+    listing = subparsers.add_parser("list", help=text, description=text)
+    _add_path(listing)
+    listing.add_argument("--urls", action="store_true", help="the URLs of the committed files, one a line")
+    listing.set_defaults(run=_list)
+    text = "remove the files of old batches; shows which unless --execute is given"
+    removal = subparsers.add_parser("expire", help=text, description=text)
+    _add_path(removal)
+    removal.add_argument(
+        "--before", required=True, metavar="TIME", help=f"committed before: {TIMESTAMP.allowed}"
+    )
+    removal.add_argument("--execute", action="store_true", help="do it")
+    removal.set_defaults(run=_expire)
+
+
+def _add_path(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", help="the sink's option path: s3://bucket/prefix")
+    parser.add_argument("--query", metavar="ID", help="of this query alone")
+    add_connection(parser)
+
+
+def _place(arguments: argparse.Namespace) -> tuple[Bucket, Layout]:
+    options = {"path": arguments.path, **given_options(arguments)}
+    values = read_options("sluice files", [PATH, *CONNECTION_OPTIONS], options)
+    connection = connection_from_options(values)
+    values.check()
+    layout = Layout(values.require(PATH))
+    return Bucket(layout.bucket, connection), layout
+
+
+def _of(query: str | None, epochs: Sequence[CommittedEpoch]) -> list[CommittedEpoch]:
+    return [each for each in epochs if query in (None, each.manifest.query)]
+
+
+def _list(arguments: argparse.Namespace) -> Report:
+    bucket, layout = _place(arguments)
+    found = sink_files(bucket, layout)
+    epochs = _of(arguments.query, found.epochs)
+    urls = [f"s3://{layout.bucket}/{layout.root}{file.path}" for e in epochs for file in e.manifest.files]
+    left = sum(len(each.left) for each in epochs)
+    value = {
+        "path": arguments.path,
+        "batches": [_value(each) for each in epochs],
+        "files": urls,
+        "uncommitted": [
+            {"key": each.key, "bytes": each.size, "modified": iso_instant(each.modified)}
+            for each in found.uncommitted
+        ],
+    }
+    if arguments.urls:
+        return Report(value, "\n".join(urls))
+    rows = [
+        (v["query"], v["batch"], v["files"], v["rows"], v["bytes"], v["committed"]) for v in value["batches"]
+    ]
+    lines = [table(("QUERY", "BATCH", "FILES", "ROWS", "BYTES", "COMMITTED"), rows)]
+    total = sum(each.size for each in epochs)
+    lines += [
+        "",
+        f"{len(epochs)} batches, {len(urls)} files, {sum(e.rows for e in epochs)} rows, {total} bytes",
+    ]
+    if left:
+        lines.append(f"{left} files of removed batches are left: 'sluice files expire' removes them")
+    if found.uncommitted:
+        size = sum(each.size for each in found.uncommitted)
+        lines.append(
+            f"{len(found.uncommitted)} files ({size} bytes) are of no committed batch: being written, or "
+            "left by a query that never came back"
+        )
+    return Report(value, "\n".join(lines))
+
+
+def _expire(arguments: argparse.Namespace) -> Report:
+    try:
+        before = TIMESTAMP.parse(arguments.before)
+    except (OptionError, ValueError):
+        raise UsageError(f"--before is {arguments.before!r}: allowed is {TIMESTAMP.allowed}") from None
+    bucket, layout = _place(arguments)
+    epochs = [
+        each
+        for each in _of(arguments.query, sink_files(bucket, layout).epochs)
+        if each.left or (each.committed < before and each.manifest.files)
+    ]
+    # What is left of a removed batch goes, however young its emptied manifest is.
+    chosen = [each for each in epochs if each.committed < before or not each.manifest.files]
+    deleted = expire(bucket, layout, chosen) if arguments.execute else 0
+    value = {
+        "path": arguments.path,
+        "before": iso_instant(before),
+        "executed": arguments.execute,
+        "batches": [_value(each) for each in chosen],
+        "deletedFiles": deleted,
+    }
+    rows = [
+        (v["query"], v["batch"], v["files"], v["rows"], v["bytes"], v["committed"]) for v in value["batches"]
+    ]
+    lines = [table(("QUERY", "BATCH", "FILES", "ROWS", "BYTES", "COMMITTED"), rows), ""]
+    if arguments.execute:
+        lines.append(f"{deleted} files deleted. The batches stay committed, without files.")
+    else:
+        lines.append("Nothing was changed. Give --execute to do it.")
+    return Report(value, "\n".join(lines))
+
+
+def _value(epoch: CommittedEpoch) -> dict[str, Any]:
+    return {
+        "query": epoch.manifest.query,
+        "batch": epoch.manifest.batch,
+        "run": epoch.manifest.run,
+        "committed": iso_instant(epoch.committed),
+        "files": len(epoch.manifest.files),
+        "rows": epoch.rows,
+        "bytes": epoch.size,
+        "left": len(epoch.left),
+    }

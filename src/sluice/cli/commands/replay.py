@@ -1,0 +1,217 @@
+"""``sluice replay``: sends dead letters again, once what was wrong is put right."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from sluice.cli.options import add_connection, add_options, connection_of, given_options, read_connection
+from sluice.cli.report import Report, UsageError
+from sluice.cli.storage import Storage, open_storage
+from sluice.destinations.registry import read_sink
+from sluice.errors import SluiceError
+from sluice.sink.bases import destination_name
+from sluice.sink.dead_letters import Origin
+from sluice.sink.setup import AsyncSinkSetup
+from sluice.sink.writer import AsyncSinkWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HELP = "send dead letters into a sink again; shows what there is unless --execute is given"
+
+Row: TypeAlias = Mapping[str, Any]
+Columns: TypeAlias = tuple[str, Sequence[str]]
+
+_ROWS: Final = 1000
+_TEXT: Final = ("partitionKey", "explicitHashKey", "messageGroupId", "messageDeduplicationId")
+# Destination to the column of its data, and to the others. DynamoDB's types are not in a letter.
+_COLUMNS: Final[Mapping[str, Columns]] = {
+    "kinesis": ("data", ("partitionKey", "explicitHashKey")),
+    "firehose": ("data", ()),
+    "http": ("body", ()),
+    "sqs": ("body", ("messageGroupId", "messageDeduplicationId", "delaySeconds", "attributes")),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """See `sluice.cli.app.Command`."""
+    parser.epilog = (
+        "A letter is sent at least once: if the command fails in the middle, run it again. What is refused "
+        "again goes to the sink's deadLetterPath, which must be another one; without it the command fails."
+    )
+    parser.add_argument(
+        "path", help="the deadLetterPath, or a directory below it (of a query, or of a batch)"
+    )
+    add_options(
+        parser, "an option of the sink, as the query has it; deadLetterPath another one", prefix="sink"
+    )
+    parser.add_argument("--delete", action="store_true", help="delete each file when all of it was accepted")
+    parser.add_argument("--execute", action="store_true", help="do it")
+    add_connection(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Sends dead letters again, or counts them."""
+    options = given_options(arguments, prefix="sink")
+    given = {key.lower(): value for key, value in options.items()}
+    columns = _columns(given)
+    connection = connection_of(arguments)
+    if not (arguments.option or arguments.options):
+        connection = read_connection(options, only=True)
+    storage = open_storage(arguments.path, connection)
+    _sink(options)
+    own = given.get("deadletterpath", "").rstrip("/")
+    if own and (storage.shown.startswith(own) or own.startswith(storage.shown)):
+        raise UsageError(f"the sink's deadLetterPath is {own}, where these letters are: give it another one")
+    files = sorted(each.path for each in storage.files(recursive=True) if each.path.endswith(".jsonl"))
+    counts: Counter[str] = Counter(sent=0, skipped=0, deadLetters=0)
+    reasons: Counter[str] = Counter()
+    for path in files:
+        letters = list(_letters(storage, path))
+        rows = [row for letter in letters if (row := _row(letter, *columns)) is not None]
+        reasons.update(str(letter["reason"]) for letter in letters)
+        skipped = len(letters) - len(rows)
+        counts.update(skipped=skipped, sent=len(rows))
+        if arguments.execute:
+            counts["deadLetters"] += _send(options, rows, columns)
+            if arguments.delete and not skipped:
+                storage.delete(path)
+    value = {
+        "path": storage.shown,
+        "executed": arguments.execute,
+        "files": len(files),
+        **counts,
+        "reasons": dict(reasons.most_common()),
+    }
+    return Report(value, _text(value), has_problem=bool(counts["skipped"] or counts["deadLetters"]))
+
+
+def _sink(options: Mapping[str, str]) -> AsyncSinkSetup:
+    setup = read_sink(options)
+    if not isinstance(setup, AsyncSinkSetup):
+        raise UsageError("the destination sends no batches, and has no dead letters")
+    return setup
+
+
+def _columns(given: Mapping[str, str]) -> Columns:
+    name = given.get("destination", "").lower()
+    if name not in _COLUMNS:
+        raise UsageError(
+            f"letters go to {', '.join(_COLUMNS)}; --sink-option destination is {name or 'not given'}"
+        )
+    if "elementconverter" in given:
+        raise UsageError("leave out elementConverter: letters hold what it has made")
+    return _COLUMNS[name]
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    verb = "sent" if value["executed"] else "to be sent"
+    lines = [f"{value['path']}: {value['files']} files, {value['sent']} letters {verb}"]
+    if value["skipped"]:
+        lines.append(
+            f"{value['skipped']} letters skipped: they hold no data, or a row that had to be converted"
+        )
+    if value["deadLetters"]:
+        lines.append(f"{value['deadLetters']} of them are dead letters again, in the sink's deadLetterPath")
+    lines += [f"  {count} x {reason}" for reason, count in value["reasons"].items()]
+    if not value["executed"]:
+        lines += ["", "Nothing was sent. Give --execute to do it."]
+    return "\n".join(lines)
+
+
+def _letters(storage: Storage, path: str) -> Iterator[Mapping[str, Any]]:
+    for number, line in enumerate(storage.read(path).splitlines(), 1):
+        letter = _parsed(line)
+        if letter is None:
+            raise SluiceError(f"{storage.shown}/{path}, line {number}: not a dead letter")
+        yield letter
+
+
+def _parsed(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        letter = json.loads(line)
+    except ValueError:
+        return None
+    return letter if isinstance(letter, dict) and {"reason", "data"} <= letter.keys() else None
+
+
+def _row(letter: Mapping[str, Any], data_column: str, others: Sequence[str]) -> dict[str, Any] | None:
+    """The row that makes the same entry again; None where the letter does not hold it.
+
+    A letter of an earlier release has no ``form``. Its data is taken for the data of the record where the
+    destination has a column for it, as the form of a whole entry is used where there is none.
+    """
+    if letter["data"] is None:
+        return None
+    data = base64.b64decode(letter["data"])
+    form = letter.get("form", "data" if data_column == "data" else "entry")
+    if form == "data":
+        fields = {**letter.get("attributes", {}), data_column: data}
+    else:
+        fields = _fields(data)
+        if form == "row" or data_column not in fields:
+            return None
+    return {name: fields.get(name) for name in (data_column, *others)}
+
+
+def _fields(data: bytes) -> dict[str, Any]:
+    """The fields of an entry, named as columns are."""
+    try:
+        entry = json.loads(data)
+    except ValueError:
+        return {}
+    return {_camel_case(name): value for name, value in entry.items()} if isinstance(entry, dict) else {}
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def _send(options: Mapping[str, str], rows: Sequence[Row], columns: Columns) -> int:
+    """Returns when all rows are accepted; how many have become dead letters again."""
+    setup = _sink(options)
+    if not rows:
+        return 0
+    # A run of its own: its letters have names of their own.
+    origin = Origin(destination_name(setup.destination), run=f"replay-{uuid.uuid4()}")
+    writer = AsyncSinkWriter(
+        setup.destination,
+        setup.config,
+        setup.create_strategy(),
+        dead_letters=None if setup.dead_letters is None else setup.dead_letters(origin),
+    )
+    try:
+        for start in range(0, len(rows), _ROWS):
+            writer.write(_batch(rows[start : start + _ROWS], columns))
+        writer.flush()
+        return writer.figures.dead_letters
+    finally:
+        writer.close()
+
+
+def _batch(rows: Sequence[Row], columns: Columns) -> pa.RecordBatch:
+    import pyarrow as pa  # noqa: PLC0415 - takes a quarter of a second
+
+    types = {
+        columns[0]: pa.binary(),
+        **dict.fromkeys(_TEXT, pa.string()),
+        "delaySeconds": pa.int32(),
+        "attributes": pa.map_(pa.string(), pa.string()),
+    }
+    names = [name for name in (columns[0], *columns[1]) if any(row[name] is not None for row in rows)]
+    arrays = [pa.array([_value(name, row[name]) for row in rows], types[name]) for name in names]
+    return pa.record_batch(arrays, names=names)
+
+
+def _value(name: str, value: Any) -> Any:
+    if name == "attributes" and value is not None:
+        return list(value.items())
+    return value.encode() if name == "body" and isinstance(value, str) else value

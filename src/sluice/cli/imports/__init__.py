@@ -1,0 +1,1 @@
+"""Where other consumers of Kinesis have come to, read from what they keep."""

@@ -1,0 +1,119 @@
+"""The checkpoint of awslabs' spark-sql-kinesis-connector (format ``aws-kinesis``).
+
+Spark's offset log holds where a batch *starts* (``KinesisV2SourceOffset``)::
+
+    {"metadata": {"streamName": "clicks", "batchId": "7"},
+     "shardId-000000000000": {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "4964…",
+                              "subSequenceNumber": "-1", "isLast": "true"}}
+
+Where it ended, each task has written beside it, ``sources/<n>/shard-source/<batchId>/<shardId>``
+(``HDFSMetadataCommitter``): the same fields, of one shard. A sub-sequence number is -1 outside aggregated
+records; with ``isLast`` false, user records after it are unread. Finished shards are left out of the next
+batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.cli.checkpoint import Checkpoint
+from sluice.cli.imports.places import (
+    SHARD_END,
+    TRIM_HORIZON,
+    Imported,
+    ImportedFormatError,
+    Place,
+    after,
+    at_time,
+)
+from sluice.instants import iso_instant
+from sluice.source.splits import SplitId
+
+__all__ = ["imported_checkpoint"]
+
+
+def imported_checkpoint(checkpoint: Checkpoint, source: int | None) -> Imported:
+    """The places after the last batch that was committed.
+
+    Args:
+        source: the index of the source in the query; None: the only one there is.
+
+    Raises:
+        ImportedFormatError: it is no checkpoint of that connector, or a file of it is missing.
+    """
+    batch = checkpoint.last
+    if batch is None:
+        raise ImportedFormatError(f"{checkpoint.storage.shown}: no batch was planned yet")
+    offsets = {
+        index: value
+        for index, each in enumerate(checkpoint.read(batch).sources)
+        if _is_ours(value := each.json)
+    }
+    if source is None and len(offsets) == 1:
+        source = next(iter(offsets))
+    if source not in offsets:
+        found = ", ".join(map(str, offsets)) or "none"
+        raise ImportedFormatError(
+            f"{checkpoint.storage.shown}: which source? Those of awslabs' connector are {found} (--source)"
+        )
+    offset = offsets[source]
+    stream, number = str(offset["metadata"]["streamName"]), str(offset["metadata"]["batchId"])
+    shards = {shard: value for shard, value in offset.items() if shard != "metadata"}
+    notes = []
+    if checkpoint.in_flight is None:
+        shards |= _ends(checkpoint, source, number)
+    else:
+        notes.append(f"batch {batch} was not committed: it is read again")
+    places: dict[SplitId, Place] = {}
+    unread: dict[SplitId, str] = {}
+    for shard, value in shards.items():
+        split = SplitId(stream, shard)
+        if value.get("iteratorType") == "LATEST":
+            unread[split] = "LATEST"
+        else:
+            places[split] = _place(split, value)
+    return Imported(places, unread, notes)
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, dict) and {"streamName", "batchId"} <= set(value.get("metadata", ()))
+
+
+def _ends(checkpoint: Checkpoint, source: int, number: str) -> dict[str, Mapping[str, Any]]:
+    directory = f"sources/{source}/shard-source/{number}"
+    files = [
+        file for file in checkpoint.storage.files(directory) if not file.path.split("/")[-1].startswith(".")
+    ]
+    if not files:
+        raise ImportedFormatError(
+            f"{checkpoint.storage.shown}/{directory}: no files, which say where the batch ended; what option "
+            "'kinesis.metadataCommitterType' DYNAMODB keeps is not read"
+        )
+    return dict(_end(checkpoint, file.path) for file in files)
+
+
+def _end(checkpoint: Checkpoint, path: str) -> tuple[str, Mapping[str, Any]]:
+    try:
+        value = json.loads(checkpoint.storage.read(path))
+        return str(value["shardId"]), value
+    except (ValueError, KeyError, TypeError):
+        raise ImportedFormatError(f"{checkpoint.storage.shown}/{path}: not a position") from None
+
+
+def _place(split: SplitId, value: Mapping[str, Any]) -> Place:
+    kind, position = value.get("iteratorType"), str(value.get("iteratorPosition", ""))
+    sub, is_last = int(value.get("subSequenceNumber", -1)), str(value.get("isLast", "true")).lower() == "true"
+    match kind:
+        case "SHARD_END":
+            return SHARD_END
+        case "TRIM_HORIZON":
+            return TRIM_HORIZON
+        case "AT_TIMESTAMP" if position.isdigit():
+            return at_time(iso_instant(int(position) * 1000))
+        case "AFTER_SEQUENCE_NUMBER" | "AT_SEQUENCE_NUMBER" if position.isdigit():
+            if sub >= 0 and not is_last:
+                return after(position, sub)
+            return after(position) if kind == "AFTER_SEQUENCE_NUMBER" else {kind: position}
+    raise ImportedFormatError(f"{split}: position {dict(value)!r} is not known")

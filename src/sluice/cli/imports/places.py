@@ -1,0 +1,97 @@
+"""Places of another consumer, as the option ``startingPosition`` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sluice.errors import SluiceError
+from sluice.source.splits import Split, SplitId
+
+__all__ = ["SHARD_END", "TRIM_HORIZON", "Imported", "ImportedFormatError", "after", "at_time"]
+
+Place = Mapping[str, Any]
+"""What ``startingPosition`` has for one shard."""
+
+SHARD_END: Final[Place] = {"SHARD_END": True}
+TRIM_HORIZON: Final[Place] = {"TRIM_HORIZON": True}
+
+
+class ImportedFormatError(SluiceError):
+    """What another consumer keeps is not in a form that is known here."""
+
+
+def after(number: str, sub: int | None = None) -> Place:
+    """Behind a record, or behind user record `sub` (from 0) of an aggregated one."""
+    place: dict[str, Any] = {"AFTER_SEQUENCE_NUMBER": number}
+    return place if sub is None else place | {"SUB_SEQUENCE_NUMBER": sub}
+
+
+def at_time(iso: str) -> Place:
+    return {"AT_TIMESTAMP": iso}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The places of a consumer.
+
+    Attributes:
+        places: of its shards.
+        unread: shards that it knows and has not begun to read, with its word for where it would.
+        notes: what the user should know, for people.
+    """
+
+    places: Mapping[SplitId, Place]
+    unread: Mapping[SplitId, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def streams(self) -> list[str]:
+        return sorted({split.stream for split in (*self.places, *self.unread)})
+
+    def starting_unread_at(self, place: Place) -> Imported:
+        """With a place for the shards that the consumer has not begun to read."""
+        return Imported(
+            {**self.places, **dict.fromkeys(self.unread, place)},
+            notes=[
+                *self.notes,
+                *(f"{split}: not begun, the consumer says {word}" for split, word in self.unread.items()),
+            ],
+        )
+
+    def completed(self, listed: Iterable[Split]) -> Imported:
+        """The same for the shards that there are.
+
+        A shard that is not listed any more has expired, and a start must not name it. One that is listed and
+        not known to the consumer has been finished if a descendant is known: consumers forget what they have
+        finished, and read children after their parents. Any other is younger, and is read from its start.
+        """
+        splits = {split.id: split for split in listed}
+        known = {split: place for split, place in self.places.items() if split in splits}
+        gone = sorted(self.places.keys() - splits.keys())
+        finished = _ancestors(known, splits) - known.keys()
+        notes = [
+            *self.notes,
+            *(f"{split}: has expired, left out" for split in gone),
+            *(f"{split}: finished, as its children have been begun" for split in sorted(finished)),
+        ]
+        return Imported({**known, **dict.fromkeys(finished, SHARD_END)}, notes=notes)
+
+    def starting_position(self) -> dict[str, Any]:
+        """For the option ``startingPosition``: by shard, and by stream where there are several."""
+        by_stream: dict[str, dict[str, Place]] = {}
+        for split, place in sorted(self.places.items()):
+            by_stream.setdefault(split.stream, {})[split.shard] = place
+        return dict(by_stream) if len(by_stream) != 1 else dict(next(iter(by_stream.values())))
+
+
+def _ancestors(known: Iterable[SplitId], splits: Mapping[SplitId, Split]) -> set[SplitId]:
+    found: set[SplitId] = set()
+    waiting = list(known)
+    while waiting:
+        for parent in splits[waiting.pop()].parent_ids:
+            if parent in splits and parent not in found:
+                found.add(parent)
+                waiting.append(parent)
+    return found

@@ -1,0 +1,264 @@
+"""``sluice offsets reset``: makes a stopped query go on elsewhere.
+
+The last offset in Spark's log is replaced, so the next batch starts there. No batch id is used twice: if the
+last batch was not committed, it is given up by a commit entry of its own, and everything that it was to read
+and that is not reset is read again. So a sink that knows a batch by its id, as destination ``s3`` does by its
+manifests, never takes the new rows for those of an old batch, and leaves none out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sluice.aws.connection import ConnectionConfig
+from sluice.cli.checkpoint import Checkpoint, CheckpointError
+from sluice.cli.checkpoint_change import (
+    BACKUPS,
+    Change,
+    ShardChange,
+    change_of,
+    checked_batch,
+    read_backup,
+    write,
+)
+from sluice.cli.options import add_connection, connection_of
+from sluice.cli.report import Report, UsageError
+from sluice.cli.running import quiet_enough
+from sluice.cli.service import kinesis_log
+from sluice.cli.storage import open_storage
+from sluice.errors import OptionError
+from sluice.instants import MICROS_PER_SECOND, iso_instant
+from sluice.kinesis.starting_positions import STARTING, TIMESTAMP, ShardStart, ShardTable, shard_position
+from sluice.source.offsets import AtHorizon, AtTime, Closed, Offsets, Position
+from sluice.source.splits import SplitId
+
+HELP = "make a stopped query go on from another place; shows what it would do unless --execute is given"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """See `sluice.cli.app.Command`."""
+    parser.add_argument("checkpoint", help="the query's checkpointLocation")
+    to = parser.add_mutually_exclusive_group(required=True)
+    to.add_argument("--to-timestamp", metavar="TIME", help=f"records from then on: {TIMESTAMP.allowed}")
+    to.add_argument("--to-trim-horizon", action="store_true", help="the oldest records there are")
+    to.add_argument("--to-latest", action="store_true", help="records that arrive from now on")
+    to.add_argument(
+        "--to-position",
+        metavar="JSON",
+        help="sequence numbers by shard, as option startingPosition has them; or @FILE. Other shards stay",
+    )
+    to.add_argument(
+        "--undo", metavar="BACKUP", help=f"puts back a copy: the name of a directory in {BACKUPS}"
+    )
+    parser.add_argument(
+        "--shard",
+        action="append",
+        default=[],
+        metavar="[STREAM/]SHARD",
+        help="reset this shard alone; may be given again",
+    )
+    parser.add_argument(
+        "--source", type=int, help="which source of the query, counted from 0, if it has several"
+    )
+    parser.add_argument("--execute", action="store_true", help="do it")
+    parser.add_argument("--force", action="store_true", help="even if the query may be running")
+    parser.add_argument(
+        "--offline",
+        action="store_true",
+        help="do not ask Kinesis which shards there are: shards that were read to their end stay so",
+    )
+    add_connection(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Resets a checkpoint, or says what that would do."""
+    connection = connection_of(arguments)
+    checkpoint = Checkpoint(open_storage(arguments.checkpoint, connection))
+    quiet = quiet_enough(checkpoint, time.time())
+    if arguments.undo:
+        change = read_backup(checkpoint, arguments.undo)
+    else:
+        change = _plan(arguments, checkpoint, connection)
+    value = {"checkpoint": checkpoint.storage.shown, **change.value, "lastWrite": quiet.text}
+    text = "\n".join([*change.lines, "", f"The query has to be stopped: {quiet.text}."])
+    if not arguments.execute:
+        return Report(
+            {**value, "executed": False, "backup": None},
+            f"{text}\n\nNothing was changed. Give --execute to do it.",
+        )
+    if not quiet.is_quiet and not arguments.force:
+        return Report(
+            {**value, "executed": False, "backup": None, "refused": quiet.text},
+            f"{text}\n\nRefused. Stop the query; give --force if you are sure that it is stopped.",
+            has_problem=True,
+        )
+    backup = write(checkpoint, change)
+    lines = [text, "", f"Done. What was there is kept; this puts it back: --undo {backup}"]
+    runs = Checkpoint(checkpoint.storage).last != checkpoint.last
+    if runs:
+        lines.append(
+            "A batch was planned meanwhile: the query runs, and goes on where it was. Stop it, put the copy "
+            "back, and reset again."
+        )
+    return Report({**value, "executed": True, "backup": backup}, "\n".join(lines), has_problem=runs)
+
+
+# --- which positions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The shards as Kinesis has them now.
+
+    Attributes:
+        at: when they were listed (microseconds).
+        created: when each stream was created.
+    """
+
+    at: int
+    shards: frozenset[SplitId]
+    created: Mapping[str, int]
+
+    @classmethod
+    def of(cls, connection: ConnectionConfig, streams: Iterable[str]) -> _Listing:
+        log = kinesis_log(connection, streams)
+        created = {stream: log.describe(stream).created for stream in sorted(streams)}
+        at = log.server_time()
+        shards = frozenset(split.id for stream in created for split in log.list_splits(stream))
+        return cls(at, shards, created)
+
+
+def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: ConnectionConfig) -> Change:
+    batch = checked_batch(checkpoint)
+    is_given_up = checkpoint.in_flight is not None
+    end = checkpoint.read(batch)
+    starts = checkpoint.starts(batch) if is_given_up else end.sources
+    index, base = _choose(arguments.source, [source.offsets for source in starts])
+    listing = None if arguments.offline else _Listing.of(connection, base.streams)
+    now = time.time_ns() // 1000 if listing is None else listing.at
+    wanted = _wanted(arguments, base, listing, now)
+    last = end.sources[index].offsets or base
+    moved = replace(
+        base.with_positions(_moved(base, wanted, listing, is_whole=_is_whole(arguments))),
+        consumers={**base.consumers, **last.consumers},
+    )
+    if listing is not None and _is_whole(arguments):
+        moved = replace(moved, created={**base.created, **listing.created}, listed=listing.at)
+    changes = [ShardChange(split, base.positions.get(split), wanted[split]) for split in sorted(wanted)]
+    texts = [source.text for source in starts]
+    texts[index] = json.dumps(moved.to_json())
+    return change_of(checkpoint, batch, end, texts, changes, source=index, is_given_up=is_given_up)
+
+
+def _choose(wanted: int | None, sources: Sequence[Offsets | None]) -> tuple[int, Offsets]:
+    ours = {index: offsets for index, offsets in enumerate(sources) if offsets is not None}
+    known = ", ".join(map(str, ours))
+    if wanted is None and len(ours) > 1:
+        raise UsageError(f"the query has several sources of Sluice: give --source, one of {known}")
+    index = next(iter(ours), None) if wanted is None else wanted
+    if index is None:
+        raise CheckpointError("the checkpoint holds no offsets of Sluice's source")
+    if index not in ours:
+        raise UsageError(f"--source {index}: the sources of Sluice are {known or 'none'}")
+    return index, ours[index]
+
+
+def _is_whole(arguments: argparse.Namespace) -> bool:
+    """Whether all shards are reset, as if the query began there."""
+    return not arguments.shard and arguments.to_position is None
+
+
+def _wanted(
+    arguments: argparse.Namespace, base: Offsets, listing: _Listing | None, now: int
+) -> dict[SplitId, Position]:
+    """The shards to reset, and their new positions."""
+    table = None if arguments.to_position is None else _table(arguments.to_position, base.streams)
+    chosen = {_split(text, base.streams) for text in arguments.shard}
+    there = base.positions.keys() if listing is None else listing.shards
+    named = chosen | (set() if table is None else table.keys())
+    if unknown := sorted(named - there):
+        shown = ", ".join(str(split) for split in sorted(there))
+        raise UsageError(f"there is no shard {unknown[0]}: the shards are {shown}")
+    if table is not None:
+        if chosen - table.keys():
+            raise UsageError(f"--to-position names no position for {min(chosen - table.keys())}")
+        return {
+            split: shard_position(start, now)
+            for split, start in table.items()
+            if not chosen or split in chosen
+        }
+    position = _same_position(arguments, now)
+    if chosen:
+        return dict.fromkeys(chosen, position)
+    if listing is not None:
+        return dict.fromkeys(listing.shards, position)
+    # Without a listing nobody knows whether a shard that was read to its end is still there.
+    return {split: position for split, old in base.positions.items() if not isinstance(old, Closed)}
+
+
+def _same_position(arguments: argparse.Namespace, now: int) -> Position:
+    if arguments.to_trim_horizon:
+        return AtHorizon(pinned=now)
+    if arguments.to_latest:
+        # As the source does: some services cut arrival times to seconds.
+        return AtTime(now // MICROS_PER_SECOND * MICROS_PER_SECOND, pinned=now)
+    try:
+        instant = TIMESTAMP.parse(arguments.to_timestamp)
+    except OptionError as error:
+        raise UsageError(f"--to-timestamp {error}") from None
+    except ValueError:
+        raise UsageError(
+            f"--to-timestamp is {arguments.to_timestamp!r}: allowed is {TIMESTAMP.allowed}"
+        ) from None
+    if instant > now:
+        raise UsageError(f"--to-timestamp is {iso_instant(instant)}, which is in the future")
+    return AtTime(instant, pinned=now)
+
+
+def _table(given: str, streams: Collection[str]) -> Mapping[SplitId, ShardStart]:
+    try:
+        text = Path(given[1:]).read_text() if given.startswith("@") else given
+    except OSError as error:
+        raise UsageError(f"--to-position: {error}") from None
+    parsed = STARTING.kind.parse(text) if text.lstrip().startswith("{") else None
+    if not isinstance(parsed, ShardTable):
+        raise UsageError("--to-position: expected JSON such as that of option startingPosition, or @FILE")
+    return parsed.resolve(sorted(streams)).positions
+
+
+def _split(text: str, streams: Collection[str]) -> SplitId:
+    stream, slash, shard = text.rpartition("/")
+    if not slash:
+        if len(streams) > 1:
+            raise UsageError(f"--shard {text}: the source has several streams; give STREAM/SHARD")
+        stream = next(iter(streams))
+    return SplitId(stream, shard)
+
+
+def _moved(
+    base: Offsets, wanted: Mapping[SplitId, Position], listing: _Listing | None, *, is_whole: bool
+) -> dict[SplitId, Position]:
+    """All positions after the reset.
+
+    Where all shards are reset, one that is not read to its end and does not exist any more is left out: the
+    query would fail for its loss. So are all shards of a stream that was deleted and created again.
+    """
+    positions = dict(base.positions)
+    if listing is not None:
+        for split, old in base.positions.items():
+            is_recreated = base.created.get(split.stream, listing.created[split.stream]) // 1000 != (
+                listing.created[split.stream] // 1000
+            )
+            if is_recreated and not is_whole:
+                raise CheckpointError(
+                    f"stream {split.stream} was deleted and created again since: reset all shards"
+                )
+            if is_whole and split not in listing.shards and (is_recreated or not isinstance(old, Closed)):
+                del positions[split]
+    return {**positions, **wanted}

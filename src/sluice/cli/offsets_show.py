@@ -1,0 +1,240 @@
+"""``sluice offsets show``: where a query is in every shard, and where it would go on."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sluice.aws.connection import ConnectionConfig
+from sluice.cli.checkpoint import Checkpoint, LoggedBatch, SourceOffset
+from sluice.cli.options import add_connection, connection_of
+from sluice.cli.positions import Lag, describe, known_lag, position_json
+from sluice.cli.report import Report, duration, table
+from sluice.cli.service import kinesis_log
+from sluice.cli.storage import open_storage
+from sluice.errors import ServiceError
+from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant
+from sluice.kinesis.client import KinesisLog
+from sluice.source.cursor import iterator_start
+from sluice.source.offsets import After, Closed, Offsets, Position
+from sluice.source.splits import SplitId
+
+HELP = "where every shard is, how far behind, and what the next batch starts from"
+
+_PAGES: Final = 20
+_RECORDS: Final = 2  # that of the position itself, and the next
+_PAUSE: Final = 0.25
+"""Seconds between two reads of a shard, which allows five a second to all its readers together."""
+
+LagOf = Callable[[SplitId, Position], Lag]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """See `sluice.cli.app.Command`."""
+    parser.add_argument(
+        "checkpoint", help="the query's checkpointLocation: a path, or a URL such as s3://bucket/path"
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="ask Kinesis for the first unread record of each shard: two or more GetRecords of two records",
+    )
+    parser.add_argument("--batch", type=int, help="show where this batch ended instead of the last one")
+    add_connection(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Shows a checkpoint."""
+    connection = connection_of(arguments)
+    checkpoint = Checkpoint(open_storage(arguments.checkpoint, connection))
+    now = time.time_ns() // 1000
+    view = _View.of(checkpoint, arguments.batch)
+    lags: dict[int, LagOf] = {}
+    for index, offsets in view.ours():
+        lags[index] = _live_lag(connection, offsets) if arguments.live else _logged_lag(now)
+    value = _value(checkpoint, view, lags)
+    return Report(value, _text(value, now))
+
+
+@dataclass(frozen=True)
+class _View:
+    """One batch of a checkpoint.
+
+    Attributes:
+        batch: None where none was planned yet.
+        is_committed: of the batch.
+        starts: where the next batch starts, by source: where this one ends, or, when it will run again, where
+            it starts.
+    """
+
+    batch: int | None
+    is_committed: bool
+    end: LoggedBatch | None
+    starts: Sequence[SourceOffset]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, batch: int | None) -> _View:
+        chosen = checkpoint.last if batch is None else batch
+        if chosen is None:
+            return cls(None, is_committed=False, end=None, starts=())
+        end = checkpoint.read(chosen)
+        if batch is not None or checkpoint.in_flight is None:
+            return cls(chosen, is_committed=checkpoint.in_flight != chosen, end=end, starts=end.sources)
+        return cls(chosen, is_committed=False, end=end, starts=checkpoint.starts(chosen))
+
+    def ours(self) -> Iterator[tuple[int, Offsets]]:
+        """The sources of Sluice, by their index."""
+        for index, source in enumerate(self.starts):
+            offsets = source.offsets
+            if offsets is not None:
+                yield index, offsets
+
+
+def _logged_lag(now: int) -> LagOf:
+    return lambda _split, position: known_lag(position, now)
+
+
+def _live_lag(connection: ConnectionConfig, offsets: Offsets) -> LagOf:
+    log = kinesis_log(connection, offsets.streams)
+
+    def ask(split: SplitId, position: Position) -> Lag:
+        if isinstance(position, Closed):
+            return Lag(0.0, "closed")
+        try:
+            return _ask(log, split, position)
+        except ServiceError as error:
+            if error.missing:
+                return Lag(None, "gone")
+            raise
+
+    return ask
+
+
+def _ask(log: KinesisLog, split: SplitId, position: Position) -> Lag:
+    """The age of the first record after a position.
+
+    A page may be empty anywhere in a shard, and the first one of an iterator may wrongly say that it is at
+    the tip; so may the one with the last record say that it is not. So reading goes on until a record
+    or the tip.
+    """
+    iterator = log.get_iterator(split, iterator_start(position))
+    read = position.sequence if isinstance(position, After) else -1
+    for number in range(_PAGES):
+        if iterator is None:
+            return Lag(0.0, "closed")
+        if number:
+            time.sleep(_PAUSE)
+        page = log.get_records(split, iterator, _RECORDS)
+        unread = next((each for each in page.records if int(each.sequence_number) > read), None)
+        if unread is not None:
+            return Lag(max(0, log.server_time() - unread.arrival) / MICROS_PER_SECOND, "service")
+        if page.millis_behind == 0 and number:
+            return Lag(0.0, "service")
+        iterator = page.next_iterator
+    return Lag(None, "unknown")
+
+
+# --- the report ----------------------------------------------------------------------------------------
+
+
+def _value(checkpoint: Checkpoint, view: _View, lags: Mapping[int, LagOf]) -> dict[str, Any]:
+    end = view.end
+    batch = None
+    if end is not None:
+        batch = {
+            "id": view.batch,
+            "state": "committed" if view.is_committed else "inFlight",
+            "plannedAt": _iso_millis(end.logged_at),
+            "watermark": _iso_millis(end.watermark),
+        }
+    written = checkpoint.written_at
+    return {
+        "checkpoint": checkpoint.storage.shown,
+        "queryId": checkpoint.query_id,
+        "isStateful": checkpoint.is_stateful,
+        "lastWrite": None if written is None else iso_instant(int(written.timestamp() * 1e6)),
+        "batch": batch,
+        "sources": [
+            _source_value(index, source, lags.get(index)) for index, source in enumerate(view.starts)
+        ],
+    }
+
+
+def _source_value(index: int, source: SourceOffset, lag_of: LagOf | None) -> dict[str, Any]:
+    offsets = source.offsets
+    if offsets is None or lag_of is None:
+        return {"source": index, "name": source.name, "kind": "other", "offset": source.json}
+    streams: dict[str, Any] = {}
+    for stream in sorted(offsets.streams):
+        shards = {}
+        for split, position in sorted(offsets.positions.items(), key=lambda item: item[0]):
+            if split.stream == stream:
+                lag = lag_of(split, position)
+                millis = None if lag.seconds is None else round(lag.seconds * 1000)
+                shards[split.shard] = {
+                    "position": position_json(position),
+                    "description": describe(position),
+                    "millisBehind": millis,
+                    "basis": lag.basis,
+                    "behind": lag.text,
+                }
+        expiry = offsets.expiry.get(stream)
+        streams[stream] = {
+            "created": _iso(offsets.created.get(stream)),
+            "retentionHours": None if expiry is None else expiry.retention / 3600 / MICROS_PER_SECOND,
+            "consumer": offsets.consumers.get(stream),
+            "startedAt": offsets.starting.get(stream),
+            "shards": shards,
+        }
+    return {"source": index, "name": source.name, "kind": "kinesis-efo", "streams": streams}
+
+
+def _iso(micros: int | None) -> str | None:
+    return None if micros is None else iso_instant(micros)
+
+
+def _iso_millis(millis: int | None) -> str | None:
+    return None if millis is None else iso_instant(millis * 1000)
+
+
+def _text(value: Mapping[str, Any], now: int) -> str:
+    lines = [f"checkpoint   {value['checkpoint']}", f"query        {value['queryId']}"]
+    batch = value["batch"]
+    if batch is None:
+        lines.append("batches      none yet: the query starts at its startingPosition")
+        return "\n".join(lines)
+    lines += [_batch_line(batch), f"last write   {value['lastWrite']}{_ago(value['lastWrite'], now)}"]
+    if batch["watermark"]:
+        lines.append(f"watermark    {batch['watermark']}")
+    for source in value["sources"]:
+        if source["kind"] == "other":
+            lines += ["", f"source {source['source']} is not Sluice's"]
+            continue
+        for name, stream in source["streams"].items():
+            lines += ["", *_stream_lines(source["source"], name, stream)]
+    return "\n".join(lines)
+
+
+def _batch_line(batch: Mapping[str, Any]) -> str:
+    if batch["state"] == "committed":
+        return f"batch        {batch['id']}, committed; the next one is {batch['id'] + 1} and starts as below"
+    return (
+        f"batch        {batch['id']}, not committed: it runs again with the range logged, which starts below"
+    )
+
+
+def _ago(text: str | None, now: int) -> str:
+    return "" if text is None else f" ({duration((now - parse_instant(text)) / MICROS_PER_SECOND)} ago)"
+
+
+def _stream_lines(source: int, name: str, stream: Mapping[str, Any]) -> list[str]:
+    lines = [f"stream {name} (source {source}), {len(stream['shards'])} shards"]
+    if stream["consumer"]:
+        lines.append(f"consumer {stream['consumer']}, registered by this query")
+    rows = [(shard, each["description"], each["behind"]) for shard, each in stream["shards"].items()]
+    lines.append(table(("SHARD", "POSITION", "BEHIND"), rows))
+    return lines

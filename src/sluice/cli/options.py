@@ -1,0 +1,105 @@
+"""Options of source, sink and connection on the command line: ``--option key=value``, or a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
+from sluice.cli.report import UsageError
+from sluice.options import read_options
+
+__all__ = ["add_connection", "add_options", "connection_of", "given_options", "read_connection"]
+
+_CONNECTION_KEYS: Final = frozenset(option.key.lower() for option in CONNECTION_OPTIONS)
+
+
+def add_options(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") -> None:
+    """Declares ``--option`` and ``--options`` (or ``--<prefix>-option`` …)."""
+    name = f"{prefix}-option" if prefix else "option"
+    parser.add_argument(
+        f"--{name}", action="append", default=[], metavar="KEY=VALUE", help=f"{what}; may be given again"
+    )
+    parser.add_argument(
+        f"--{name}s",
+        metavar="FILE",
+        help=f"{what}, from a file: a JSON object, or lines of KEY=VALUE; the place for secrets",
+    )
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Declares ``--option`` and ``--options`` for connection options."""
+    add_options(parser, "a connection option, such as region=eu-west-1 or endpointUrl=http://…")
+
+
+def given_options(arguments: argparse.Namespace, *, prefix: str = "") -> dict[str, str]:
+    """The options that were given: those of the command line before those of the file.
+
+    Raises:
+        UsageError: an option has no value, or the file cannot be read.
+    """
+    name = f"{prefix}_option" if prefix else "option"
+    pairs: Sequence[str] = getattr(arguments, name)
+    file: str | None = getattr(arguments, f"{name}s")
+    options = {} if file is None else _read_file(Path(file))
+    for pair in pairs:
+        key, value = _split(pair, f"--{name.replace('_', '-')}")
+        options = {each: options[each] for each in options if each.lower() != key.lower()} | {key: value}
+    return options
+
+
+def connection_of(arguments: argparse.Namespace) -> ConnectionConfig:
+    """The connection that the options describe.
+
+    Raises:
+        OptionError: an option is unknown or has a value that is not allowed.
+    """
+    return read_connection(given_options(arguments))
+
+
+def read_connection(options: Mapping[str, str], *, only: bool = False) -> ConnectionConfig:
+    """A connection from options.
+
+    Args:
+        only: leave out what is no connection option, instead of refusing it.
+    """
+    if only:
+        options = {key: value for key, value in options.items() if key.lower() in _CONNECTION_KEYS}
+    values = read_options("sluice", CONNECTION_OPTIONS, options)
+    connection = connection_from_options(values)
+    values.check()
+    return connection
+
+
+def _split(pair: str, where: str) -> tuple[str, str]:
+    key, equals, value = pair.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"{where}: expected KEY=VALUE, and found {key.strip()!r} without '='")
+    return key.strip(), value.strip()
+
+
+def _read_file(file: Path) -> dict[str, str]:
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"options file {file} cannot be read: {error}") from None
+    if text.lstrip().startswith("{"):
+        return _read_json(file, text)
+    lines = (line.strip() for line in text.splitlines())
+    return dict(
+        _split(line, f"{file}, line {number}")
+        for number, line in enumerate(lines, 1)
+        if line and not line.startswith("#")
+    )
+
+
+def _read_json(file: Path, text: str) -> dict[str, str]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"options file {file} is no JSON: {error}") from None
+    # `true` is what Spark's own options make of a boolean; an object is a startingPosition.
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}

@@ -1,0 +1,84 @@
+"""Positions in shards, described for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.cli.report import duration
+from sluice.instants import MICROS_PER_SECOND, iso_instant
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position
+from sluice.source.splits import SplitId
+
+__all__ = ["Lag", "describe", "known_lag", "position_json", "shortened"]
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a position is behind the tip of its shard.
+
+    Attributes:
+        seconds: None where nothing is known.
+        basis: ``service``: the service was asked, and the first unread record is so old. ``arrival``,
+            ``start`` or ``caughtUp``: the checkpoint alone says so, and the position is at most so far
+            behind: until that long ago all had been read. ``closed``: the shard was read to its end.
+            ``gone``: the service does not know it any more.
+    """
+
+    seconds: float | None
+    basis: str
+
+    @property
+    def text(self) -> str:
+        if self.basis == "closed":
+            return "read to its end"
+        if self.seconds is None:
+            return "gone from the stream" if self.basis == "gone" else "unknown"
+        if self.basis == "service":
+            return "at the tip" if self.seconds == 0 else f"{duration(self.seconds)} behind"
+        return f"at most {duration(self.seconds)}"
+
+
+def known_lag(position: Position, now: int) -> Lag:
+    """What a checkpoint alone tells of the lag at `now` (microseconds)."""
+    match position:
+        case Closed():
+            return Lag(0.0, "closed")
+        case After(arrival=arrival, caught_up_at=caught_up_at):
+            known = {"arrival": arrival, "caughtUp": caught_up_at}
+        case AtTime(instant=instant, caught_up_at=caught_up_at):
+            known = {"start": instant, "caughtUp": caught_up_at}
+        case AtHorizon(caught_up_at=caught_up_at):
+            known = {"caughtUp": caught_up_at}
+    latest = max(((at, basis) for basis, at in known.items() if at is not None), default=None)
+    if latest is None:
+        return Lag(None, "unknown")
+    return Lag(max(0, now - latest[0]) / MICROS_PER_SECOND, latest[1])
+
+
+def describe(position: Position) -> str:
+    """A position in a few words."""
+    match position:
+        case After():
+            inside = "" if position.sub is None else f", user record {position.sub} of it"
+            arrived = "" if position.arrival is None else f" ({iso_instant(position.arrival)})"
+            return f"after {shortened(position.number)}{inside}{arrived}"
+        case AtTime():
+            return f"at {iso_instant(position.instant)}"
+        case AtHorizon():
+            return "at TRIM_HORIZON"
+        case Closed():
+            return "closed"
+
+
+def shortened(number: str) -> str:
+    """A sequence number as it fits into a table: its last digits tell the records of a shard apart."""
+    return number if len(number) <= 28 else f"{number[:8]}…{number[-12:]}"
+
+
+def position_json(position: Position) -> Mapping[str, Any]:
+    """A position in the form of the offset log."""
+    split = SplitId("stream", "shard")
+    value: Mapping[str, Any] = Offsets({split: position}).to_json()["streams"]["stream"]["shard"]
+    return value

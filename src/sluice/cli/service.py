@@ -1,0 +1,40 @@
+"""What commands ask Kinesis, with the retries of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from sluice.aws.calls import Calls
+from sluice.aws.connection import ConnectionConfig
+from sluice.kinesis.client import KinesisLog
+from sluice.kinesis.options import BACKOFF_DEFAULTS
+from sluice.retry import Backoff, Retrier
+
+__all__ = ["kinesis_calls", "kinesis_log"]
+
+# People wait for the answer, and call the command again.
+_RETRIES: Final = 3
+_MAX_WAIT: Final = 2.0
+_BACKOFFS: Final = {
+    operation: replace(backoff, max_retries=min(_RETRIES, backoff.max_retries), max=_MAX_WAIT)
+    for operation, backoff in BACKOFF_DEFAULTS.items()
+}
+
+
+def kinesis_calls(connection: ConnectionConfig, *, retrier: Retrier | None = None) -> Calls:
+    """Calls of Kinesis, which give up after some seconds."""
+    listing = dict.fromkeys(("DescribeStreamSummary", "ListStreams"), _BACKOFFS["ListShards"])
+    backoffs: dict[str, Backoff] = {**_BACKOFFS, **listing}
+    return Calls(connection, "kinesis", backoffs, retrier or Retrier())
+
+
+def kinesis_log(connection: ConnectionConfig, streams: Iterable[str]) -> KinesisLog:
+    """The streams of an account and region, by name.
+
+    Raises:
+        OptionError: there is no region, or no credentials.
+        ServiceError: Kinesis does not answer.
+    """
+    return KinesisLog(kinesis_calls(connection), dict.fromkeys(streams))

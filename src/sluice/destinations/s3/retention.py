@@ -1,0 +1,117 @@
+"""What is below the path of a sink, by epoch, and the removal of old epochs.
+
+An epoch that is removed keeps its manifest, with no files in it: if Spark runs its batch again, it is still
+committed, and is not written a second time. The manifest is replaced first. A reader that has listed the
+files before finds some of them gone; one that lists them now does not see them. Files that are left behind
+when a removal is cut short are removed by the next one, since their epoch has a manifest that does not list
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sluice.destinations.s3.bucket import Bucket, StoredObject
+from sluice.destinations.s3.layout import Layout
+from sluice.destinations.s3.manifest import Manifest, read_manifest
+
+__all__ = ["CommittedEpoch", "SinkFiles", "expire", "sink_files"]
+
+_CONCURRENT_REQUESTS: Final = 16
+
+
+@dataclass(frozen=True)
+class CommittedEpoch:
+    """An epoch, as its manifest has it.
+
+    Attributes:
+        key: of the manifest.
+        committed: when the manifest was written last (microseconds since the epoch).
+        left: keys of data files of this epoch that the manifest does not list.
+    """
+
+    key: str
+    committed: int
+    manifest: Manifest
+    left: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.manifest.files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(each.size for each in self.manifest.files)
+
+
+@dataclass(frozen=True)
+class SinkFiles:
+    """What is below a path.
+
+    Attributes:
+        epochs: committed ones, by query and batch.
+        uncommitted: data files of epochs without a manifest: being written, or left by a query that never
+            came back.
+    """
+
+    epochs: Sequence[CommittedEpoch]
+    uncommitted: Sequence[StoredObject]
+
+
+def sink_files(
+    bucket: Bucket, layout: Layout, *, executor: Callable[[int], Executor] = ThreadPoolExecutor
+) -> SinkFiles:
+    """Lists everything below a path.
+
+    Raises:
+        ServiceError: S3 refuses a call.
+        CommitError: a manifest cannot be read.
+    """
+    data: list[StoredObject] = []
+    manifests: list[StoredObject] = []
+    for each in bucket.objects(layout.root):
+        if each.key.startswith(layout.manifests):
+            if layout.is_manifest(each.key):
+                manifests.append(each)
+        elif layout.epoch_of_data_file(each.key) is not None:
+            data.append(each)
+    with executor(_CONCURRENT_REQUESTS) as pool:
+        read = list(pool.map(lambda each: read_manifest(bucket, each.key), manifests))
+    found = {
+        (manifest.query, manifest.batch): CommittedEpoch(each.key, each.modified, manifest)
+        for each, manifest in zip(manifests, read, strict=True)
+        if manifest is not None
+    }
+    listed = {layout.root + file.path for epoch in found.values() for file in epoch.manifest.files}
+    uncommitted = []
+    for each in data:
+        key = layout.epoch_of_data_file(each.key)
+        if key in found and each.key not in listed:
+            found[key] = replace(found[key], left=(*found[key].left, each.key))
+        elif key not in found:
+            uncommitted.append(each)
+    return SinkFiles([found[key] for key in sorted(found)], uncommitted)
+
+
+def expire(bucket: Bucket, layout: Layout, epochs: Iterable[CommittedEpoch]) -> int:
+    """Removes the files of epochs.
+
+    Returns:
+        How many files were deleted.
+
+    Raises:
+        ServiceError: S3 refuses a call; what is left is removed by the next call.
+    """
+    deleted = 0
+    for epoch in epochs:
+        files = [layout.root + file.path for file in epoch.manifest.files]
+        if files:
+            bucket.put(epoch.key, replace(epoch.manifest, files=()).to_json())
+        for key in (*files, *epoch.left):
+            bucket.delete(key)
+            deleted += 1
+    return deleted

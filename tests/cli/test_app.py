@@ -1,0 +1,140 @@
+"""The command itself: how it is called, how it ends, and what it does without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_support import RECORDINGS, sluice
+
+from sluice.cli.app import leaves, main
+
+ROOT = Path(__file__).parents[2]
+CHECKPOINT = RECORDINGS / "polling" / "checkpoint"
+COMMANDS = [
+    ["check"],
+    ["consumers", "list"],
+    ["consumers", "remove"],
+    ["files", "expire"],
+    ["files", "list"],
+    ["offsets", "import"],
+    ["offsets", "reset"],
+    ["offsets", "show"],
+    ["replay"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_command_has_help_and_json(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+
+    assert ended.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["offsets"], ["nosuch"], ["offsets", "show"], ["check", "--nosuch"]]
+)
+def test_a_wrong_command_line_ends_with_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 2
+    assert "usage: sluice" in capsys.readouterr().err
+
+
+def test_each_object_says_its_command_and_whether_all_is_well(tmp_path: Path) -> None:
+    fine = sluice("offsets", "show", CHECKPOINT, "--json").value
+    assert (fine["command"], fine["ok"]) == ("offsets show", True)
+
+    problem = sluice("offsets", "show", tmp_path, "--json").value
+    assert (problem["command"], problem["ok"]) == ("offsets show", False)
+
+
+def test_options_that_are_wrong_end_with_two() -> None:
+    """As in the library, the message names the option and what is allowed, and shows no secret."""
+    done = sluice("offsets", "show", CHECKPOINT, "--option", "awsSecretAccessKey=a b", "--json")
+
+    assert done.code == 2
+    assert "option 'awsSecretAccessKey' is ***" in done.value["error"]
+    assert "a b" not in done.out + done.errors
+
+
+WITHOUT_SPARK = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j"):
+            raise ImportError(f"{name} is not there")
+sys.meta_path.insert(0, Blocker())
+import runpy
+sys.argv = ["sluice", *sys.argv[1:]]
+runpy.run_module("sluice", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["offsets", "show", str(CHECKPOINT), "--json"], 0),
+        (["offsets", "reset", str(CHECKPOINT), "--to-trim-horizon", "--offline", "--json"], 0),
+        (["offsets", "import", "databricks", str(CHECKPOINT), "--offline", "--json"], 1),
+        (["check", "--sink-option=destination=http", "--sink-option=url=http://127.0.0.1:9/", "--json"], 1),
+        (["consumers", "list", "--json"], 2),
+        (["files", "list", "nosuch", "--json"], 2),
+        (["replay", str(CHECKPOINT), "--sink-option=destination=kinesis", "--sink-option=streamName=s"], 0),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_neither_pyspark_nor_a_jvm_is_needed(arguments: list[str], code: int) -> None:
+    """In a process of its own where neither can be imported, as ``python -m sluice``."""
+    done = subprocess.run(
+        (sys.executable, "-c", WITHOUT_SPARK, *arguments),
+        cwd=ROOT,
+        env={"PATH": "/nowhere", "PYTHONPATH": str(ROOT / "src"), "AWS_EC2_METADATA_DISABLED": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    assert done.returncode == code, done.stderr
+    assert "not there" not in done.stderr
+    if "--json" in arguments:
+        assert json.loads(done.stdout)["ok"] is (code == 0)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """``sluice … | head`` ends without a word, with the exit code that it would have had."""
+    with subprocess.Popen(
+        (sys.executable, "-m", "sluice", "offsets", "show", str(CHECKPOINT), "--json"),
+        env={"PATH": "/nowhere", "PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_the_page_has_every_command_and_its_options() -> None:
+    """With each option but those that all commands have in common."""
+    page = (ROOT / "docs" / "operating.md").read_text()
+    for path, parser in leaves():
+        assert f"`{path}`" in page or f"sluice {path} " in page, path
+        for action in parser._actions:
+            for flag in action.option_strings:
+                assert flag in ("-h", "--help") or flag in page, f"{path} {flag}"
+
+
+def test_the_script_is_declared() -> None:
+    """``pip install`` makes the command. Python 3.10 has no reader of TOML, so the text is looked at."""
+    text = (ROOT / "pyproject.toml").read_text()
+
+    assert '[project.scripts]\nsluice = "sluice.cli.app:main"\n' in text

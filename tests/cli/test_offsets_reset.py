@@ -1,0 +1,445 @@
+"""``sluice offsets reset``: what it writes, what it refuses, and that it can be put back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import RECORDINGS, Service, option_arguments, sluice
+from kinesis_transport import forget_process_state
+
+from sluice.cli.storage import Storage, StorageError
+from sluice.instants import iso_instant, parse_instant
+
+STREAM = "orders"
+HOUR = 3600
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process() -> Iterator[None]:
+    yield
+    forget_process_state()
+
+
+class Query:
+    """A stopped query of a stream with two shards: its checkpoint, and the service.
+
+    Attributes:
+        last: by shard, the record that the last batch ended after.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.service = Service()
+        self.shards = self.service.create(STREAM, 2)
+        self.first = self.service.put(STREAM)
+        self.last = self.service.put(STREAM)
+        self.unread = self.service.put(STREAM)
+        self.checkpoint = directory / "checkpoint"
+        self.created = self.service.model.call("DescribeStreamSummary", {"StreamName": STREAM})[
+            "StreamDescriptionSummary"
+        ]["StreamCreationTimestamp"]
+        (self.checkpoint / "offsets").mkdir(parents=True)
+        (self.checkpoint / "commits").mkdir()
+        (self.checkpoint / "metadata").write_text('{"id":"q"}')
+        self.log(0, self.first)
+        self.log(1, self.last)
+        self.age(3 * HOUR)
+
+    def log(self, batch: int, ends: dict[str, str], *, commit: bool = True, **more: Any) -> None:
+        positions = {shard: {"after": number, "arrival": 1_700_000_000_000} for shard, number in ends.items()}
+        offset = {"version": 1, "streams": {STREAM: positions}, "created": {STREAM: int(self.created * 1000)}}
+        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000 + 1000 * batch, "conf": {}}
+        text = f"v1\n{json.dumps(metadata)}\n{json.dumps({**offset, **more})}"
+        (self.checkpoint / "offsets" / str(batch)).write_text(text)
+        (self.checkpoint / "offsets" / f".{batch}.crc").write_bytes(b"crc")
+        if commit:
+            (self.checkpoint / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":7}')
+
+    def age(self, seconds: float) -> None:
+        """All files were written so long ago."""
+        for file in self.checkpoint.rglob("*"):
+            os.utime(file, (time.time() - seconds,) * 2)
+
+    def offset(self, batch: int, line: int = 2) -> Any:
+        return json.loads((self.checkpoint / "offsets" / str(batch)).read_text().split("\n")[line])
+
+    def positions(self, batch: int, line: int = 2) -> dict[str, dict[str, Any]]:
+        """Without the instant of the reset."""
+        found = self.offset(batch, line)["streams"][STREAM]
+        return {shard: {k: v for k, v in each.items() if k != "pinned"} for shard, each in found.items()}
+
+    def everywhere(self, position: dict[str, str]) -> dict[str, dict[str, str]]:
+        return dict.fromkeys(self.shards, position)
+
+    def files(self) -> dict[str, bytes]:
+        """What Spark reads."""
+        paths = (each for each in self.checkpoint.rglob("*") if each.is_file())
+        return {
+            name: path.read_bytes()
+            for path in paths
+            if not (name := path.relative_to(self.checkpoint).as_posix()).startswith("_sluice_backup")
+        }
+
+    def reset(self, *arguments: object) -> Any:
+        return sluice("offsets", "reset", self.checkpoint, *arguments, *option_arguments())
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    return Query(tmp_path)
+
+
+def ago(seconds: float) -> str:
+    return iso_instant(int((time.time() - seconds) * 1000) * 1000)
+
+
+def test_nothing_is_changed_without_execute(query: Query) -> None:
+    """The plan is printed, and every file stays as it was."""
+    before = query.files()
+
+    done = query.reset("--to-timestamp", ago(HOUR))
+
+    assert done.code == 0
+    assert "Nothing was changed" in done.out
+    assert all(f"{STREAM}/{shard}" in done.out for shard in query.shards)
+    assert query.files() == before
+
+
+def test_the_next_batch_starts_at_the_time(query: Query) -> None:
+    """Only the end of the last batch is replaced; commits, ids and earlier batches stay."""
+    before, instant = query.files(), ago(HOUR)
+
+    done = query.reset("--to-timestamp", instant, "--execute", "--json")
+
+    assert (done.code, done.value["executed"], done.value["nextBatch"]) == (0, True, 2)
+    assert query.positions(1) == query.everywhere({"at": instant})
+    changed = {name for name, body in query.files().items() if before.get(name) != body}
+    assert changed == {"offsets/1"}
+    assert before.keys() - query.files().keys() == {"offsets/.1.crc"}  # it would not fit any more
+    assert query.offset(1, line=1) == json.loads(before["offsets/1"].split(b"\n")[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [(["--to-trim-horizon"], {"at": "TRIM_HORIZON"}), (["--to-latest"], None)]
+)
+def test_horizon_and_latest(query: Query, arguments: list[str], expected: dict[str, str] | None) -> None:
+    """Latest is a time of now, in whole seconds, since some services cut arrival times."""
+    query.reset(*arguments, "--execute")
+
+    for position in query.positions(1).values():
+        if expected is not None:
+            assert position == expected
+        else:
+            assert abs(parse_instant(position["at"]) / 1e6 - query.service.clock.now() / 1e6) < 5
+    assert all("pinned" in each for each in query.offset(1)["streams"][STREAM].values())
+
+
+def test_one_shard_alone(query: Query) -> None:
+    """The others stay where they are, hints included."""
+    first, second = query.shards
+    kept = query.offset(1)["streams"][STREAM][second]
+
+    query.reset("--to-trim-horizon", "--shard", first, "--execute")
+
+    assert query.offset(1)["streams"][STREAM][second] == kept
+    assert query.positions(1)[first] == {"at": "TRIM_HORIZON"}
+
+
+def test_sequence_numbers_of_some_shards(query: Query, tmp_path: Path) -> None:
+    """The form of startingPosition, also from a file; the other shards stay."""
+    first, second = query.shards
+    number = query.first[first]
+    table = tmp_path / "position.json"
+    table.write_text(json.dumps({first: {"AFTER_SEQUENCE_NUMBER": number}}))
+
+    done = query.reset("--to-position", f"@{table}", "--execute", "--json")
+
+    assert query.positions(1)[first] == {"after": number}
+    assert query.positions(1)[second]["after"] == query.last[second]
+    assert [each["meaning"] for each in done.value["shards"]] == ["reads the records between again"]
+
+
+def test_a_shard_that_does_not_exist_is_named(query: Query) -> None:
+    done = query.reset("--to-latest", "--shard", "shardId-000000000077")
+
+    assert done.code == 2
+    assert "no shard orders/shardId-000000000077" in done.errors
+    assert query.shards[0] in done.errors
+
+
+def test_shards_that_opened_since_and_ones_that_are_gone(query: Query) -> None:
+    """As at a start: every listed shard gets the position, and one that is gone is left out, as the query
+    would fail for it. One that was read to its end stays.
+    """
+    offset = query.offset(1)
+    offset["streams"][STREAM] |= {"shardId-gone": {"after": "5"}, "shardId-done": {"closed": True}}
+    del offset["streams"][STREAM][query.shards[1]]
+    query.log(1, {}, streams=offset["streams"])
+    query.age(HOUR)
+    instant = ago(HOUR)
+
+    query.reset("--to-timestamp", instant, "--execute")
+
+    at = {"at": instant}
+    assert query.positions(1) == {query.shards[0]: at, query.shards[1]: at, "shardId-done": {"closed": True}}
+    assert query.offset(1)["listed"] > 1_700_000_000_000
+
+
+def test_offline_leaves_what_was_read_to_its_end(query: Query) -> None:
+    """No service is called, so nobody knows whether such a shard is still there."""
+    offset = query.offset(1)
+    offset["streams"][STREAM] |= {"shardId-done": {"closed": True}}
+    query.log(1, {}, streams=offset["streams"])
+    query.age(HOUR)
+    calls = len(query.service.calls)
+
+    query.reset("--to-trim-horizon", "--offline", "--execute")
+
+    at = {"at": "TRIM_HORIZON"}
+    assert query.positions(1) == {**query.everywhere(at), "shardId-done": {"closed": True}}
+    assert len(query.service.calls) == calls
+
+
+def test_a_stream_that_was_made_anew(query: Query) -> None:
+    """A reset of all shards takes the new stream; one of some would mix the two, and is refused."""
+    query.log(1, query.last, created={STREAM: 5000})
+    query.age(HOUR)
+
+    assert "created again" in query.reset("--to-latest", "--shard", query.shards[0]).errors
+    assert query.reset("--to-trim-horizon", "--execute").code == 0
+    assert query.offset(1)["created"][STREAM] == int(query.created * 1000)
+
+
+# --- a batch that was not committed --------------------------------------------------------------------
+
+
+def test_a_batch_that_was_not_committed_is_given_up(query: Query) -> None:
+    """It gets a commit entry, so its id is not used for other rows; the next batch starts at the reset."""
+    query.log(2, query.unread, commit=False)
+    query.age(HOUR)
+
+    done = query.reset("--to-trim-horizon", "--execute", "--json")
+
+    assert (done.value["givesUpBatch"], done.value["nextBatch"]) == (True, 3)
+    assert (query.checkpoint / "commits" / "2").read_text() == 'v1\n{"nextBatchWatermarkMs":7}'
+    assert query.positions(2) == query.everywhere({"at": "TRIM_HORIZON"})
+    assert query.positions(1) != query.positions(2)
+
+
+def test_what_a_given_up_batch_was_to_read_elsewhere_is_read_again(query: Query) -> None:
+    """Shards and sources that are not reset go back to where that batch started: no row of them is lost."""
+    first, second = query.shards
+    query.log(2, query.unread, commit=False)
+    for batch, other in ((0, '{"t":0}'), (1, '{"t":1}'), (2, '{"t":2}')):
+        file = query.checkpoint / "offsets" / str(batch)
+        file.write_text(f"{file.read_text()}\n{other}")
+    query.age(HOUR)
+
+    query.reset("--to-latest", "--shard", first, "--execute")
+
+    assert query.positions(2)[second]["after"] == query.last[second]
+    assert query.offset(2, line=3) == {"t": 1}
+
+
+def test_the_first_batch_has_its_start_in_its_end(query: Query) -> None:
+    """Spark does not log where the first batch starts, the source does; another source has no offset then."""
+    first, second = query.shards
+    for log in ("offsets", "commits"):
+        shutil.rmtree(query.checkpoint / log)
+        (query.checkpoint / log).mkdir()
+    start = {STREAM: {first: {"at": "TRIM_HORIZON"}, second: {"after": query.first[second]}}}
+    query.log(0, query.last, commit=False, start=start)
+    file = query.checkpoint / "offsets" / "0"
+    file.write_text(f"{file.read_text()}\n42")
+    query.age(HOUR)
+
+    done = query.reset("--to-latest", "--shard", first, "--execute")
+
+    assert done.code == 0
+    assert query.positions(0)[second] == {"after": query.first[second]}
+    assert "start" not in query.offset(0)
+    assert file.read_text().split("\n")[3] == "-"
+    assert (query.checkpoint / "commits" / "0").exists()
+
+
+def test_state_cannot_leave_a_batch_out(query: Query) -> None:
+    """A stateful query is refused while a batch is under way; else it is warned of what counts twice."""
+    (query.checkpoint / "state" / "0").mkdir(parents=True)
+    assert "The query keeps state, which is not set back" in query.reset("--to-latest").out
+    query.log(2, query.unread, commit=False)
+
+    done = query.reset("--to-latest", "--execute", "--force")
+
+    assert done.code == 1
+    assert "not committed, and the query keeps state" in done.errors
+
+
+# --- a query that runs ---------------------------------------------------------------------------------
+
+
+def test_a_young_checkpoint_is_refused(query: Query) -> None:
+    """A query whose batches are a second apart would have to be silent for two minutes."""
+    query.age(100)
+    before = query.files()
+
+    done = query.reset("--to-latest", "--execute", "--json")
+
+    assert (done.code, done.value["ok"], done.value["executed"]) == (1, False, False)
+    assert "has not written for 2 min" in done.value["refused"]
+    assert query.files() == before
+    assert query.reset("--to-latest", "--execute", "--force").code == 0
+
+
+def test_batches_that_are_far_apart_are_waited_for(query: Query) -> None:
+    """Every ten minutes a batch: half an hour of silence says little."""
+    for batch in range(6):
+        query.log(batch, query.last)
+        file = query.checkpoint / "offsets" / str(batch)
+        file.write_text(file.read_text().replace(str(1_700_000_000_000 + 1000 * batch), str(600_000 * batch)))
+    query.age(25 * 60)
+    assert query.reset("--to-latest", "--execute").code == 1
+
+    query.age(31 * 60)
+    assert query.reset("--to-latest", "--execute").code == 0
+
+
+def test_a_batch_that_comes_meanwhile_stops_the_reset(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint is looked at again before anything is written."""
+    call = query.service.model.call
+    before: dict[str, bytes] = {}
+
+    def plan_a_batch(*arguments: Any) -> Any:
+        if not before:
+            query.log(2, query.unread)
+            query.age(HOUR)
+            before.update(query.files())
+        return call(*arguments)
+
+    monkeypatch.setattr(query.service.model, "call", plan_a_batch)
+
+    done = query.reset("--to-latest", "--execute")
+
+    assert done.code == 1
+    assert "the query runs" in done.errors
+    assert query.files() == before
+
+
+def test_asynchronous_progress_is_refused(query: Query) -> None:
+    query.log(5, query.last, commit=False)
+    query.log(4, query.last, commit=False)
+
+    assert "asynchronous progress tracking" in query.reset("--to-latest").errors
+
+
+# --- the way back --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_undo_puts_everything_back(query: Query, *, commit: bool) -> None:
+    """A file that the reset made is deleted, one that it replaced is as it was."""
+    query.log(2, query.unread, commit=commit)
+    query.age(HOUR)
+    before = {name: body for name, body in query.files().items() if not name.endswith(".crc")}
+    backup = query.reset("--to-latest", "--execute", "--json").value["backup"]
+    query.age(HOUR)
+    assert query.files() != before
+
+    shown = query.reset("--undo", backup)
+    assert "Nothing was changed" in shown.out
+    assert query.reset("--undo", backup, "--execute").code == 0
+
+    assert {name: body for name, body in query.files().items() if not name.endswith(".crc")} == before
+
+
+def test_undo_of_something_else(query: Query) -> None:
+    """Copies there are are named; one from before later batches is not put back."""
+    backup = query.reset("--to-latest", "--execute", "--json").value["backup"]
+    assert backup in query.reset("--undo", "yesterday").errors
+    query.log(2, query.unread)
+
+    assert "batch 2 was planned since" in query.reset("--undo", backup).errors
+
+
+# --- how it is called ----------------------------------------------------------------------------------
+
+
+def test_times_that_make_no_sense(query: Query) -> None:
+    for text, problem in (
+        ("yesterday", "allowed is ISO-8601"),
+        (ago(-HOUR), "in the future"),
+        ("20260131", "2026-01-31"),
+    ):
+        done = query.reset("--to-timestamp", text)
+        assert done.code == 2
+        assert problem in done.errors
+
+
+def test_several_sources_need_a_choice(query: Query) -> None:
+    """The other source of Sluice stays."""
+    for batch in (0, 1):
+        file = query.checkpoint / "offsets" / str(batch)
+        file.write_text(f"{file.read_text()}\n{json.dumps(query.offset(batch))}")
+    query.age(HOUR)
+    kept = query.offset(1)
+
+    assert "give --source, one of 0, 1" in query.reset("--to-latest").errors
+    query.reset("--to-trim-horizon", "--source", 1, "--execute")
+
+    assert query.offset(1) == kept
+    assert query.positions(1, line=3) == query.everywhere({"at": "TRIM_HORIZON"})
+
+
+@pytest.mark.parametrize("name", ["polling", "efo", "reshard", "reshard-efo", "latest", "available-now"])
+def test_recorded_checkpoints(tmp_path: Path, name: str) -> None:
+    """Of both publishers: all shards that were not read to their end are moved, and the consumer is kept."""
+    checkpoint = Path(shutil.copytree(RECORDINGS / name / "checkpoint", tmp_path / "c"))
+    last = max(int(file.name) for file in (checkpoint / "offsets").iterdir())
+    before = json.loads((checkpoint / "offsets" / str(last)).read_text().split("\n")[2])
+
+    done = sluice(
+        "offsets", "reset", checkpoint, "--to-trim-horizon", "--offline", "--force", "--execute", "--json"
+    )
+
+    assert done.code == 0
+    after = json.loads((checkpoint / "offsets" / str(last)).read_text().split("\n")[2])
+    assert after.get("consumers") == before.get("consumers")
+    assert after["created"] == before["created"]
+    positions = [position for shards in after["streams"].values() for position in shards.values()]
+    assert {"TRIM_HORIZON"} <= {each.get("at", "closed") for each in positions} <= {"TRIM_HORIZON", "closed"}
+    shown = sluice("offsets", "show", checkpoint, "--json").value
+    assert (shown["batch"]["id"], shown["batch"]["state"]) == (last, "committed")
+
+
+def test_a_reset_that_is_cut_short_leaves_no_batch_with_a_wrong_range(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is given up is committed before its end is replaced; the copy is there, and a second try
+    ends the reset.
+    """
+    query.log(2, query.unread, commit=False)
+    query.age(HOUR)
+    before = query.offset(2)
+    write = Storage.write
+
+    def fail(storage: Storage, path: str, body: bytes) -> None:
+        if path == "offsets/2":
+            raise StorageError("the disk is full")
+        write(storage, path, body)
+
+    monkeypatch.setattr(Storage, "write", fail)
+    assert query.reset("--to-trim-horizon", "--execute").code == 1
+    assert query.offset(2) == before
+    assert (query.checkpoint / "commits" / "2").exists()
+    (backup,) = (query.checkpoint / "_sluice_backup").iterdir()
+    assert (backup / "offsets" / "2").exists()
+
+    monkeypatch.undo()
+    query.age(HOUR)
+    assert query.reset("--to-trim-horizon", "--execute").code == 0
+    assert query.positions(2) == query.everywhere({"at": "TRIM_HORIZON"})

@@ -1,0 +1,172 @@
+"""``sluice offsets show`` on checkpoints that Spark wrote, and on ones that it may write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli_support import RECORDINGS, Outcome, Service, option_arguments, sluice
+from kinesis_transport import forget_process_state
+
+RECORDED = sorted(path.name for path in RECORDINGS.iterdir())
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process() -> object:
+    yield
+    forget_process_state()
+
+
+def shards(shown: Outcome, source: int = 0) -> dict[str, dict[str, object]]:
+    streams = shown.value["sources"][source]["streams"]
+    return {f"{name}/{shard}": each for name in streams for shard, each in streams[name]["shards"].items()}
+
+
+def logged(checkpoint: Path, batch: int) -> dict[str, object]:
+    value: dict[str, object] = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
+    return value
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_batch_that_was_killed_is_shown_as_the_one_that_runs_again(name: str) -> None:
+    """The recorded queries were killed in a batch; the next one is the same, and starts where it started."""
+    checkpoint = RECORDINGS / name / "checkpoint"
+    batches = {int(file.name) for file in (checkpoint / "offsets").iterdir()}
+
+    shown = sluice("offsets", "show", checkpoint, "--json")
+
+    assert shown.code == 0
+    assert shown.value["queryId"] == json.loads((checkpoint / "metadata").read_text())["id"]
+    assert shown.value["batch"]["id"] == max(batches)
+    assert shown.value["batch"]["state"] == "inFlight"
+    end = logged(checkpoint, max(batches))
+    start = end["start"] if "start" in end else logged(checkpoint, max(batches) - 1)["streams"]
+    assert isinstance(start, dict)
+    expected = {f"{stream}/{shard}": at for stream in start for shard, at in start[stream].items()}
+    assert {shard: each["position"] for shard, each in shards(shown).items()} == expected
+
+
+def test_a_committed_batch_ends_where_the_next_one_starts(tmp_path: Path) -> None:
+    """With the commit entry of the last batch, the next one is another, and starts at its end."""
+    checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+    shutil.copy(checkpoint / "commits" / "4", checkpoint / "commits" / "5")
+
+    shown = sluice("offsets", "show", checkpoint, "--json")
+
+    assert shown.value["batch"]["state"] == "committed"
+    ends = logged(checkpoint, 5)["streams"]
+    assert isinstance(ends, dict)
+    assert {k.rpartition("/")[2]: v["position"] for k, v in shards(shown).items()} == ends["recorded-polling"]
+    assert "the next one is 6" in sluice("offsets", "show", checkpoint).out
+
+
+def test_people_see_every_shard_with_its_age() -> None:
+    """A shard that was read to its end says so; of others the checkpoint tells the age of the last record."""
+    out = sluice("offsets", "show", RECORDINGS / "reshard" / "checkpoint").out
+
+    assert "shardId-000000000000  closed" in out
+    assert "read to its end" in out
+    assert "at most " in out
+    assert "not committed: it runs again" in out
+
+
+def test_several_sources_and_a_source_without_offset(tmp_path: Path) -> None:
+    """Each source is shown by its index; other sources' offsets are left as they are, ``-`` is none."""
+    checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+    for file in (checkpoint / "offsets").iterdir():
+        version, metadata, ours = file.read_text().split("\n")
+        file.write_text(f'{version}\n{metadata}\n{{"topic":{{"0":7}}}}\n{ours}\n-\n42')
+
+    sources = sluice("offsets", "show", checkpoint, "--json").value["sources"]
+
+    assert [each["kind"] for each in sources] == ["other", "kinesis-efo", "other", "other"]
+    assert [sources[n]["offset"] for n in (0, 2, 3)] == [{"topic": {"0": 7}}, None, 42]
+    assert "source 0 is not Sluice's" in sluice("offsets", "show", checkpoint).out
+
+
+def test_version_two_has_a_name_before_each_source(tmp_path: Path) -> None:
+    """Spark with source evolution writes sources by name, in any order."""
+    checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+    for file in (checkpoint / "offsets").iterdir():
+        _, metadata, ours = file.read_text().split("\n")
+        lines = [f"clicks:{ours}", "other:-"]
+        file.write_text("\n".join(["v2", metadata, *(lines if int(file.name) % 2 else reversed(lines))]))
+
+    sources = sluice("offsets", "show", checkpoint, "--json").value["sources"]
+
+    assert [each["name"] for each in sources] == ["clicks", "other"]
+    start = logged(RECORDINGS / "polling" / "checkpoint", 4)["streams"]
+    assert isinstance(start, dict)
+    found = sources[0]["streams"]["recorded-polling"]["shards"]
+    assert {shard: each["position"] for shard, each in found.items()} == start["recorded-polling"]
+
+
+def test_an_earlier_batch_is_shown_as_it_ended() -> None:
+    shown = sluice("offsets", "show", RECORDINGS / "polling" / "checkpoint", "--batch", 2, "--json")
+
+    ends = logged(RECORDINGS / "polling" / "checkpoint", 2)["streams"]
+    assert isinstance(ends, dict)
+    assert {k.rpartition("/")[2]: v["position"] for k, v in shards(shown).items()} == ends["recorded-polling"]
+    assert shown.value["batch"] == {**shown.value["batch"], "id": 2, "state": "committed"}
+
+
+def test_a_query_that_has_planned_nothing_yet(tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text('{"id":"7"}')
+
+    assert "none yet" in sluice("offsets", "show", tmp_path).out
+    assert sluice("offsets", "show", tmp_path, "--json").value["batch"] is None
+
+
+def test_what_is_no_checkpoint_is_a_problem_and_says_so_in_json(tmp_path: Path) -> None:
+    """Exit code 1, the sentence on standard error, and the same in the object that programs read."""
+    shown = sluice("offsets", "show", tmp_path / "nothing", "--json")
+
+    assert shown.code == 1
+    assert shown.value["ok"] is False
+    assert "no checkpoint of a streaming query" in shown.value["error"]
+    assert shown.value["error"] in shown.errors
+
+
+def test_offsets_of_a_later_release_are_refused(tmp_path: Path) -> None:
+    checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+    for file in (checkpoint / "offsets").iterdir():
+        file.write_text(file.read_text().replace('"version": 1', '"version": 9'))
+
+    shown = sluice("offsets", "show", checkpoint)
+
+    assert (shown.code, shown.out) == (1, "")
+    assert "have version 9" in shown.errors
+
+
+def test_the_service_is_asked_with_live(tmp_path: Path) -> None:
+    """A shard is as far behind as its first unread record is old; at the tip that is 0; one may be gone."""
+    service = Service()
+    # A new iterator may say at first that it is at the tip, or be in a run of empty pages.
+    service.model.laws = replace(service.model.laws, tip_before_records=1.0, empty_pages=2)
+    first, second = service.create("orders", 2)
+    last = service.put("orders")
+    newest = service.put("orders")
+    service.clock.advance(60)
+    positions = {
+        first: {"after": last[first]},
+        second: {"after": newest[second]},
+        "shardId-9": {"closed": True},
+    }
+    offsets = {"version": 1, "streams": {"orders": {**positions, "shardId-7": {"after": "1"}}}}
+    for log, text in (("offsets", f"v1\n{{}}\n{json.dumps(offsets)}"), ("commits", "v1\n{}")):
+        (tmp_path / log).mkdir()
+        (tmp_path / log / "0").write_text(text)
+
+    shown = sluice("offsets", "show", tmp_path, "--live", "--json", *option_arguments())
+
+    found = {shard: (each["basis"], each["millisBehind"]) for shard, each in shards(shown).items()}
+    assert found["orders/shardId-9"] == ("closed", 0)
+    assert found["orders/shardId-7"] == ("gone", None)
+    assert found[f"orders/{second}"] == ("service", 0)
+    basis, behind = found[f"orders/{first}"]
+    assert basis == "service"
+    assert isinstance(behind, int)
+    assert 57_000 <= behind <= 63_000

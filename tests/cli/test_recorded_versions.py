@@ -1,0 +1,73 @@
+"""Checkpoints that Spark 4.0 and 4.1 have written: both publishers, several streams and sources.
+
+``integration/fixtures/record_versions.py`` made them. Those of 4.3 are the recordings of other tests.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import sluice
+
+CHECKPOINTS = Path(__file__).with_name("checkpoints")
+RECORDED = sorted(path.name for path in CHECKPOINTS.iterdir())
+
+
+def ours(checkpoint: Path, batch: int) -> dict[str, Any]:
+    """The offset of Sluice's source in Spark's own file."""
+    lines = (checkpoint / "offsets" / str(batch)).read_text().split("\n")[2:]
+    found: dict[str, Any] = next(
+        value for value in map(json.loads, lines) if isinstance(value, dict) and "streams" in value
+    )
+    return found
+
+
+def test_each_spark_and_publisher_is_there() -> None:
+    versions = {tuple(name.split("-")[1].split(".")[:2]) for name in RECORDED}
+    assert versions >= {("4", "0"), ("4", "1")}
+    assert {name.rpartition("-")[2] for name in RECORDED} == {"polling", "efo"}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_spark_wrote_is_shown(name: str) -> None:
+    """Streams with their shards, the consumer, and the other source as what it is."""
+    checkpoint, publisher = CHECKPOINTS / name, name.rpartition("-")[2]
+
+    shown = sluice("offsets", "show", checkpoint, "--json").value
+
+    last = max(int(file.name) for file in (checkpoint / "offsets").iterdir())
+    is_committed = (checkpoint / "commits" / str(last)).exists()
+    assert shown["batch"]["state"] == ("committed" if is_committed else "inFlight")
+    assert shown["batch"]["plannedAt"] is not None
+    assert sorted(each["kind"] for each in shown["sources"]) == ["kinesis-efo", "other"]
+    (source,) = (each for each in shown["sources"] if each["kind"] == "kinesis-efo")
+    expected = ours(checkpoint, last if is_committed else last - 1)
+    assert {
+        stream: {shard: each["position"] for shard, each in value["shards"].items()}
+        for stream, value in source["streams"].items()
+    } == expected["streams"]
+    assert [len(value["shards"]) for value in source["streams"].values()] == [1, 2]
+    assert all(bool(value["consumer"]) == (publisher == "efo") for value in source["streams"].values())
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_one_stream_is_reset_and_put_back(tmp_path: Path, name: str) -> None:
+    """Its shard alone moves, others at most to the start of a given-up batch; undo leaves no trace."""
+    checkpoint, publisher = Path(shutil.copytree(CHECKPOINTS / name, tmp_path / "c")), name.rpartition("-")[2]
+    before = {file: file.read_bytes() for file in checkpoint.rglob("*") if file.is_file()}
+    arguments = ("--to-trim-horizon", "--offline", "--shard", f"{publisher}-1/shardId-000000000000")
+
+    done = sluice("offsets", "reset", checkpoint, *arguments, "--execute", "--force", "--json")
+
+    assert done.code == 0, done.errors
+    streams = ours(checkpoint, done.value["lastBatch"])["streams"]
+    assert streams[f"{publisher}-1"]["shardId-000000000000"]["at"] == "TRIM_HORIZON"
+    assert all("after" in each for each in streams[f"{publisher}-2"].values())
+    undo = ("--undo", done.value["backup"], "--execute", "--force")
+    assert sluice("offsets", "reset", checkpoint, *undo).code == 0
+    after = {file: file.read_bytes() for file in checkpoint.rglob("*") if file.is_file()}
+    assert {file: body for file, body in after.items() if "_sluice_backup" not in str(file)} == before

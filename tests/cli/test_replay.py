@@ -1,0 +1,182 @@
+"""``sluice replay``: dead letters are sent again as they were, and what cannot be is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import OtherServices, Service, sluice
+from kinesis_transport import OPTIONS, forget_process_state
+
+from sluice.destinations.kinesis.converter import KinesisEntry
+from sluice.destinations.sqs.converter import SqsMessage
+from sluice.sink.dead_letters import DeadLetter, LocalDeadLetterQueue, Origin, dead_letter_of_entry
+
+QUEUE = "http://127.0.0.1:9/1/jobs"
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process() -> Iterator[None]:
+    yield
+    forget_process_state()
+
+
+def write(directory: Path, *letters: DeadLetter, partition: int = 0) -> Path:
+    """As a task of the sink does."""
+    queue = LocalDeadLetterQueue(directory, Origin("kinesis", "q", "r", 7, partition), sync=lambda _: None)
+    for letter in letters:
+        queue.add(letter)
+    queue.flush()
+    return directory
+
+
+def replay(directory: Path, *more: str, **sink: str) -> Any:
+    options = [f"--sink-option={key}={value}" for key, value in {**OPTIONS, **sink}.items()]
+    return sluice("replay", directory, *options, *more, "--json")
+
+
+def records(service: Service) -> dict[bytes, str]:
+    """Data to partition key, of all records in the stream."""
+    found: dict[bytes, str] = {}
+    for shard in service.shards("orders"):
+        request = {"StreamName": "orders", "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"}
+        iterator = service.model.call("GetShardIterator", request)["ShardIterator"]
+        page = service.model.call("GetRecords", {"ShardIterator": iterator})
+        found |= {each["Data"]: each["PartitionKey"] for each in page["Records"]}
+    return found
+
+
+def test_records_are_sent_again_with_their_keys(tmp_path: Path) -> None:
+    """Nothing without --execute; files are deleted only when asked for, and when all of them was accepted."""
+    service = Service()
+    service.create("orders")
+    letters = write(
+        tmp_path / "letters",
+        dead_letter_of_entry(KinesisEntry(b"\xff one", "a"), "too large then"),
+        dead_letter_of_entry(KinesisEntry(b"two", "b", "17"), "too large then"),
+        DeadLetter("null then", b"three", {"partitionKey": "c", "shardId": "of the source"}),
+    )
+    sink = {"destination": "kinesis", "streamName": "orders"}
+
+    shown = replay(letters, **sink)
+    assert (shown.code, shown.value["sent"], shown.value["executed"]) == (0, 3, False)
+    assert shown.value["reasons"] == {"too large then": 2, "null then": 1}
+    assert records(service) == {}
+
+    done = replay(letters, "--execute", **sink)
+    assert (done.code, done.value["sent"], done.value["deadLetters"]) == (0, 3, 0)
+    assert records(service) == {b"\xff one": "a", b"two": "b", b"three": "c"}
+    assert list(letters.rglob("*.jsonl"))
+
+    assert replay(letters, "--execute", "--delete", **sink).code == 0
+    assert not list(letters.rglob("*.jsonl"))
+
+
+def test_what_cannot_be_sent_is_counted_and_kept(tmp_path: Path) -> None:
+    """A row that had to be converted, and a record without data: exit code 1, and the file stays."""
+    service = Service()
+    service.create("orders")
+    letters = write(
+        tmp_path / "letters",
+        DeadLetter("fine now", b"one", {"partitionKey": "a"}),
+        DeadLetter("a row", b'{"total": 7}', form="row"),
+        DeadLetter("no data", None, {"partitionKey": "b"}),
+    )
+
+    done = replay(letters, "--execute", "--delete", destination="kinesis", streamName="orders")
+
+    assert (done.code, done.value["sent"], done.value["skipped"]) == (1, 1, 2)
+    assert set(records(service)) == {b"one"}
+    assert list(letters.rglob("*.jsonl"))
+
+
+def test_what_is_refused_again_goes_elsewhere(tmp_path: Path) -> None:
+    """To the sink's deadLetterPath, which may not be the one that is read; without one the command fails."""
+    service = Service()
+    service.create("orders")
+    letters = write(tmp_path / "letters", DeadLetter("then", b"x" * 50, {"partitionKey": "a"}))
+    sink = {"destination": "kinesis", "streamName": "orders", "maxRecordSizeInBytes": "20"}
+    again = {"oversizedRecords": "deadLetter", "deadLetterPath": str(tmp_path / "again")}
+
+    assert replay(letters, "--execute", **sink).code == 1
+    assert replay(letters, **sink, **(again | {"deadLetterPath": str(letters)})).code == 2
+
+    done = replay(letters, "--execute", **sink, **again)
+    assert (done.code, done.value["deadLetters"]) == (1, 1)
+    (file,) = (tmp_path / "again").rglob("*.jsonl")
+    assert json.loads(file.read_text())["attributes"]["partitionKey"] == "a"
+
+
+def test_messages_of_a_queue(tmp_path: Path) -> None:
+    """Their letters hold the whole entry; one that holds a row that was refused is not sent as it is."""
+    service = Service(options={**OPTIONS})
+    sent: list[Mapping[str, Any]] = []
+
+    def accept(params: Mapping[str, Any]) -> Mapping[str, Any]:
+        body = params["body"]
+        entries = json.loads(body)["Entries"]
+        sent.extend(entries)
+        return {"Successful": [{"Id": each["Id"], "MessageId": "m"} for each in entries]}
+
+    OtherServices(service, {"sqs:SendMessageBatch": accept})
+    letters = write(
+        tmp_path / "letters",
+        dead_letter_of_entry(SqsMessage("hello", "g", "d", None, {"a": "b"}), "then"),
+        dead_letter_of_entry(SqsMessage("world", "g", "e"), "then"),
+        DeadLetter("too long a delay", b'{"body": "not yet", "delaySeconds": 9999}', form="row"),
+    )
+
+    done = replay(letters, "--execute", destination="sqs", queueUrl=f"{QUEUE}.fifo")
+
+    assert (done.code, done.value["sent"], done.value["skipped"]) == (1, 2, 1)
+    assert [each["MessageBody"] for each in sent] == ["hello", "world"]
+    assert [(each["MessageGroupId"], each["MessageDeduplicationId"]) for each in sent] == [
+        ("g", "d"),
+        ("g", "e"),
+    ]
+    assert sent[0]["MessageAttributes"] == {"a": {"DataType": "String", "StringValue": "b"}}
+
+
+def test_letters_of_an_earlier_release(tmp_path: Path) -> None:
+    """They do not say what their data is: it is taken for a record's where there is a column for it."""
+    service = Service()
+    service.create("orders")
+    letters = write(tmp_path / "letters", DeadLetter("then", b"one", {"partitionKey": "a"}))
+    for file in letters.rglob("*.jsonl"):
+        letter = json.loads(file.read_text())
+        del letter["form"]
+        file.write_text(json.dumps(letter) + "\n")
+
+    assert replay(letters, "--execute", destination="kinesis", streamName="orders").code == 0
+    assert set(records(service)) == {b"one"}
+
+
+@pytest.mark.parametrize(
+    ("sink", "problem"),
+    [
+        ({"destination": "dynamodb", "tableName": "table"}, "letters go to kinesis, firehose, http, sqs"),
+        ({}, "destination is not given"),
+        (
+            {"destination": "kinesis", "streamName": "s", "elementConverter": "a:B"},
+            "leave out elementConverter",
+        ),
+    ],
+)
+def test_sinks_that_letters_are_not_sent_to(tmp_path: Path, sink: dict[str, str], problem: str) -> None:
+    done = replay(tmp_path, **sink)
+
+    assert done.code == 2
+    assert problem in done.errors
+
+
+def test_a_file_of_something_else(tmp_path: Path) -> None:
+    """Is named with its line; nothing of it is sent."""
+    (tmp_path / "x.jsonl").write_text('{"reason": "r", "data": null}\n[1]\n')
+
+    done = replay(tmp_path, "--execute", destination="kinesis", streamName="orders")
+
+    assert done.code == 1
+    assert "x.jsonl, line 2: not a dead letter" in done.errors
