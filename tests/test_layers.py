@@ -23,7 +23,7 @@ class Layer(NamedTuple):
     guarded: tuple[str, ...] = ()
 
 
-BASE = ("sluice.errors", "sluice.instants", "sluice.options", "sluice.retry")
+BASE = ("sluice.errors", "sluice.instants", "sluice.option_names", "sluice.options", "sluice.retry")
 FANOUT = "sluice.kinesis.fanout"
 # What the three sides of fan-out say to each other. None of them imports another side.
 SHARED_BY_SIDES = tuple(
@@ -37,6 +37,7 @@ KINESIS_BASE = (
     "sluice.kinesis.client",
     "sluice.kinesis.consumers",
     "sluice.kinesis.fanout_options",
+    "sluice.kinesis.foreign_names",
     "sluice.kinesis.kpl",
     "sluice.kinesis.options",
     "sluice.kinesis.record_batches",
@@ -49,7 +50,8 @@ BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.source")
 LAYERS = (
     Layer(("sluice.errors",)),
     Layer(("sluice.instants",)),
-    Layer(("sluice.options",), ("sluice.errors",)),
+    Layer(("sluice.option_names",)),
+    Layer(("sluice.options",), ("sluice.errors", "sluice.option_names")),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
     Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),
     Layer(("sluice.source",), (*BASE, "sluice.source")),

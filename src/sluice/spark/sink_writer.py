@@ -62,6 +62,7 @@ class _SinkWriter:
         self._options = dict(options)
         self._schema = schema
         self._write_id = uuid.uuid4().hex  # Spark gives a batch write no id
+        configure_driver_log()
         setup = read_sink(self._options)
         if overwrite:
             raise OptionError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from sluice.errors import OptionError
+from sluice.spark.logs import configure_driver_log
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -63,7 +64,7 @@ class KinesisDataSource(DataSource):
         from sluice.spark.source_reader import BatchReader  # noqa: PLC0415 - see above
 
         _check_schema(schema)
-        return BatchReader(self._config())
+        return BatchReader(self._config(streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Called for ``spark.readStream``.
@@ -76,9 +77,10 @@ class KinesisDataSource(DataSource):
         _check_schema(schema)
         return make_stream_reader(self._config(streaming=True))
 
-    def _config(self, *, streaming: bool = False) -> SourceConfig:
+    def _config(self, *, streaming: bool | None = None) -> SourceConfig:
         from sluice.kinesis.options import source_config_from_options  # noqa: PLC0415 - see above
 
+        configure_driver_log()
         config = source_config_from_options(dict(self.options), streaming=streaming)
         if config.fan_out is None or not self._registered:
             return config
