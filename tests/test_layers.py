@@ -49,6 +49,7 @@ BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.source")
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
 LAYERS = (
     Layer(("sluice.errors",)),
+    Layer(("sluice.environment",)),
     Layer(("sluice.instants",)),
     Layer(("sluice.option_names",)),
     Layer(("sluice.options",), ("sluice.errors", "sluice.option_names")),
@@ -81,11 +82,19 @@ LAYERS = (
     Layer(("sluice.destinations",), (*BASE, "sluice.aws", "sluice.sink"), SDK),
     Layer(
         ("sluice.spark",),
-        (*BASE, "sluice.destinations", "sluice.kinesis", "sluice.sink", "sluice.source", "sluice.spark"),
+        (
+            *BASE,
+            "sluice.destinations",
+            "sluice.environment",
+            "sluice.kinesis",
+            "sluice.sink",
+            "sluice.source",
+            "sluice.spark",
+        ),
         SPARK,
     ),
     Layer(("pyspark_kinesis_efo", "pyspark_async_sink"), ("sluice.spark",), SPARK),
-    Layer(("sluice",), ("sluice.destinations", "sluice.errors", "sluice.spark"), SPARK),
+    Layer(("sluice",), ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.spark"), SPARK),
 )
 GUARDED = (*SDK, *SPARK, "tenacity")
 PROJECT = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink")
