@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from sluice.spark.border import shorten_traceback
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
@@ -24,6 +26,7 @@ class AsyncSinkDataSource(DataSource):
     def name(cls) -> str:
         return "async-sink"
 
+    @shorten_traceback
     def streamWriter(  # noqa: N802 - Spark's name, and Spark passes both arguments by name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
@@ -32,6 +35,7 @@ class AsyncSinkDataSource(DataSource):
 
         return StreamSinkWriter(self.options, schema, overwrite=overwrite)
 
+    @shorten_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Raises OptionError for options, columns or a save mode that cannot work."""
         from sluice.spark.sink_writer import BatchSinkWriter  # noqa: PLC0415 - see above

@@ -22,6 +22,7 @@ from sluice.sink.dead_letters import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
 from sluice.sink.setup import SinkSetup
 from sluice.sink.task import TaskResult, check_columns, write_rows
+from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import freeze_loaded_objects
 
@@ -72,6 +73,7 @@ class _SinkWriter:
         check_columns(setup, schema, _origin(setup, self._write_id))
         self._needs_setup = needs_setup(setup)
 
+    @shorten_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: writes its rows."""
         setup = read_sink(self._options)
@@ -81,6 +83,7 @@ class _SinkWriter:
         freeze_loaded_objects()
         return CommitMessage(result)
 
+    @shorten_traceback
     def _end(
         self, outcome: Outcome, batch_id: int | None, messages: Sequence[WriterCommitMessage | None]
     ) -> None:

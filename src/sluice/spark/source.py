@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from sluice.errors import OptionError
+from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class KinesisDataSource(DataSource):
         # pickles this object and lets the copy make the readers.
         self._registered: dict[str, str] = {}
 
+    @shorten_traceback
     def schema(self) -> str:
         """The columns. Called at ``load()``: registers consumers if ``consumerRegistration`` is ``eager``.
 
@@ -55,6 +57,7 @@ class KinesisDataSource(DataSource):
         self._registered.update(register_at_load(self._config()))
         return SCHEMA
 
+    @shorten_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         """Called for ``spark.read``.
 
@@ -66,6 +69,7 @@ class KinesisDataSource(DataSource):
         _check_schema(schema)
         return BatchReader(self._config(streaming=False))
 
+    @shorten_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Called for ``spark.readStream``.
 
