@@ -55,6 +55,7 @@ from sluice.source.admission import NO_LIMITS, Limits
 
 __all__ = [
     "BACKOFF_DEFAULTS",
+    "OPTION_KEYS",
     "SOURCE_OPTIONS",
     "Polling",
     "SourceConfig",
@@ -206,6 +207,11 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     RECORDS_INTERVAL,
     *(option for backoff in _BACKOFFS.values() for option in backoff.all),
 )
+
+OPTION_KEYS: Final = frozenset(
+    [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)] + [name.name for name in SOURCE_NAMES]
+)
+"""All names that the source reads options by, those of other connectors included."""
 
 
 @dataclass(frozen=True, slots=True)
