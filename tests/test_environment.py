@@ -229,6 +229,12 @@ def test_importing_sluice_says_nothing_where_all_is_well() -> None:
     assert imported("import sluice", **nothing) == ""
 
 
+def test_advice_keeps_nobody_from_importing() -> None:
+    """Whatever a platform does when another Python is to be started."""
+    program = "import subprocess, pyspark; subprocess.run = lambda *a, **k: 1 / 0; import sluice"
+    assert imported(program, PYSPARK_PYTHON="/bin/sh", PYSPARK_DRIVER_PYTHON="") == ""
+
+
 @pytest.mark.parametrize("main", ["pyspark.daemon", "sluice.kinesis.fanout.__main__"])
 def test_what_spark_starts_says_nothing(main: str) -> None:
     """It would say so in every worker."""

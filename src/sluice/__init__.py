@@ -101,8 +101,14 @@ def _warn_if_spark_will_not_find_it() -> None:
 
     from sluice.environment import explain_lookup  # noqa: PLC0415
 
-    if problem := explain_lookup(os.environ):
-        logging.getLogger(__name__).warning(problem)
+    log = logging.getLogger(__name__)
+    try:
+        problem = explain_lookup(os.environ)
+    except Exception:  # advice keeps nobody from importing what it is about
+        log.debug("the Python that Spark asks was not found out", exc_info=True)
+        return
+    if problem is not None:
+        log.warning(problem)
 
 
 _warn_if_spark_will_not_find_it()
