@@ -113,6 +113,10 @@ _DATABRICKS: Final[tuple[ForeignName, ...]] = (
         _CONSUMER_WAIT,
         "registerConsumerTimeoutInterval",
         "deregisterConsumerTimeoutInterval",
+    ),
+    *_explained(
+        DATABRICKS,
+        "has no counterpart: whether a consumer is still there shows when shards are subscribed to",
         "consumerRefreshInterval",
     ),
     *_explained(DATABRICKS, "has no counterpart: 'consumerName' is the whole name", "consumerNamePrefix"),
@@ -136,8 +140,8 @@ _DATABRICKS: Final[tuple[ForeignName, ...]] = (
         "coalesce",
         "coalesceThresholdBlockSize",
         "coalesceBinSize",
-        "reuseKinesisClient",
     ),
+    *_explained(DATABRICKS, "has no counterpart: clients are always used again", "reuseKinesisClient"),
     *_explained(DATABRICKS, _RETRIES, "clientRetries"),
 )
 
