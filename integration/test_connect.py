@@ -39,6 +39,7 @@ def seen(streams: Streams, clicks: str, target: str, tmp_path_factory: pytest.Te
         "directory": str(directory),
         "reading": {**where, "streamName": clicks, "startingPosition": "TRIM_HORIZON"},
         "writing": {**where, "destination": "kinesis", "streamName": target},
+        "target": {"streamName": target},
         "consumer": {"consumerName": "connect"},
     }
     done = subprocess.run(
@@ -48,7 +49,7 @@ def seen(streams: Streams, clicks: str, target: str, tmp_path_factory: pytest.Te
         capture_output=True,
         text=True,
         check=False,
-        timeout=WAIT,
+        timeout=2 * WAIT,
     )
     assert done.returncode == 0, done.stderr[-5000:]
     return json.loads(done.stdout.splitlines()[-1])

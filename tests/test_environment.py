@@ -206,7 +206,7 @@ def imported(program: str, **environment: str) -> str:
     """What a program writes to standard error."""
     done = subprocess.run(
         (sys.executable, "-c", program),
-        env={**os.environ, **environment},
+        env={**os.environ, "SPARK_REMOTE": "", **environment},
         capture_output=True,
         text=True,
         check=True,
@@ -227,6 +227,17 @@ def test_importing_sluice_says_nothing_where_all_is_well() -> None:
     nothing = {"PYSPARK_DRIVER_PYTHON": "/no/such/python"}
     assert imported("import pyspark, sluice", PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON="") == ""
     assert imported("import sluice", **nothing) == ""
+
+
+def test_a_client_of_connect_is_told_nothing_and_lacks_nothing() -> None:
+    """pyspark-client has no SparkContext, and the server's Python is not this machine's business."""
+    without = (
+        "import pyspark.sql, pyspark.sql.datasource, pyspark; del pyspark.SparkContext, pyspark.SparkFiles;"
+    )
+    program = f"{without} import sluice, sluice.spark.registration, sluice.spark.dropped_rows"
+    assert imported(program, PYSPARK_PYTHON="/no/such/python", PYSPARK_DRIVER_PYTHON="") == ""
+    nothing = {"PYSPARK_PYTHON": "/no/such/python", "SPARK_REMOTE": "sc://localhost"}
+    assert imported("import pyspark, sluice", **nothing) == ""
 
 
 def test_advice_keeps_nobody_from_importing() -> None:

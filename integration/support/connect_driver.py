@@ -7,7 +7,6 @@ has seen, as JSON.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import warnings
@@ -20,7 +19,6 @@ from integration.support.spark import configuration, prepare_environment
 def main(plan: dict[str, Any]) -> None:
     warnings.simplefilter("ignore")  # of pandas and grpc, which Connect needs and we do not
     prepare_environment()
-    os.environ.pop("SPARK_HOME", None)  # Connect's server is started by PySpark's own scripts
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
 
     import sluice  # noqa: PLC0415
@@ -49,9 +47,9 @@ def main(plan: dict[str, Any]) -> None:
             .option("checkpointLocation", tempfile.mkdtemp(dir=directory))
             .start()
         )
-        while not query.recentProgress or not any(each["numInputRows"] for each in query.recentProgress):
+        written = spark.read.format("kinesis-efo").options(**{**plan["reading"], **plan["target"]}).load()
+        while written.count() < seen["found"] * 2 and query.isActive:  # the batch's rows and the stream's
             query.awaitTermination(1)
-        query.processAllAvailable()
         query.stop()
         seen["stream"] = True
     finally:

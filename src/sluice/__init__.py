@@ -91,10 +91,12 @@ def _warn_if_spark_will_not_find_it() -> None:
     """In an application that uses Spark: logs what to set where Spark would not find the formats by itself.
 
     Spark only says that it cannot find them, in 200 lines. What Spark starts itself is no application, and
-    neither is a program that has not imported PySpark.
+    neither is a program that has not imported PySpark. A client of Spark Connect starts no Python.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if "pyspark" not in sys.modules or (main is not None and main.name.startswith(("pyspark.", "sluice."))):
+    if main is not None and main.name.startswith(("pyspark.", "sluice.")):
+        return
+    if not hasattr(sys.modules.get("pyspark"), "SparkContext"):  # which pyspark-client lacks
         return
     import logging  # noqa: PLC0415 - the modules below are for this alone
     import os  # noqa: PLC0415
@@ -102,6 +104,8 @@ def _warn_if_spark_will_not_find_it() -> None:
     from sluice.environment import explain_lookup  # noqa: PLC0415
 
     log = logging.getLogger(__name__)
+    if os.environ.get("SPARK_REMOTE"):
+        return
     try:
         problem = explain_lookup(os.environ)
     except Exception:  # advice keeps nobody from importing what it is about

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark import SparkContext, SparkFiles
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -17,6 +16,7 @@ from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.source import KinesisDataSource
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql.datasource import DataSource
 
 __all__ = ["register_formats"]
@@ -57,6 +57,8 @@ def _check_workers(spark: SparkSession) -> None:
 
 def _brought(context: SparkContext) -> Sequence[str]:
     """What ``--py-files`` and ``addPyFile`` have put on the path of the workers."""
+    from pyspark import SparkFiles  # noqa: PLC0415 - pyspark-client has no such thing
+
     root = Path(SparkFiles.getRootDirectory())
     names = context._python_includes or ()  # noqa: SLF001 - PySpark tells nobody else
     return [str(root), *(str(root / name) for name in names)]
