@@ -13,8 +13,9 @@ PYTEST = -m pytest -n $(WORKERS)
 FAST_TESTS = $(PYTEST) --dist worksteal
 SPARK_TESTS = $(PYTEST) --dist loadfile --no-loadscope-reorder
 FAST = tests
-ONE_RUN = integration/test_end_to_end.py
-MATRIX = 4.0 4.1 newest
+# What depends on the version of PySpark.
+ONE_RUN = integration/test_end_to_end.py integration/test_sql.py integration/test_connect.py
+MATRIX = 4.0 4.1 4.2 newest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test integration lint types bench soak chaos soak-tests docs test-matrix clean demo-env
@@ -58,7 +59,7 @@ soak-tests: test-env ## run the tests that are slow, and hardly ever fail; fan-o
 docs: dev-env ## write the tables of the README from the options' declarations
 	@$(BIN)/python docs/reference.py
 
-test-matrix: $(MATRIX:%=test-%) ## fast tests and one end-to-end run on PySpark 4.0, 4.1 and the newest
+test-matrix: $(MATRIX:%=test-%) ## fast tests, and runs with Spark, on PySpark 4.0, 4.1, 4.2 and the newest
 
 $(MATRIX:%=test-%): test-%:
 	@$(ENVIRONMENT) .venv-$* --extra test --pyspark '$(if $(filter newest,$*),pyspark,pyspark==$*.*)'

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.aws.connection import CONNECTION_OPTIONS
+from sluice.aws.foreign_names import CONNECTION_NAMES
 from sluice.destinations.dynamodb import DynamoDbDestination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.http import HttpDestination
@@ -17,13 +18,15 @@ from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.destinations.registry import CommittingDestinationClass, DestinationClass
 from sluice.destinations.s3 import S3Destination
 from sluice.destinations.sqs import SqsDestination
+from sluice.kinesis.foreign_names import SOURCE_NAMES
 from sluice.kinesis.options import SOURCE_OPTIONS
+from sluice.option_names import ForeignName, Taken
 from sluice.options import Option
 from sluice.sink.converters import AvroConverter
 from sluice.sink.options import SINK_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/destinations.md")
+DOCUMENTS = ("README.md", "docs/destinations.md", "docs/names.md")
 DESTINATIONS: dict[str, type[DestinationClass]] = {
     "kinesis": KinesisStreamsDestination,
     "firehose": FirehoseDestination,
@@ -59,6 +62,21 @@ def backoff_table(options: Sequence[Option[Any]]) -> str:
             for operation, found in by_operation.items()
         ],
     )
+
+
+def names_table(names: Iterable[ForeignName]) -> str:
+    """One row for each name of another connector."""
+    return rows(
+        ("name", "of", "here"),
+        [
+            (f"`{each.name}`", each.origin, f"`{each.key}`" if isinstance(each, Taken) else _quoted(each.why))
+            for each in names
+        ],
+    )
+
+
+def _quoted(why: str) -> str:
+    return re.sub(r"'(\w[\w.*]*)'", r"`\1`", why)
 
 
 def destinations_table() -> str:
@@ -112,6 +130,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "backoff": lambda: backoff_table(SOURCE_OPTIONS),
     "sink": lambda: options_table(SINK_OPTIONS),
     "limits": destinations_table,
+    "source_names": lambda: names_table(SOURCE_NAMES),
+    "sink_names": lambda: names_table(
+        each for each in KinesisStreamsDestination.FOREIGN_NAMES if each not in CONNECTION_NAMES
+    ),
     "avro": lambda: options_table(AvroConverter.OPTIONS),
     **{name: partial(options_table, each.OPTIONS) for name, each in DESTINATIONS.items()},
     **{name: partial(options_table, each.OPTIONS) for name, each in COMMITTING.items()},

@@ -69,7 +69,11 @@ def write_stream(frame: DataFrame, checkpoint: str, **options: str) -> None:
 
 CONSUMER = f"arn:aws:kinesis:{REGION}:123456789012:stream/orders/consumer/me:1700000000"
 SOURCE_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
-    "unknown": ({"frobnicate": "1"}, "option 'frobnicate' is not known: allowed are awsAccessKeyId, "),
+    "unknown": ({"frobnicate": "1"}, "option 'frobnicate' is not known: of the "),
+    "another connector's": (
+        {"minPartitions": "8"},
+        "option 'minPartitions' is Kafka's: the records of a shard",
+    ),
     "misspelt": ({"startingPositon": "LATEST"}, "is not known: did you mean 'startingPosition'?"),
     "misspelt secret": ({"awsSecretAccesKey": SECRET}, "is not known: did you mean 'awsSecretAccessKey'?"),
     "no stream": ({"streamName": " "}, "option 'streamName' is ' ': allowed is a stream's name"),
@@ -192,13 +196,10 @@ def test_a_schema_of_the_users_own_is_refused(
 
 KINESIS = {"destination": "kinesis", "streamName": "orders"}
 SINK_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
-    "no destination": ({}, "option 'destination' is required"),
-    "unknown destination": (
-        {"destination": "kafka"},
-        "is 'kafka': allowed are dynamodb, firehose, http, kinesis",
-    ),
+    "no destination": ({}, "option 'destination' is required: dynamodb, firehose, http, kinesis, s3, sqs"),
+    "unknown destination": ({"destination": "kafka"}, "is 'kafka': allowed are dynamodb, firehose, http"),
     "no stream": ({"destination": "kinesis"}, "option 'streamName' or 'streamArn' is required"),
-    "unknown": ({**KINESIS, "frobnicate": "1"}, "option 'frobnicate' is not known: allowed are aggregate, "),
+    "unknown": ({**KINESIS, "frobnicate": "1"}, "option 'frobnicate' is not known: of the "),
     "misspelt": ({**KINESIS, "maxBatchSizes": "1"}, "is not known: did you mean 'maxBatchSize'?"),
     "misspelt secret": (
         {**KINESIS, "awsSecretAccesKey": SECRET},

@@ -23,7 +23,7 @@ class Layer(NamedTuple):
     guarded: tuple[str, ...] = ()
 
 
-BASE = ("sluice.errors", "sluice.instants", "sluice.options", "sluice.retry")
+BASE = ("sluice.errors", "sluice.instants", "sluice.option_names", "sluice.options", "sluice.retry")
 FANOUT = "sluice.kinesis.fanout"
 # What the three sides of fan-out say to each other. None of them imports another side.
 SHARED_BY_SIDES = tuple(
@@ -36,6 +36,7 @@ KINESIS_BASE = (
     "sluice.kinesis.client",
     "sluice.kinesis.consumers",
     "sluice.kinesis.fanout_options",
+    "sluice.kinesis.foreign_names",
     "sluice.kinesis.kpl",
     "sluice.kinesis.options",
     "sluice.kinesis.record_batches",
@@ -47,8 +48,10 @@ BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source")
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
 LAYERS = (
     Layer(("sluice.errors",)),
+    Layer(("sluice.environment",)),
     Layer(("sluice.instants",)),
-    Layer(("sluice.options",), ("sluice.errors",)),
+    Layer(("sluice.option_names",)),
+    Layer(("sluice.options",), ("sluice.errors", "sluice.option_names")),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
     Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),
     Layer(("sluice.source",), (*BASE, "sluice.source")),
@@ -84,6 +87,7 @@ LAYERS = (
             *BASE,
             "sluice.channels",
             "sluice.destinations",
+            "sluice.environment",
             "sluice.kinesis",
             "sluice.query_bucket",
             "sluice.sink",
@@ -107,7 +111,7 @@ LAYERS = (
     ),
     Layer(("sluice.__main__",), ("sluice.cli",)),
     Layer(("pyspark_kinesis_efo", "pyspark_async_sink"), ("sluice.spark",), SPARK),
-    Layer(("sluice",), ("sluice.destinations", "sluice.errors", "sluice.spark"), SPARK),
+    Layer(("sluice",), ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.spark"), SPARK),
 )
 GUARDED = (*SDK, *SPARK, "tenacity")
 PROJECT = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink")

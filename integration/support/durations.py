@@ -26,6 +26,8 @@ _SECONDS = {
     "integration/test_query_bucket.py": 60,
     "integration/test_recorded_checkpoints.py": 35,
     "integration/test_end_to_end.py": 35,
+    "integration/test_sql.py": 40,
+    "integration/test_connect.py": 40,
     "integration/test_destinations.py": 30,
     "integration/test_readme_examples.py": 15,
     "integration/test_model.py": 5,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from sluice.errors import (
@@ -14,6 +15,7 @@ from sluice.errors import (
     OptionError,
     ServiceError,
     SluiceError,
+    SparkVersionError,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ __all__ = [
     "OptionError",
     "ServiceError",
     "SluiceError",
+    "SparkVersionError",
     "committed_files",
     "register",
     "warn_of_dropped_rows",
@@ -58,13 +61,16 @@ def register(spark: SparkSession) -> None:
     """Registers both formats with a session, in case Spark has not found them itself.
 
     It also does what `warn_of_dropped_rows` does, except with Spark Connect.
+
+    Raises:
+        SluiceError: Spark runs data sources in a Python that does not have Sluice. The message has the
+            setting that helps. Not with Spark Connect, whose server runs them.
+        SparkVersionError: there is no PySpark here, or one before 4.0.
     """
     from sluice.spark.dropped_rows import listen_if_possible  # noqa: PLC0415 - imports Spark
-    from sluice.spark.sink import AsyncSinkDataSource  # noqa: PLC0415
-    from sluice.spark.source import KinesisDataSource  # noqa: PLC0415
+    from sluice.spark.registration import register_formats  # noqa: PLC0415
 
-    spark.dataSource.register(KinesisDataSource)
-    spark.dataSource.register(AsyncSinkDataSource)
+    register_formats(spark)
     listen_if_possible(spark)
 
 
@@ -79,3 +85,34 @@ def warn_of_dropped_rows(spark: SparkSession) -> None:
     from sluice.spark.dropped_rows import listen  # noqa: PLC0415 - imports Spark
 
     listen(spark)
+
+
+def _warn_if_spark_will_not_find_it() -> None:
+    """In an application that uses Spark: logs what to set where Spark would not find the formats by itself.
+
+    Spark only says that it cannot find them, in 200 lines. What Spark starts itself is no application, and
+    neither is a program that has not imported PySpark. A client of Spark Connect starts no Python.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if main is not None and main.name.startswith(("pyspark.", "sluice.")):
+        return
+    if not hasattr(sys.modules.get("pyspark"), "SparkContext"):  # which pyspark-client lacks
+        return
+    import logging  # noqa: PLC0415 - the modules below are for this alone
+    import os  # noqa: PLC0415
+
+    from sluice.environment import explain_lookup  # noqa: PLC0415
+
+    log = logging.getLogger(__name__)
+    if os.environ.get("SPARK_REMOTE"):
+        return
+    try:
+        problem = explain_lookup(os.environ)
+    except Exception:  # advice keeps nobody from importing what it is about
+        log.debug("the Python that Spark asks was not found out", exc_info=True)
+        return
+    if problem is not None:
+        log.warning(problem)
+
+
+_warn_if_spark_will_not_find_it()

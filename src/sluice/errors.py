@@ -15,6 +15,7 @@ __all__ = [
     "OptionError",
     "ServiceError",
     "SluiceError",
+    "SparkVersionError",
     "redact_urls",
 ]
 
@@ -43,6 +44,10 @@ class SluiceError(Exception):
 
 class OptionError(SluiceError, ValueError):
     """An option cannot work. Names the option, the given value and what is allowed."""
+
+
+class SparkVersionError(SluiceError, ImportError):
+    """There is no PySpark, or one that has no data sources in Python."""
 
 
 class InvalidRecordError(SluiceError, ValueError):

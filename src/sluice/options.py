@@ -6,15 +6,15 @@ case-insensitive, as everywhere in Spark. One error reports everything that is w
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sluice.errors import OptionError, redact_urls
+from sluice.option_names import ForeignName, Taken, find_foreign_name, log_taken, propose_keys
 
 __all__ = [
     "BOOLEAN",
@@ -234,6 +234,7 @@ class Option(Generic[T]):
         shown_default: the default as the documentation shows it, if it differs from `default`.
         required: users must set the option.
         secret: the value is never printed.
+        billed: AWS charges for what it asks for. It is proposed only for what is clearly a misspelling of it.
     """
 
     key: str
@@ -243,6 +244,7 @@ class Option(Generic[T]):
     shown_default: str | None = None
     required: bool = False
     secret: bool = False
+    billed: bool = False
 
     @property
     def is_prefix(self) -> bool:
@@ -274,6 +276,7 @@ class OptionValues:
         self._keys: set[str] = set()
         self._values: dict[str, Any] = {}
         self._given: dict[str, str] = {}
+        self._foreign: dict[str, str] = {}
         self._problems: list[str] = []
 
     def get(self, option: Option[T]) -> T | None:
@@ -309,9 +312,15 @@ class OptionValues:
         values: dict[str, T] = self._values.get(option.key, {})
         return values
 
+    def foreign_name(self, option: Option[Any]) -> str | None:
+        """The name of another connector under which the user gave this option; None for its own key."""
+        return self._foreign.get(option.key.lower())
+
     def reject(self, key: str, why: str) -> None:
         """Notes a problem for `check`. The message is ``option '<key>' <why>``."""
-        problem = f"option '{key}' {why}"
+        foreign = self._foreign.get(key.lower())
+        name = f"'{key}'" if foreign is None else f"'{foreign}' ('{key}' here)"
+        problem = f"option {name} {why}"
         if problem not in self._problems:
             self._problems.append(problem)
 
@@ -351,9 +360,33 @@ class OptionValues:
         else:
             self._values[option.key] = value
 
+    def take(self, brought: Mapping[Taken, str], declared: Sequence[Option[Any]]) -> None:
+        """Reads options that the user gave under names of other connectors; call it after all `read`."""
+        by_key = {option.key.lower(): option for option in declared}
+        taken: dict[str, list[str]] = {}
+        for entry, text in brought.items():
+            try:
+                options = entry.options(text)
+            except OptionError as error:
+                self.reject(entry.name, str(error))
+                continue
+            for key, value in options.items():
+                if key.lower() in self._keys:
+                    self.reject(entry.name, f"is '{key}' here, which is given as well: give one of them")
+                    continue
+                self._foreign[key.lower()] = entry.name
+                self.read(by_key[key.lower()], key, value)
+                taken.setdefault(entry.name, []).append(key)
+        log_taken(self._what, taken)
+
 
 def read_options(
-    what: str, declared: Iterable[Option[Any]], given: Mapping[str, str], *, also: Iterable[str] = ()
+    what: str,
+    declared: Iterable[Option[Any]],
+    given: Mapping[str, str],
+    *,
+    also: Iterable[str] = (),
+    foreign: Sequence[ForeignName] = (),
 ) -> OptionValues:
     """Parses the options that a user gave. Notes problems for `OptionValues.check`.
 
@@ -362,26 +395,28 @@ def read_options(
         declared: all options there are.
         given: as Spark passes them: keys in any case, values as text.
         also: other keys to ignore, besides Spark's own.
+        foreign: names of other connectors that users may bring; those of declared options are not.
     """
     declared = list(declared)
     values = OptionValues(what)
     ignored = _SPARK_KEYS | {key.lower() for key in also}
+    brought: dict[Taken, str] = {}
     for key, text in given.items():
         option = next((option for option in declared if option.takes(key)), None)
         if option is not None:
             values.read(option, key, str(text))
         elif key.lower() not in ignored:
-            values.reject(key, _unknown(key, declared))
+            match find_foreign_name(key, foreign):
+                case None:
+                    keys = {option.key: option.billed for option in declared}
+                    # Without the value: it may be a secret whose key is misspelt.
+                    values.reject(key, f"is not known: {propose_keys(key, keys, foreign)}")
+                case Taken() as name:
+                    brought[name] = str(text)
+                case name:
+                    values.reject(name.name if not name.name.endswith(".*") else key, name.why)
+    values.take(brought, declared)
     for option in declared:
         if option.required and not values.mentions(option):
             values.reject(option.key, f"is required: {option.kind.allowed}")
     return values
-
-
-def _unknown(key: str, declared: list[Option[Any]]) -> str:
-    # Without the value: it may be a secret whose key is misspelled.
-    by_key = {option.key.lower(): option.key for option in declared}
-    near = difflib.get_close_matches(key.lower(), by_key, n=1, cutoff=0.6)
-    if near:
-        return f"is not known: did you mean '{by_key[near[0]]}'?"
-    return "is not known: allowed are " + ", ".join(sorted(by_key.values(), key=str.lower))

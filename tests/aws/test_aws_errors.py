@@ -223,3 +223,43 @@ def test_the_error_travels_between_processes() -> None:
     again: Any = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
     assert again.expired_iterator
+
+
+def unreached(endpoint: str, *, known: str | None = None) -> str:
+    error = sdk.EndpointConnectionError(endpoint_url=endpoint, error=OSError("no such host"))
+    return str(translate(error, operation="PutRecords", target="orders", endpoint=known))
+
+
+@pytest.mark.parametrize("known", [None, "https://kinesis.eu-wset-1.amazonaws.com"])
+def test_a_region_that_does_not_exist_is_called_that(known: str | None) -> None:
+    """Also where the caller does not know the endpoint, which the SDK has made of the region."""
+    message = unreached("https://kinesis.eu-wset-1.amazonaws.com", known=known)
+    assert message.startswith("PutRecords of orders at https://kinesis.eu-wset-1.amazonaws.com failed: Endp")
+    assert "(the SDK knows no region 'eu-wset-1', which option 'region'" in message
+    assert "eu-west-1" in message.partition("most like it are")[2]
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://kinesis.eu-west-1.amazonaws.com",
+        "https://kinesis.cn-north-1.amazonaws.com.cn",
+        "https://kinesis.us-gov-west-1.api.aws",
+        "https://s3.amazonaws.com",
+        "https://kinesis.eu-wset-1.example.com",
+        "http://127.0.0.1:4566",
+    ],
+)
+def test_a_region_that_exists_or_is_not_named_is_no_cause(endpoint: str) -> None:
+    """A network that is down is not blamed on the region."""
+    assert "region" not in unreached(endpoint)
+
+
+def test_a_stream_that_is_missing_may_be_in_another_region() -> None:
+    """The most common cause; of an emulator's endpoint it is not said."""
+    missing = client_error("ResourceNotFoundException", "Stream orders under account 1 not found.")
+    assert str(meaning(missing)).endswith(
+        "not found. (this is region eu-west-1: option 'region' names another one)"
+    )
+    local = translate(missing, operation="GetRecords", target="orders", endpoint="http://127.0.0.1:4566")
+    assert "region" not in str(local)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,3 +183,24 @@ def test_no_secret_is_in_the_reason_of_a_rejection() -> None:
     result = made(lambda _, __: None).result(["a"], {0: refused})
 
     assert result.rejected == [Rejection("a", "InvalidX: for ***")]
+
+
+def test_a_missing_target_says_in_which_region_it_was_looked_for() -> None:
+    """Also where the SDK's own chain names the region."""
+
+    class Client:
+        meta = SimpleNamespace(endpoint_url="https://firehose.us-east-1.amazonaws.com")
+
+        def put_record_batch(self, **_request: Any) -> None:
+            error: Any = {"Error": {"Code": "ResourceNotFoundException", "Message": "no"}}
+            raise sdk.ClientError(error, "PutRecordBatch")
+
+    call = BatchCall(
+        ConnectionConfig(), "firehose", "PutRecordBatch", "orders", client=lambda _config, _service: Client()
+    )
+    with pytest.raises(ServiceError) as caught:
+        put(call)
+    assert str(caught.value) == (
+        "PutRecordBatch of orders at https://firehose.us-east-1.amazonaws.com failed: "
+        "ResourceNotFoundException: no (this is region us-east-1: option 'region' names another one)"
+    )

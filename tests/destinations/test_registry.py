@@ -168,3 +168,13 @@ def test_equal_options_share_a_rate_limiting_strategy() -> None:
     assert read_async_sink(KINESIS).key == read_async_sink(dict(reversed(KINESIS.items()))).key
     assert read_async_sink(KINESIS).key != read_async_sink(KINESIS | {"maxBatchSize": "5"}).key
     assert pickle.dumps(read_async_sink(KINESIS).config)
+
+
+def test_without_a_destination_all_there_are_are_named() -> None:
+    """Nothing else is known before, so nothing else is said."""
+    with pytest.raises(OptionError) as refused:
+        read_sink({"maxBatchSize": "-1"})
+    assert str(refused.value) == (
+        "async-sink: option 'destination' is required: dynamodb, firehose, http, kinesis, s3, sqs, or "
+        "package.module:Name"
+    )

@@ -144,6 +144,33 @@ def test_a_bad_option_is_refused_by_name(given: dict[str, str], message: str) ->
         source_config_from_options(given if named else {"streamName": "orders", **given})
 
 
+STREAMING = {
+    "maxRecordsPerTrigger": "1",
+    "maxBytesPerTrigger": "1MB",
+    "maxTimeSpanPerTrigger": "1m",
+    "maxDrift": "1m",
+    "shardDiscoveryInterval": "1s",
+}
+WITH_A_CONSUMER = {
+    "consumerDeregistration": "never",
+    "fanOutAgent": "driver",
+    "fanOutAgentAddress": "10.0.0.1",
+    "fanOutBufferSize": "1GiB",
+}
+
+
+@pytest.mark.parametrize("key", [*STREAMING, *WITH_A_CONSUMER])
+def test_an_option_that_does_nothing_in_a_batch_read_is_refused_there(key: str) -> None:
+    """Whoever sets a limit for a batch read must not take it for one that holds."""
+    options = {"streamName": "orders", key: {**STREAMING, **WITH_A_CONSUMER}[key]}
+    if key in WITH_A_CONSUMER:
+        options["consumerName"] = "me"
+    source_config_from_options(options)
+    source_config_from_options(options, streaming=True)
+    with pytest.raises(OptionError, match=f"option '{key}' is for streaming reads only"):
+        source_config_from_options(options, streaming=False)
+
+
 def test_all_problems_come_in_one_error() -> None:
     """Each problem once."""
     message = refusal(

@@ -517,3 +517,12 @@ def test_commit_keeps_nothing() -> None:
     reader.commit(at(10).to_json())
 
     assert reader.__dict__ == before
+
+
+def test_a_batch_reader_refuses_what_only_a_stream_has() -> None:
+    """At ``load()`` Spark does not say which of the two it will be; when it reads, it does."""
+    limited = source(maxRecordsPerTrigger="1")
+    assert limited.schema() == SCHEMA
+    limited.streamReader(SPARK_SCHEMA)
+    with pytest.raises(OptionError, match="option 'maxRecordsPerTrigger' is for streaming reads only"):
+        limited.reader(SPARK_SCHEMA)

@@ -7,6 +7,7 @@ None``: the original's message would reach users in the traceback.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,6 +18,7 @@ from botocore import exceptions as sdk
 from botocore.eventstream import ParserError as EventStreamParserError
 from botocore.parsers import ResponseParserError
 
+from sluice.aws.regions import known_regions, region_of
 from sluice.errors import ServiceError, redact_urls
 
 __all__ = [
@@ -176,6 +178,7 @@ def translate(error: Exception, *, operation: str, target: str, endpoint: str | 
     if isinstance(error, sdk.ClientError):
         return _from_answer(error, operation, target, endpoint)
     code = "IncompleteRead" if _breaks_off(error) else type(error).__name__
+    endpoint = endpoint_of(error, endpoint or "") or None
     return ServiceError(
         _message(operation, target, endpoint, code, _transport_cause(error)),
         operation=operation,
@@ -259,4 +262,19 @@ def _message(operation: str, target: str, endpoint: str | None, code: str, cause
         hint = (
             " (check the credentials: options 'awsAccessKeyId', 'profile', 'roleArn', or the SDK's own chain)"
         )
+    elif region := region_of(endpoint):
+        hint = _region_hint(region, code)
     return f"{operation}{about}{where} failed: {code}: {redact(cause)}{hint}"
+
+
+def _region_hint(region: str, code: str) -> str:
+    """What the region of an endpoint of AWS may have to do with a failure."""
+    if code in _UNANSWERED and region not in (known := known_regions()):
+        near = difflib.get_close_matches(region, known, n=3, cutoff=0.0)
+        return (
+            f" (the SDK knows no region '{region}', which option 'region' or the SDK's own chain names; "
+            f"those spelled most like it are {', '.join(near)})"
+        )
+    if re.split(r"[.#]", code)[-1] in _MISSING:
+        return f" (this is region {region}: option 'region' names another one)"
+    return ""

@@ -116,12 +116,14 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
     """
     # Destination and converter come first, because they decide which other options there are.
     classes = read_options(FORMAT, [DESTINATION, ELEMENT_CONVERTER], options, also=options)
+    if not classes.mentions(DESTINATION):
+        raise OptionError(f"{FORMAT}: option '{DESTINATION.key}' is required: {_allowed_names()}")
     classes.check()
     name, converter = classes.require(DESTINATION), classes.get(ELEMENT_CONVERTER)
     found = destination_class(name)
     factory = None if converter is None else converter_factory(converter)
     declared = [*SINK_OPTIONS, *CONNECTION_OPTIONS, *found.OPTIONS, *(factory.options if factory else ())]
-    values = read_options(FORMAT, declared, options)
+    values = read_options(FORMAT, declared, options, foreign=getattr(found, "FOREIGN_NAMES", ()))
     connection = connection_from_options(values)
     setup: SinkSetup | None
     if is_committing(found):
@@ -200,8 +202,7 @@ def destination_class(name: str) -> type[DestinationClass | CommittingDestinatio
     entry_points = metadata.entry_points(group=ENTRY_POINT_GROUP)
     location = next((point.value for point in entry_points if point.name.lower() == key), name)
     if _MODULE_AND_NAME.match(location) is None:
-        allowed = ", ".join(sorted({*_BUILT_IN, *(point.name for point in entry_points)}))
-        raise _unusable(name, f"allowed are {allowed}, or package.module:Name")
+        raise _unusable(name, f"allowed are {_allowed_names()}")
     try:
         loaded = load_object(location)
     except (ImportError, AttributeError) as error:
@@ -211,6 +212,12 @@ def destination_class(name: str) -> type[DestinationClass | CommittingDestinatio
     if missing:
         raise _unusable(name, f"{location} has no {', '.join(missing)}")
     return cast("type[DestinationClass]", loaded)
+
+
+def _allowed_names() -> str:
+    entry_points = metadata.entry_points(group=ENTRY_POINT_GROUP)
+    names = sorted({*_BUILT_IN, *(point.name for point in entry_points)})
+    return ", ".join([*names, "or package.module:Name"])
 
 
 def _unusable(name: str, why: str) -> OptionError:

@@ -41,6 +41,7 @@ CONSUMER_NAME = Option(
     None,
     "Name of the fan-out consumer, which is registered with every stream that is read.",
     shown_default="required for `efo` unless ARNs are given",
+    billed=True,
 )
 CONSUMER_REGISTRATION = Option(
     "consumerRegistration",
@@ -155,6 +156,13 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
         values: read with FAN_OUT_OPTIONS declared.
         streams: the streams that are read.
     """
+    if values.foreign_name(CONSUMER_NAME) and not values.mentions(RECORD_PUBLISHER):
+        # There it does nothing by itself. Here it would register a consumer, which AWS charges for.
+        values.reject(
+            CONSUMER_NAME.key,
+            f"would turn fan-out on here, which AWS charges for: leave it out to poll, or give "
+            f"'{RECORD_PUBLISHER.key}' efo as well",
+        )
     has_arns = values.mentions(CONSUMER_ARN) or values.mentions(CONSUMER_ARNS)
     is_named = has_arns or values.mentions(CONSUMER_NAME)
     if (values.get(RECORD_PUBLISHER) or ("efo" if is_named else "polling")) == "polling":

@@ -14,7 +14,17 @@ from sluice.aws.connection import (
 )
 from sluice.errors import OptionError
 from sluice.instants import micros_from_seconds
-from sluice.kinesis.fanout_options import CONSUMER_ARN, FAN_OUT_OPTIONS, FanOutConfig, fan_out_from_options
+from sluice.kinesis.fanout_options import (
+    AGENT,
+    AGENT_ADDRESS,
+    BUFFER_SIZE,
+    CONSUMER_ARN,
+    CONSUMER_DEREGISTRATION,
+    FAN_OUT_OPTIONS,
+    FanOutConfig,
+    fan_out_from_options,
+)
+from sluice.kinesis.foreign_names import SOURCE_NAMES
 from sluice.kinesis.starting_positions import (
     ENDING,
     ENDING_TIMESTAMP,
@@ -45,6 +55,7 @@ from sluice.source.admission import NO_LIMITS, Limits
 
 __all__ = [
     "BACKOFF_DEFAULTS",
+    "OPTION_KEYS",
     "SOURCE_OPTIONS",
     "Polling",
     "SourceConfig",
@@ -197,6 +208,11 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     *(option for backoff in _BACKOFFS.values() for option in backoff.all),
 )
 
+OPTION_KEYS: Final = frozenset(
+    [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)] + [name.name for name in SOURCE_NAMES]
+)
+"""All names that the source reads options by, those of other connectors included."""
+
 
 @dataclass(frozen=True, slots=True)
 class Polling:
@@ -232,22 +248,39 @@ class SourceConfig:
     fan_out: FanOutConfig | None = None
 
 
-def source_config_from_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceConfig:
+# What a batch read has nothing to do with: it has no triggers, no agent, and runs once.
+STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    MAX_RECORDS,
+    MAX_BYTES,
+    MAX_TIME_SPAN,
+    MAX_DRIFT,
+    DISCOVERY_INTERVAL,
+    CONSUMER_DEREGISTRATION,
+    AGENT,
+    AGENT_ADDRESS,
+    BUFFER_SIZE,
+)
+BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING, ENDING_TIMESTAMP)
+
+
+def source_config_from_options(options: Mapping[str, str], *, streaming: bool | None = None) -> SourceConfig:
     """Reads the options of a source.
 
     Args:
         options: as Spark passes them: keys in any case, values as text.
-        streaming: refuse the options that only a batch read has.
+        streaming: whether it is a streaming read or a batch read, which each refuse the options that do
+            nothing in it. None: not known yet.
 
     Raises:
         OptionError: all problems in one message.
     """
-    values = read_options(FORMAT, (*SOURCE_OPTIONS, *CONNECTION_OPTIONS), options)
+    values = read_options(FORMAT, (*SOURCE_OPTIONS, *CONNECTION_OPTIONS), options, foreign=SOURCE_NAMES)
+    _refuse_idle_options(values, streaming=streaming)
     streams = streams_from_options(values)
     fan_out = fan_out_from_options(values, streams)
     connection = _with_region(values, connection_from_options(values), streams, fan_out)
     start = _read_start(values, streams)
-    end = _read_end(values, start, streaming=streaming)
+    end = LATEST if streaming else _read_end(values, start)
     values.check()
     return SourceConfig(
         connection=connection,
@@ -302,12 +335,18 @@ def _read_start(values: OptionValues, streams: tuple[StreamRef, ...]) -> Startin
     return LATEST if instant is None else AtTimestamp(instant)
 
 
-def _read_end(values: OptionValues, start: StartingPosition, *, streaming: bool) -> EndingPosition:
+def _refuse_idle_options(values: OptionValues, *, streaming: bool | None) -> None:
     if streaming:
-        for option in (ENDING, ENDING_TIMESTAMP):
+        for option in BATCH_OPTIONS:
             if values.given(option):
                 values.reject(option.key, "is for batch reads only: a stream has no end")
-        return LATEST
+    if streaming is False:
+        for option in STREAMING_OPTIONS:
+            if values.given(option):
+                values.reject(option.key, "is for streaming reads only: in a batch read it does nothing")
+
+
+def _read_end(values: OptionValues, start: StartingPosition) -> EndingPosition:
     instant = _read_instant(values, ENDING, ENDING_TIMESTAMP)
     if instant is None:
         return LATEST

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from sluice.errors import OptionError
+from sluice.spark.border import shorten_traceback
+from sluice.spark.catalog_tables import WRITE_TABLE, explain_if_of_table
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
@@ -24,16 +28,32 @@ class AsyncSinkDataSource(DataSource):
     def name(cls) -> str:
         return "async-sink"
 
+    @shorten_traceback
+    def schema(self) -> str:
+        """Raises OptionError: there is nothing to read. Writing does not call it."""
+        raise OptionError(
+            f"{self.name()}: there is nothing to read: write with df.write or df.writeStream, or CREATE "
+            f"TABLE <table> (<columns>) USING `{self.name()}`, and then {WRITE_TABLE}"
+        )
+
+    @shorten_traceback
     def streamWriter(  # noqa: N802 - Spark's name, and Spark passes both arguments by name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Raises OptionError for options, columns or an output mode that cannot work."""
         from sluice.spark.sink_writer import StreamSinkWriter  # noqa: PLC0415 - see above
 
-        return StreamSinkWriter(self.options, schema, overwrite=overwrite)
+        try:
+            return StreamSinkWriter(self.options, schema, overwrite=overwrite)
+        except OptionError as error:
+            raise explain_if_of_table(error, self.options, WRITE_TABLE) from error.__cause__
 
+    @shorten_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Raises OptionError for options, columns or a save mode that cannot work."""
         from sluice.spark.sink_writer import BatchSinkWriter  # noqa: PLC0415 - see above
 
-        return BatchSinkWriter(self.options, schema, overwrite=overwrite)
+        try:
+            return BatchSinkWriter(self.options, schema, overwrite=overwrite)
+        except OptionError as error:
+            raise explain_if_of_table(error, self.options, WRITE_TABLE) from error.__cause__

@@ -24,6 +24,7 @@ from sluice.sink.dead_letters import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
 from sluice.sink.setup import SinkSetup, query_bucket_settings, with_bucket_server
 from sluice.sink.task import TaskResult, check_columns, write_rows
+from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import freeze_loaded_objects
 
@@ -64,6 +65,7 @@ class _SinkWriter:
         self._options = dict(options)
         self._schema = schema
         self._write_id = uuid.uuid4().hex  # Spark gives a batch write no id
+        configure_driver_log()
         setup = read_sink(self._options)
         if overwrite:
             raise OptionError(
@@ -86,6 +88,7 @@ class _SinkWriter:
         self._is_for_tasks = True
         return self.__dict__
 
+    @shorten_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: writes its rows."""
         setup = with_bucket_server(read_sink(self._options), self._bucket_server)
@@ -95,6 +98,7 @@ class _SinkWriter:
         freeze_loaded_objects()
         return CommitMessage(result)
 
+    @shorten_traceback
     def _end(
         self, outcome: Outcome, batch_id: int | None, messages: Sequence[WriterCommitMessage | None]
     ) -> None:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from sluice.errors import OptionError
+from sluice.spark.border import shorten_traceback
+from sluice.spark.catalog_tables import READ_TABLE, explain_if_of_table, is_create_table
+from sluice.spark.logs import configure_driver_log
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -42,18 +45,25 @@ class KinesisDataSource(DataSource):
         # pickles this object and lets the copy make the readers.
         self._registered: dict[str, str] = {}
 
+    @shorten_traceback
     def schema(self) -> str:
         """The columns. Called at ``load()``: registers consumers if ``consumerRegistration`` is ``eager``.
+
+        Also called for ``CREATE TABLE``, if the statement does not list the columns.
 
         Raises:
             OptionError: the options cannot work.
             ServiceError: a consumer cannot be registered.
         """
         from sluice.kinesis.consumers import register_at_load  # noqa: PLC0415 - see above
+        from sluice.kinesis.options import OPTION_KEYS  # noqa: PLC0415
 
+        if is_create_table(self.name(), self.options, OPTION_KEYS):
+            return SCHEMA
         self._registered.update(register_at_load(self._config()))
         return SCHEMA
 
+    @shorten_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         """Called for ``spark.read``.
 
@@ -62,9 +72,11 @@ class KinesisDataSource(DataSource):
         """
         from sluice.spark.source_reader import BatchReader  # noqa: PLC0415 - see above
 
+        config = self._config(streaming=False)
         _check_schema(schema)
-        return BatchReader(self._config())
+        return BatchReader(config)
 
+    @shorten_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Called for ``spark.readStream``.
 
@@ -73,13 +85,20 @@ class KinesisDataSource(DataSource):
         """
         from sluice.spark.source_reader import make_stream_reader  # noqa: PLC0415 - see above
 
+        config = self._config(streaming=True)
         _check_schema(schema)
-        return make_stream_reader(self._config(streaming=True))
+        return make_stream_reader(config)
 
-    def _config(self, *, streaming: bool = False) -> SourceConfig:
+    def _config(self, *, streaming: bool | None = None) -> SourceConfig:
         from sluice.kinesis.options import source_config_from_options  # noqa: PLC0415 - see above
 
-        config = source_config_from_options(dict(self.options), streaming=streaming)
+        configure_driver_log()
+        try:
+            config = source_config_from_options(dict(self.options), streaming=streaming)
+        except OptionError as error:
+            if streaming is None:  # at load(), which no table comes by
+                raise
+            raise explain_if_of_table(error, self.options, READ_TABLE) from None
         if config.fan_out is None or not self._registered:
             return config
         return replace(config, fan_out=replace(config.fan_out, registered=dict(self._registered)))

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from sluice.errors import SluiceError
 from sluice.kinesis.driver import (
     SourceCoordinator,
     assign_bounded_read,
@@ -27,6 +28,7 @@ from sluice.kinesis.task import read_ranges
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.assigner import assign_ranges
 from sluice.source.offsets import Offsets, SplitRange
+from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import freeze_loaded_objects
 
@@ -64,6 +66,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
 
+    @shorten_traceback
     def partitions(self) -> Sequence[InputPartition]:
         """Called once, when the read is planned."""
         configure_driver_log()
@@ -92,10 +95,12 @@ class StreamReader(DataSourceStreamReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_coordinator": None, "_next_start": None}
 
+    @shorten_traceback
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called when a query starts for the first time, possibly more than once."""
         return self._coordinator_here().enumerator.initial().to_json()
 
+    @shorten_traceback
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called for every trigger; some 90 times a second while there is no data.
 
@@ -117,6 +122,7 @@ class StreamReader(DataSourceStreamReader):
         self._next_start = begin
         return dict(start) if start is not None and end is begin else end.to_json()
 
+    @shorten_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Called for every batch, once its end is in the offset log.
 
@@ -217,5 +223,8 @@ def _deal(
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     given = cast("RangesPartition", partition)
-    yield from read_ranges(config, given.ranges, given.assignment)
+    try:
+        yield from read_ranges(config, given.ranges, given.assignment)
+    except SluiceError as error:
+        raise shortened(error) from error.__cause__
     freeze_loaded_objects()  # the SDK is loaded by now

@@ -88,6 +88,7 @@ class BatchCall:
         self._transient = transient
         self._make_client = client
         self._clock = clock
+        self._endpoint = endpoint_for(connection, service)
         self._first_call_at: float | None = None
         self._expired_since: float | None = None
 
@@ -104,6 +105,8 @@ class BatchCall:
         try:
             answer: dict[str, Any] = getattr(client, self._method)(**parameters)
         except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
+            # It has the region of the SDK's own chain where no option names one.
+            self._endpoint = self._endpoint or client.meta.endpoint_url
             raise self.translated(error) from None
         _answered.add(self._place)
         self._expired_since = None
@@ -213,7 +216,7 @@ class BatchCall:
             error,
             operation=self._operation,
             target=self._target,
-            endpoint=endpoint_for(self._connection, self._service),
+            endpoint=self._endpoint,
         )
         if translated.code in self._transient:
             translated.retryable = True

@@ -17,9 +17,11 @@ from sluice.aws.responses import Outcome, outcomes_of
 from sluice.destinations.common.batch_call import BatchCall
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.converter import MAX_KEY_LENGTH, KinesisEntry, KinesisRowConverter
+from sluice.destinations.kinesis.foreign_names import SINK_NAMES
 from sluice.destinations.kinesis.shard_map import ShardMapCache, shard_map_cache
 from sluice.errors import ServiceError
 from sluice.kinesis.arns import NAME_FORM, STREAM_ARN_FORM, StreamArn, parse_name
+from sluice.option_names import ForeignName
 from sluice.options import BOOLEAN, Kind, Option, OptionValues
 from sluice.sink.bases import BaseDestination
 from sluice.sink.config import SinkLimits
@@ -65,6 +67,7 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]] = (STREAM_NAME, STREAM_ARN, AGGREGATE)
+    FOREIGN_NAMES: ClassVar[Sequence[ForeignName]] = SINK_NAMES
     LIMITS: ClassVar[SinkLimits] = SinkLimits(
         max_batch_size=500,
         max_batch_size_in_bytes=10 * _MIB,

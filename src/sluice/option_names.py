@@ -1,0 +1,122 @@
+"""Names of options that are none of ours: those of other connectors, and misspelt ones.
+
+A name that means the same as an option of ours is taken for it, and the log says so. A name that means
+something else, or nothing here, gets a sentence of its own instead of the nearest name: what is spelled alike
+may cost money, or do something else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Explained", "ForeignName", "Taken", "find_foreign_name", "log_taken", "propose_keys"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A name that means the same as an option of ours.
+
+    Attributes:
+        name: as the other connector spells it.
+        origin: the connector.
+        key: of our option.
+        translate: makes our options, by key, of the value. None: the value is written in the same way. Raises
+            OptionError, with a message that goes behind the name, for what has no counterpart here.
+    """
+
+    name: str
+    origin: str
+    key: str
+    translate: Callable[[str], Mapping[str, str]] | None = None
+
+    def options(self, text: str) -> Mapping[str, str]:
+        """Our options, by key, for a value of this one."""
+        return {self.key: text} if self.translate is None else self.translate(text)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A name that no option of ours means the same as.
+
+    Attributes:
+        name: as the other connector spells it; ``prefix.*`` for all that start so.
+        origin: the connector.
+        why: what to do instead. Goes behind the name in an error.
+    """
+
+    name: str
+    origin: str
+    why: str
+
+
+ForeignName = Taken | Explained
+
+
+def find_foreign_name(key: str, names: Sequence[ForeignName]) -> ForeignName | None:
+    """The entry for a key that a user gave, in any case; one with the whole name before one with a prefix."""
+    key = key.lower()
+    exact = (entry for entry in names if entry.name.lower() == key)
+    prefixed = (
+        entry for entry in names if entry.name.endswith(".*") and key.startswith(entry.name[:-1].lower())
+    )
+    return next(exact, None) or next(prefixed, None)
+
+
+def log_taken(what: str, taken: Mapping[str, Sequence[str]]) -> None:
+    """Logs which names were taken for which of our keys: one line, and once in a process.
+
+    Args:
+        what: whose options they are (``kinesis-efo``).
+        taken: the foreign name to our keys. Values are not logged.
+    """
+    if taken:
+        lines = (f"'{name}' as '" + "' and '".join(keys) + "'" for name, keys in sorted(taken.items()))
+        _log_once(what, ", ".join(lines))
+
+
+@functools.cache
+def _log_once(what: str, taken: str) -> None:
+    # Spark has the options read again for every batch, in processes that it uses again.
+    _log.info("%s: options of other connectors are taken: %s", what, taken)
+
+
+# How alike two names are, from 0 to 1: a misspelling, and the least that is worth a question.
+_MISSPELT: Final = 0.85
+_ALIKE: Final = 0.6
+_PROPOSALS: Final = 3
+
+
+def propose_keys(name: str, keys: Mapping[str, bool], foreign: Sequence[ForeignName]) -> str:
+    """What to say of a name that is not known: the keys that it may stand for, three at most.
+
+    Args:
+        name: as the user gave it.
+        keys: of our options, with whether AWS charges for what the option asks for. Such a key is proposed
+            only for what is clearly a misspelling of it.
+        foreign: names of other connectors. Whoever misspells one is told what it is called here.
+    """
+    called = {entry.name.lower(): entry.key for entry in foreign if isinstance(entry, Taken)}
+    called |= {key.lower(): key for key in keys}
+    given = name.lower().removeprefix("kinesis.")
+    likeness = {each: difflib.SequenceMatcher(a=each, b=given).ratio() for each in called}
+    ranked = sorted(called, key=lambda each: (-likeness[each], each))
+    if likeness[ranked[0]] >= _MISSPELT:
+        return f"did you mean '{called[ranked[0]]}'?"
+    free = [each for each in ranked if not keys.get(called[each])]
+    near = list(dict.fromkeys(called[each] for each in free if likeness[each] >= _ALIKE))[:_PROPOSALS]
+    if near:
+        return f"did you mean {_joined(near, 'or')}?"
+    nearest = list(dict.fromkeys(called[each] for each in free))[:_PROPOSALS]
+    return f"of the {len(keys)} there are, {_joined(nearest, 'and')} are spelled most like it"
+
+
+def _joined(keys: Sequence[str], word: str) -> str:
+    quoted = [f"'{key}'" for key in keys]
+    return f" {word} ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)

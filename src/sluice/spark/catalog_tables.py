@@ -1,0 +1,60 @@
+"""Tables of Spark's catalog, made by ``CREATE TABLE ... USING``.
+
+Spark keeps the options and properties of such a table, but passes none of them on when the table is read or
+written (``PythonTable`` of Spark 4.0 to 4.3): a statement has to give them. So a table that is created with
+options would be one that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from sluice.errors import OptionError
+
+__all__ = ["READ_TABLE", "WRITE_TABLE", "explain_if_of_table", "is_create_table"]
+
+READ_TABLE: Final = "SELECT ... FROM <table> WITH (streamName = '...', ...)"
+WRITE_TABLE: Final = "INSERT INTO <table> WITH (destination = '...', ...) SELECT ..."
+
+# Of the table, as Spark passes them on to whom it asks for the columns. `provider` is always there.
+_PROVIDER = "provider"
+_OPTION = "option."
+
+
+def is_create_table(what: str, given: Mapping[str, str], keys: Collection[str]) -> bool:
+    """Whether Spark asks for the columns because a table is created.
+
+    Args:
+        what: the format.
+        given: what Spark passes: options of a reader, or properties of a table.
+        keys: of the format's options.
+
+    Raises:
+        OptionError: the table is created with options of the format, which would do nothing.
+    """
+    names = {name.lower() for name in given}
+    if _PROVIDER not in names:
+        return False
+    ours = {key.lower() for key in keys}
+    if any(name.startswith(_OPTION) or name in ours for name in names):
+        raise OptionError(
+            f"{what}: Spark does not pass on options that are stored with a table: leave them out, and read "
+            f"it by {READ_TABLE}; or write CREATE TEMPORARY VIEW <view> USING `{what}` OPTIONS (...)"
+        )
+    return True
+
+
+def explain_if_of_table(error: OptionError, given: Mapping[str, str], statement: str) -> OptionError:
+    """The error, with what to write instead if it may be a table that is read or written.
+
+    Args:
+        error: says what is missing.
+        given: the options of the read or write. For a table there are none.
+        statement: has a place for them.
+    """
+    if given:
+        return error
+    return OptionError(
+        f"{error}; options that are stored with a table are not passed on by Spark: write {statement}"
+    )

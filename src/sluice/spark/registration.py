@@ -1,0 +1,64 @@
+"""Registers the formats with a session, and says first what would keep them from working there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from sluice.environment import PYSPARK_PYTHON, explain_workers, probe_python
+from sluice.errors import SluiceError
+from sluice.spark.sink import AsyncSinkDataSource
+from sluice.spark.source import KinesisDataSource
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql.datasource import DataSource
+
+__all__ = ["register_formats"]
+
+_ALREADY_THERE: Final = "DATA_SOURCE_ALREADY_EXISTS"
+
+
+def register_formats(spark: SparkSession) -> None:
+    """Makes both formats known to a session, unless Spark has found them by itself.
+
+    Raises:
+        SluiceError: Spark would run them in a Python that does not have Sluice; it says what to set.
+    """
+    _check_workers(spark)
+    for source in (KinesisDataSource, AsyncSinkDataSource):
+        _register(spark, source)
+
+
+def _register(spark: SparkSession, source: type[DataSource]) -> None:
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        # Spark 4.0 refuses a format that it has found itself, which newer ones replace.
+        if _ALREADY_THERE not in str(error):
+            raise
+
+
+def _check_workers(spark: SparkSession) -> None:
+    if not isinstance(spark, SparkSession):
+        return  # Spark Connect: the server's Python is out of reach
+    context = spark.sparkContext
+    problem = explain_workers(
+        {PYSPARK_PYTHON: context.pythonExec}, partial(probe_python, search_path=_brought(context))
+    )
+    if problem is not None:
+        raise SluiceError(problem)
+
+
+def _brought(context: SparkContext) -> Sequence[str]:
+    """What ``--py-files`` and ``addPyFile`` have put on the path of the workers."""
+    from pyspark import SparkFiles  # noqa: PLC0415 - pyspark-client has no such thing
+
+    root = Path(SparkFiles.getRootDirectory())
+    names = context._python_includes or ()  # noqa: SLF001 - PySpark tells nobody else
+    return [str(root), *(str(root / name) for name in names)]

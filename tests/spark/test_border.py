@@ -1,0 +1,84 @@
+"""Errors leave the library with their message and their cause, and without the way they took in it."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from sluice.errors import OptionError, ServiceError, SluiceError
+from sluice.kinesis.options import source_config_from_options
+from sluice.spark import source_reader
+from sluice.spark.border import shorten_traceback
+from sluice.spark.sink import AsyncSinkDataSource
+from sluice.spark.source import KinesisDataSource
+from sluice.spark.source_reader import BatchReader, RangesPartition
+
+DATA = StructType([StructField("data", BinaryType())])
+
+
+def shown(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def below() -> None:
+    try:
+        int("x")
+    except ValueError as cause:
+        raise OptionError("what is wrong, and what to do") from cause
+
+
+def test_the_message_and_the_cause_stay(caplog: pytest.LogCaptureFixture) -> None:
+    """The frames below go to the log, at DEBUG."""
+    with pytest.raises(OptionError) as caught, caplog.at_level(logging.DEBUG, "sluice"):
+        shorten_traceback(below)()
+    assert "ValueError: invalid literal" in shown(caught.value)
+    assert "OptionError: what is wrong, and what to do" in shown(caught.value)
+    assert 'raise OptionError("what' not in shown(caught.value)
+    assert 'raise OptionError("what' in caplog.text
+
+
+def test_an_error_that_is_none_of_ours_is_left_alone() -> None:
+    """Its frames are all that there is to go by."""
+
+    def broken() -> None:
+        int("below that")
+
+    with pytest.raises(ValueError, match="below that") as caught:
+        shorten_traceback(broken)()
+    assert 'int("below that")' in shown(caught.value)
+
+
+def test_options_are_refused_within_a_few_lines() -> None:
+    """On both ends, as Spark shows it."""
+    source = KinesisDataSource(CaseInsensitiveDict({"streamName": "a b"}))
+    sink = AsyncSinkDataSource(CaseInsensitiveDict({"destination": "kinesis"}))
+    for call in (
+        source.schema,
+        lambda: source.reader(DATA),
+        lambda: source.streamReader(DATA),
+        lambda: sink.writer(DATA, overwrite=False),
+        lambda: sink.streamWriter(DATA, overwrite=False),
+    ):
+        with pytest.raises(SluiceError) as caught:
+            call()
+        assert "options.py" not in shown(caught.value)
+        assert "registry.py" not in shown(caught.value)
+
+
+def test_a_read_that_fails_says_why_within_a_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a task."""
+
+    def read_ranges(*_arguments: object) -> object:
+        yield "rows"
+        raise ServiceError("GetRecords failed")
+
+    monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
+    rows = BatchReader(source_config_from_options({"streamName": "a"})).read(RangesPartition(()))
+    assert next(rows) == "rows"
+    with pytest.raises(ServiceError) as caught:
+        next(rows)
+    assert 'raise ServiceError("GetRecords failed")' not in shown(caught.value)

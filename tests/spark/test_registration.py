@@ -1,0 +1,110 @@
+"""`sluice.register` without a session of Spark's."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark import SparkFiles
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from sluice.errors import SluiceError
+from sluice.spark import registration
+from sluice.spark.registration import register_formats
+
+FORMATS = ["kinesis-efo", "async-sink"]
+
+
+class FakeRegistration:
+    """``spark.dataSource``.
+
+    Attributes:
+        names: what was registered.
+        found: what Spark has found itself, and refuses.
+    """
+
+    def __init__(self, *found: str, message: str = "[DATA_SOURCE_ALREADY_EXISTS] It is there.") -> None:
+        self.names: list[str] = []
+        self.found = found
+        self._message = message
+
+    def register(self, source: Any) -> None:
+        if source.name() in self.found:
+            raise AnalysisException(self._message)
+        self.names.append(source.name())
+
+
+class ClassicSession(SparkSession):
+    """A session with a driver of its own, without the driver."""
+
+    def __init__(self, python: str, registration: FakeRegistration) -> None:
+        self._context = SimpleNamespace(pythonExec=python, _python_includes=["sluice.zip"])
+        self._registration = registration
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802 - Spark's name
+        return self._context
+
+    @property
+    def dataSource(self) -> Any:  # noqa: N802 - Spark's name
+        return self._registration
+
+
+def session(*found: str, message: str = "[DATA_SOURCE_ALREADY_EXISTS] It is there.") -> Any:
+    return SimpleNamespace(dataSource=FakeRegistration(*found, message=message))
+
+
+def test_both_formats_are_registered() -> None:
+    """With the session that is given, also one of Spark Connect."""
+    spark = session()
+    register_formats(spark)
+    assert spark.dataSource.names == FORMATS
+
+
+@pytest.mark.parametrize("found", [FORMATS, FORMATS[:1], FORMATS[1:]])
+def test_what_spark_has_found_itself_is_left(found: list[str]) -> None:
+    """PySpark 4.0 refuses to register such a format again; the other one is registered."""
+    spark = session(*found)
+    register_formats(spark)
+    assert spark.dataSource.names == [name for name in FORMATS if name not in found]
+
+
+def test_any_other_refusal_is_raised() -> None:
+    """It is Spark's to explain."""
+    with pytest.raises(AnalysisException, match="NOT_ALLOWED"):
+        register_formats(session(*FORMATS, message="[NOT_ALLOWED] No."))
+
+
+@pytest.fixture(autouse=True)
+def _files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: "/files")
+
+
+def test_a_python_without_sluice_is_named_before_anything_is_registered() -> None:
+    """Otherwise the first read fails, with a traceback of Spark's own."""
+    formats = FakeRegistration()
+    with pytest.raises(SluiceError) as refused:
+        register_formats(ClassicSession("/no/such/python", formats))
+    assert str(refused.value) == (
+        "Spark runs data sources in '/no/such/python', which is no Python that can be run: set "
+        f"PYSPARK_PYTHON={sys.executable} before the session starts"
+    )
+    assert formats.names == []
+
+
+def test_files_that_spark_sends_to_workers_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--py-files sluice.zip`` may be how they have it."""
+    asked: list[Any] = []
+
+    def probe(command: str, search_path: Any) -> Any:
+        asked.append((command, list(search_path)))
+        return SimpleNamespace(problem=lambda: None)
+
+    monkeypatch.setattr(registration, "probe_python", probe)
+    formats = FakeRegistration()
+    register_formats(ClassicSession("python3", formats))
+    assert asked == [("python3", ["/files", "/files/sluice.zip"])]
+    assert formats.names == FORMATS

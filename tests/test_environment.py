@@ -1,0 +1,287 @@
+"""Which Python Spark would ask, whether it has Sluice, and the sentence that says what to set."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sluice.environment import (
+    SHIMS,
+    Finding,
+    Probed,
+    check_environment,
+    explain_lookup,
+    explain_workers,
+    lookup_python,
+    minimum_pyspark,
+    probe_python,
+    worker_python,
+)
+
+HERE = Probed("python3", sys.executable, platform.python_version(), "x86_64")
+ELSEWHERE = Probed("python3", "/usr/bin/python3", platform.python_version(), "x86_64", ("sluice", *SHIMS))
+SETTING = f"PYSPARK_PYTHON={sys.executable} before the session starts"
+
+
+def always(probed: Probed) -> Callable[[str], Probed]:
+    return lambda _command: probed
+
+
+@pytest.fixture
+def make_python(tmp_path: Path) -> Callable[[str], str]:
+    """Makes a command in a directory of its own, from the lines of a shell script."""
+
+    def make(script: str) -> str:
+        command = tmp_path / "bin" / "python3"
+        command.parent.mkdir()
+        command.write_text(f"#!/bin/sh\n{script}\n")
+        command.chmod(0o755)
+        return str(command)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("environment", "lookup", "worker"),
+    [
+        ({}, "python3", "python3"),
+        ({"PYSPARK_PYTHON": "/a"}, "/a", "/a"),
+        ({"PYSPARK_DRIVER_PYTHON": "jupyter"}, "jupyter", "python3"),
+        ({"PYSPARK_DRIVER_PYTHON": "jupyter", "PYSPARK_PYTHON": "/a"}, "jupyter", "/a"),
+    ],
+)
+def test_which_python_spark_asks(environment: dict[str, str], lookup: str, worker: str) -> None:
+    """As `PythonUtils.defaultPythonExec` and `SparkContext.pythonExec` choose it."""
+    assert (lookup_python(environment), worker_python(environment)) == (lookup, worker)
+
+
+def test_nothing_is_said_where_all_is_well() -> None:
+    """The Python that Spark asks has Sluice."""
+    assert explain_lookup({}, always(HERE)) is None
+    assert explain_workers({}, always(HERE)) is None
+
+
+def test_one_sentence_where_the_environment_is_not_activated() -> None:
+    """Spark asks the python3 of PATH."""
+    assert explain_lookup({}, always(ELSEWHERE)) == (
+        f"Spark asks 'python3' (/usr/bin/python3, Python {platform.python_version()}) for formats, which "
+        f"does not have Sluice: set {SETTING}"
+    )
+    assert explain_workers({}, always(ELSEWHERE)) == (
+        f"Spark runs data sources in 'python3' (/usr/bin/python3, Python {platform.python_version()}), which "
+        f"does not have Sluice: set {SETTING}"
+    )
+
+
+def test_one_sentence_under_jupyter() -> None:
+    """There the other variable is the one that counts, and registering helps without a restart."""
+    environment = {"PYSPARK_DRIVER_PYTHON": "jupyter", "PYSPARK_PYTHON": sys.executable}
+    assert explain_lookup(environment, always(Probed("jupyter", None))) == (
+        "Spark asks 'jupyter' for formats, which is no Python that can be run: set PYSPARK_DRIVER_PYTHON="
+        f"{sys.executable} before the session starts, or call sluice.register(spark) in it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "lookup", "workers"),
+    [
+        (("pyarrow",), "lacks pyarrow", "lacks pyarrow"),
+        (SHIMS, "lacks pyspark_kinesis_efo, pyspark_async_sink", None),
+    ],
+)
+def test_what_is_missing_is_named(missing: tuple[str, ...], lookup: str, workers: str | None) -> None:
+    """The two modules that Spark looks for are not needed where formats are registered."""
+    probed = Probed("python3", "/p", platform.python_version(), "x86_64", missing)
+    assert probed.problem(shims=True) == lookup
+    assert probed.problem() == workers
+
+
+def test_a_python_of_another_version_is_refused() -> None:
+    """Spark pickles with one and unpickles with the other."""
+    old = Probed("python3", "/p", "3.9.2", "x86_64")
+    assert (
+        old.problem() == f"is not the Python {sys.version_info[0]}.{sys.version_info[1]} of the application"
+    )
+
+
+def test_this_python_is_not_started_again() -> None:
+    """Whatever it is called in its directory."""
+    assert probe_python(sys.executable).problem(shims=True) is None
+
+
+def test_another_python_is_asked(make_python: Callable[[str], str], tmp_path: Path) -> None:
+    """What it finds by itself, and in the files that Spark sends to workers."""
+    other = make_python(f'exec {sys.executable} -I -S "$@"')
+    probed = probe_python(other)
+    assert probed.version == platform.python_version()
+    assert "sluice" in probed.missing
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "sent" / "sluice.py").touch()
+    seeing = tmp_path / "bin" / "seeing"
+    seeing.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    seeing.chmod(0o755)
+    assert "sluice" not in probe_python(str(seeing), [str(tmp_path / "sent")]).missing
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo hello", "echo '{}'", "echo '[]'"])
+def test_what_is_no_python_is_called_that(make_python: Callable[[str], str], script: str) -> None:
+    """Such as ``jupyter``, or a script of one's own."""
+    assert probe_python(make_python(script)).problem() == "is no Python that can be run"
+    assert probe_python("/no/such/python").problem() == "is no Python that can be run"
+
+
+@pytest.mark.parametrize(
+    ("version", "problem"),
+    [
+        ("4.0.0", None),
+        ("4.1.0.dev3", None),
+        ("4.0.0-amzn-1", None),
+        ("10.0", None),
+        ("3.5.9", "PySpark 4.0 or newer is needed, which has data sources in Python; this is 3.5.9"),
+        (None, "PySpark is not installed: pip install 'pyspark-sluice[spark]'"),
+    ],
+)
+def test_which_pyspark_will_do(version: str | None, problem: str | None) -> None:
+    """The extra is named where there is none."""
+    told = minimum_pyspark(version)
+    assert told is None if problem is None else (told or "").startswith(problem)
+
+
+@pytest.fixture
+def checks(tmp_path: Path) -> Callable[[str], dict[str, Finding]]:
+    """Runs all checks where ``java -version`` says this."""
+
+    def check(java: str) -> dict[str, Finding]:
+        command = tmp_path / "bin" / "java"
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(f"#!/bin/sh\necho '{java}' >&2\n")
+        command.chmod(0o755)
+        environment = {"JAVA_HOME": str(tmp_path)}
+        return {finding.name: finding for finding in check_environment(environment, always(HERE))}
+
+    return check
+
+
+def test_all_is_checked(checks: Callable[[str], dict[str, Finding]]) -> None:
+    """Python, architecture, PySpark, packages, Java, and both Pythons that Spark starts."""
+    found = checks('openjdk version "17.0.2" 2022-01-18')
+    assert [name for name, finding in found.items() if finding.is_well] == [
+        "Python",
+        "architecture",
+        "PySpark",
+        "packages",
+        "Java",
+        "Python of Spark's workers",
+        "Python that Spark asks for formats",
+    ]
+    assert "boto3 " in found["packages"].text
+    assert found["Java"].text.startswith("17 (")
+
+
+@pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])
+def test_a_java_that_is_too_old(checks: Callable[[str], dict[str, Finding]], version: str) -> None:
+    """Spark would fail with ``UnsupportedClassVersionError``."""
+    java = checks(f'openjdk version "{version}" 2020-01-01')["Java"]
+    assert not java.is_well
+    assert "needs 17" in java.text
+
+
+def test_no_java(checks: Callable[[str], dict[str, Finding]]) -> None:
+    """A JAVA_HOME that leads nowhere, or something else of that name."""
+    assert not checks("hello")["Java"].is_well
+    found = {each.name: each for each in check_environment({"JAVA_HOME": "/no"}, always(HERE))}
+    assert found["Java"].text.startswith("none found: install 17 or newer")
+
+
+# --- what `import sluice` says in an application ------------------------------------------------------
+
+
+def imported(program: str, **environment: str) -> str:
+    """What a program writes to standard error."""
+    done = subprocess.run(
+        (sys.executable, "-c", program),
+        env={**os.environ, "SPARK_REMOTE": "", **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return done.stderr
+
+
+def test_importing_sluice_says_what_to_set(make_python: Callable[[str], str]) -> None:
+    """One line, in a program that has imported PySpark."""
+    other = make_python("exit 1")
+    said = imported("import pyspark, sluice", PYSPARK_PYTHON=other, PYSPARK_DRIVER_PYTHON="")
+    assert said == (f"Spark asks '{other}' for formats, which is no Python that can be run: set {SETTING}\n")
+
+
+def test_importing_sluice_says_nothing_where_all_is_well() -> None:
+    """Nor in a program without PySpark."""
+    nothing = {"PYSPARK_DRIVER_PYTHON": "/no/such/python"}
+    assert imported("import pyspark, sluice", PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON="") == ""
+    assert imported("import sluice", **nothing) == ""
+
+
+def test_a_client_of_connect_is_told_nothing_and_lacks_nothing() -> None:
+    """pyspark-client has no SparkContext, and the server's Python is not this machine's business."""
+    without = (
+        "import pyspark.sql, pyspark.sql.datasource, pyspark; del pyspark.SparkContext, pyspark.SparkFiles;"
+    )
+    program = f"{without} import sluice, sluice.spark.registration, sluice.spark.dropped_rows"
+    assert imported(program, PYSPARK_PYTHON="/no/such/python", PYSPARK_DRIVER_PYTHON="") == ""
+    nothing = {"PYSPARK_PYTHON": "/no/such/python", "SPARK_REMOTE": "sc://localhost"}
+    assert imported("import pyspark, sluice", **nothing) == ""
+
+
+def test_advice_keeps_nobody_from_importing() -> None:
+    """Whatever a platform does when another Python is to be started."""
+    program = "import subprocess, pyspark; subprocess.run = lambda *a, **k: 1 / 0; import sluice"
+    assert imported(program, PYSPARK_PYTHON="/bin/sh", PYSPARK_DRIVER_PYTHON="") == ""
+
+
+@pytest.mark.parametrize("main", ["pyspark.daemon", "sluice.kinesis.fanout.__main__"])
+def test_what_spark_starts_says_nothing(main: str) -> None:
+    """It would say so in every worker."""
+    program = (
+        "import sys, importlib.machinery as m; import pyspark;"
+        f"sys.modules['__main__'].__spec__ = m.ModuleSpec({main!r}, None); import sluice"
+    )
+    assert imported(program, PYSPARK_DRIVER_PYTHON="/no/such/python") == ""
+
+
+# --- PySpark is not brought along ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("there", "message"),
+    [
+        ("sys.modules['pyspark'] = None", "PySpark is not installed: pip install 'pyspark-sluice[spark]'"),
+        (
+            "import types; sys.modules['pyspark'] = types.SimpleNamespace(__version__='3.5.1')",
+            "PySpark 4.0 or newer is needed, which has data sources in Python; this is 3.5.1",
+        ),
+    ],
+)
+def test_what_needs_pyspark_says_so(there: str, message: str) -> None:
+    """Everything else can be imported without it."""
+    program = f"""
+import sys
+{there}
+import sluice, sluice.sink, sluice.source, sluice.destinations.kinesis, sluice.kinesis.driver
+import pyspark_kinesis_efo, pyspark_async_sink
+try:
+    sluice.register(None)
+except sluice.SparkVersionError as error:
+    assert isinstance(error, ImportError) and isinstance(error, sluice.SluiceError)
+    print(error, file=sys.stderr)
+"""
+    said = imported(program, PYTHONWARNINGS="ignore", PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON="")
+    assert said.startswith(message)
+    assert said.count("\n") == 1
