@@ -1,0 +1,89 @@
+"""Asks for records in CBOR, and in JSON where the endpoint does not know CBOR.
+
+Data have a third more bytes in JSON, and their lengths are not known in advance. The service answers in the
+form it was asked in. It knows CBOR; not every emulator does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final
+
+from sluice.aws.cbor import CONTENT_TYPE, encode, is_cbor
+from sluice.aws.endpoint_state import EndpointState, endpoint_state
+
+__all__ = ["WIRE_FORMATS", "CborRequests"]
+
+_log = logging.getLogger(__name__)
+
+WIRE_FORMATS: Final = ("auto", "json", "cbor")
+"""How records are asked for. auto: in CBOR, until the endpoint has shown that it does not know it."""
+
+_CONTEXT_KEY: Final = "sluice_json_request"
+"""The body and the content type that the SDK has written, of a request that is sent in CBOR."""
+_REFUSED_KEY: Final = "sluice_cbor_refused"
+
+
+class CborRequests:
+    """The requests of one client. Called from several threads.
+
+    Args:
+        wire_format: one of `WIRE_FORMATS`.
+        endpoint: the URL that the client calls. What is learnt about it holds for all clients of the process.
+    """
+
+    def __init__(self, wire_format: str, endpoint: str) -> None:
+        self._wire_format = wire_format
+        self._endpoint = endpoint
+
+    @property
+    def _state(self) -> EndpointState:
+        return endpoint_state(self._endpoint)
+
+    def convert(self, *, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+        """Handles ``before-call``: writes the request in CBOR."""
+        if self._wire_format == "json" or (self._wire_format == "auto" and self._state.knows_cbor is False):
+            return
+        request = json.loads(params["body"])
+        if "Timestamp" in request.get("StartingPosition", ()):
+            return  # JSON says it to the microsecond, CBOR to the millisecond: other records might come first
+        context[_CONTEXT_KEY] = params["body"], params["headers"]["Content-Type"]
+        params["body"], params["headers"]["Content-Type"] = encode(request), CONTENT_TYPE
+
+    def fall_back(self, *, response: Any, request_dict: dict[str, Any], **_: Any) -> float | None:
+        """Handles ``needs-retry``, which follows every attempt.
+
+        An error that is not in CBOR may come from an endpoint that does not know it: 415, 404 and others are
+        about. Then the request is sent once more, in JSON. If that works, JSON is what the endpoint knows.
+
+        Returns:
+            The seconds to wait before the SDK sends the request again; None for it not to.
+        """
+        if self._wire_format != "auto" or response is None:
+            return None
+        context, answer = request_dict["context"], response[0]
+        is_good = answer.status_code < 300
+        if context.pop(_REFUSED_KEY, None):
+            if is_good:
+                self._learn_json("refuses CBOR")
+            return None
+        if _CONTEXT_KEY not in context:
+            return None
+        written = context.pop(_CONTEXT_KEY)
+        if is_good and answer.headers.get("content-type", "").startswith("application/vnd.amazon.event"):
+            return None  # its events say what they are
+        if is_cbor(answer.content):
+            self._state.knows_cbor = True
+        elif is_good and answer.content[:1] == b"{":
+            self._learn_json("answers in JSON to CBOR")
+        elif not is_good and not self._state.knows_cbor:
+            context[_REFUSED_KEY] = True
+            request_dict["body"], request_dict["headers"]["Content-Type"] = written
+            return 0.0
+        return None
+
+    def _learn_json(self, why: str) -> None:
+        if self._state.knows_cbor is not False:
+            self._state.knows_cbor = False
+            _log.info("%s %s: records are asked for in JSON from now on", self._endpoint, why)
