@@ -38,7 +38,7 @@ def _string(style: Random, major: int, content: bytes | str) -> bytes:
 
 def _time(style: Random, millis: int) -> bytes:
     if style.random() < 0.8:
-        return b"\xc1" + written(style, millis)
+        return style.choice([b"\xc1", b"\xc1", b""]) + written(style, millis)
     return style.choice([b"\xc1", b""]) + struct.pack("!Bd", 0xFB, millis / 1000)
 
 

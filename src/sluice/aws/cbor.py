@@ -1,9 +1,9 @@
 """CBOR as Kinesis and its emulators write it (https://www.rfc-editor.org/rfc/rfc8949), and as they read it.
 
 The vendor's SDKs of the JVM speak it with Kinesis by default: the operation is in the header
-``X-Amz-Target`` as in JSON, data are byte strings, and times have tag 1 with milliseconds, not seconds
-(``AwsCborProtocolFactory`` in https://github.com/aws/aws-sdk-java-v2). The Python SDK knows another protocol
-in CBOR, with seconds and without chunks of other types.
+``X-Amz-Target`` as in JSON, data are byte strings, and times have tag 1 and are milliseconds, where CBOR
+itself has seconds (``AwsCborProtocolFactory`` in https://github.com/aws/aws-sdk-java-v2). The Python SDK
+knows another protocol in CBOR.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ BREAK: Final = 0xFF
 
 _UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
 _UNKNOWN_LENGTH: Final = 31
-_TIME: Final = 1
 _SIMPLE_VALUES: Final = {20: False, 21: True, 22: None, 23: None}
 _FLOATS: Final = {2: struct.Struct("!e"), 4: struct.Struct("!f"), 8: struct.Struct("!d")}
 
@@ -61,7 +60,8 @@ def _head(major: int, number: int) -> bytes:
 class Decoder:
     """Decodes any answer: lengths known or unknown, fields in any order, any fields.
 
-    Times become seconds. Fields that are null are left out, as the SDK does.
+    Tags are passed over: a time is known by its field, as in JSON. Fields that are null are left out, as by
+    the SDK.
 
     Args:
         body: the whole answer.
@@ -104,8 +104,7 @@ class Decoder:
         if number is None:
             raise DamagedAnswerError(f"byte {at} of the answer ends nothing")
         if major == _TAG:
-            value, end = self.item(start, depth + 1)
-            return _seconds(value) if number == _TIME else value, end
+            return self.item(start, depth + 1)
         if major == _SIMPLE:
             return self._simple(number, at, start), start
         return number if major == _UNSIGNED else -1 - number, start
@@ -190,14 +189,3 @@ class Decoder:
         if width or number not in _SIMPLE_VALUES:
             raise DamagedAnswerError(f"byte {at} of the answer begins no item")
         return _SIMPLE_VALUES[number]
-
-
-def _seconds(value: object) -> float:
-    """The time in an item with tag 1: milliseconds, or seconds where it has a fraction, as in CBOR itself."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DamagedAnswerError(f"a time of the answer is {value!r:.100}")
-    if isinstance(value, float):
-        return value
-    if abs(value) >= 2**53:
-        raise DamagedAnswerError(f"a time of the answer is {value}")
-    return value / 1000

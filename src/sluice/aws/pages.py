@@ -7,13 +7,18 @@ whatever was asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from sluice.aws.cbor import Decoder, is_cbor
+from sluice.aws.record_bounds import ARRIVAL, RecordBounds
+from sluice.aws.records import WireRecord
 
 __all__ = ["PageReader"]
+
+_MANY: Final = 200
+"""Records from which on columns are faster than an object for each; with fewer, small calls take the time."""
 
 
 class _Page(Protocol):
@@ -26,17 +31,21 @@ PageT = TypeVar("PageT", bound=_Page)
 class PageReader(Generic[PageT]):
     """Reads pages of one kind.
 
-    In CBOR, records are a `sluice.aws.record_columns.RecordColumns` where all are written in the same way,
-    and otherwise a list as in JSON.
+    Many records in CBOR are a `sluice.aws.record_columns.RecordColumns`, if all are written in the same way;
+    others a list.
 
     Args:
         kind: a `msgspec.Struct` with a field ``records``.
         decode_json: decodes a page in JSON.
+        record: a `msgspec.Struct`, the records of `kind`. Columns stand for `WireRecord` alone.
     """
 
-    def __init__(self, kind: type[PageT], decode_json: Callable[[Any], PageT]) -> None:
+    def __init__(
+        self, kind: type[PageT], decode_json: Callable[[Any], PageT], record: type[Any] = WireRecord
+    ) -> None:
         self._kind = kind
         self._decode_json = decode_json
+        self._record = record
 
     def read(self, body: bytes | memoryview) -> PageT:
         """Reads a page.
@@ -48,14 +57,33 @@ class PageReader(Generic[PageT]):
         return self._read_cbor(bytes(body)) if is_cbor(body) else self._decode_json(body)
 
     def _read_cbor(self, body: bytes) -> PageT:
-        # Only here, as it imports pyarrow, which processes that meet no page in CBOR need not have.
-        from sluice.aws.record_columns import RecordColumns, read_columns  # noqa: PLC0415
+        records: Sequence[Any] | None = None
 
-        fields = Decoder(body, {"Records": read_columns}).decode()
-        records: Sequence[Any] | None = fields.get("Records")
-        if isinstance(records, RecordColumns):
-            fields["Records"] = []
-        page = msgspec.convert(fields, self._kind)  # takes data in base64, which one emulator writes
-        if isinstance(records, RecordColumns):
+        def read_alike(body: bytes, at: int) -> tuple[Any, int] | None:
+            nonlocal records
+            bounds, end = RecordBounds.of_array(body, at) or (None, at)
+            records = None if bounds is None else self._records_of(bounds)
+            return None if records is None else ([], end)
+
+        fields = Decoder(body, {"Records": read_alike}).decode()
+        if isinstance(fields.get("Records"), list):
+            _set_seconds(fields["Records"])
+        page = msgspec.convert(fields, self._kind)  # takes data in base64, which some emulators write
+        if records is not None:
             page.records = records
         return page
+
+    def _records_of(self, bounds: RecordBounds) -> Sequence[Any] | None:
+        if self._record is not WireRecord or len(bounds) < _MANY:
+            return bounds.records(self._record)
+        # Only here: it imports pyarrow, which takes 30 MiB. Agents do without.
+        from sluice.aws.record_columns import RecordColumns  # noqa: PLC0415
+
+        return RecordColumns.of_page(bounds)
+
+
+def _set_seconds(records: Sequence[Any]) -> None:
+    """Makes seconds of times, which are milliseconds in CBOR; numbers with a fraction are seconds already."""
+    for record in records:
+        if isinstance(record, dict) and isinstance(time := record.get(ARRIVAL), int):
+            record[ARRIVAL] = time / 1000

@@ -71,7 +71,7 @@ class _PageEvent(_Event):
     records: list[WireRecord] | None = None
 
 
-_head_reader: Final = PageReader(_HeadEvent, msgspec.json.Decoder(_HeadEvent).decode)
+_head_reader: Final = PageReader(_HeadEvent, msgspec.json.Decoder(_HeadEvent).decode, _RecordHead)
 _page_reader: Final = PageReader(_PageEvent, partial(read_page, msgspec.json.Decoder(_PageEvent).decode))
 
 
@@ -86,8 +86,10 @@ def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
     """
     try:
         event = _head_reader.read(payload)
+        records = _records(event, event.records)
         return EventHead(
-            *_numbers_and_arrivals(_records(event, event.records)),
+            [record.sequence_number for record in records],
+            [micros_from_seconds(record.approximate_arrival_timestamp) for record in records],
             event.continuation_sequence_number or None,
             event.millis_behind_latest,
             event.has_ended,
@@ -112,15 +114,6 @@ def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
         raise _damaged(error, target) from None
     next_iterator = None if event.has_ended else event.continuation_sequence_number
     return Page(records, next_iterator, event.millis_behind_latest)
-
-
-def _numbers_and_arrivals(records: Any) -> tuple[list[str], list[int]]:
-    if not isinstance(records, list):  # a `RecordColumns`
-        return records.sequence_numbers.to_pylist(), records.arrivals.view("int64").to_pylist()
-    return (
-        [record.sequence_number for record in records],
-        [micros_from_seconds(record.approximate_arrival_timestamp) for record in records],
-    )
 
 
 def _records(event: _Event, records: Sequence[Any] | None) -> Sequence[Any]:
