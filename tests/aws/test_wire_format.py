@@ -50,8 +50,8 @@ class Endpoint:
     def asked_in(self) -> list[str]:
         return [header(request, "Content-Type") for request in self.requests]
 
-    def get_records(self) -> int:
-        return self._log.get_records(SPLIT, "it", 10).millis_behind
+    def get_records(self, limit: int = 10_000) -> int:
+        return self._log.get_records(SPLIT, "it", limit).millis_behind
 
     def subscribe(self, **position: Any) -> None:
         self.client.subscribe_to_shard(
@@ -89,7 +89,7 @@ def test_records_are_asked_for_in_cbor() -> None:
     first, _ = endpoint.requests
     assert endpoint.asked_in == [CBOR, CBOR]
     assert header(first, "X-Amz-Target") == "Kinesis_20131202.GetRecords"
-    assert cbor.decode(as_bytes(first.body)) == {"ShardIterator": "it", "Limit": 10}
+    assert cbor.decode(as_bytes(first.body)) == {"ShardIterator": "it", "Limit": 10_000}
     assert "content-type" in header(first, "Authorization")
 
 
@@ -106,7 +106,7 @@ def test_an_endpoint_that_refuses_cbor_is_asked_in_json(
 
     first, second, _ = endpoint.requests
     assert endpoint.asked_in == [CBOR, JSON, JSON]
-    assert json.loads(as_bytes(second.body)) == {"ShardIterator": "it", "Limit": 10}
+    assert json.loads(as_bytes(second.body)) == {"ShardIterator": "it", "Limit": 10_000}
     assert header(first, "Authorization") != header(second, "Authorization")
     assert [record.getMessage() for record in caplog.records if "JSON" in record.getMessage()] == [
         f"{URL} refuses CBOR: records are asked for in JSON from now on"
@@ -205,6 +205,16 @@ def test_a_subscription_that_is_refused_in_cbor_is_asked_for_in_json() -> None:
     endpoint.subscribe()
 
     assert endpoint.asked_in == [CBOR, JSON, JSON]
+
+
+def test_few_records_are_asked_for_in_json() -> None:
+    """As the planner does: small pages are faster in JSON. The endpoint may know CBOR nevertheless."""
+    endpoint = Endpoint({CBOR: lambda: in_cbor(page()), JSON: page})
+    for limit in (1, 1_000, 2_000, 1):
+        endpoint.get_records(limit)
+
+    assert endpoint.asked_in == [JSON, JSON, CBOR, JSON]
+    assert endpoint_state(URL).knows_cbor
 
 
 def test_other_operations_stay_in_json() -> None:

@@ -20,6 +20,11 @@ _log = logging.getLogger(__name__)
 WIRE_FORMATS: Final = ("auto", "json", "cbor")
 """How records are asked for. auto: in CBOR, until the endpoint has shown that it does not know it."""
 
+_MANY: Final = 2_000
+"""Records asked for from which on ``auto`` asks in CBOR. Measured in tasks, CBOR takes 0.95 of the CPU of
+JSON for 10,000 records of 100 B, 0.63 for 7,000 of 1 KiB and 0.65 for 700 of 10 KiB; but 1.3 times that for
+1,000 of 100 B, and twice that for 100."""
+
 _CONTEXT_KEY: Final = "sluice_json_request"
 """The body and the content type that the SDK has written, of a request that is sent in CBOR."""
 _REFUSED_KEY: Final = "sluice_cbor_refused"
@@ -43,9 +48,14 @@ class CborRequests:
 
     def convert(self, *, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
         """Handles ``before-call``: writes the request in CBOR."""
-        if self._wire_format == "json" or (self._wire_format == "auto" and self._state.knows_cbor is False):
-            return
         request = json.loads(params["body"])
+        is_wanted = {
+            "auto": self._state.knows_cbor is not False and request.get("Limit", _MANY) >= _MANY,
+            "json": False,
+            "cbor": True,
+        }
+        if not is_wanted[self._wire_format]:
+            return
         if "Timestamp" in request.get("StartingPosition", ()):
             return  # JSON says it to the microsecond, CBOR to the millisecond: other records might come first
         context[_CONTEXT_KEY] = params["body"], params["headers"]["Content-Type"]
