@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from integration.model import cbor as model_cbor
 from wire_answers import parsed_by_the_sdk, parsed_by_us, response_of, shape_of
-from wire_cbor import ARRIVAL, in_json, plainly_written, written
+from wire_cbor import ARRIVAL, SIZES, cbor_pages, in_json, plainly_written, written
 
 from sluice.aws import pages as page_reading
 from sluice.aws.cbor import Decoder, encode
@@ -26,48 +26,14 @@ from sluice.source.stream_log import Page
 
 GET_RECORDS = shape_of("kinesis", "GetRecords")
 MANY = 25
-
-NUMBERS = st.integers(10**55, 10**56 - 1).map(str)
-ARRIVALS = st.integers(0, 2**42)
-# Values that look like the fields around them, and lengths at which heads change.
-LOOKALIKES = st.sampled_from(
-    [ARRIVAL, "Data", "\u007fDataA\x00", "PartitionKey", "SequenceNumber", "\u00ff\u00bf"]
-)
-KEYS = st.one_of(st.text(max_size=40), LOOKALIKES, st.integers(0, 256).map(lambda size: "k" * size))
-SIZES = (0, 1, 23, 24, 255, 256, 257)
-DATA = st.one_of(
-    st.binary(max_size=40),
-    LOOKALIKES.map(str.encode),
-    st.sampled_from(SIZES).map(lambda size: b"\xff" * size),
-    st.just(b"\xbf"),
-)
-MORE: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
-    st.sampled_from(["New", "EncryptionType", "records", ""]),
-    st.one_of(
-        st.none(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=30), st.just({"a": [1.5, {}, True]})
-    ),
-    max_size=2,
-)
-
-
-@st.composite
-def pages(draw: st.DrawFn, more: Any = MORE, numbers: Any = NUMBERS, count: int = 4) -> dict[str, Any]:
-    """A page, with the arrivals of its records in milliseconds."""
-    records = [
-        {"SequenceNumber": number, ARRIVAL: arrival, "PartitionKey": key, "Data": data} | extra
-        for number, arrival, key, data, extra in draw(
-            st.lists(st.tuples(numbers, ARRIVALS, KEYS, DATA, more), max_size=count)
-        )
-    ]
-    tail: dict[str, Any] = {"NextShardIterator": "AAAA"} if draw(st.booleans()) else {"ChildShards": []}
-    return {"MillisBehindLatest": draw(st.integers(0, 2**40)), "Records": records, **tail}
+FIELDS = ["SequenceNumber", ARRIVAL, "PartitionKey", "Data"]
 
 
 @st.composite
 def plain_pages(draw: st.DrawFn) -> bytes:
     """A page as the service writes it, long enough for columns; fields in any order."""
-    page = draw(pages(more=st.just({}), count=6))
-    names = draw(st.permutations([*("SequenceNumber", ARRIVAL, "PartitionKey", "Data"), "EncryptionType"]))
+    page = draw(cbor_pages(more=st.just({}), count=6))
+    names = draw(st.permutations([*FIELDS, "EncryptionType"]))
     records = page["Records"] * MANY
     page["Records"] = [{name: record.get(name, "NONE") for name in names} for record in records]
     order = draw(st.permutations(list(page)))
@@ -94,14 +60,16 @@ def item_by_item(body: bytes) -> Page:
         return page_of(body, parsed_by_us)
 
 
-@given(pages(numbers=st.integers(0, 10**57).map(str)), st.integers(0, 2**32))
+@given(cbor_pages(numbers=st.integers(0, 10**57).map(str)), st.integers(0, 2**32))
 def test_any_cbor_is_read_as_the_sdk_reads_json(page: dict[str, Any], seed: int) -> None:
     """Any order, any widths of lengths, lengths that are not known, strings in chunks, unknown fields."""
     assert page_of(written(Random(seed), page), parsed_by_us) == page_of(in_json(page), parsed_by_the_sdk)
 
 
 @given(
-    pages(more=st.just({})), st.permutations(["SequenceNumber", ARRIVAL, "PartitionKey", "Data"]), st.data()
+    cbor_pages(more=st.just({})),
+    st.permutations(["SequenceNumber", ARRIVAL, "PartitionKey", "Data"]),
+    st.data(),
 )
 def test_records_that_are_written_alike_become_columns(
     many: int, page: dict[str, Any], names: list[str], data: st.DataObject
@@ -184,7 +152,7 @@ def test_a_record_that_is_written_otherwise(odd: dict[str, Any], place: int) -> 
     assert page_of(plainly_written(page), parsed_by_us) == page_of(in_json(readable), parsed_by_the_sdk)
 
 
-@pytest.mark.parametrize("missing", ["SequenceNumber", ARRIVAL, "PartitionKey", "Data"])
+@pytest.mark.parametrize("missing", FIELDS)
 @pytest.mark.parametrize("records", [1, MANY])
 def test_a_record_without_a_field_is_damage(missing: str, records: int) -> None:
     """It is not dropped from the page."""
@@ -269,7 +237,7 @@ def test_what_is_written_is_what_the_sdk_reads() -> None:
     assert Decoder(encode(request)).decode() == request
 
 
-@given(pages(), st.integers(0, 2**32))
+@given(cbor_pages(), st.integers(0, 2**32))
 def test_the_decoder_reads_what_the_sdks_reads(page: dict[str, Any], seed: int) -> None:
     """Any CBOR, with the SDK's own parser of CBOR beside it, which alone makes something of tags."""
     body = written(Random(seed), page)

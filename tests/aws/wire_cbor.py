@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from integration.model.cbor import head
+from hypothesis import strategies as st
+from integration.model.cbor import encode, head
 
 ARRIVAL = "ApproximateArrivalTimestamp"
 _BYTES, _TEXT, _ARRAY, _MAP = 2, 3, 4, 5
@@ -84,7 +85,7 @@ def plainly_written(page: Mapping[str, Any], *, counted: bool = False) -> bytes:
         if isinstance(value, str | bytes):
             data = value.encode() if isinstance(value, str) else value
             return head(_TEXT if isinstance(value, str) else _BYTES, len(data)) + data
-        return b"\xf6" if value is None else head(0, value)
+        return encode(value)
 
     return write(page)
 
@@ -102,3 +103,41 @@ def in_json(page: Mapping[str, Any]) -> bytes:
         return value / 1000 if name == ARRIVAL and value is not None else value
 
     return json.dumps(convert("", dict(page))).encode()
+
+
+# --- pages of any content ----------------------------------------------------------------------
+
+NUMBERS = st.integers(10**55, 10**56 - 1).map(str)
+ARRIVALS = st.integers(0, 2**42)
+# Values that look like the fields around them, and lengths at which heads change.
+LOOKALIKES = st.sampled_from(
+    [ARRIVAL, "Data", "\u007fDataA\x00", "PartitionKey", "SequenceNumber", "\u00ff\u00bf"]
+)
+KEYS = st.one_of(st.text(max_size=40), LOOKALIKES, st.integers(0, 256).map(lambda size: "k" * size))
+SIZES = (0, 1, 23, 24, 255, 256, 257)
+DATA = st.one_of(
+    st.binary(max_size=40),
+    LOOKALIKES.map(str.encode),
+    st.sampled_from(SIZES).map(lambda size: b"\xff" * size),
+    st.just(b"\xbf"),
+)
+MORE: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(["New", "EncryptionType", "records", ""]),
+    st.one_of(
+        st.none(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=30), st.just({"a": [1.5, {}, True]})
+    ),
+    max_size=2,
+)
+
+
+@st.composite
+def cbor_pages(draw: st.DrawFn, more: Any = MORE, numbers: Any = NUMBERS, count: int = 4) -> dict[str, Any]:
+    """A page, with the arrivals of its records in milliseconds."""
+    records = [
+        {"SequenceNumber": number, ARRIVAL: arrival, "PartitionKey": key, "Data": data} | extra
+        for number, arrival, key, data, extra in draw(
+            st.lists(st.tuples(numbers, ARRIVALS, KEYS, DATA, more), max_size=count)
+        )
+    ]
+    tail: dict[str, Any] = {"NextShardIterator": "AAAA"} if draw(st.booleans()) else {"ChildShards": []}
+    return {"MillisBehindLatest": draw(st.integers(0, 2**40)), "Records": records, **tail}

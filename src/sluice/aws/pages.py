@@ -15,7 +15,7 @@ from sluice.aws.cbor import Decoder, is_cbor
 from sluice.aws.record_bounds import ARRIVAL, RecordBounds
 from sluice.aws.records import WireRecord
 
-__all__ = ["PageReader"]
+__all__ = ["PageReader", "take_records"]
 
 _MANY: Final = 200
 """Records from which on columns are faster than an object for each; with fewer, small calls take the time."""
@@ -31,21 +31,21 @@ PageT = TypeVar("PageT", bound=_Page)
 class PageReader(Generic[PageT]):
     """Reads pages of one kind.
 
-    Many records in CBOR are a `sluice.aws.record_columns.RecordColumns`, if all are written in the same way;
-    others a list.
-
     Args:
         kind: a `msgspec.Struct` with a field ``records``.
         decode_json: decodes a page in JSON.
-        record: a `msgspec.Struct`, the records of `kind`. Columns stand for `WireRecord` alone.
+        take: makes the records of a page in CBOR that are all written in the same way, or returns None.
     """
 
     def __init__(
-        self, kind: type[PageT], decode_json: Callable[[Any], PageT], record: type[Any] = WireRecord
+        self,
+        kind: type[PageT],
+        decode_json: Callable[[Any], PageT],
+        take: Callable[[RecordBounds], Any],
     ) -> None:
         self._kind = kind
         self._decode_json = decode_json
-        self._record = record
+        self._take = take
 
     def read(self, body: bytes | memoryview) -> PageT:
         """Reads a page.
@@ -57,12 +57,12 @@ class PageReader(Generic[PageT]):
         return self._read_cbor(bytes(body)) if is_cbor(body) else self._decode_json(body)
 
     def _read_cbor(self, body: bytes) -> PageT:
-        records: Sequence[Any] | None = None
+        records: Any = None
 
         def read_alike(body: bytes, at: int) -> tuple[Any, int] | None:
             nonlocal records
             bounds, end = RecordBounds.of_array(body, at) or (None, at)
-            records = None if bounds is None else self._records_of(bounds)
+            records = None if bounds is None else self._take(bounds)
             return None if records is None else ([], end)
 
         fields = Decoder(body, {"Records": read_alike}).decode()
@@ -73,13 +73,15 @@ class PageReader(Generic[PageT]):
             page.records = records
         return page
 
-    def _records_of(self, bounds: RecordBounds) -> Sequence[Any] | None:
-        if self._record is not WireRecord or len(bounds) < _MANY:
-            return bounds.records(self._record)
-        # Only here: it imports pyarrow, which takes 30 MiB. Agents do without.
-        from sluice.aws.record_columns import RecordColumns  # noqa: PLC0415
 
-        return RecordColumns.of_page(bounds)
+def take_records(bounds: RecordBounds) -> Sequence[WireRecord] | None:
+    """Records as columns if they are many, or else as objects."""
+    if len(bounds) < _MANY:
+        return bounds.records()
+    # Only here: it imports pyarrow, which takes 30 MiB. Agents do without.
+    from sluice.aws.record_columns import RecordColumns  # noqa: PLC0415
+
+    return RecordColumns.of_page(bounds)
 
 
 def _set_seconds(records: Sequence[Any]) -> None:

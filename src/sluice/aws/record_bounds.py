@@ -12,14 +12,13 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from sluice.aws.cbor import BREAK, Decoder
 from sluice.aws.errors import DamagedAnswerError
+from sluice.aws.records import WireRecord
 
 __all__ = ["ARRIVAL", "DATA", "KEY", "NUMBER", "FixedPart", "RecordBounds", "millis_of"]
-
-RecordT = TypeVar("RecordT")
 
 NUMBER: Final = "SequenceNumber"
 ARRIVAL: Final = "ApproximateArrivalTimestamp"
@@ -152,13 +151,30 @@ class RecordBounds:
     def __len__(self) -> int:
         return len(self.bounds) // 5
 
-    def records(self, kind: type[RecordT]) -> list[RecordT] | None:
-        """An object for each record; None where one is not written as the first.
+    def records(self) -> list[WireRecord] | None:
+        """An object for each record; None where one is not written as the first."""
+        found = self._fixed_values()
+        if found is None:
+            return None
+        numbers, millis = found
+        strings: dict[str, list[bytes]] = {}
+        for name, start in zip(self.values, (1, 3), strict=True):
+            between = zip(self.bounds[start::5], self.bounds[start + 1 :: 5], strict=True)
+            strings[name] = [self.body[start:stop] for start, stop in between]
+        try:
+            keys = [key.decode() for key in strings[KEY]]
+        except UnicodeDecodeError:
+            return None
+        return list(map(WireRecord, numbers, [each / 1000 for each in millis], keys, strings[DATA]))
 
-        Args:
-            kind: a `msgspec.Struct`. Only the values that it has are taken.
-        """
-        body, bounds, found = self.body, self.bounds, dict[str, list[Any]]()
+    def heads(self) -> tuple[list[str], list[int]] | None:
+        """The sequence numbers of the records, and when they arrived (microseconds); None as above."""
+        found = self._fixed_values()
+        return None if found is None else (found[0], [each * 1000 for each in found[1]])
+
+    def _fixed_values(self) -> tuple[list[str], array[int]] | None:
+        """Sequence numbers, and times in milliseconds, if all records are written as the first."""
+        body, bounds, found = self.body, self.bounds, dict[str, list[bytes]]()
         for place, parts in enumerate(self.gaps):
             starts = bounds[2 * place : -1 : 5]
             for begin, end, literal, name in parts:
@@ -167,21 +183,12 @@ class RecordBounds:
                     found[name] = taken
                 elif taken.count(literal) != len(taken):
                     return None
-        wanted: Sequence[str] = kind.__struct_encode_fields__  # type: ignore[attr-defined]
-        for place, name in enumerate(self.values):
-            if name in wanted:
-                starts, stops = bounds[2 * place + 1 :: 5], bounds[2 * place + 2 :: 5]
-                found[name] = [body[start:stop] for start, stop in zip(starts, stops, strict=True)]
         millis = millis_of(b"".join(found[ARRIVAL]))
-        if millis is None:
-            return None
-        found[ARRIVAL] = [each / 1000 for each in millis]
         try:
-            for name in (NUMBER, KEY):
-                found[name] = [value.decode() for value in found.get(name, ())]
+            numbers = [number.decode() for number in found[NUMBER]]
         except UnicodeDecodeError:
             return None
-        return list(map(kind, *(found[name] for name in wanted)))
+        return None if millis is None else (numbers, millis)
 
 
 def millis_of(values: bytes) -> array[int] | None:

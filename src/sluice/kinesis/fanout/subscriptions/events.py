@@ -15,7 +15,8 @@ import msgspec
 
 from sluice.aws.errors import DamagedAnswerError, translate
 from sluice.aws.long_records import read_page
-from sluice.aws.pages import PageReader
+from sluice.aws.pages import PageReader, take_records
+from sluice.aws.record_bounds import RecordBounds
 from sluice.aws.records import Seconds, WireRecord
 from sluice.errors import ServiceError
 from sluice.instants import micros_from_seconds
@@ -71,8 +72,10 @@ class _PageEvent(_Event):
     records: list[WireRecord] | None = None
 
 
-_head_reader: Final = PageReader(_HeadEvent, msgspec.json.Decoder(_HeadEvent).decode, _RecordHead)
-_page_reader: Final = PageReader(_PageEvent, partial(read_page, msgspec.json.Decoder(_PageEvent).decode))
+_decode_head: Final = msgspec.json.Decoder(_HeadEvent).decode
+_decode_page: Final = msgspec.json.Decoder(_PageEvent).decode
+_head_reader: Final = PageReader(_HeadEvent, _decode_head, RecordBounds.heads)
+_page_reader: Final = PageReader(_PageEvent, partial(read_page, _decode_page), take_records)
 
 
 def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
@@ -86,10 +89,8 @@ def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
     """
     try:
         event = _head_reader.read(payload)
-        records = _records(event, event.records)
         return EventHead(
-            [record.sequence_number for record in records],
-            [micros_from_seconds(record.approximate_arrival_timestamp) for record in records],
+            *_numbers_and_arrivals(_records(event, event.records)),
             event.continuation_sequence_number or None,
             event.millis_behind_latest,
             event.has_ended,
@@ -114,6 +115,16 @@ def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
         raise _damaged(error, target) from None
     next_iterator = None if event.has_ended else event.continuation_sequence_number
     return Page(records, next_iterator, event.millis_behind_latest)
+
+
+def _numbers_and_arrivals(records: Sequence[Any]) -> tuple[list[str], list[int]]:
+    if isinstance(records, tuple):  # of `RecordBounds.heads`
+        numbers, arrivals = records
+        return numbers, arrivals
+    return (
+        [record.sequence_number for record in records],
+        [micros_from_seconds(record.approximate_arrival_timestamp) for record in records],
+    )
 
 
 def _records(event: _Event, records: Sequence[Any] | None) -> Sequence[Any]:
