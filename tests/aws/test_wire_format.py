@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.exceptions import ConnectionClosedError
 from integration.model import cbor
 from kinesis_transport import URL, answer, as_bytes, forget_process_state, header, in_cbor, refusal
 
@@ -37,7 +38,7 @@ class Endpoint:
     """Answers requests by their content type."""
 
     def __init__(
-        self, by_type: dict[str, Callable[[], AWSResponse]], config: ConnectionConfig = CONFIG
+        self, by_type: Mapping[str, Callable[[], AWSResponse | Exception]], config: Any = CONFIG
     ) -> None:
         self.by_type = by_type
         self.requests: list[AWSPreparedRequest] = []
@@ -60,7 +61,10 @@ class Endpoint:
 
     def _send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
         self.requests.append(request)
-        return self.by_type[header(request, "Content-Type")]()
+        answered = self.by_type[header(request, "Content-Type")]()
+        if isinstance(answered, Exception):
+            raise answered
+        return answered
 
 
 @pytest.fixture(autouse=True)
@@ -73,10 +77,11 @@ def page() -> AWSResponse:
     return answer(PAGE)
 
 
-REFUSALS: dict[str, Callable[[], AWSResponse]] = {
+REFUSALS: dict[str, Callable[[], AWSResponse | Exception]] = {
     "unsupported media type": lambda: answer(b"", 415),
     "not found, in HTML": lambda: answer(b"<html>no</html>", 404),
     "SerializationException": lambda: refusal("SerializationException"),
+    "a closed connection": lambda: ConnectionClosedError(endpoint_url=URL),
     "a server that fell over it": lambda: answer(b"Traceback \xff", 500),
 }
 
@@ -95,7 +100,7 @@ def test_records_are_asked_for_in_cbor() -> None:
 
 @pytest.mark.parametrize("refused", REFUSALS.values(), ids=REFUSALS)
 def test_an_endpoint_that_refuses_cbor_is_asked_in_json(
-    refused: Callable[[], AWSResponse], caplog: pytest.LogCaptureFixture
+    refused: Callable[[], AWSResponse | Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The same call goes on in JSON, signed anew; all calls of the process do from then on; one log line."""
     caplog.set_level(logging.INFO, "sluice")
@@ -136,15 +141,18 @@ def test_an_error_that_json_gets_too_is_no_refusal() -> None:
 
 def test_an_endpoint_that_has_answered_in_cbor_keeps_to_it() -> None:
     """Later a proxy may answer in its place."""
-    answers = iter([in_cbor(page()), answer(b"<html>", 503), in_cbor(page())])
+    lost = ConnectionClosedError(endpoint_url=URL)
+    given: list[AWSResponse | Exception] = [in_cbor(page()), answer(b"<html>", 503), lost, in_cbor(page())]
+    answers = iter(given)
     endpoint = Endpoint({CBOR: lambda: next(answers)})
     endpoint.get_records()
-    with pytest.raises(ServiceError) as caught:
-        endpoint.get_records()
+    for _ in range(2):
+        with pytest.raises(ServiceError) as caught:
+            endpoint.get_records()
+        assert caught.value.retryable
     endpoint.get_records()
 
-    assert caught.value.retryable
-    assert endpoint.asked_in == [CBOR] * 3
+    assert endpoint.asked_in == [CBOR] * 4
 
 
 @pytest.mark.parametrize("code", ["ProvisionedThroughputExceededException", "ExpiredIteratorException"])

@@ -10,6 +10,8 @@ import json
 import logging
 from typing import Any, Final
 
+from botocore.exceptions import ConnectionClosedError
+
 from sluice.aws.cbor import CONTENT_TYPE, encode, is_cbor
 from sluice.aws.endpoint_state import EndpointState, endpoint_state
 
@@ -61,37 +63,40 @@ class CborRequests:
         context[_CONTEXT_KEY] = params["body"], params["headers"]["Content-Type"]
         params["body"], params["headers"]["Content-Type"] = encode(request), CONTENT_TYPE
 
-    def fall_back(self, *, response: Any, request_dict: dict[str, Any], **_: Any) -> float | None:
+    def fall_back(
+        self, *, response: Any, request_dict: dict[str, Any], caught_exception: Any = None, **_: Any
+    ) -> float | None:
         """Handles ``needs-retry``, which follows every attempt.
 
-        An error that is not in CBOR may come from an endpoint that does not know it: 415, 404 and others are
-        about. Then the request is sent once more, in JSON. If that works, JSON is what the endpoint knows.
+        An error that is not in CBOR may come from an endpoint that does not know it: 415, 404, a closed
+        connection and others are about. Then the request is sent once more, in JSON. If that works, JSON is
+        what the endpoint knows.
 
         Returns:
             The seconds to wait before the SDK sends the request again; None for it not to.
         """
-        if self._wire_format != "auto" or response is None:
+        context, answer = request_dict["context"], None if response is None else response[0]
+        if context.pop(_REFUSED_KEY, False) and answer is not None and answer.status_code < 300:
+            self._learn_json("refuses CBOR")
+        written = context.pop(_CONTEXT_KEY, None)
+        if self._wire_format != "auto" or written is None or not self._is_refusal(answer, caught_exception):
             return None
-        context, answer = request_dict["context"], response[0]
+        context[_REFUSED_KEY] = True
+        request_dict["body"], request_dict["headers"]["Content-Type"] = written
+        return 0.0
+
+    def _is_refusal(self, answer: Any, error: Any) -> bool:
+        """Whether the answer to a request in CBOR may say that the endpoint does not know CBOR."""
+        if answer is None:
+            return isinstance(error, ConnectionClosedError) and not self._state.knows_cbor
         is_good = answer.status_code < 300
-        if context.pop(_REFUSED_KEY, None):
-            if is_good:
-                self._learn_json("refuses CBOR")
-            return None
-        if _CONTEXT_KEY not in context:
-            return None
-        written = context.pop(_CONTEXT_KEY)
         if is_good and answer.headers.get("content-type", "").startswith("application/vnd.amazon.event"):
-            return None  # its events say what they are
+            return False  # its events say what they are
         if is_cbor(answer.content):
             self._state.knows_cbor = True
         elif is_good and answer.content[:1] == b"{":
             self._learn_json("answers in JSON to CBOR")
-        elif not is_good and not self._state.knows_cbor:
-            context[_REFUSED_KEY] = True
-            request_dict["body"], request_dict["headers"]["Content-Type"] = written
-            return 0.0
-        return None
+        return not is_good and not self._state.knows_cbor
 
     def _learn_json(self, why: str) -> None:
         if self._state.knows_cbor is not False:
