@@ -175,6 +175,27 @@ def test_text_that_is_no_utf8_is_damage(column: str) -> None:
         page_of(body[:place] + b"\xff" + body[place + 1 :], parsed_by_us)
 
 
+def test_an_array_that_ends_too_soon_has_no_bounds() -> None:
+    """Nothing is taken from behind the end of the page, and a count is not ended by a break."""
+    record = {
+        ARRIVAL: 1,
+        "Data": b"d",
+        "PartitionKey": "k",
+        "SequenceNumber": "4" * 56,
+        "EncryptionType": "NONE",
+    }
+    body = plainly_written({"Records": [record] * MANY}, counted=True)
+    start = body.index(b"\x67Records") + 8
+    count = body[start + 1]
+
+    assert count == MANY
+    assert RecordBounds.of_array(body, start) is not None
+    for size in range(1, 100):
+        assert RecordBounds.of_array(body[:-size], start) is None
+    too_many = body[: start + 1] + bytes([count + 1]) + body[start + 2 :]
+    assert RecordBounds.of_array(too_many + b"\xff", start) is None
+
+
 HOSTILE = {
     "an array that is not there": b"\xa1\x67Records\x9b" + b"\xff" * 8,
     "a map that is not there": b"\xbb" + b"\xff" * 8,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -45,14 +46,14 @@ class Endpoint:
         self.client = client_for(config, "kinesis")
         self.client.meta.events.unregister("before-send.kinesis", unique_id="test")
         self.client.meta.events.register("before-send.kinesis", self._send, unique_id="test")
-        self._log = KinesisLog(Calls(config, "kinesis", {"GetRecords": Backoff(0, 0, 0, 1)}), {})
+        self.log = KinesisLog(Calls(config, "kinesis", {"GetRecords": Backoff(0, 0, 0, 1)}), {})
 
     @property
     def asked_in(self) -> list[str]:
         return [header(request, "Content-Type") for request in self.requests]
 
     def get_records(self, limit: int = 10_000) -> int:
-        return self._log.get_records(SPLIT, "it", limit).millis_behind
+        return self.log.get_records(SPLIT, "it", limit).millis_behind
 
     def subscribe(self, **position: Any) -> None:
         self.client.subscribe_to_shard(
@@ -176,6 +177,17 @@ def test_a_damaged_page_is_retryable_and_no_refusal(body: bytes) -> None:
 
     assert caught.value.retryable
     assert endpoint.asked_in == [CBOR]
+
+
+def test_the_size_of_a_page_is_known_in_both_forms() -> None:
+    """Which paces the reads of a shard. Data are shorter in CBOR, where they are no base64."""
+    record = {"SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.5, "PartitionKey": "k"}
+    body = {**PAGE, "Records": [{**record, "Data": base64.b64encode(bytes(100_000)).decode()}]}
+    endpoint = Endpoint({CBOR: lambda: in_cbor(answer(body)), JSON: lambda: answer(body)})
+    sizes = [endpoint.log.get_records(SPLIT, "it", limit).size for limit in (10_000, 10)]
+
+    assert endpoint.asked_in == [CBOR, JSON]
+    assert sizes == pytest.approx([100_000, 100_000], rel=0.01)
 
 
 def test_json_alone() -> None:
