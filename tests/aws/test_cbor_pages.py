@@ -21,7 +21,9 @@ from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.record_bounds import RecordBounds
 from sluice.aws.record_columns import RecordColumns
 from sluice.aws.records import WireRecord
+from sluice.errors import ServiceError
 from sluice.kinesis import client
+from sluice.kinesis.fanout.subscriptions.events import decode_page
 from sluice.source.stream_log import Page
 
 GET_RECORDS = shape_of("kinesis", "GetRecords")
@@ -164,6 +166,24 @@ def test_a_record_without_a_field_is_damage(missing: str, records: int) -> None:
         page_of(body, parsed_by_us)
 
 
+@pytest.mark.parametrize("name", [name for name in FIELDS if name != ARRIVAL])
+@pytest.mark.parametrize("value", [None, 0, [], {}])
+def test_a_value_of_another_type_is_damage(name: str, value: Any) -> None:
+    """It does not pass for an empty one."""
+    whole = {ARRIVAL: 1, "Data": b"", "PartitionKey": "", "SequenceNumber": "4" * 56}
+    for records in ([*[whole] * MANY, {**whole, name: value}], [{**whole, name: value}] * MANY):
+        with pytest.raises(DamagedAnswerError):
+            page_of(plainly_written({"MillisBehindLatest": 0, "Records": records}), parsed_by_us)
+
+
+@pytest.mark.parametrize("name", ["PartitionKey", "SequenceNumber"])
+def test_bytes_in_place_of_text_are_damage(name: str) -> None:
+    """In every record."""
+    record = {ARRIVAL: 1, "Data": b"d", "PartitionKey": "k", "SequenceNumber": "4" * 56, name: b"4" * 56}
+    with pytest.raises(DamagedAnswerError):
+        page_of(plainly_written({"MillisBehindLatest": 0, "Records": [record] * MANY}), parsed_by_us)
+
+
 @pytest.mark.parametrize("column", ["PartitionKey", "SequenceNumber"])
 def test_text_that_is_no_utf8_is_damage(column: str) -> None:
     """Spark's text has to be."""
@@ -228,9 +248,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_page_is_an_error_soon(body: bytes) -> None:
-    """One that the client retries."""
+    """One that the client retries, also where it is an event."""
     with pytest.raises(DamagedAnswerError):
         page_of(body, parsed_by_us)
+    with pytest.raises(ServiceError) as caught:
+        decode_page(body)
+    assert caught.value.retryable
 
 
 @pytest.mark.parametrize("body", [body for body in HOSTILE.values() if len(body) < 1_000])
