@@ -229,7 +229,7 @@ HOSTILE = {
     "no name": b"\xa1\x01\x01",
     "a chunk in a chunk": b"\xa1\x63New\x5f\x5f\xff\xff",
     "a reserved head": b"\xa1\x63New\x1c",
-    "more after the end": b"\xa0\xa0",
+    "more after the end": plainly_written({"MillisBehindLatest": 0, "Records": []}) + b"\xa0",
     "nothing but a head": b"\xbf",
     "a time that is none": plainly_written(
         {

@@ -55,7 +55,8 @@ class _Gap:
     def add(self, literal: bytes, name: str = "", size: int = 0) -> None:
         """Adds bytes that are the same in every record and, after them, a value."""
         between = self.size + len(literal)
-        self.parts.append(FixedPart(self.size, between, literal=literal))
+        if literal:
+            self.parts.append(FixedPart(self.size, between, literal=literal))
         if name:
             self.parts.append(FixedPart(between, between + size, name=name))
         self.size = between + size

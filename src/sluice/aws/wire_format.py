@@ -20,7 +20,7 @@ __all__ = ["WIRE_FORMATS", "CborRequests"]
 _log = logging.getLogger(__name__)
 
 WIRE_FORMATS: Final = ("auto", "json", "cbor")
-"""How records are asked for. auto: in CBOR, until the endpoint has shown that it does not know it."""
+"""How records are asked for. auto: many in CBOR, unless the endpoint has shown that it does not know it."""
 
 _MANY: Final = 2_000
 """Records asked for from which on ``auto`` asks in CBOR. Measured in tasks, CBOR takes 0.95 of the CPU of
