@@ -119,6 +119,18 @@ def test_an_endpoint_that_refuses_cbor_is_asked_in_json(
     ]
 
 
+def test_threads_that_learn_it_at_a_time_log_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A task reads several shards; while one call is refused, another one may have been."""
+    caplog.set_level(logging.INFO, "sluice")
+
+    def refused() -> AWSResponse:
+        endpoint_state(URL).knows_cbor = False
+        return answer(b"", 415)
+
+    assert Endpoint({CBOR: refused, JSON: page}).get_records() == 7
+    assert not caplog.records
+
+
 def test_an_endpoint_that_answers_in_json_is_asked_in_json(caplog: pytest.LogCaptureFixture) -> None:
     """The answer is read; it is no error."""
     caplog.set_level(logging.INFO, "sluice")
@@ -168,7 +180,7 @@ def test_errors_in_cbor_are_those_of_json(code: str) -> None:
     assert endpoint_state(URL).knows_cbor
 
 
-@pytest.mark.parametrize("body", [b"", b"\xbf", b"{", b"\xbf\x67Records", b"\xa0"])
+@pytest.mark.parametrize("body", [b"", b"\xbf", b"\xbf\x67Records", b"\xa0"])
 def test_a_damaged_page_is_retryable_and_no_refusal(body: bytes) -> None:
     """JSON is not taken for what the endpoint knows."""
     endpoint = Endpoint({CBOR: lambda: answer(body)})
@@ -177,6 +189,7 @@ def test_a_damaged_page_is_retryable_and_no_refusal(body: bytes) -> None:
 
     assert caught.value.retryable
     assert endpoint.asked_in == [CBOR]
+    assert endpoint_state(URL).knows_cbor is None
 
 
 def test_the_size_of_a_page_is_known_in_both_forms() -> None:
