@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -60,8 +59,8 @@ def backlog(shards: int, pages: int, records: int, size: int) -> server.Operatio
     }
 
 
-def _page(model: bytes, number: int, *, is_last: bool) -> bytes:
-    tail: dict[str, Any] = {"MillisBehindLatest": 0 if is_last else 1}
-    if not is_last:
-        tail["NextShardIterator"] = str(number + 1)
-    return model.replace(PAGE_NUMBER.encode(), b"%06d" % number) + b"," + json.dumps(tail).encode()[1:]
+def _page(model: server.Page, number: int, *, is_last: bool) -> server.Page:
+    following = {} if is_last else {"NextShardIterator": str(number + 1)}
+    return model.numbered(PAGE_NUMBER, f"{number:06d}").ended(
+        MillisBehindLatest=int(not is_last), **following
+    )

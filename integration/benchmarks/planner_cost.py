@@ -9,7 +9,6 @@ millisecond. Every trigger is late enough to read every shard again. With fan-ou
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -56,14 +55,14 @@ def prepare(shards: int, *, busy: bool) -> server.Operations:
             return {"ShardIterator": request["StartingSequenceNumber"]}
         return {"ShardIterator": str(int(request.get("Timestamp", created) * 1000))}
 
-    def get_records(request: dict[str, Any]) -> bytes:
+    def get_records(request: dict[str, Any]) -> server.Page:
         start, now = int(request["ShardIterator"]), int(time.time() * 1000)
         count = min(request["Limit"], now - start) if busy else 0
         numbers = [str(start + index).zfill(WIDTH) for index in range(count)]
         end = start + count
-        tail = {"NextShardIterator": str(end), "MillisBehindLatest": now - end if busy else 0}
         records = server.page(numbers, b"x" * 100, arrival=(end - 1) / 1000)
-        return records + b"," + json.dumps(tail).encode()[1:]
+        behind = now - end if busy else 0
+        return records.ended(NextShardIterator=str(end), MillisBehindLatest=behind)
 
     return {
         "DescribeStreamSummary": lambda _: summary(created),

@@ -18,11 +18,15 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
+
+from integration.model import cbor
+from integration.model.wire import TIMES
 
 __all__ = [
     "Operations",
+    "Page",
     "bare_call",
     "bare_read",
     "event",
@@ -43,9 +47,9 @@ STREAM_HEAD = (
 )
 _CHUNK = 1 << 20  # bytes taken from a socket at a time
 
-Operations = Mapping[str, Callable[[Any], Mapping[str, Any] | bytes | Iterable[bytes]]]
-"""By name, a function that answers a request: with JSON (as bytes where it is prepared), or with the pieces
-of an event stream. A function marked by `takes_bytes` gets the body of the request as bytes."""
+Operations = Mapping[str, Callable[[Any], Any]]
+"""By name, a function that answers a request: with JSON (as bytes where it is prepared), a `Page`, or the
+pieces of an event stream. A function marked by `takes_bytes` gets the body of the request as bytes."""
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
@@ -87,18 +91,36 @@ def event(first: int, data: Sequence[bytes], *, arrival: float, millis_behind: i
     return _message("SubscribeToShardEvent", json.dumps(content, separators=(",", ":")).encode())
 
 
-def page(numbers: Sequence[str], data: bytes, *, arrival: float) -> bytes:
-    """The records of a GetRecords answer: JSON without its closing brace."""
+class Page(NamedTuple):
+    """An answer to GetRecords without its end, in both forms that it may be asked for in."""
+
+    json: bytes
+    cbor: bytes
+
+    def numbered(self, placeholder: str, number: str) -> Page:
+        """The page with another text of the same length in its sequence numbers."""
+        old, new = placeholder.encode(), number.encode()
+        return Page(self.json.replace(old, new), self.cbor.replace(old, new))
+
+    def ended(self, **fields: Any) -> Page:
+        """The whole answer, with these fields behind its records."""
+        return Page(self.json + b"," + json.dumps(fields).encode()[1:], self.cbor + cbor.encode(fields)[1:])
+
+
+def page(numbers: Sequence[str], data: bytes, *, arrival: float) -> Page:
+    """The records of a GetRecords answer."""
     records = [
         {
-            "SequenceNumber": number,
             "ApproximateArrivalTimestamp": arrival,
-            "Data": base64.b64encode(data).decode(),
+            "Data": data,
             "PartitionKey": f"key-{index:06d}",
+            "SequenceNumber": number,
         }
         for index, number in enumerate(numbers)
     ]
-    return json.dumps({"Records": records}, separators=(",", ":")).encode()[:-1]
+    in_cbor = cbor.encode({"Records": records}, TIMES)
+    in_json = [{**record, "Data": base64.b64encode(data).decode()} for record in records]
+    return Page(json.dumps({"Records": in_json}, separators=(",", ":")).encode()[:-1], in_cbor[:-1])
 
 
 def initial_response() -> bytes:
@@ -232,7 +254,11 @@ def _talk(connection: socket.socket, operations: Operations) -> None:
                 headers[name.lower()] = value.strip()
             body = requests.read(int(headers.get("content-length", "0")))
             operate = operations[headers["x-amz-target"].partition(".")[2]]
-            answer = operate(body if getattr(operate, "takes_bytes", False) else json.loads(body))
+            is_cbor = "cbor" in headers.get("content-type", "")
+            read = cbor.decode if is_cbor else json.loads
+            answer = operate(body if getattr(operate, "takes_bytes", False) else read(body))
+            if isinstance(answer, Page):
+                answer = answer.cbor if is_cbor else answer.json
             if isinstance(answer, Mapping):
                 answer = json.dumps(answer).encode()
             if isinstance(answer, bytes):

@@ -1,7 +1,8 @@
 """The speed of reading: this source, one written by hand, and the most that Spark takes from Python.
 
 One task reads one shard from a server with prepared answers. The source written by hand uses the SDK's own
-parser and a tuple for each row. The limit is a source that yields one record batch again and again.
+parser and a tuple for each row. Ours asks for records in CBOR, and beside that in JSON (``wireFormat=json``).
+The limit is a source that yields one record batch again and again.
 
     python -m integration.benchmarks.source_speed
 """
@@ -28,7 +29,7 @@ from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import spark_session
 
-OURS, BY_HAND, READY, BARE = "sluice", "by hand", "ready batches", "bare client"
+OURS, IN_JSON, BY_HAND, READY, BARE = "sluice", "sluice in JSON", "by hand", "ready batches", "bare client"
 GOALS = {100: 10.0, 1024: 4.0}  # times the rate of the source written by hand, by bytes of a record
 GOAL_OF_LIMIT = 0.5
 READY_BYTES = 8 * 2**20
@@ -95,6 +96,9 @@ def _ways(spark: SparkSession, endpoint: str, load: Load) -> dict[str, Callable[
 
     return {
         OURS: partial(_drain, spark.read.format("kinesis-efo").options(**ours).load(), load.total),
+        IN_JSON: partial(
+            _drain, spark.read.format("kinesis-efo").options(wireFormat="json", **ours).load(), load.total
+        ),
         BY_HAND: partial(_drain, spark.read.format("plain-kinesis").options(**ours).load(), load.total),
         READY: partial(_drain, spark.read.format("ready-batches").options(**ready).load(), count * batches),
         BARE: bare,

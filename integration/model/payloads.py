@@ -1,22 +1,22 @@
 """Subscriptions of the model as the library's agent reads them, in process.
 
 `ModelSubscribing` stands where `sluice.kinesis.fanout.subscriptions.subscription.Subscribing` does: it opens
-a subscription, and what it opens gives the JSON of one event after the other. Waiting passes the model's
+a subscription, and what it opens gives the payload of one event after the other. Waiting passes the model's
 time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
-
-import msgspec
 
 from integration.model.clock import SECOND, Clock
 from integration.model.errors import LOST_ANSWER, ModelError
 from integration.model.log import service_error
 from integration.model.service import KinesisModel
 from integration.model.subscriptions import Subscription
+from integration.model.wire import CODECS
 from sluice.errors import ServiceError
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
@@ -28,7 +28,8 @@ _STEP = 0.25  # seconds of the model
 
 
 class ModelPayloads:
-    """One subscription.
+    """One subscription. Its events are in JSON and in CBOR by turns, as where agents and tasks of different
+    options or versions meet.
 
     Args:
         silence_limit: seconds without an event after which the connection counts as dead.
@@ -39,9 +40,10 @@ class ModelPayloads:
         self._target = target
         self._clock = clock
         self._silence_limit = silence_limit
+        self._codecs = cycle(CODECS.values())
 
     def next_payload(self) -> bytes | None:
-        """The JSON of the next event; None at the end that the service made.
+        """The next event; None at the end that the service made.
 
         Raises:
             ServiceError: the service ended the subscription with an error, or nothing came.
@@ -53,7 +55,7 @@ class ModelPayloads:
             except ModelError as error:
                 raise service_error(error, _OPERATION, self._target) from None
             if event is not None:
-                return msgspec.json.encode(event)
+                return next(self._codecs).encode(event)
             if self._subscription.has_ended:
                 return None
             self._clock.sleep(_STEP)

@@ -1,4 +1,4 @@
-"""The model behind a socket: AWS JSON 1.1 and event streams for unmodified clients, on the loopback alone.
+"""The model behind a socket, on the loopback alone: AWS JSON 1.1 and CBOR, and event streams in either.
 
 A thread a connection, as HTTP/1.1 has them. Signatures are not checked; the access key is, see
 `KinesisModel.expire_credentials`. Paths below ``/_model/`` are not the service's: tests steer the model there
@@ -222,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
             # The client must not take the connection for its next call, which would meet its end.
             framing = "Transfer-Encoding: chunked\r\nConnection: close"
             sender.send_head(self._head(200, "application/vnd.amazon.eventstream", framing))
-            sender.send_chunk(event_frame("initial-response", b"{}", codec))
+            sender.send_chunk(event_frame("initial-response", codec.encode({}), codec))
             self._push(subscription, codec, sender)
             sender.send_head(b"0\r\n\r\n")
         finally:

@@ -13,10 +13,12 @@ from zlib import crc32
 
 import msgspec
 import pybase64
+from botocore.parsers import ResponseParserError
 
+from integration.model import cbor
 from integration.model.errors import ModelError
 
-__all__ = ["CODECS", "TIMES", "Codec", "JsonCodec", "error_frame", "event_frame"]
+__all__ = ["CODECS", "TIMES", "CborCodec", "Codec", "JsonCodec", "error_frame", "event_frame"]
 
 TIMES: Final = frozenset(
     {
@@ -74,7 +76,28 @@ class JsonCodec:
         return msgspec.json.encode(value)
 
 
-CODECS: Final[Mapping[str, Codec]] = {codec.content_type: codec for codec in (JsonCodec(),)}
+class CborCodec:
+    """CBOR as the service and the vendor's JVM SDKs write it: see `integration.model.cbor`."""
+
+    content_type = "application/x-amz-cbor-1.1"
+    event_content_type = "application/x-amz-cbor-1.1"
+
+    def decode(self, body: bytes) -> dict[str, Any]:
+        """See `Codec.decode`."""
+        try:
+            request = cbor.decode(body)
+        except (ResponseParserError, UnicodeDecodeError, RecursionError) as error:
+            raise ModelError("SerializationException", str(error)) from None
+        if not isinstance(request, dict):
+            raise ModelError("SerializationException", "not a map")
+        return request
+
+    def encode(self, value: Mapping[str, Any]) -> bytes:
+        """See `Codec.encode`."""
+        return cbor.encode(value, TIMES)
+
+
+CODECS: Final[Mapping[str, Codec]] = {codec.content_type: codec for codec in (JsonCodec(), CborCodec())}
 """By the content type of requests."""
 
 

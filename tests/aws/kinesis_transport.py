@@ -1,12 +1,18 @@
-"""A transport in place of the network: returns the answers of a test, and keeps the requests."""
+"""A transport in place of the network: returns the answers of a test, and keeps the requests.
+
+It answers in the form that it was asked in, as the service does.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from integration.model import cbor
+from integration.model.wire import TIMES
 from urllib3._collections import HTTPHeaderDict
 
 from sluice.aws import clients, endpoint_state
@@ -32,6 +38,10 @@ def forget_process_state() -> None:
 
 def as_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def as_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 def header(request: AWSPreparedRequest, name: str) -> str:
@@ -64,14 +74,34 @@ class Transport:
 
     def send(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
         operation = header(request, "X-Amz-Target").rpartition(".")[2]
-        body = as_text(request.body or b"")
-        params = json.loads(body) if operation else {"body": body}
+        is_cbor = "cbor" in header(request, "Content-Type")
+        params = cbor.decode(as_bytes(request.body)) if is_cbor else self._params(operation, request)
         self.calls.append((operation, params))
         self.requests.append(request)
         answer = self._answer(operation, params)
         if isinstance(answer, Exception):
             raise answer
+        return in_cbor(answer) if is_cbor else answer
+
+    def _params(self, operation: str, request: AWSPreparedRequest) -> dict[str, Any]:
+        body = as_text(request.body or b"")
+        params: dict[str, Any] = json.loads(body) if operation else {"body": body}
+        return params
+
+
+def in_cbor(answer: AWSResponse) -> AWSResponse:
+    """The answer in CBOR, if it is JSON."""
+    try:
+        value = json.loads(b"".join(answer.raw.stream()))
+    except (ValueError, AttributeError):
         return answer
+    for record in value.get("Records", ()):
+        if isinstance(record.get("Data"), str):
+            record["Data"] = base64.b64decode(record["Data"])
+    raw = cbor.encode(value, TIMES)
+    headers: Any = HTTPHeaderDict(answer.headers)
+    headers["content-length"], headers["content-type"] = str(len(raw)), "application/x-amz-cbor-1.1"
+    return AWSResponse(answer.url, answer.status_code, headers, RawBody(raw))
 
 
 def answer(

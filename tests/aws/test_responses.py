@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from wire_answers import parsed_by_the_sdk, parsed_by_us, response_of, shape_of, written
 
 from sluice.aws import hooks, long_records
+from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.records import WireRecord
 from sluice.aws.responses import Outcome, outcomes_of
 from sluice.kinesis import client
@@ -123,7 +124,8 @@ def test_damage_is_found_wherever_the_sdk_finds_it(body: bytes, data: st.DataObj
         try:
             theirs = page_of(damaged, parsed_by_the_sdk)
         except Exception as error:  # noqa: BLE001 - whatever it is
-            with pytest.raises(type(error)):
+            # One byte may make of it what would be CBOR.
+            with pytest.raises((type(error), DamagedAnswerError)):
                 page_of(damaged, parsed_by_us)
             return
         assert page_of(damaged, parsed_by_us) == theirs

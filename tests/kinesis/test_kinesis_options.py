@@ -37,7 +37,7 @@ def test_the_defaults_are_those_of_the_interface() -> None:
     """Only the stream's name is required."""
     config = read()
     assert config == SourceConfig(
-        connection=ConnectionConfig(),
+        connection=ConnectionConfig(wire_format="auto"),
         streams=(StreamRef("orders"),),
         start=LATEST,
         end=LATEST,
@@ -419,9 +419,9 @@ def test_an_agent_listens_on_a_host(host: str) -> None:
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:
-    """32 backoff options, 26 others of the source and 12 of the connection; each with a description."""
+    """32 backoff options, 27 others of the source and 12 of the connection; each with a description."""
     keys = [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)]
-    assert len(keys) == len({key.lower() for key in keys}) == 26 + 32 + 12
+    assert len(keys) == len({key.lower() for key in keys}) == 27 + 32 + 12
     assert all(option.description.endswith(".") for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
     for operation in ("subscribeToShard", "getRecords", "describeStreamConsumer", "listShards"):
         for suffix in ("MaxRetries", "BackoffBase", "BackoffMax", "BackoffExponent"):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import aws_kinesis_agg.aggregator
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.aws.record_columns import RecordColumns
 from sluice.kinesis.kpl.aggregator import Aggregator
 from sluice.kinesis.record_batches import ARROW_SCHEMA, to_record_batches
 from sluice.source.offsets import HORIZON, After, Closed, Position, SplitRange
 from sluice.source.splits import SplitId
-from sluice.source.stream_log import Record
+from sluice.source.stream_log import AnyRecord, Record
 
 SPLIT = SplitId("clicks", "shardId-000000000007")
 WHOLE = SplitRange(SPLIT, HORIZON, Closed())
@@ -31,10 +33,23 @@ def aggregated(*data: bytes) -> bytes:
     return packed
 
 
+def in_columns(records: Sequence[AnyRecord]) -> RecordColumns:
+    """The records as a page in CBOR brings them."""
+    return RecordColumns(
+        pa.array([record.data for record in records], pa.binary()),
+        pa.array([record.partition_key for record in records], pa.string()),
+        pa.array([record.sequence_number for record in records], pa.string()),
+        pa.array([record.arrival for record in records], pa.timestamp("us", tz="UTC")),
+    )
+
+
 def rows(
     split_range: SplitRange, records: list[Record], *, unpack: bool = True
 ) -> list[tuple[str, int, bytes]]:
     batches = list(to_record_batches([(split_range, records)], unpack=unpack))
+    # Columns become the same batches, also where they are a part of others.
+    columns = in_columns([PLAIN, *records, PLAIN])[1:-1]
+    assert list(to_record_batches([(split_range, columns)], unpack=unpack)) == batches
     assert all(batch.schema == ARROW_SCHEMA for batch in batches)
     for batch in batches:
         batch.validate(full=True)
@@ -146,14 +161,15 @@ def test_gathered_pages_go_out_when_they_suffice() -> None:
         st.tuples(
             st.sampled_from([0, 1, 2]),
             st.lists(st.tuples(st.sampled_from([0, 10, 90_000]), st.booleans()), max_size=4),
+            st.booleans(),
         ),
         max_size=12,
     )
 )
 def test_every_row_comes_once_and_in_order_within_its_range(
-    pages: list[tuple[int, list[tuple[int, bool]]]],
+    pages: list[tuple[int, list[tuple[int, bool]], bool]],
 ) -> None:
-    """With any mix of ranges, small and large pages, plain and aggregated records."""
+    """With any mix of ranges, small and large pages, objects and columns, plain and aggregated records."""
     ranges = [SplitRange(SplitId("clicks", f"shardId-{n}"), HORIZON, Closed()) for n in range(3)]
     numbers = itertools.count()
     packed = aggregated(b"x", b"y")
@@ -165,7 +181,7 @@ def test_every_row_comes_once_and_in_order_within_its_range(
                 for size, is_packed in records
             ],
         )
-        for n, records in pages
+        for n, records, _ in pages
     ]
     expected: dict[str, list[tuple[str, int, bytes]]] = {}
     for split_range, records in given_pages:
@@ -175,7 +191,11 @@ def test_every_row_comes_once_and_in_order_within_its_range(
             shard += [(record.sequence_number, sub, data) for sub, data in users]
 
     found: dict[str, list[tuple[str, int, bytes]]] = {}
-    for batch in to_record_batches(given_pages, unpack=True):
+    forms: list[tuple[SplitRange, Sequence[AnyRecord]]] = [
+        (split_range, in_columns(records) if is_columns else records)
+        for (split_range, records), (_, _, is_columns) in zip(given_pages, pages, strict=True)
+    ]
+    for batch in to_record_batches(forms, unpack=True):
         assert batch.num_rows
         for row in batch.to_pylist():
             shard = found.setdefault(row["shardId"], [])

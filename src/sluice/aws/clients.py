@@ -169,7 +169,7 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
         ),
         **credentials,
     )
-    hooks.install(client)
+    hooks.install(client, config.wire_format)
 
     def forget_expired(*, parsed: dict[str, Any], **_: Any) -> None:
         # The SDK loads the credentials of a file or of the environment once. A file may hold new ones by now.

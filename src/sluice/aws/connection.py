@@ -113,6 +113,10 @@ class ConnectionConfig:
     """The connection options as plain data, which Spark may pickle. Hashable; printed without secrets.
 
     Timeouts are seconds. None stands for what the SDK's own chain finds.
+
+    Attributes:
+        wire_format: how records are asked for: one of `sluice.aws.wire_format.WIRE_FORMATS`. An option of the
+            source alone.
     """
 
     region: str | None = None
@@ -127,6 +131,7 @@ class ConnectionConfig:
     sts_endpoint_url: str | None = None
     connect_timeout: float = 5.0
     read_timeout: float = 60.0
+    wire_format: str = "json"
 
     @property
     def has_fixed_credentials(self) -> bool:

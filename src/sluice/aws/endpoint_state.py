@@ -1,4 +1,4 @@
-"""What a process knows of an endpoint: whether it has answered, and how far its clock is off."""
+"""What a process knows of an endpoint: whether and how it has answered, and how far its clock is off."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ class EndpointState:
 
     Attributes:
         reached: an answer of any kind, good or bad, has come back.
+        knows_cbor: it has answered in CBOR. False: it was asked in CBOR, and has answered otherwise.
     """
 
     reached: bool = False
+    knows_cbor: bool | None = None
     _bounds: _Bounds | None = None
 
     @property

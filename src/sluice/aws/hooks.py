@@ -15,7 +15,14 @@ from botocore.parsers import ResponseParserFactory
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.receiving import PageReceiver
 from sluice.aws.request_bodies import insert_body, substitute
-from sluice.aws.responses import metadata_of, read_put_record_batch, read_put_records, read_records
+from sluice.aws.responses import (
+    error_in_json,
+    metadata_of,
+    read_put_record_batch,
+    read_put_records,
+    read_records,
+)
+from sluice.aws.wire_format import CborRequests
 from sluice.instants import MICROS_PER_SECOND, micros_from_datetime
 
 __all__ = ["ParserFactory", "install"]
@@ -23,10 +30,15 @@ __all__ = ["ParserFactory", "install"]
 _CONTEXT_KEY: Final = "sluice_timestamp"
 
 
-def install(client: Any) -> None:
-    """Registers the hooks with an SDK client. Events of other services than the client's never come."""
+def install(client: Any, wire_format: str = "json") -> None:
+    """Registers the hooks with an SDK client. Events of other services than the client's never come.
+
+    Args:
+        wire_format: how records are asked for, see `ConnectionConfig`.
+    """
     service = client.meta.service_model.service_id.hyphenize()
     receiver = PageReceiver()
+    cbor = CborRequests(wire_format, client.meta.endpoint_url)
     hooks = (
         # Large requests: the library writes their bodies.
         (f"before-parameter-build.{service}", substitute),
@@ -41,6 +53,11 @@ def install(client: Any) -> None:
         ("before-call.kinesis.GetShardIterator", keep_fraction),
         ("before-parameter-build.kinesis.SubscribeToShard", remember_position_timestamp),
         ("before-call.kinesis.SubscribeToShard", keep_fraction),
+        # Records in CBOR, after what changes the body in JSON.
+        ("before-call.kinesis.GetRecords", cbor.convert),
+        ("before-call.kinesis.SubscribeToShard", cbor.convert),
+        ("needs-retry.kinesis.GetRecords", cbor.fall_back),
+        ("needs-retry.kinesis.SubscribeToShard", cbor.fall_back),
     )
     for event, hook in hooks:
         client.meta.events.register(event, hook)
@@ -139,7 +156,7 @@ class _Parser:
             answer = _READERS[shape.name](response)
             if answer is not None:
                 return answer
-        return self._parser.parse(response, shape)
+        return self._parser.parse(error_in_json(response), shape)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._parser, name)

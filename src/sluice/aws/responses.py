@@ -3,6 +3,9 @@
 A reader here either decodes an answer to what the SDK would have made of it, or returns None, and the SDK
 reads it: where a field is null or of an unexpected type, or the body is damaged. So answers are accepted,
 refused and understood as by the SDK. Fields that the library does not use are left out.
+
+The SDK cannot read CBOR from Kinesis. A page in CBOR that cannot be read here is damaged, and an error in
+CBOR is shown to the SDK in JSON.
 """
 
 from __future__ import annotations
@@ -13,11 +16,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from sluice.aws.cbor import Decoder, is_cbor
+from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.long_records import read_page
+from sluice.aws.pages import PageReader, take_records
 from sluice.aws.records import WireRecord
 
 __all__ = [
     "Outcome",
+    "error_in_json",
     "metadata_of",
     "outcomes_of",
     "read_put_record_batch",
@@ -74,14 +81,18 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T]:
     return decode
 
 
-_decode_page: Final = partial(read_page, _decoder(_Page))
+_page_reader: Final = PageReader(_Page, partial(read_page, _decoder(_Page)), take_records)
 _decode_put_records: Final = _decoder(_PutRecords)
 _decode_put_record_batch: Final = _decoder(_PutRecordBatch)
 
 
 def read_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Reads a ``GetRecords`` answer, with ``Records`` as `WireRecord`; None for the SDK to read it."""
-    page = _decoded(_decode_page, response)
+    """Reads a ``GetRecords`` answer, with ``Records`` as `WireRecord`; None for the SDK to read it.
+
+    Raises:
+        DamagedAnswerError: the answer is in CBOR, and damaged.
+    """
+    page = _decoded(_page_reader.read, response)
     if page is None:
         return None
     answer = {
@@ -110,6 +121,22 @@ def read_put_record_batch(response: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"RequestResponses": answer.request_responses, "ResponseMetadata": metadata_of(response)}
 
 
+def error_in_json(response: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An error as the SDK can read it: in JSON where it is in CBOR, and in UTF-8 where it is text.
+
+    A server that takes CBOR for text may quote it.
+
+    Raises:
+        DamagedAnswerError: it is in CBOR, and damaged.
+    """
+    body = response["body"]
+    if response["status_code"] < 300 or not isinstance(body, bytes):
+        return response
+    if is_cbor(body):
+        return {**response, "body": msgspec.json.encode(Decoder(body).decode())}
+    return {**response, "body": body.decode(errors="replace").encode()}
+
+
 def metadata_of(response: Mapping[str, Any]) -> dict[str, Any]:
     """The ``ResponseMetadata`` that the SDK adds to every answer."""
     headers = {name.lower(): value for name, value in response["headers"].items()}
@@ -120,7 +147,10 @@ def metadata_of(response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decoded(decode: Callable[[bytes], T], response: Mapping[str, Any]) -> T | None:
+    body = response["body"]
     try:
-        return decode(response["body"])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if is_cbor(body):
+            raise DamagedAnswerError(f"the answer is not what it should be: {error}") from None
         return None

@@ -131,7 +131,7 @@ def _info(stream: str, answer: Mapping[str, Any]) -> StreamInfo:
 
 def _page(answer: Mapping[str, Any]) -> Page:
     records = answer["Records"]
-    if records and not isinstance(records[0], WireRecord):  # read by the SDK
+    if isinstance(records, list) and records and not isinstance(records[0], WireRecord):  # read by the SDK
         records = [
             Record(
                 record["SequenceNumber"],
@@ -150,10 +150,11 @@ def _page(answer: Mapping[str, Any]) -> Page:
 
 
 def _data_size(answer: Mapping[str, Any]) -> int:
-    """Bytes of data of a page, about: three quarters of its body, because data is sent as base64."""
+    """Bytes of data of a page, about: its body, or three quarters of it where data is sent as base64."""
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     length = headers.get("content-length", "")
-    return int(length) * 3 // 4 if length.isdigit() else 0
+    size = int(length) if length.isdigit() else 0
+    return size if "cbor" in headers.get("content-type", "") else size * 3 // 4
 
 
 def _split(stream: str, shard: Mapping[str, Any]) -> Split:

@@ -12,6 +12,7 @@ from sluice.aws.connection import (
     ConnectionConfig,
     connection_from_options,
 )
+from sluice.aws.wire_format import WIRE_FORMATS
 from sluice.errors import OptionError
 from sluice.instants import micros_from_seconds
 from sluice.kinesis.fanout_options import (
@@ -44,6 +45,7 @@ from sluice.options import (
     BOOLEAN,
     Option,
     OptionValues,
+    choice,
     duration,
     integer,
     number,
@@ -119,6 +121,14 @@ RECORDS_INTERVAL = Option(
     0.2,
     "Polling: pause between two reads of one shard.",
     shown_default="200ms",
+)
+
+WIRE_FORMAT = Option(
+    "wireFormat",
+    choice(*WIRE_FORMATS),
+    "auto",
+    "Form in which records are asked for. `auto`: CBOR, and JSON for few records, or where the endpoint does "
+    "not know CBOR.",
 )
 
 # Operation to its defaults, those of FLIP-128: retries, base and max (seconds), exponent.
@@ -205,6 +215,7 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     FAIL_ON_DATA_LOSS,
     RECORDS_LIMIT,
     RECORDS_INTERVAL,
+    WIRE_FORMAT,
     *(option for backoff in _BACKOFFS.values() for option in backoff.all),
 )
 
@@ -278,7 +289,8 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool | 
     _refuse_idle_options(values, streaming=streaming)
     streams = streams_from_options(values)
     fan_out = fan_out_from_options(values, streams)
-    connection = _with_region(values, connection_from_options(values), streams, fan_out)
+    connection = replace(connection_from_options(values), wire_format=values.require(WIRE_FORMAT))
+    connection = _with_region(values, connection, streams, fan_out)
     start = _read_start(values, streams)
     end = LATEST if streaming else _read_end(values, start)
     values.check()

@@ -1,8 +1,12 @@
-"""Makes Arrow record batches from records, without a Python object per row."""
+"""Makes Arrow record batches from records, without a Python object per row.
+
+Records that have been read as columns stay columns, unless they are aggregated.
+"""
 
 from __future__ import annotations
 
 import operator
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, repeat
@@ -10,6 +14,7 @@ from itertools import accumulate, repeat
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.aws.record_columns import RecordColumns
 from sluice.instants import MICROS_PER_SECOND
 from sluice.kinesis.kpl.deaggregator import UserRecords, deaggregate
 from sluice.kinesis.kpl.format import MAGIC
@@ -82,38 +87,55 @@ def to_record_batches(
 
 def _chunks(records: Sequence[AnyRecord]) -> Iterator[tuple[Sequence[AnyRecord], int]]:
     """Parts of a page with at most `_BATCH_BYTES` of data each, and their bytes of data."""
-    total = sum([len(r.data) for r in records])
-    if records and total <= _BATCH_BYTES:
+    sizes = _data_sizes(records)
+    total = sum(sizes)
+    if sizes and total <= _BATCH_BYTES:
         yield records, total  # most pages: no loop over their records
         return
     start = size = 0
-    for index, record in enumerate(records):
-        if size and size + len(record.data) > _BATCH_BYTES:
+    for index, record_size in enumerate(sizes):
+        if size and size + record_size > _BATCH_BYTES:
             yield records[start:index], size
             start, size = index, 0
-        size += len(record.data)
-    if start < len(records):
+        size += record_size
+    if start < len(sizes):
         yield records[start:], size
 
 
+def _data_sizes(records: Sequence[AnyRecord]) -> Sequence[int]:
+    if isinstance(records, RecordColumns):
+        return array("i", pc.binary_length(records.data).buffers()[1].to_pybytes())
+    return [len(record.data) for record in records]
+
+
 def _batches(pieces: Sequence[_Piece], *, unpack: bool) -> Iterator[pa.RecordBatch]:
-    records = pieces[0][1] if len(pieces) == 1 else [r for _, chunk in pieces for r in chunk]
-    data = _binary([r.data for r in records])
-    if unpack and pc.any(pc.starts_with(data, MAGIC)).as_py():
-        del data
+    columns = RecordColumns.joined([_columns_of(records) for _, records in pieces])
+    if unpack and pc.any(pc.starts_with(columns.data, MAGIC)).as_py():
+        del columns
         for piece in pieces:
             yield from _unpacked(*piece) if len(pieces) == 1 else _batches([piece], unpack=True)
         return
     yield pa.RecordBatch.from_arrays(
         [
-            data,
-            pa.array([r.partition_key for r in records], pa.string()),
-            pa.array([r.sequence_number for r in records], pa.string()),
-            pa.repeat(pa.scalar(0, pa.int64()), len(records)),
-            arrivals_of(records),
-            *_names([(split_range, len(chunk)) for split_range, chunk in pieces]),
+            columns.data,
+            columns.partition_keys,
+            columns.sequence_numbers,
+            pa.repeat(pa.scalar(0, pa.int64()), len(columns)),
+            columns.arrivals,
+            *_names([(split_range, len(records)) for split_range, records in pieces]),
         ],
         schema=ARROW_SCHEMA,
+    )
+
+
+def _columns_of(records: Sequence[AnyRecord]) -> RecordColumns:
+    if isinstance(records, RecordColumns):
+        return records
+    return RecordColumns(
+        _binary([record.data for record in records]),
+        pa.array([record.partition_key for record in records], pa.string()),
+        pa.array([record.sequence_number for record in records], pa.string()),
+        arrivals_of(records),
     )
 
 

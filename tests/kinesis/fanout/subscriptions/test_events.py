@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from botocore.session import Session
 from event_streams import event, event_message, record
 from hypothesis import given
 from hypothesis import strategies as st
+from wire_cbor import ARRIVAL, cbor_pages, in_json, plainly_written, written
 
 from sluice.aws import long_records
 from sluice.errors import ServiceError
@@ -117,6 +120,55 @@ def test_a_head_agrees_with_the_page(payload: bytes) -> None:
     assert head.millis_behind == page.millis_behind
     assert head.has_ended == (page.next_iterator is None)
     assert head.has_ended or head.continuation == page.next_iterator
+
+
+@given(cbor_pages(numbers=NUMBERS), st.integers(0, 2**32), st.lists(st.just({"ShardId": "x"}), max_size=2))
+def test_an_event_in_cbor_is_that_in_json(
+    made: dict[str, Any], seed: int, children: list[dict[str, str]]
+) -> None:
+    """As a page and as a head, however it is written: an agent and a task may use different forms."""
+    made = {**made, "ContinuationSequenceNumber": "7", "ChildShards": children}
+    expected = decode_page(in_json(made))
+    for payload in (written(Random(seed), made), plainly_written(made), plainly_written(made, counted=True)):
+        page, head = decode_page(memoryview(payload)), decode_head(memoryview(payload))
+
+        assert replace(page, records=list(page.records)) == expected
+        assert head == decode_head(in_json(made))
+
+
+@pytest.mark.parametrize("records", [3, 300])
+def test_a_head_of_records_that_are_written_alike(records: int) -> None:
+    """Few and many records; the record in the middle may be another one."""
+    whole = {ARRIVAL: 1_700_000_000_123, "Data": b"d", "PartitionKey": "k"}
+    made: dict[str, Any] = {
+        "Records": [{**whole, "SequenceNumber": f"{n:056}"} for n in range(records)],
+        "ContinuationSequenceNumber": "7",
+        "MillisBehindLatest": 0,
+    }
+    for odd in ({}, {"SequenceNumber": "1"}, {"EncryptionType": "KMS"}, {ARRIVAL: 2**43}):
+        made["Records"][1] |= odd
+        head = decode_head(plainly_written(made))
+
+        assert head == decode_head(in_json(made))
+        assert len(head.numbers) == records
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\xa0",
+        b"\xbf",
+        b"\xa1\x67Records\x81\xa0",
+        b"\xa1\x67Records\x01",
+        b"\xbf\x67Records\x9b" + b"\xff" * 8,
+    ],
+)
+def test_damage_in_cbor_is_a_retryable_error(payload: bytes) -> None:
+    """As in JSON."""
+    for decode in (decode_head, decode_page):
+        with pytest.raises(ServiceError) as caught:
+            decode(payload)
+        assert caught.value.retryable
 
 
 def encoded(**fields: Any) -> bytes:

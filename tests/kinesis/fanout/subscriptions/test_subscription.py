@@ -192,6 +192,7 @@ def test_events_of_other_kinds_are_ignored() -> None:
         (exception_message("ResourceNotFoundException"), "ResourceNotFoundException", False),
         (message({":message-type": "exception", ":exception-type": "Odd"}, b"no JSON"), "Odd", False),
         (message({":message-type": "exception", ":exception-type": "Odd"}, b"[]"), "Odd", False),
+        (message({":message-type": "exception", ":exception-type": "Odd"}, b"\xbf"), "Odd", False),
         (message({":message-type": "error", ":error-code": "Odd", ":error-message": "no"}), "Odd", False),
         (message({":message-type": "error"}), "Unknown", False),
     ],

@@ -1,25 +1,28 @@
 """Decodes the events of a subscription (``SubscribeToShardEvent``).
 
-The same JSON is read in two ways. An agent, which passes it on, reads its head: what the event says, without
-keys and data. A task reads the whole event as a page, as polling would have brought it.
+The same event is read in two ways. An agent, which passes it on, reads its head: what the event says, without
+keys and data. A task reads the whole event as a page, as polling would have brought it. Events are in JSON or
+in CBOR, as the subscription was asked for, and say by their first byte in which.
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
 from sluice.aws.errors import DamagedAnswerError, translate
 from sluice.aws.long_records import read_page
+from sluice.aws.pages import PageReader, take_records
+from sluice.aws.record_bounds import RecordBounds
 from sluice.aws.records import Seconds, WireRecord
 from sluice.errors import ServiceError
 from sluice.instants import micros_from_seconds
 from sluice.source.stream_log import Page
 
 __all__ = ["EventHead", "decode_head", "decode_page"]
-
-_T = TypeVar("_T")
 
 
 class EventHead(msgspec.Struct):
@@ -52,7 +55,7 @@ class _RecordHead(msgspec.Struct, rename="pascal", gc=False):
 class _Event(msgspec.Struct, rename="pascal"):
     continuation_sequence_number: str | None = None
     millis_behind_latest: int = 0
-    child_shards: list[msgspec.Raw] | None = None
+    child_shards: list[Any] | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -69,8 +72,10 @@ class _PageEvent(_Event):
     records: list[WireRecord] | None = None
 
 
-_head_decoder: Final = msgspec.json.Decoder(_HeadEvent)
-_page_decoder: Final = msgspec.json.Decoder(_PageEvent)
+_decode_head: Final = msgspec.json.Decoder(_HeadEvent).decode
+_decode_page: Final = msgspec.json.Decoder(_PageEvent).decode
+_head_reader: Final = PageReader(_HeadEvent, _decode_head, RecordBounds.heads)
+_page_reader: Final = PageReader(_PageEvent, partial(read_page, _decode_page), take_records)
 
 
 def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
@@ -83,16 +88,14 @@ def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
         ServiceError: retryable; the payload is not an event.
     """
     try:
-        event = _head_decoder.decode(payload)
-        records = _records(event, event.records)
+        event = _head_reader.read(payload)
         return EventHead(
-            [record.sequence_number for record in records],
-            [micros_from_seconds(record.approximate_arrival_timestamp) for record in records],
+            *_numbers_and_arrivals(_records(event, event.records)),
             event.continuation_sequence_number or None,
             event.millis_behind_latest,
             event.has_ended,
         )
-    except (msgspec.DecodeError, ValueError, OverflowError) as error:
+    except (msgspec.DecodeError, DamagedAnswerError, ValueError, OverflowError) as error:
         raise _damaged(error, target) from None
 
 
@@ -106,15 +109,25 @@ def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
         ServiceError: retryable; the payload is not an event.
     """
     try:
-        event = read_page(_page_decoder.decode, payload)
+        event = _page_reader.read(payload)
         records = _records(event, event.records)
-    except (msgspec.DecodeError, ValueError, OverflowError) as error:
+    except (msgspec.DecodeError, DamagedAnswerError, ValueError, OverflowError) as error:
         raise _damaged(error, target) from None
     next_iterator = None if event.has_ended else event.continuation_sequence_number
     return Page(records, next_iterator, event.millis_behind_latest)
 
 
-def _records(event: _Event, records: list[_T] | None) -> list[_T]:
+def _numbers_and_arrivals(records: Sequence[Any]) -> tuple[list[str], list[int]]:
+    if isinstance(records, tuple):  # of `RecordBounds.heads`
+        numbers, arrivals = records
+        return numbers, arrivals
+    return (
+        [record.sequence_number for record in records],
+        [micros_from_seconds(record.approximate_arrival_timestamp) for record in records],
+    )
+
+
+def _records(event: _Event, records: Sequence[Any] | None) -> Sequence[Any]:
     # An object that has neither is no event, let alone the last one of a shard.
     if records is None and event.has_ended and not event.child_shards:
         raise ValueError("neither records nor a continuation")

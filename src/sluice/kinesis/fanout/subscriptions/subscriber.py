@@ -195,8 +195,8 @@ class Subscriber:
         """Blocks until the next event that says anything new. Not to be called after one that `has_ended`.
 
         Returns:
-            The event's JSON, and what is new in it. Records that were handed out before are left out of the
-            head (`EventHead.skipped`), but not of the JSON.
+            The event's payload, and what is new in it. Records that were handed out before are left out of
+            the head (`EventHead.skipped`), but not of the payload.
 
         Raises:
             ServiceError: the service refuses the subscription, another reader has taken over, too many

@@ -13,10 +13,11 @@ from typing import Any, Final
 import msgspec
 from botocore.exceptions import ClientError
 
+from sluice.aws.cbor import Decoder, is_cbor
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.endpoint_state import endpoint_state
-from sluice.aws.errors import translate
+from sluice.aws.errors import DamagedAnswerError, translate
 from sluice.errors import ServiceError, SluiceError
 from sluice.instants import micros_to_datetime
 from sluice.kinesis.fanout.subscriptions.event_stream import Frame, FrameReader
@@ -67,7 +68,8 @@ class Subscription:
         """Blocks until the next event. Not to be called again after it has returned None or raised.
 
         Returns:
-            The event's JSON; None where the service has ended the subscription, as it does after 5 minutes.
+            The event in JSON or CBOR; None where the service has ended the subscription, as it does after
+            5 minutes.
 
         Raises:
             ServiceError: the service ended the subscription with an error, the connection failed, or a
@@ -202,8 +204,9 @@ def _error_of(frame: Frame) -> ClientError:
     code = headers.get(":exception-type") or headers.get(":error-code") or "Unknown"
     message = headers.get(":error-message")
     if message is None:
-        with contextlib.suppress(msgspec.DecodeError):
-            body = msgspec.json.decode(frame.payload)
+        with contextlib.suppress(msgspec.DecodeError, DamagedAnswerError):
+            payload = bytes(frame.payload)
+            body = Decoder(payload).decode() if is_cbor(payload) else msgspec.json.decode(payload)
             if isinstance(body, dict):
                 message = body.get("message") or body.get("Message")
     return ClientError({"Error": {"Code": str(code), "Message": str(message or "")}}, OPERATION)

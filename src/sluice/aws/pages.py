@@ -1,0 +1,91 @@
+"""Reads pages of records: answers to ``GetRecords``, and events of subscriptions.
+
+The first byte of a page tells whether it is JSON or CBOR. So a page is read wherever it comes from, and
+whatever was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from sluice.aws.cbor import Decoder, is_cbor
+from sluice.aws.record_bounds import ARRIVAL, RecordBounds
+from sluice.aws.records import WireRecord
+
+__all__ = ["PageReader", "take_records"]
+
+_MANY: Final = 200
+"""Records from which on columns are faster than an object for each; with fewer, small calls take the time."""
+
+
+class _Page(Protocol):
+    records: Any
+
+
+PageT = TypeVar("PageT", bound=_Page)
+
+
+class PageReader(Generic[PageT]):
+    """Reads pages of one kind.
+
+    Args:
+        kind: a `msgspec.Struct` with a field ``records``.
+        decode_json: decodes a page in JSON.
+        take: makes the records of a page in CBOR that are all written in the same way, or returns None.
+    """
+
+    def __init__(
+        self,
+        kind: type[PageT],
+        decode_json: Callable[[Any], PageT],
+        take: Callable[[RecordBounds], Any],
+    ) -> None:
+        self._kind = kind
+        self._decode_json = decode_json
+        self._take = take
+
+    def read(self, body: bytes | memoryview) -> PageT:
+        """Reads a page.
+
+        Raises:
+            msgspec.DecodeError: it is damaged, or a field is missing or has another type.
+            DamagedAnswerError: the same.
+        """
+        return self._read_cbor(bytes(body)) if is_cbor(body) else self._decode_json(body)
+
+    def _read_cbor(self, body: bytes) -> PageT:
+        records: Any = None
+
+        def read_alike(body: bytes, at: int) -> tuple[Any, int] | None:
+            nonlocal records
+            bounds, end = RecordBounds.of_array(body, at) or (None, at)
+            records = None if bounds is None else self._take(bounds)
+            return None if records is None else ([], end)
+
+        fields = Decoder(body, {"Records": read_alike}).decode()
+        if isinstance(fields.get("Records"), list):
+            _set_seconds(fields["Records"])
+        page = msgspec.convert(fields, self._kind)  # takes data in base64, which some emulators write
+        if records is not None:
+            page.records = records
+        return page
+
+
+def take_records(bounds: RecordBounds) -> Sequence[WireRecord] | None:
+    """Records as columns if they are many, or else as objects."""
+    if len(bounds) < _MANY:
+        return bounds.records()
+    # Only here: it imports pyarrow, which takes 30 MiB. Agents do without.
+    from sluice.aws.record_columns import RecordColumns  # noqa: PLC0415
+
+    return RecordColumns.of_page(bounds)
+
+
+def _set_seconds(records: Sequence[Any]) -> None:
+    """Makes seconds of times, which are milliseconds in CBOR; numbers with a fraction are seconds already."""
+    for record in records:
+        if isinstance(record, dict) and isinstance(time := record.get(ARRIVAL), int):
+            record[ARRIVAL] = time / 1000

@@ -1,0 +1,99 @@
+"""The records of a page as columns, without an object for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.aws.record_bounds import ARRIVAL, DATA, KEY, NUMBER, RecordBounds, millis_of
+from sluice.aws.records import WireRecord
+
+__all__ = ["RecordColumns"]
+
+_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+_LARGEST_PAGE: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordColumns(Sequence[WireRecord]):
+    """Records in order, column by column. A slice shares the columns.
+
+    Attributes:
+        arrivals: in microseconds, see `WireRecord.arrival`.
+    """
+
+    data: pa.Array
+    partition_keys: pa.Array
+    sequence_numbers: pa.Array
+    arrivals: pa.Array
+
+    @classmethod
+    def of_page(cls, found: RecordBounds) -> RecordColumns | None:
+        """The records of a page; None where one is not written as the first.
+
+        Values and what is between them are one array over the page itself, of which every fifth is taken.
+        """
+        buffers = [None, pa.py_buffer(found.bounds), pa.py_buffer(found.body)]
+        page = pa.Array.from_buffers(pa.binary(), len(found.bounds) - 1, buffers)
+        first = _multiples_of_five(max(len(found), _LARGEST_PAGE)).slice(0, len(found))
+
+        def every_fifth(start: int) -> pa.Array:
+            return page.take(pc.add(first, pa.scalar(start, pa.int32())))
+
+        columns = dict(zip(found.values, map(every_fifth, (1, 3)), strict=True))
+        for gap, parts in zip(map(every_fifth, (0, 2, 4)), found.gaps, strict=True):
+            for part in parts:
+                values = pc.binary_slice(gap, part.start, part.stop)
+                if part.name:
+                    columns[part.name] = values
+                elif not values.buffers()[2].equals(pa.py_buffer(part.literal * len(values))):
+                    return None
+        millis = millis_of(columns[ARRIVAL].buffers()[2].to_pybytes())
+        if millis is None:
+            return None
+        times = pa.Array.from_buffers(pa.int64(), len(millis), [None, pa.py_buffer(millis)])
+        arrivals = pc.multiply(times, pa.scalar(1000, pa.int64())).view(_MICROSECONDS)
+        try:
+            keys, numbers = (columns[name].cast(pa.string()) for name in (KEY, NUMBER))
+        except pa.ArrowInvalid:  # no UTF-8
+            return None
+        return cls(columns[DATA], keys, numbers, arrivals)
+
+    @classmethod
+    def joined(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
+        """The records of all parts; there is at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*map(pa.concat_arrays, zip(*(part.all() for part in parts), strict=True)))
+
+    def all(self) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
+        """The columns, in the order of the constructor's arguments."""
+        return self.data, self.partition_keys, self.sequence_numbers, self.arrivals
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @overload
+    def __getitem__(self, place: int) -> WireRecord: ...
+    @overload
+    def __getitem__(self, place: slice) -> RecordColumns: ...
+    def __getitem__(self, place: int | slice) -> WireRecord | RecordColumns:
+        if isinstance(place, slice):
+            return RecordColumns(*(column[place] for column in self.all()))
+        index = range(len(self))[place]
+        return next(iter(self[index : index + 1]))
+
+    def __iter__(self) -> Iterator[WireRecord]:
+        seconds = pc.divide(self.arrivals.view(pa.int64()).cast(pa.float64()), 1e6)
+        columns = (self.sequence_numbers, seconds, self.partition_keys, self.data)
+        return map(WireRecord, *(column.to_pylist() for column in columns))
+
+
+@lru_cache(maxsize=1)
+def _multiples_of_five(count: int) -> pa.Array:
+    return pa.array(range(0, 5 * count, 5), pa.int32())

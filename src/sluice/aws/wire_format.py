@@ -1,0 +1,104 @@
+"""Asks for records in CBOR, and in JSON where the endpoint does not know CBOR.
+
+Data have a third more bytes in JSON, and their lengths are not known in advance. The service answers in the
+form it was asked in. It knows CBOR; not every emulator does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final
+
+from botocore.exceptions import ConnectionClosedError
+
+from sluice.aws.cbor import CONTENT_TYPE, encode, is_cbor
+from sluice.aws.endpoint_state import EndpointState, endpoint_state
+
+__all__ = ["WIRE_FORMATS", "CborRequests"]
+
+_log = logging.getLogger(__name__)
+
+WIRE_FORMATS: Final = ("auto", "json", "cbor")
+"""How records are asked for. auto: many in CBOR, unless the endpoint has shown that it does not know it."""
+
+_MANY: Final = 2_000
+"""Records asked for from which on ``auto`` asks in CBOR. Measured in tasks, CBOR takes 0.95 of the CPU of
+JSON for 10,000 records of 100 B, 0.63 for 7,000 of 1 KiB and 0.65 for 700 of 10 KiB; but 1.3 times that for
+1,000 of 100 B, and twice that for 100."""
+
+_CONTEXT_KEY: Final = "sluice_json_request"
+"""The body and the content type that the SDK has written, of a request that is sent in CBOR."""
+_REFUSED_KEY: Final = "sluice_cbor_refused"
+
+
+class CborRequests:
+    """The requests of one client. Called from several threads.
+
+    Args:
+        wire_format: one of `WIRE_FORMATS`.
+        endpoint: the URL that the client calls. What is learnt about it holds for all clients of the process.
+    """
+
+    def __init__(self, wire_format: str, endpoint: str) -> None:
+        self._wire_format = wire_format
+        self._endpoint = endpoint
+
+    @property
+    def _state(self) -> EndpointState:
+        return endpoint_state(self._endpoint)
+
+    def convert(self, *, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+        """Handles ``before-call``: writes the request in CBOR."""
+        request = json.loads(params["body"])
+        is_wanted = {
+            "auto": self._state.knows_cbor is not False and request.get("Limit", _MANY) >= _MANY,
+            "json": False,
+            "cbor": True,
+        }
+        if not is_wanted[self._wire_format]:
+            return
+        if "Timestamp" in request.get("StartingPosition", ()):
+            return  # JSON says it to the microsecond, CBOR to the millisecond: other records might come first
+        context[_CONTEXT_KEY] = params["body"], params["headers"]["Content-Type"]
+        params["body"], params["headers"]["Content-Type"] = encode(request), CONTENT_TYPE
+
+    def fall_back(
+        self, *, response: Any, request_dict: dict[str, Any], caught_exception: Any = None, **_: Any
+    ) -> float | None:
+        """Handles ``needs-retry``, which follows every attempt.
+
+        An error that is not in CBOR may come from an endpoint that does not know it: 415, 404, a closed
+        connection and others are about. Then the request is sent once more, in JSON. If that works, JSON is
+        what the endpoint knows.
+
+        Returns:
+            The seconds to wait before the SDK sends the request again; None for it not to.
+        """
+        context, answer = request_dict["context"], None if response is None else response[0]
+        if context.pop(_REFUSED_KEY, False) and answer is not None and answer.status_code < 300:
+            self._learn_json("refuses CBOR")
+        written = context.pop(_CONTEXT_KEY, None)
+        if self._wire_format != "auto" or written is None or not self._is_refusal(answer, caught_exception):
+            return None
+        context[_REFUSED_KEY] = True
+        request_dict["body"], request_dict["headers"]["Content-Type"] = written
+        return 0.0
+
+    def _is_refusal(self, answer: Any, error: Any) -> bool:
+        """Whether the answer to a request in CBOR may say that the endpoint does not know CBOR."""
+        if answer is None:
+            return isinstance(error, ConnectionClosedError) and not self._state.knows_cbor
+        is_good = answer.status_code < 300
+        if is_good and answer.headers.get("content-type", "").startswith("application/vnd.amazon.event"):
+            return False  # its events say what they are
+        if is_cbor(answer.content):
+            self._state.knows_cbor = True
+        elif is_good and answer.content[:1] == b"{":
+            self._learn_json("answers in JSON to CBOR")
+        return not is_good and not self._state.knows_cbor
+
+    def _learn_json(self, why: str) -> None:
+        if self._state.knows_cbor is not False:
+            self._state.knows_cbor = False
+            _log.info("%s %s: records are asked for in JSON from now on", self._endpoint, why)
