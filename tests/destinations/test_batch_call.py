@@ -182,3 +182,27 @@ def test_no_secret_is_in_the_reason_of_a_rejection() -> None:
     result = made(lambda _, __: None).result(["a"], {0: refused})
 
     assert result.rejected == [Rejection("a", "InvalidX: for ***")]
+
+
+@pytest.mark.parametrize(
+    ("code", "is_load"),
+    [
+        ("ProvisionedThroughputExceededException", True),
+        ("ThrottlingException", True),
+        ("AWS.SimpleQueueService.RequestThrottled", True),
+        ("KmsThrottled", True),
+        ("InternalFailure", False),
+        ("InternalServerError", False),
+        ("ReadTimeoutError", False),
+        ("EndpointConnectionError", False),
+        ("DamagedAnswer", False),
+        ("WrongShard", False),
+        ("ServiceUnavailableException", None),
+        ("InternalError", None),
+        ("UnprocessedItem", None),
+    ],
+)
+def test_load_is_told_from_failure(code: str, is_load: bool | None) -> None:
+    """By the code; and asking is no sign that the endpoint has answered."""
+    assert made(lambda *_: {}).is_throttling(code) is is_load
+    assert not batch_call._answered
