@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -44,13 +45,14 @@ def aimd(factor: float, *, paced: bool = True) -> Make:
     ("shards", "seconds"), [(Shards(1), 30), (Shards(4), 20), (Shards(1, burst=0.3), 20), (Shards(16), 12)]
 )
 def test_the_rate_becomes_that_of_the_destination(shards: Shards, seconds: int, factor: float) -> None:
-    """Within three seconds within 15 % of 1,000 records/s a shard; less than 5 % refused once it is."""
+    """Within three seconds within 15 % of 1,000 records/s a shard; less than 5 % refused, start included."""
     fresh = Shards(len(shards._tokens), burst=shards._burst)
     metered = Metered(aimd(factor), fresh).run(seconds)
 
     for second in range(3, seconds - 3):
         assert metered.throughput(second, second + 3) == pytest.approx(1.0, abs=0.15)
-    assert metered.refusals(4, seconds) < 0.07
+    assert metered.refusals(0, seconds) < 0.05
+    assert metered.refusals(5, seconds) < 0.02
 
 
 def test_a_limit_in_flight_alone_is_not_enough() -> None:
@@ -75,7 +77,7 @@ def test_small_batches_are_paced_too(batch: int, rate: float) -> None:
     metered = Metered(aimd(0.5), Shards(1, rate), batch=batch).run(20)
 
     assert metered.throughput(5, 20) == pytest.approx(1.0, abs=0.1)
-    assert metered.refusals(5, 20) < 0.06
+    assert metered.refusals(0, 20) < 0.05
 
 
 def test_a_destination_that_refuses_whole_requests_is_paced() -> None:
@@ -83,7 +85,7 @@ def test_a_destination_that_refuses_whole_requests_is_paced() -> None:
     metered = Metered(aimd(0.5), Shards(1), batch=25, all_or_nothing=True).run(20)
 
     assert metered.throughput(5, 20) > 0.85
-    assert metered.refusals(5, 20) < 0.06
+    assert metered.refusals(0, 20) < 0.06
 
 
 def test_more_capacity_is_used() -> None:
@@ -102,7 +104,7 @@ def test_less_capacity_lowers_the_rate() -> None:
     metered.run(30)
 
     assert metered.throughput(20, 30) == pytest.approx(1.0, abs=0.15)
-    assert metered.refusals(15, 30) < 0.06
+    assert metered.refusals(15, 30) < 0.03
 
 
 def test_an_outage_is_survived() -> None:
@@ -127,10 +129,10 @@ def test_the_rate_is_kept_while_there_is_nothing_to_send() -> None:
     metered.idle_until = 40.0
     metered.run(41)
 
-    assert metered.strategy.rate == pytest.approx(learnt, rel=0.3)
+    assert metered.strategy.rate == pytest.approx(learnt, rel=0.15)
     metered.run(60)
     assert metered.throughput(45, 60) == pytest.approx(1.0, abs=0.1)
-    assert metered.refusals(45, 60) < 0.06
+    assert metered.refusals(40, 60) < 0.05
 
 
 def test_a_destination_without_limits_is_not_slowed_down_for_long() -> None:
@@ -209,32 +211,31 @@ def test_room_in_flight_comes_with_answers() -> None:
     assert strategy.delay(RequestInfo(1)) < 1.0
 
 
-def overloaded(pacing: PacingRate, start: float, *, accepted: int = 10) -> None:
-    """Two seconds in which `accepted` of 100 entries are let through, ten times a second."""
-    for n in range(20):
-        at = start + n / 10
-        pacing.sent(100, at)
-        pacing.answered(100, 100 - accepted, 0, at, at + 0.05)
+def paced(pacing: PacingRate, start: float, seconds: float, *, takes: float, latency: float = 0.05) -> float:
+    """Sends as fast as the rate allows to a destination that takes so many a second; the lowest rate."""
+    now, on_their_way, lowest = start, [], math.inf
+    while now < start + seconds:
+        now += pacing.wait(now)
+        count = pacing.max_request
+        refused = round(count * max(0.0, 1 - takes / pacing.rate))
+        pacing.sent(count, now)
+        on_their_way.append((now, count, refused))
+        while on_their_way and on_their_way[0][0] + latency <= now:
+            at, size, throttled = on_their_way.pop(0)
+            pacing.answered(size, throttled, 0, at, now)
+        lowest = min(lowest, pacing.rate)
+    return lowest
 
 
-def test_the_rate_never_falls_below_what_is_accepted() -> None:
-    """However many refusals come: 100 entries a second are accepted all the time."""
-    pacing = PacingRate(1000.0, jitter=lambda: 0.5)
-    overloaded(pacing, 0.0)
-    overloaded(pacing, 2.0)
+@pytest.mark.parametrize("latency", [0.05, 2.0])
+def test_the_rate_never_falls_below_what_is_accepted(latency: float) -> None:
+    """However many refusals come, and however late they come, of a rate that was twenty times as high."""
+    pacing = PacingRate(10_000.0, jitter=lambda: 0.5)
+    pacing._refused_at = 0.0  # slow start, which ends in a cut, is over
+    lowest = paced(pacing, 0.0, 20.0, takes=500.0, latency=latency)
 
-    assert 95 < pacing.rate < 150
-
-
-def test_refusals_of_an_old_rate_change_little() -> None:
-    """Refusals that come late, of requests that were sent at a higher rate, meet the same floor."""
-    pacing = PacingRate(1000.0, jitter=lambda: 0.5)
-    overloaded(pacing, 0.0)
-    lowered = pacing.rate
-    for n in range(20):
-        pacing.answered(100, 90, 0, 1.9, 2.0 + n / 10)
-
-    assert pacing.rate == pytest.approx(lowered, rel=0.2)
+    assert lowest > 0.95 * 500
+    assert pacing.rate == pytest.approx(500, rel=0.1)
 
 
 def test_a_rate_that_does_not_delay_requests_does_not_grow() -> None:

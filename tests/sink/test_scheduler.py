@@ -328,11 +328,24 @@ def test_a_refused_entry_that_was_not_sent_is_a_mistake() -> None:
 # --- pauses -------------------------------------------------------------------------------------------
 
 
-def test_a_refused_entry_waits_a_moment_and_others_pass_it() -> None:
+def test_entries_refused_for_load_go_back_to_the_head() -> None:
+    """In their order, before entries that wait; refused once more, they wait, and others pass them."""
+    driven = Driven(max_batch_size=2, jitter=0.5)
+    driven.add("a", "b", "c")
+    driven.answer(0, "b")
+    assert driven.at(0.01).sent() == [["b", "c"]]
+    driven.answer(1, "b", "c")
+    assert driven.at(0.02).sent() == [["c"]]
+    driven.answer(2)
+
+    assert driven.at(0.12).sent() == [["b"]]
+
+
+def test_an_entry_that_failed_waits_a_moment_and_others_pass_it() -> None:
     """With full jitter, jitter * 0.1 s at first: it is not retried at once, and holds up no other entry."""
     driven = Driven(max_batch_size=1, jitter=0.5)
     driven.add("a", "b")
-    driven.answer(0, "a")
+    driven.fail(0)
 
     assert driven.at(0.01).sent() == [["b"]]
     driven.answer(1)
@@ -401,8 +414,13 @@ def test_a_strategy_is_told_why_and_when() -> None:
     scheduler.complete(0, SubmitResult(letters(4), {"Slow": 1, "Broken": 2, "Odd": 1}), 2.5)
     result = told.results[0]
 
-    assert (result.accepted, result.throttled, result.failed_otherwise, result.untold) == (1, 1, 2, 1)
-    assert (result.sent_at, result.duration) == (2.0, 0.5)
+    assert (result.accepted, result.throttled_messages, result.failed_otherwise, result.untold) == (
+        1,
+        1,
+        2,
+        1,
+    )
+    assert (result.started_at, result.seconds) == (2.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +446,7 @@ def test_a_strategy_is_told_why_a_whole_request_failed(
     scheduler.fail(0, error, fatal=False, now=1.0)
     result = told.results[0]
 
-    assert (result.throttled, result.failed_otherwise, result.untold) == counted
+    assert (result.throttled_messages, result.failed_otherwise, result.untold) == counted
 
 
 def test_pauses_grow_while_nothing_is_accepted() -> None:

@@ -169,7 +169,7 @@ def test_aimd_is_the_default_and_its_options_reach_it(given: dict[str, str], lim
     assert strategy.rate == 500.0
     strategy.register_completed_request(ResultInfo(1, 1, failed_otherwise=1))
     assert strategy._max_in_flight_messages == 100
-    strategy.register_completed_request(ResultInfo(1, 1, throttled=1))
+    strategy.register_completed_request(ResultInfo(1, 1))
     down = strategy._max_in_flight_messages
     strategy.register_completed_request(ResultInfo(0, 1))
 

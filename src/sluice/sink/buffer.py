@@ -163,6 +163,10 @@ class RequestBuffer(Generic[EntryT]):
         while self._waiting and self._waiting[0][0] <= now:
             self._unsorted.append(heapq.heappop(self._waiting)[1])
 
+    def next_waiting(self) -> Buffered | None:
+        """The entry that is due next of those that wait."""
+        return self._waiting[0][1] if self._waiting else None
+
     @property
     def next_due(self) -> float:
         """When the next of the entries that wait is due; infinity if none waits."""

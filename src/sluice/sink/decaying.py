@@ -8,7 +8,7 @@ __all__ = ["DecayingSum"]
 
 
 class DecayingSum:
-    """A part of a whole, and how much of the whole came a second, over the last seconds.
+    """A part of a whole, over the last seconds.
 
     Every value loses the share ``1 - 1/e`` of its weight in the time constant that `add` is given. Instants
     and durations are seconds.
@@ -18,7 +18,6 @@ class DecayingSum:
         self._at = math.inf  # of the last value
         self.part = 0.0
         self.whole = 0.0
-        self.time = 0.0  # that the sums stand for: grows up to the time constant
         self._squares = (0.0, 0.0, 0.0)  # of part, part * whole, and whole
 
     def add(self, part: float, whole: float, now: float, seconds: float) -> None:
@@ -27,7 +26,6 @@ class DecayingSum:
         self._at = now
         self.part = self.part * kept + part
         self.whole = self.whole * kept + whole
-        self.time = self.time * kept + seconds * (1 - kept)
         pp, pw, ww = self._squares
         self._squares = (pp * kept + part * part, pw * kept + part * whole, ww * kept + whole * whole)
 
@@ -54,8 +52,3 @@ class DecayingSum:
         # Without differences the share of a few values is still not known exactly.
         least = max(share * (1 - share), 0.01) / self.whole
         return max(least, (pp - 2 * share * pw + share * share * ww) / (self.whole * self.whole))
-
-    @property
-    def per_second(self) -> float:
-        """The whole of a second; 0 while there is only one value."""
-        return self.whole / self.time if self.time else 0.0

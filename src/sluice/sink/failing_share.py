@@ -1,16 +1,14 @@
 """Finds out which share of refusals is not about load, where a service does not say why it refuses.
 
-A share of refusals that does not fall when the pace falls is not load. So while there are such refusals, the
-pace dips for one second in four. In a dip less is sent than is accepted: what is refused then, failed. What
-is refused beyond that share at full pace is refused for load. To begin with, what is refused at the start,
-when little is sent, counts as failed.
+Refusals without a reason count as load, until there is evidence to the contrary: if the pace has fallen well
+below what was being accepted, and about as large a share is refused as before, that share is not load. All
+tasks that write to one destination see the same share of refusals, and slow down together; so one task's
+experiment is not hidden by the others, and none has to be arranged.
 
-One task of sixteen that slows down changes nothing. So all tasks dip in the same seconds of the wall clock,
-wherever they run. Clocks of hosts differ by milliseconds where NTP runs; where they differ by more, dips are
-less deep, and more refusals are taken for failures.
-
-BBR measures the shortest round trip in the same way, by sending less for a moment (Cardwell and others, ACM
-Queue 14(5), 2016).
+A share that was learnt may become less, or some load may have been taken for it. So while there is one, the
+pace dips for a moment now and then, in all tasks in the same seconds of the wall clock. What is refused in a
+dip corrects the share. (BBR measures the shortest round trip in the same way: Cardwell and others, ACM Queue
+14(5), 2016.)
 """
 
 from __future__ import annotations
@@ -22,27 +20,27 @@ from sluice.sink.decaying import DecayingSum
 
 __all__ = ["FailingShare"]
 
-_CYCLE: Final = 4.0
-_DIP: Final = 1.0
-# The pace in a dip, as a part of the pace.
+# "Well below": this part of what was accepted at the highest pace.
+_WELL_BELOW: Final = 0.6
+# "About as large": more than this part of the share at the highest pace.
+_AS_LARGE: Final = 0.8
+# The pace must have been there for so long (seconds): by then all tasks have slowed down, if it was load.
+_SETTLING: Final = 1.5
+# Answers, and entries in them, that are evidence.
+_REQUESTS: Final = 16
+_ENTRIES: Final = 50
+# Every so many seconds of the wall clock the pace falls to this part of itself, for so long.
+_CYCLE: Final = 6.0
+_DIP: Final = 0.6
 _DEPTH: Final = 0.6
-# A service that fails more than this, whatever the pace, is taken for overloaded.
-_MOST: Final = 0.6
-# Time constant of what is measured in dips, and at full pace (seconds).
-_MEMORY: Final = 8.0
-_CRUISE_MEMORY: Final = 3.0
-# Entries that a dip must have told of.
-_ENOUGH: Final = 20
-# Without such refusals for this long (seconds) there are no more dips.
-_FORGOTTEN: Final = 30.0
-# What is sent in the first seconds counts as a dip.
-_FIRST: Final = 0.5
-# If accepted entries a second fall by less than this part of what the pace falls by, all of it is load.
-_ALL_LOAD: Final = 0.8
-# A dip in which this part of the share at full pace is refused did not help.
-_AS_BAD: Final = 0.85
-# What differs by less than so many standard deviations does not differ.
-_SIGNIFICANT: Final = 1.0
+# A smaller share is of no importance; a larger one is an outage, not a share.
+_LEAST: Final = 0.01
+_MOST: Final = 0.8
+# By which part of its weight a measurement counts at the next one.
+_KEPT: Final = 0.8
+# The highest pace is forgotten by this time constant (seconds), and so is the share at it.
+_MEMORY: Final = 1.0
+_FOREVER: Final = 1e9
 
 
 class FailingShare:
@@ -50,77 +48,94 @@ class FailingShare:
 
     Args:
         wall_offset: added to an instant, gives the same time on all hosts.
+
+    Attributes:
+        share: of the entries that are sent; 0 until there is evidence.
     """
 
     def __init__(self, wall_offset: float = 0.0) -> None:
+        self.share = 0.0
         self._offset = wall_offset
-        self._last_refusal = -math.inf
-        self._settled_at = math.inf  # the pace grew quickly until then
-        self._measuring_until: float | None = None  # no pace is known yet that is surely low enough
-        self._dip = DecayingSum()  # what was sent in the dip that is going on
-        self._low = DecayingSum()  # in the dips before it
-        self._full = DecayingSum()  # at full pace
-        self.dips = 0  # that were evaluated
-        self.did_not_help = False  # as large a share was refused in the last dip as at full pace
-        self.is_saturated = False  # as much was accepted in the last dip as at full pace
+        self._pace = 0.0  # the highest that refusals were measured at
+        self._high = DecayingSum()  # refusals near it
+        self._low = DecayingSum()  # refusals well below what was accepted there
+        self._low_requests = 0
+        self._low_since = math.inf
+        self._measured = DecayingSum()  # what `share` is made from
+        self._dip = DecayingSum()
 
-    def depth(self, now: float) -> float:
+    def depth(self, at: float) -> float:
         """The part of the pace to send at."""
-        if now < self._settled_at or now - self._last_refusal > _FORGOTTEN:
-            return 1.0
-        return _DEPTH if (now + self._offset) % _CYCLE < _DIP else 1.0
+        in_dip = self.share > 0 and (at + self._offset) % _CYCLE < _DIP
+        return _DEPTH if in_dip else 1.0
 
-    def answered(self, untold: int, count: int, sent_at: float, now: float) -> None:
-        """Of the `count` entries of a request, `untold` were refused without a reason."""
-        if self._measuring_until is None:
-            self._measuring_until = sent_at + _FIRST
-        if sent_at < self._measuring_until or self.depth(sent_at) < 1:
-            self._dip.add(untold, count, now, _MEMORY)
-        else:
-            if self._dip.whole >= _ENOUGH:
-                self._end_dip()
-            self._full.add(untold, count, now, _CRUISE_MEMORY)
-        if untold:
-            self._last_refusal = now
+    def answered(self, refused: int, count: int, pace: float, at: float, now: float) -> float:
+        """A request was answered that was sent at the time `at`, when the pace was `pace`.
+
+        Returns:
+            The pace to go back to, as its refusals were no load; 0 if there is no evidence of that.
+        """
+        if self.depth(at) < 1.0:
+            self._dip.add(refused, count, now, _FOREVER)
+            return 0.0
+        if self._dip.whole:
+            self._end_dip()
+        if pace > self._pace:
+            # A little higher: the same measurement goes on. Much higher: it begins.
+            if pace > self._pace / _WELL_BELOW:
+                self._high = DecayingSum()
+            self._pace = pace
+            self._forget_low()
+        if pace > _WELL_BELOW * self._pace:
+            self._high.add(refused, count, now, _MEMORY)
+            return 0.0
+        if pace > _WELL_BELOW * self._pace * self._passing:
+            return 0.0
+        self._low_since = min(self._low_since, at)
+        if at < self._low_since + _SETTLING:
+            return 0.0
+        self._low.add(refused, count, now, _FOREVER)
+        self._low_requests += 1
+        if self._low_requests < _REQUESTS or self._low.whole < _ENTRIES:
+            return 0.0
+        return self._conclude(pace)
+
+    @property
+    def _passing(self) -> float:
+        """The share of entries accepted at the highest pace, of those that do not fail anyway."""
+        return min(1.0, (1 - self._high.share) / (1 - self.share))
+
+    def _conclude(self, pace: float) -> float:
+        low, high, highest = self._low, self._high, self._pace
+        before = self.share
+        doubt = math.sqrt(low.variance + high.variance)
+        is_failing = low.share > before + _LEAST and low.share + doubt > before + _AS_LARGE * (
+            high.share - before
+        )
+        self._forget_low()
+        self._high, self._pace = DecayingSum(), pace
+        if not is_failing:
+            return 0.0
+        self._learn(low)
+        return highest
 
     def _end_dip(self) -> None:
         dip, self._dip = self._dip, DecayingSum()
-        self.did_not_help = False
-        self.dips += 1
-        most = (1 - self._full.share) * (1 / _DEPTH - 1)
-        gained = self._full.share - dip.share
-        doubt = math.sqrt(dip.variance + self._full.variance)
-        self.is_saturated = self._full.whole >= _ENOUGH and gained > max(_ALL_LOAD * most, doubt)
-        doubt = _SIGNIFICANT * math.sqrt(dip.variance + self._low.variance) if self._low.whole else math.inf
-        change = dip.share - self._low.share
-        if change > doubt and dip.share < _AS_BAD * self._full.share:
-            return  # the pace is too high even in a dip; what exceeds the share known so far lowers it
-        self.did_not_help = change > doubt
-        if abs(change) > doubt:
-            self._low = DecayingSum()
-        self._low.merge(dip, 0.7)
+        known = self._measured
+        # More than was known may be load that even a dip does not relieve.
+        more = dip.share - known.share > 2 * math.sqrt(dip.variance + known.variance)
+        if dip.whole >= _ENTRIES and not more:
+            self._learn(dip)
 
-    @property
-    def share(self) -> float:
-        """Of the entries of which the service did not refuse any for load, those that fail."""
-        return min(_MOST, self._low.share)
+    def _learn(self, low: DecayingSum) -> None:
+        """Averages with what is known, unless it differs: then that is out of date."""
+        known = self._measured
+        if abs(low.share - known.share) > 2 * math.sqrt(low.variance + known.variance):
+            known = self._measured = DecayingSum()
+        known.merge(low, _KEPT)
+        # What is not known for sure counts as failing: the other way the pace would sink and sink.
+        error = math.sqrt(known.variance)
+        self.share = min(_MOST, known.share + error) if known.share > max(_LEAST, error) else 0.0
 
-    @property
-    def excess(self) -> float:
-        """The share of entries that is refused for load."""
-        if not self._low.whole:
-            return 0.0
-        difference = self._full.share - self.share
-        doubt = _SIGNIFICANT * math.sqrt(self._full.variance + self._low.variance)
-        return difference / (1 - self.share) if difference > doubt else 0.0
-
-    def settled(self, now: float) -> None:
-        """Slow start is over: from now on, dips tell."""
-        if self._settled_at == math.inf:
-            self._settled_at = now
-            self._full = DecayingSum()
-
-    def lowered(self) -> None:
-        """The pace was lowered to what is accepted: what was measured at the old one is forgotten."""
-        self.is_saturated = False
-        self._full = DecayingSum()
+    def _forget_low(self) -> None:
+        self._low, self._low_requests, self._low_since = DecayingSum(), 0, math.inf

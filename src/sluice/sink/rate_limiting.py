@@ -147,7 +147,7 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
         self._requests = max(0, self._requests - 1)
         self._messages = max(0, self._messages - result.batch_size)
         limit = self._max_in_flight_messages
-        refused = result.failed_messages if self._pacing is None else result.throttled
+        refused = result.failed_messages - (0 if self._pacing is None else result.failed_otherwise)
         if refused:
             lowered = self._scaling.scale_down(limit)
             self._max_in_flight_messages = max(1, lowered if lowered < limit else limit - 1)
@@ -155,8 +155,9 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
             self._max_in_flight_messages = max(1, self._scaling.scale_up(limit))
         if self._pacing is not None:
             now = self._clock()
-            sent_at = now if result.sent_at is None else result.sent_at
-            self._pacing.answered(result.batch_size, result.throttled, result.untold, sent_at, now)
+            sent_at = now if result.started_at is None else result.started_at
+            throttled, untold = result.throttled_messages, result.untold
+            self._pacing.answered(result.batch_size, throttled, untold, sent_at, now)
 
     def should_block(self, request: RequestInfo) -> bool:
         return self.delay(request) > 0

@@ -164,11 +164,12 @@ class SinkScheduler(Generic[EntryT]):
         """When `advance` is due again if no answer comes before; infinity if only an answer matters."""
         if self.failure is not None:
             return math.inf
-        times = [self._next_try, self._buffer.next_due]
+        # What waits to be sent again is not sent before a pause of all ends.
+        times = [self._next_try, max(self._buffer.next_due, self._pause_until, self._asked_until)]
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             times.append(oldest.sent_at + self._config.request_timeout)
-        head = self._buffer.head()
+        head = self._buffer.head() or self._buffer.next_waiting()
         if head is not None and head.refused_since is not None:
             times.append(head.refused_since + self._config.max_retry_duration)
         return min(times)
@@ -199,12 +200,14 @@ class SinkScheduler(Generic[EntryT]):
         self.figures.records += self._records(request.batch) - self._records(_entries(missing))
         self.figures.bytes += request.batch.size - sum(item.size for item in missing)
         # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
-        self._tell(request, len(failed), self._why(result.codes, len(failed)), now)
+        why = self._why(result.codes, len(failed))
+        self._tell(request, len(failed), why, now)
         if rejected:
             self._reject(result.rejected, self._records(_entries(rejected)))
         if failed:
             cause = ", ".join(f"{code} ({count})" for code, count in sorted(result.codes.items()))
-            self._requeue(request, failed, _Cause(next(iter(result.codes), ""), cause or "refused"), now)
+            cause_told = _Cause(next(iter(result.codes), ""), cause or "refused")
+            self._requeue(request, failed, cause_told, now, at_once=not why.failed_otherwise)
         if len(failed) < len(request.batch):
             self._barren = self._pauses = 0
             self._pause_until = -math.inf
@@ -349,8 +352,19 @@ class SinkScheduler(Generic[EntryT]):
         self.stop(InvalidRecordError(f"{self._name}: {many} refused for good ({hint}): {rejected[0].reason}"))
 
     def _requeue(
-        self, request: Request[EntryT], failed: Sequence[Buffered], cause: _Cause, now: float
+        self,
+        request: Request[EntryT],
+        failed: Sequence[Buffered],
+        cause: _Cause,
+        now: float,
+        *,
+        at_once: bool = False,
     ) -> None:
+        """Queues entries again, in their order: to be sent next, or after a pause of their own.
+
+        With `at_once` an entry that is refused for the first time does not pause: it was refused for load,
+        and the pace of the strategy is what helps.
+        """
         self.figures.refused += (refused := self._records(_entries(failed)))
         self._last_cause = cause
         if self._config.fail_on_error:
@@ -364,7 +378,9 @@ class SinkScheduler(Generic[EntryT]):
             item._replace(
                 refused_since=now if item.refused_since is None else item.refused_since,
                 refusals=item.refusals + 1,
-                due=now + jitter * _PAUSES.ceiling(item.refusals),
+                due=-math.inf
+                if at_once and not item.refusals
+                else now + jitter * _PAUSES.ceiling(item.refusals),
             )
             for item in failed
         ]
@@ -404,10 +420,10 @@ class SinkScheduler(Generic[EntryT]):
             ResultInfo(
                 failed,
                 len(request.batch),
-                throttled=why.throttled,
+                throttled_messages=why.throttled,
+                seconds=now - request.sent_at,
+                started_at=request.sent_at,
                 failed_otherwise=why.failed_otherwise,
-                sent_at=request.sent_at,
-                duration=now - request.sent_at,
             )
         )
 
