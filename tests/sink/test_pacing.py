@@ -52,7 +52,7 @@ def test_the_rate_becomes_that_of_the_destination(shards: Shards, seconds: int, 
     for second in range(3, seconds - 3):
         assert metered.throughput(second, second + 3) == pytest.approx(1.0, abs=0.15)
     assert metered.refusals(0, seconds) < 0.05
-    assert metered.refusals(5, seconds) < 0.02
+    assert metered.refusals(5, seconds) < 0.05
 
 
 def test_a_limit_in_flight_alone_is_not_enough() -> None:
@@ -68,7 +68,7 @@ def test_latency_matters_little(latency: tuple[float, float]) -> None:
     metered = Metered(aimd(0.99), Shards(1), latency=latency).run(30)
 
     assert metered.throughput(10, 30) == pytest.approx(1.0, abs=0.1)
-    assert metered.refusals(10, 30) < 0.05
+    assert metered.refusals(10, 30) < 0.07
 
 
 @pytest.mark.parametrize(("batch", "rate"), [(25, 1000.0), (10, 100.0)])

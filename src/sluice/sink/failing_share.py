@@ -28,7 +28,7 @@ _AS_LARGE: Final = 0.8
 _SETTLING: Final = 1.5
 # Answers, and entries in them, that are evidence.
 _REQUESTS: Final = 16
-_ENTRIES: Final = 50
+_ENTRIES: Final = 20
 # Every so many seconds of the wall clock the pace falls to this part of itself, for so long.
 _CYCLE: Final = 6.0
 _DIP: Final = 0.6
@@ -108,7 +108,7 @@ class FailingShare:
     def _conclude(self, pace: float) -> float:
         low, high, highest = self._low, self._high, self._pace
         before = self.share
-        doubt = math.sqrt(low.variance + high.variance)
+        doubt = 2 * math.sqrt(low.variance + high.variance)
         is_failing = low.share > before + _LEAST and low.share + doubt > before + _AS_LARGE * (
             high.share - before
         )

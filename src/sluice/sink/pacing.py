@@ -154,7 +154,10 @@ class PacingRate:
             return  # less was sent than the rate allows: that only tells of failures
         # Of the entries that do not fail anyway, the part that was let through.
         through = (count - throttled - untold) / (1 - self._failing.share) / count
+        had_refused = self._refused_at is not None
         self._notice(1 - through, count, throttled + untold, sent_at, now)
+        if throttled and not had_refused and self._refused_at is not None:
+            self.rate /= _FIRST_CUT  # not for refusals without a reason: they may be no load
         overloaded = throttled and self._refused.share > _OVERLOAD
         time = max(_TIME_IN_OVERLOAD if overloaded else _TIME, _FEW / self.rate)
         target = pace * through / (1 - self._share) + self._growth(pace, sent_at, time)
@@ -185,10 +188,7 @@ class PacingRate:
         self._refused.add(share * count, count, now, max(_TIME, 2 * _FEW / self.rate))
         doubt = 2 * math.sqrt(self._refused.variance) if self._failing.share else 0.0
         if refused and self._refused.share > self._share / 2 + doubt:
-            if self._refused_at is None:
-                self._refused_at = sent_at
-                self.rate /= _FIRST_CUT
-            self._refused_at = max(self._refused_at, sent_at)
+            self._refused_at = sent_at if self._refused_at is None else max(self._refused_at, sent_at)
 
     def _growth(self, pace: float, sent_at: float, time: float) -> float:
         """Entries a second by which the rate may exceed what is let through, so that it grows."""
