@@ -91,6 +91,9 @@ class Shards:
     def is_fatal(self, error: Exception) -> bool:  # noqa: ARG002
         return True
 
+    def is_throttling(self, code: str) -> bool:
+        return code == "ProvisionedThroughputExceededException"
+
     def close(self) -> None:
         pass
 

@@ -67,6 +67,9 @@ class FakeStream:
             self.listings += 1
             return [*self.shards]
 
+    def is_throttling(self, code: str) -> bool | None:  # noqa: ARG002 - the contract's
+        return None
+
     def reshard(self, count: int) -> None:
         """Closes all shards and opens `count` new ones."""
         with self.lock:

@@ -204,3 +204,27 @@ def test_a_missing_target_says_in_which_region_it_was_looked_for() -> None:
         "PutRecordBatch of orders at https://firehose.us-east-1.amazonaws.com failed: "
         "ResourceNotFoundException: no (this is region us-east-1: option 'region' names another one)"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "is_load"),
+    [
+        ("ProvisionedThroughputExceededException", True),
+        ("ThrottlingException", True),
+        ("AWS.SimpleQueueService.RequestThrottled", True),
+        ("KmsThrottled", True),
+        ("InternalFailure", False),
+        ("InternalServerError", False),
+        ("ReadTimeoutError", False),
+        ("EndpointConnectionError", False),
+        ("DamagedAnswer", False),
+        ("WrongShard", False),
+        ("ServiceUnavailableException", None),
+        ("InternalError", None),
+        ("UnprocessedItem", None),
+    ],
+)
+def test_load_is_told_from_failure(code: str, is_load: bool | None) -> None:
+    """By the code; and asking is no sign that the endpoint has answered."""
+    assert made(lambda *_: {}).is_throttling(code) is is_load
+    assert not batch_call._answered

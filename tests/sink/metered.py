@@ -78,7 +78,11 @@ class Metered:
         self.strategy: Any = make(settings, lambda: self.now)
         self._random = random.Random(2)
         self._scheduler: SinkScheduler[int] = SinkScheduler(
-            settings, self.strategy, name="m", jitter=self._random.random
+            settings,
+            self.strategy,
+            name="m",
+            jitter=self._random.random,
+            is_throttling=lambda code: code == "Throttled",
         )
         self._latency = latency
         self._all_or_nothing = all_or_nothing
@@ -118,7 +122,9 @@ class Metered:
             return
         self.accepted[int(self.now)] += len(entries) - len(outcome)
         self.refused[int(self.now)] += len(outcome)
-        self._scheduler.complete(request.number, SubmitResult([entries[n] for n in outcome]), self.now)
+        codes = {"Throttled": len(outcome)} if outcome else {}
+        result = SubmitResult([entries[n] for n in outcome], codes)
+        self._scheduler.complete(request.number, result, self.now)
 
     def throughput(self, start: int, end: int) -> float:
         """The records accepted in these seconds, as a part of what the shards admit."""

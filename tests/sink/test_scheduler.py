@@ -348,15 +348,125 @@ def test_a_refused_entry_that_was_not_sent_is_a_mistake() -> None:
 # --- pauses -------------------------------------------------------------------------------------------
 
 
-def test_after_a_refusal_nothing_is_sent_for_a_moment() -> None:
-    """A pause with full jitter, jitter * 0.1 s at first, so that refused entries are not retried at once."""
+def test_entries_refused_for_load_go_back_to_the_head() -> None:
+    """In their order, before entries that wait; refused once more, they wait, and others pass them."""
+    driven = Driven(max_batch_size=2, jitter=0.5)
+    driven.add("a", "b", "c")
+    driven.answer(0, "b")
+    assert driven.at(0.01).sent() == [["b", "c"]]
+    driven.answer(1, "b", "c")
+    assert driven.at(0.02).sent() == [["c"]]
+    driven.answer(2)
+
+    assert driven.at(0.12).sent() == [["b"]]
+
+
+def test_an_entry_that_failed_waits_a_moment_and_others_pass_it() -> None:
+    """With full jitter, jitter * 0.1 s at first: it is not retried at once, and holds up no other entry."""
     driven = Driven(max_batch_size=1, jitter=0.5)
     driven.add("a", "b")
-    driven.answer(0, "a")
+    driven.fail(0)
 
+    assert driven.at(0.01).sent() == [["b"]]
+    driven.answer(1)
     assert driven.at(0.049).sent() == []
     assert driven.scheduler.wake_at == pytest.approx(0.05)
     assert driven.at(0.05).sent() == [["a"]]
+
+
+def test_the_pause_of_an_entry_grows_with_its_refusals() -> None:
+    """One that keeps failing is tried less and less often; one that failed once is tried soon."""
+    driven = Driven(max_batch_size=2)
+    driven.add("a", "b")
+    driven.answer(0, "a", "b")
+    driven.at(0.1).sent()
+    driven.answer(1, "a")
+    driven.at(0.2).add("c", "d")
+    driven.answer(2, "c")
+
+    assert driven.at(0.31).sent() == [["a", "c"]]
+
+
+def test_in_an_outage_one_request_at_a_time_is_tried() -> None:
+    """After twelve requests without an accepted entry; the first that is accepted ends it at once."""
+    driven = Driven(max_batch_size=1, max_in_flight_requests=20)
+    driven.add(*letters(20))
+    for number in range(20):
+        driven.fail(number)
+
+    assert driven.sent() == []
+    assert driven.at(1.0).sent() == [["a"]]
+    driven.fail(20)
+    assert driven.at(1.1).sent() == []
+    assert driven.at(2.0).sent() == [["a"]]
+    driven.answer(21)
+    assert len(driven.sent()) == 19
+
+
+def test_requests_that_fail_at_random_are_no_outage() -> None:
+    """As long as one in twelve is accepted, as many are in flight as ever."""
+    driven = Driven(max_batch_size=1, max_in_flight_requests=20)
+    driven.add(*letters(20))
+    for number in range(20):
+        driven.answer(number) if number % 11 == 10 else driven.fail(number)
+
+    assert len(driven.at(1.0).sent()) == 19
+
+
+class Told(NoRateLimitingStrategy):
+    """Keeps how requests ended."""
+
+    def __init__(self) -> None:
+        self.results: list[ResultInfo] = []
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        self.results.append(result)
+
+
+def test_a_strategy_is_told_why_and_when() -> None:
+    """By the codes: refused for load, failed otherwise, or neither; and when the request was sent."""
+    told = Told()
+    scheduler: SinkScheduler[str] = SinkScheduler(
+        config(max_batch_size=5), told, name="fake", is_throttling={"Slow": True, "Broken": False}.get
+    )
+    scheduler.add(letters(5), [1] * 5, 1.0)
+    scheduler.advance(2.0)
+    scheduler.complete(0, SubmitResult(letters(4), {"Slow": 1, "Broken": 2, "Odd": 1}), 2.5)
+    result = told.results[0]
+
+    assert (result.accepted, result.throttled_messages, result.failed_otherwise, result.untold) == (
+        1,
+        1,
+        2,
+        1,
+    )
+    assert (result.started_at, result.seconds) == (2.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (ServiceError("x", code="Slow", retryable=True), (2, 0, 0)),
+        (ServiceError("x", code="429", retryable=True, throttling=True), (2, 0, 0)),
+        (ServiceError("x", code="Broken", retryable=True), (0, 2, 0)),
+        (ServiceError("x", code="Odd", retryable=True), (0, 0, 2)),
+        (OSError("gone"), (0, 0, 2)),
+    ],
+)
+def test_a_strategy_is_told_why_a_whole_request_failed(
+    error: Exception, counted: tuple[int, int, int]
+) -> None:
+    """By the error's code, and by its word that the service throttles."""
+    told = Told()
+    scheduler: SinkScheduler[str] = SinkScheduler(
+        config(max_batch_size=2), told, name="fake", is_throttling={"Slow": True, "Broken": False}.get
+    )
+    scheduler.add(letters(2), [1] * 2, 0.0)
+    scheduler.advance(0.0)
+    scheduler.fail(0, error, fatal=False, now=1.0)
+    result = told.results[0]
+
+    assert (result.throttled_messages, result.failed_otherwise, result.untold) == counted
 
 
 def test_pauses_grow_while_nothing_is_accepted() -> None:

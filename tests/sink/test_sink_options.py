@@ -185,7 +185,7 @@ def test_all_mistakes_are_in_one_error() -> None:
 
 @pytest.mark.parametrize(
     ("given", "limits"),
-    [({}, (99, 109)), ({"aimdDecreaseFactor": "0.5"}, (50, 60)), ({"aimdIncrease": "3"}, (99, 102))],
+    [({}, (99, 100)), ({"aimdDecreaseFactor": "0.5"}, (50, 60)), ({"aimdIncrease": "3"}, (99, 100))],
 )
 def test_aimd_is_the_default_and_its_options_reach_it(given: dict[str, str], limits: tuple[int, int]) -> None:
     """It starts with the highest limit, and a rate; the factor is the destination's unless given."""
@@ -193,11 +193,13 @@ def test_aimd_is_the_default_and_its_options_reach_it(given: dict[str, str], lim
     assert isinstance(strategy, CongestionControlRateLimitingStrategy)
     assert strategy.limit == 100
     assert strategy.rate == 500.0
+    strategy.register_completed_request(ResultInfo(1, 1, failed_otherwise=1))
+    assert strategy._max_in_flight_messages == 100
     strategy.register_completed_request(ResultInfo(1, 1))
-    down = strategy.limit
+    down = strategy._max_in_flight_messages
     strategy.register_completed_request(ResultInfo(0, 1))
 
-    assert (down, strategy.limit) == (limits[0], min(limits[1], 100))
+    assert (down, strategy._max_in_flight_messages) == limits
 
 
 def test_a_token_bucket_is_made_from_its_options() -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "EXPIRED_CREDENTIALS",
     "DamagedAnswerError",
     "endpoint_of",
+    "is_throttling",
     "is_unanswered",
     "redact",
     "translate",
@@ -140,6 +141,11 @@ _LASTING_TLS = re.compile(
 
 class DamagedAnswerError(Exception):
     """An answer that is complete for HTTP, but cut short or not what the service sends."""
+
+
+def is_throttling(code: str) -> bool:
+    """Whether services refuse requests with this code because there are too many, or too large ones."""
+    return code in _THROTTLING or "Throttl" in code
 
 
 def is_unanswered(error: ServiceError) -> bool:

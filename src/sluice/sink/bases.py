@@ -88,6 +88,19 @@ class BaseDestination(ABC, Generic[EntryT]):
     def close(self) -> Awaitable[None] | None:
         """See `Destination.close`."""
 
+    def is_throttling(self, code: str) -> bool | None:  # noqa: ARG002 - for those who override it
+        """Whether entries were refused for load. Rate limiting slows down for load, and for nothing else.
+
+        Args:
+            code: the service's: a key of `SubmitResult.codes`, the ``code`` of a `ServiceError`, or the name
+                of the class of any other exception.
+
+        Returns:
+            True: the service takes less than it is sent. False: it failed, and would have done so at any
+            rate. None: the code does not say; the rate limiting strategy finds out.
+        """
+        return None
+
     def unpacked(self, entry: EntryT) -> Iterable[object]:
         """The user's records in an entry that was rejected; each becomes a dead letter of its own."""
         return (entry,)

@@ -1,7 +1,9 @@
-"""The queue of entries to send: entries that were refused come first, new ones behind them."""
+"""The queue of entries to send: refused entries that are due come first, new ones behind them."""
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ class Buffered(NamedTuple):
     size: int  # bytes
     arrived: float  # by the writer's clock
     refused_since: float | None = None  # when it was refused for the first time
+    refusals: int = 0  # how often it was not accepted
+    due: float = -math.inf  # not sent again before
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +120,17 @@ class RequestBuffer(Generic[EntryT]):
 
     With several requests in flight, answers come in any order. Entries are put back by their number, so those
     of an earlier request are ahead of those of a later one, whichever was answered first.
+
+    An entry that is put back waits until it is due. Until then others pass it: one that keeps failing does
+    not hold up the rest. It counts for `len` and `size_in_bytes`, but `head`, `measure` and `take` do not see
+    it before `release`.
     """
 
     def __init__(self) -> None:
         self._new: deque[Chunk[EntryT]] = deque()
         self._returned: deque[Buffered] = deque()  # all numbers are below those in _new
         self._unsorted: list[Buffered] = []
+        self._waiting: list[tuple[float, Buffered]] = []  # not due yet; a heap by when they are
         self._count = 0
         self._added = 0
         self.size_in_bytes = 0
@@ -140,22 +149,40 @@ class RequestBuffer(Generic[EntryT]):
         self._queue(chunk)
 
     def put_back(self, items: Sequence[Buffered]) -> None:
-        """Queues entries again that were taken before."""
-        self._unsorted.extend(items)
+        """Queues entries again that were taken before; one that is due at some time waits for `release`."""
+        for item in items:
+            if item.due > -math.inf:
+                heapq.heappush(self._waiting, (item.due, item))
+            else:
+                self._unsorted.append(item)
         self._count += len(items)
         self.size_in_bytes += sum(item.size for item in items)
 
+    def release(self, now: float) -> None:
+        """Puts the entries that are due by `now` at the head, in their order."""
+        while self._waiting and self._waiting[0][0] <= now:
+            self._unsorted.append(heapq.heappop(self._waiting)[1])
+
+    def next_waiting(self) -> Buffered | None:
+        """The entry that is due next of those that wait."""
+        return self._waiting[0][1] if self._waiting else None
+
+    @property
+    def next_due(self) -> float:
+        """When the next of the entries that wait is due; infinity if none waits."""
+        return self._waiting[0][0] if self._waiting else math.inf
+
     def head(self) -> Buffered | None:
-        """The entry that is sent next, which is also the oldest."""
+        """The entry that is sent next, which is the oldest of those that are due."""
         self._sort()
         if self._returned:
             return self._returned[0]
         return next(iter(self._new[0])) if self._new else None
 
     def returned(self) -> Sequence[Buffered]:
-        """The entries that were put back, in order."""
+        """The entries that were put back, whether they are due or not."""
         self._sort()
-        return self._returned
+        return [*self._returned, *(item for _, item in self._waiting)]
 
     def measure(self, max_entries: int, max_bytes: int) -> int:
         """How many entries from the head fit into one request; at least one."""

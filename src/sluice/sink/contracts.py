@@ -164,10 +164,34 @@ class RequestInfo:
 
 @dataclass(frozen=True)
 class ResultInfo:
-    """The outcome of a request: ``failed_messages`` of its ``batch_size`` entries were refused."""
+    """The outcome of a request, and why entries were not accepted.
+
+    Attributes:
+        failed_messages: the entries that were not accepted and are to be sent again.
+        batch_size: the entries of the request.
+        throttled_messages: those of `failed_messages` that were refused for load.
+        seconds: from sending the request until it was answered, or given up; None if not known.
+        started_at: when the request was sent, in seconds of the writer's monotonic clock; None if not known.
+        failed_otherwise: those of `failed_messages` that failed for a reason that is not load. Of all others
+            the cause is not known: see `untold`.
+    """
 
     failed_messages: int
     batch_size: int
+    throttled_messages: int = 0
+    seconds: float | None = field(default=None, compare=False)
+    started_at: float | None = field(default=None, compare=False)
+    failed_otherwise: int = 0
+
+    @property
+    def accepted(self) -> int:
+        """The entries that are not to be sent again."""
+        return self.batch_size - self.failed_messages
+
+    @property
+    def untold(self) -> int:
+        """The entries that were not accepted and may have been refused for load, or not."""
+        return self.failed_messages - self.throttled_messages - self.failed_otherwise
 
 
 class RateLimitingStrategy(Protocol):

@@ -50,7 +50,7 @@ class KeyedBuffer(RequestBuffer[EntryT]):
                 del self._held_back[key]
 
     def _queue(self, chunk: Chunk[EntryT]) -> None:
-        for number, entry, size, arrived, _ in chunk:
+        for number, entry, size, arrived, *_ in chunk:
             single = Chunk(number, (entry,), (size,), size, arrived)
             key = self._key(entry)
             if key is None:

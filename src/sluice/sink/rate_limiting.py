@@ -7,6 +7,7 @@ start no threads; one that depends on time is given a clock.
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,27 +90,32 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
     `AIMDScalingStrategy` keeps Flink's published arithmetic. So where scaling down does not lower the limit,
     this class lowers it by one, down to 1.
 
-    Without a clock that is all, as in Flink. With a clock, the strategy also learns how many entries a second
-    the destination accepts, and delays requests accordingly: see `sluice.sink.pacing`. `rateLimiting=aimd`
-    gives it a clock.
+    Without a clock that is all, as in Flink: it cannot tell load from failure. With a clock, the strategy
+    also learns how many entries a second the destination takes, and delays requests accordingly: see
+    `sluice.sink.pacing`. Then only refusals for load lower the limit, and it is never lower than the learnt
+    rate needs. `rateLimiting=aimd` gives it a clock.
 
     Args:
         max_in_flight_requests: requests in flight, at most.
         initial_max_in_flight_messages: the limit to start with.
         scaling_strategy: how the limit changes.
         clock: monotonic seconds; None to limit only what is in flight.
+        wall_clock: seconds that are the same on all hosts.
+        jitter: returns a random number in [0, 1).
 
     Raises:
         ValueError: a limit that is not positive.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three settings, and three hooks for tests
         self,
         *,
         max_in_flight_requests: int,
         initial_max_in_flight_messages: int,
         scaling_strategy: ScalingStrategy,
         clock: Callable[[], float] | None = None,
+        wall_clock: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         if max_in_flight_requests <= 0:
             raise ValueError(f"max_in_flight_requests must be positive: {max_in_flight_requests}")
@@ -119,13 +125,18 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
             )
         self._max_in_flight_requests = max_in_flight_requests
         self._max_in_flight_messages = initial_max_in_flight_messages
+        self._most = initial_max_in_flight_messages
         self._scaling = scaling_strategy
         self._requests = 0
         self._messages = 0
         self._clock = clock or time.monotonic
         batch = initial_max_in_flight_messages / max_in_flight_requests
         start = max(_FIRST_BATCHES * batch, _FIRST_ENTRIES)
-        self._pacing = PacingRate(start) if clock is not None else None
+        self._pacing = (
+            PacingRate(start, jitter=jitter, wall_offset=wall_clock() - clock())
+            if clock is not None
+            else None
+        )
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         self._requests += 1
@@ -137,37 +148,38 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
         self._requests = max(0, self._requests - 1)
         self._messages = max(0, self._messages - result.batch_size)
         limit = self._max_in_flight_messages
-        if result.failed_messages > 0:
+        refused = result.failed_messages - (0 if self._pacing is None else result.failed_otherwise)
+        if refused:
             lowered = self._scaling.scale_down(limit)
             self._max_in_flight_messages = max(1, lowered if lowered < limit else limit - 1)
         else:
             self._max_in_flight_messages = max(1, self._scaling.scale_up(limit))
         if self._pacing is not None:
-            accepted = result.batch_size - result.failed_messages
-            self._pacing.answered(accepted, result.failed_messages, self._clock())
+            now = self._clock()
+            sent_at = now if result.started_at is None else result.started_at
+            throttled, untold = result.throttled_messages, result.untold
+            self._pacing.answered(result.batch_size, throttled, untold, sent_at, now)
 
     def should_block(self, request: RequestInfo) -> bool:
         return self.delay(request) > 0
 
     def delay(self, request: RequestInfo) -> float:
         """Seconds until this request may be sent; infinity if it must wait for an answer."""
-        if (
-            self._requests >= self._max_in_flight_requests
-            or self._messages + request.batch_size > self._max_in_flight_messages
-        ):
+        if self._requests >= self._max_in_flight_requests or self._messages + request.batch_size > self.limit:
             return math.inf
         return self._pacing.wait(self._clock()) if self._pacing is not None else 0.0
 
     @property
     def max_batch_size(self) -> int:
         """The limit, as a larger batch could never be sent; less if the learnt rate asks for less."""
-        limit = self._max_in_flight_messages
+        limit = self.limit
         return limit if self._pacing is None else min(limit, self._pacing.max_request)
 
     @property
     def limit(self) -> int:
         """Entries that may be in flight now."""
-        return self._max_in_flight_messages
+        needed = 1 if self._pacing is None else self._pacing.in_flight
+        return max(self._max_in_flight_messages, min(needed, self._most))
 
     @property
     def rate(self) -> float | None:

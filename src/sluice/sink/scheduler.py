@@ -26,8 +26,12 @@ __all__ = ["Request", "SinkFigures", "SinkScheduler"]
 
 EntryT = TypeVar("EntryT")
 
-# The pause after a refusal. The number of attempts is bounded by maxRetryDuration, not by max_retries.
+# The pause of an entry that was not accepted, and of all entries while the destination accepts none. The
+# number of attempts is bounded by maxRetryDuration, not by max_retries.
 _PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
+# So many requests in a row without an accepted entry are an outage. If half of all requests fail, whatever
+# the load is, that happens once in 8,000.
+_OUTAGE: Final = 12
 # The shortest wait for a strategy (seconds): after a shorter one, rounding might have it block once more.
 _SHORTEST_WAIT: Final = 0.001
 _NANOSECONDS: Final = 1_000_000_000  # of a second
@@ -56,6 +60,13 @@ class _Cause(NamedTuple):
     codes: Mapping[str, int] = MappingProxyType({})  # of an answer; else all of them have `code`
 
 
+class _Why(NamedTuple):
+    """How many entries were refused for load, and how many failed otherwise; of the rest it is not known."""
+
+    throttled: int = 0
+    failed_otherwise: int = 0
+
+
 class SinkScheduler(Generic[EntryT]):
     """The state of one writer. Instants and durations are seconds of one monotonic clock.
 
@@ -70,6 +81,7 @@ class SinkScheduler(Generic[EntryT]):
         jitter: returns a random number in [0, 1).
         ordering_key: see `BaseDestination`; None if the order of entries does not matter.
         records_in: see `BaseDestination`; None if every entry is one record.
+        is_throttling: see `BaseDestination`; None if no code says what is load.
         keeps_rejected: True: rejected entries are added to `rejected`. False: the first one is fatal.
     """
 
@@ -82,6 +94,7 @@ class SinkScheduler(Generic[EntryT]):
         jitter: Callable[[], float] = random.random,
         ordering_key: Callable[[EntryT], Hashable | None] | None = None,
         records_in: Callable[[EntryT], int] | None = None,
+        is_throttling: Callable[[str], bool | None] | None = None,
         keeps_rejected: bool = False,
     ) -> None:
         self._config = config
@@ -89,6 +102,7 @@ class SinkScheduler(Generic[EntryT]):
         self._name = name
         self._jitter = jitter
         self._records_in = records_in
+        self._is_throttling = is_throttling or (lambda _: None)
         self._keeps_rejected = keeps_rejected and not config.fail_on_error
         self._buffer: RequestBuffer[EntryT] = KeyedBuffer(ordering_key) if ordering_key else RequestBuffer()
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
@@ -96,7 +110,8 @@ class SinkScheduler(Generic[EntryT]):
         self._asked_until = -math.inf  # the destination asks to be left alone until then
         self._pause_until = -math.inf
         self._paused_at = -math.inf
-        self._rounds_without_success = 0
+        self._barren = 0  # requests in a row of which no entry was accepted
+        self._pauses = 0  # since an entry was accepted
         self._next_try = math.inf
         self._last_cause = _Cause("", "")
         self.failure: BaseException | None = None
@@ -133,11 +148,12 @@ class SinkScheduler(Generic[EntryT]):
         """When `advance` is due again if no answer comes before; infinity if only an answer matters."""
         if self.failure is not None:
             return math.inf
-        times = [self._next_try]
+        # What waits to be sent again is not sent before a pause of all ends.
+        times = [self._next_try, max(self._buffer.next_due, self._pause_until, self._asked_until)]
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             times.append(oldest.sent_at + self._config.request_timeout)
-        head = self._buffer.head()
+        head = self._buffer.head() or self._buffer.next_waiting()
         if head is not None and head.refused_since is not None:
             times.append(head.refused_since + self._config.max_retry_duration)
         return min(times)
@@ -179,15 +195,18 @@ class SinkScheduler(Generic[EntryT]):
         self.figures.records += self._records(request.batch) - self._records(_entries(missing))
         self.figures.bytes += request.batch.size - sum(item.size for item in missing)
         # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
-        self._strategy.register_completed_request(ResultInfo(len(failed), len(request.batch)))
+        why = self._why(result.codes, len(failed))
+        self._tell(request, len(failed), why, now)
         if rejected:
             self._reject(result.rejected, self._records(_entries(rejected)))
         if failed:
             cause = ", ".join(f"{code} ({count})" for code, count in sorted(result.codes.items()))
             first = next(iter(result.codes), "")
-            self._requeue(request, failed, _Cause(first, cause or "refused", result.codes), now)
-        else:
-            self._rounds_without_success = 0
+            told = _Cause(first, cause or "refused", result.codes)
+            self._requeue(request, failed, told, now, at_once=not why.failed_otherwise)
+        if len(failed) < len(request.batch):
+            self._barren = self._pauses = 0
+            self._pause_until = -math.inf
 
     def fail(
         self,
@@ -213,7 +232,9 @@ class SinkScheduler(Generic[EntryT]):
             return
         code = str(getattr(error, "code", "") or type(error).__name__)
         size = len(request.batch)
-        self._strategy.register_completed_request(ResultInfo(size, size))
+        is_load = True if getattr(error, "throttling", False) is True else self._is_throttling(code)
+        why = _Why() if is_load is None else _Why(size, 0) if is_load else _Why(0, size)
+        self._tell(request, size, why, now)
         if fatal or self._config.fail_on_error:
             self.figures.refuse(self._records(request.batch), {code: size}, size)
             self.stop(error)
@@ -242,6 +263,7 @@ class SinkScheduler(Generic[EntryT]):
         requests: list[Request[EntryT]] = []
         self._observe(now)
         self._time_out_requests(now)
+        self._buffer.release(now)
         while self.failure is None and (count := self._sendable(now, draining=draining)):
             requests.append(self._send(count, now))
         head = self._buffer.head()
@@ -275,7 +297,9 @@ class SinkScheduler(Generic[EntryT]):
         # top of those in flight. They are bounded as well, or a destination that hangs would take all memory.
         running = len(self._in_flight) + len(self._timed_out)
         most_running = 2 * config.max_in_flight_requests
-        if len(self._in_flight) >= config.max_in_flight_requests or running >= most_running:
+        # In an outage, one request at a time finds out whether it is over.
+        most_in_flight = 1 if self._pauses else config.max_in_flight_requests
+        if len(self._in_flight) >= most_in_flight or running >= most_running:
             return 0  # until an answer comes
         pause_until = max(self._pause_until, self._asked_until)
         if now < pause_until:
@@ -338,7 +362,7 @@ class SinkScheduler(Generic[EntryT]):
             self.figures.timeouts += 1
             self.figures.send_time.record(now - request.sent_at)
             size = len(request.batch)
-            self._strategy.register_completed_request(ResultInfo(size, size))
+            self._tell(request, size, _Why(), now)
             cause = _Cause("RequestTimeout", f"no answer within {timeout:g} s")
             if self._config.fail_on_timeout:
                 records = self._records(request.batch)
@@ -362,8 +386,19 @@ class SinkScheduler(Generic[EntryT]):
         self.stop(InvalidRecordError(f"{self._name}: {many} refused for good ({hint}): {rejected[0].reason}"))
 
     def _requeue(
-        self, request: Request[EntryT], failed: Sequence[Buffered], cause: _Cause, now: float
+        self,
+        request: Request[EntryT],
+        failed: Sequence[Buffered],
+        cause: _Cause,
+        now: float,
+        *,
+        at_once: bool = False,
     ) -> None:
+        """Queues entries again, in their order: to be sent next, or after a pause of their own.
+
+        With `at_once` an entry that is refused for the first time does not pause: it was refused for load,
+        and the pace of the strategy is what helps.
+        """
         refused = self._records(_entries(failed))
         self.figures.refuse(refused, cause.codes or {cause.code: len(failed)}, len(failed))
         self._last_cause = cause
@@ -372,29 +407,60 @@ class SinkScheduler(Generic[EntryT]):
                 f"{refused} of {self._records(request.batch)} records were not accepted (failOnError is true)"
             )
             self.stop(ServiceError(f"{self._name}: {text}: {cause.text}", target=self._name, code=cause.code))
+        # One draw for all: entries that were refused together are sent again together.
+        jitter = self._jitter()
         failed = [
-            item if item.refused_since is not None else item._replace(refused_since=now) for item in failed
+            item._replace(
+                refused_since=now if item.refused_since is None else item.refused_since,
+                refusals=item.refusals + 1,
+                due=-math.inf
+                if at_once and not item.refusals
+                else now + jitter * _PAUSES.ceiling(item.refusals),
+            )
+            for item in failed
         ]
         self._buffer.put_back(failed)
         overdue = [item for item in failed if self._is_overdue(item, now)]
         if overdue:
             self.stop(self._retries_exhausted(overdue, now))
-        self._pause(request, anything_accepted=len(failed) < len(request.batch), now=now)
+        if len(failed) == len(request.batch):
+            self._pause(request, jitter, now)
 
-    def _pause(self, request: Request[EntryT], *, anything_accepted: bool, now: float) -> None:
-        """Sends nothing for a moment, so that refused entries are not retried at once, and order is kept.
+    def _pause(self, request: Request[EntryT], jitter: float, now: float) -> None:
+        """In an outage, sends nothing for a while, which grows as long as no entry is accepted.
 
-        Requests that were sent before the last pause began do not cause another one: those refused together
-        cause one pause. The pause grows as long as no entry is accepted.
+        Requests that were sent before the last pause began do not cause another one.
         """
-        if anything_accepted:
-            self._rounds_without_success = 0
-        if request.sent_at <= self._paused_at:
+        self._barren += 1
+        if self._barren < _OUTAGE or request.sent_at <= self._paused_at:
             return
         self._paused_at = now
-        self._pause_until = now + self._jitter() * _PAUSES.ceiling(self._rounds_without_success)
-        if not anything_accepted:
-            self._rounds_without_success += 1
+        self._pause_until = now + jitter * _PAUSES.ceiling(self._pauses)
+        self._pauses += 1
+
+    def _why(self, codes: Mapping[str, int], failed: int) -> _Why:
+        """Counts the causes of refusals, by their codes."""
+        throttled = otherwise = 0
+        for code, count in codes.items():
+            is_load = self._is_throttling(code)
+            throttled += count if is_load else 0
+            otherwise += count if is_load is False else 0
+        # The codes are for messages: a destination may count the parts of an entry.
+        throttled = min(throttled, failed)
+        return _Why(throttled, min(otherwise, failed - throttled))
+
+    def _tell(self, request: Request[EntryT], failed: int, why: _Why, now: float) -> None:
+        """Tells the strategy how a request has ended."""
+        self._strategy.register_completed_request(
+            ResultInfo(
+                failed,
+                len(request.batch),
+                throttled_messages=why.throttled,
+                seconds=now - request.sent_at,
+                started_at=request.sent_at,
+                failed_otherwise=why.failed_otherwise,
+            )
+        )
 
     # --- giving up ------------------------------------------------------------------------------------
 

@@ -119,6 +119,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             name=self.name,
             ordering_key=self._destination.ordering_key,
             records_in=self._destination.records_in,
+            is_throttling=self._destination.is_throttling,
             keeps_rejected=dead_letters is not None,
         )
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)

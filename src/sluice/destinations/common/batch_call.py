@@ -13,7 +13,7 @@ from botocore import xform_name
 
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.errors import EXPIRED_CREDENTIALS, is_unanswered, redact, translate
+from sluice.aws.errors import EXPIRED_CREDENTIALS, is_throttling, is_unanswered, redact, translate
 from sluice.aws.responses import Outcome
 from sluice.errors import OptionError, ServiceError
 from sluice.sink.contracts import Rejection, SubmitResult
@@ -37,6 +37,12 @@ _TARGET_CODES: Final = re.compile(
 )
 # These concern the entry: it would be refused again. All other codes are for passing failures.
 _ENTRY_CODES: Final = re.compile(r"^(Invalid|Validation)")
+
+# What services answer under load as well as when they fail: Firehose calls throttling ServiceUnavailable, SQS
+# has InternalError for both, and DynamoDB gives no reason for an item that it did not process.
+_UNTOLD: Final = frozenset(
+    {"503", "InternalError", "ServiceUnavailable", "ServiceUnavailableException", "UnprocessedItem"}
+)
 
 Verdict = Literal["retry", "reject", "fatal"]
 
@@ -176,6 +182,13 @@ class BatchCall:
         if _TARGET_CODES.search(name):
             return "fatal"
         return "reject" if _ENTRY_CODES.search(name) else "retry"
+
+    def is_throttling(self, code: str) -> bool | None:
+        """See `BaseDestination.is_throttling`. False but for throttling and a few codes that may be both."""
+        name = re.split(r"[.#]", code)[-1]
+        if is_throttling(name):
+            return True
+        return None if name in _UNTOLD else False
 
     def is_transient(self, code: str) -> bool:
         """Whether a whole request that failed with `code` would be retried."""

@@ -181,6 +181,9 @@ class AggregatingDestination(BaseDestination[Entry]):
             self._shards.invalidate()
         return fatal
 
+    def is_throttling(self, code: str) -> bool | None:
+        return self._plain.is_throttling(code)
+
     def close(self) -> None:
         self._plain.close()
 

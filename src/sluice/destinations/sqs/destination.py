@@ -142,6 +142,10 @@ class SqsDestination(BaseDestination[SqsMessage]):
         """See `BatchCall.is_fatal`."""
         return self._call.is_fatal(error)
 
+    def is_throttling(self, code: str) -> bool | None:
+        """See `BatchCall.is_throttling`."""
+        return self._call.is_throttling(code)
+
     def close(self) -> None:
         """Does nothing: clients live as long as the process."""
 

@@ -1,0 +1,284 @@
+"""A service with a token bucket that several tasks of the sink share, in virtual time.
+
+It refuses what it has no tokens for, and fails entries and requests whatever the load is. Nothing sleeps: a
+minute of sixteen tasks takes seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.errors import ServiceError
+from sluice.sink import AsyncSinkConfig, RateLimitingStrategy, SubmitResult
+from sluice.sink.scheduler import Request, SinkScheduler
+
+__all__ = ["LOAD", "UNTOLD", "Run", "Scenario", "Service"]
+
+LOAD = "Throttled"
+FAILED = "InternalFailure"
+UNTOLD = "Unavailable"
+ENTRY_SIZE = 1000  # bytes, on average
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A service, and what writes to it.
+
+    Attributes:
+        capacity: records a second.
+        byte_capacity: bytes a second; None: only records count.
+        burst: seconds' worth of tokens that the bucket holds.
+        latency: the mean of the time until an answer (seconds); half of it to one and a half.
+        failing_entries, failing_requests: the probability that an entry, or a whole request, fails.
+        lost_answers: the probability that a request is carried out, and its answer is lost.
+        told: whether the codes of refusals tell load from failure.
+        whole: a request is refused as a whole if a part of it would be refused.
+        tasks: that write at the same time.
+        offered: records a second of all tasks; infinity: as many as are taken.
+        steps: by time, the capacity from then on.
+        late: when the last of the tasks begins (seconds).
+        batch: entries of a request, at most.
+    """
+
+    capacity: float = 4000.0
+    byte_capacity: float | None = None
+    burst: float = 1.0
+    latency: float = 0.02
+    failing_entries: float = 0.0
+    failing_requests: float = 0.0
+    lost_answers: float = 0.0
+    told: bool = True
+    whole: bool = False
+    tasks: int = 1
+    offered: float = math.inf
+    steps: Mapping[float, float] = field(default_factory=dict)
+    late: float = 0.0
+    batch: int = 500
+
+    @property
+    def passing(self) -> float:
+        """The share of attempts that do not fail, whatever the load is."""
+        lost = 1 - self.lost_answers
+        return (1 - self.failing_entries) * (1 - self.failing_requests) * lost
+
+    def admitted(self, now: float) -> float:
+        """Records a second that the service takes at this time, were none to fail."""
+        capacity = self.capacity
+        for at, changed in sorted(self.steps.items()):
+            if now >= at:
+                capacity = changed
+        if self.byte_capacity is not None:
+            capacity = min(capacity, self.byte_capacity * capacity / self.capacity / ENTRY_SIZE)
+        return capacity
+
+
+class Service:
+    """Decides what becomes of a request. A failing request takes no tokens; a failing entry does."""
+
+    def __init__(self, scenario: Scenario, *, seed: int = 1) -> None:
+        self._scenario = scenario
+        self._random = random.Random(seed)
+        self._counted = 0.0
+        self._share = self._level()  # of the bucket, in entries
+
+    def answer(self, entries: Sequence[int], sizes: Sequence[int], now: float) -> Answer:
+        scenario, draw = self._scenario, self._random.random
+        if draw() < scenario.failing_requests:
+            return Answer(set(), set(), error=True)
+        self._fill(now)
+        refused: set[int] = set()
+        for entry, size in zip(entries, sizes, strict=True):
+            cost = 1.0 if scenario.byte_capacity is None else max(self._cost(size), 0.0)
+            if self._share < cost:
+                refused.add(entry)
+            else:
+                self._share -= cost
+        if refused and scenario.whole:
+            refused = set(entries)
+        p = scenario.failing_entries
+        failed = {entry for entry in entries if draw() < p} - refused if p else set()
+        return Answer(refused, failed, error=draw() < scenario.lost_answers)
+
+    def _cost(self, size: int) -> float:
+        # What binds is the scarcer of the two: the bucket is kept in its unit.
+        scenario = self._scenario
+        assert scenario.byte_capacity is not None
+        by_bytes = scenario.byte_capacity / ENTRY_SIZE < scenario.capacity
+        return size / ENTRY_SIZE if by_bytes else 1.0
+
+    def _level(self) -> float:
+        return max(1.0, self._scenario.burst * self._scenario.admitted(self._counted))
+
+    def _fill(self, now: float) -> None:
+        passed, self._counted = now - self._counted, now
+        self._share = min(self._level(), self._share + passed * self._scenario.admitted(now))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Entries refused for load, and failed otherwise; or an error for all of them."""
+
+    refused: set[int]
+    failed: set[int]
+    error: bool
+
+
+Make = Callable[[AsyncSinkConfig, Callable[[], float]], RateLimitingStrategy]
+
+
+class _Task:
+    def __init__(self, run: Run, number: int) -> None:
+        scenario = run.scenario
+        self.number = number
+        self.config = AsyncSinkConfig(
+            max_batch_size=scenario.batch,
+            max_batch_size_in_bytes=10**7,
+            max_record_size_in_bytes=10**6,
+            max_in_flight_requests=50,
+            max_buffered_requests=10_000,
+            max_time_in_buffer=0.5,
+            request_timeout=600.0,
+            max_retry_duration=900.0,
+        )
+        self.strategy: Any = run.make(self.config, lambda: run.now)
+        self.scheduler: SinkScheduler[int] = run.scheduler(self.config, self.strategy, run.random.random)
+        self.begins = scenario.late if number and number == scenario.tasks - 1 else 0.0
+        self.fed = 0
+        self.next_feed = self.begins
+        self.at_work = False
+
+
+class Run:
+    """Runs a scenario; keeps by second and task what was accepted, refused for load and failed."""
+
+    def __init__(self, scenario: Scenario, make: Make, *, seed: int = 1) -> None:
+        self.scenario = scenario
+        self.make = make
+        self.now = 0.0
+        self.random = random.Random(seed)
+        self.service = Service(scenario, seed=seed)
+        self.tasks = [_Task(self, n) for n in range(scenario.tasks)]
+        self.accepted: Counter[tuple[int, int]] = Counter()  # by second and task
+        self.refused: Counter[int] = Counter()  # for load, by second
+        self.sent: Counter[int] = Counter()  # entries that were answered, by second
+        self.requests = 0
+        self.rates: list[tuple[float, float]] = []  # the sum of the rates that were learnt
+        self._sizes: dict[int, int] = {}
+        self._events: list[tuple[float, int, int, Any]] = []
+        self._count = 0
+
+    def scheduler(self, config: AsyncSinkConfig, strategy: Any, jitter: Callable[[], float]) -> Any:
+        return SinkScheduler(config, strategy, name="s", jitter=jitter, is_throttling=_is_throttling)
+
+    def until(self, end: float) -> Run:
+        if not self._count:
+            for task in self.tasks:
+                self._at(task.begins + self.random.random() * 0.05, task.number, None)
+        while self._events and self._events[0][0] <= end:
+            at, _, number, event = heapq.heappop(self._events)
+            self.now = max(self.now, at)
+            task = self.tasks[number]
+            if event is not None:
+                self._happen(task, event)
+            self._step(task)
+        self.now = end
+        return self
+
+    # --- one task -------------------------------------------------------------------------------------
+
+    def _step(self, task: _Task) -> None:
+        offered = self.scenario.offered / self.scenario.tasks
+        while room := min(task.scheduler.room, 500):
+            if offered < math.inf:
+                room = min(room, int((self.now - task.begins) * offered) - task.fed)
+                if room <= 0:
+                    break
+            sizes = [self.random.randint(ENTRY_SIZE // 10, ENTRY_SIZE * 19 // 10) for _ in range(room)]
+            first = task.fed
+            task.scheduler.add(range(first, first + room), sizes, self.now)
+            task.fed += room
+        for request in task.scheduler.advance(self.now):
+            self.requests += 1
+            self._at(self.now + self._half_latency(), task.number, request)
+        wake = task.scheduler.wake_at
+        if offered < math.inf:
+            wake = min(wake, self.now + 0.02)
+        if wake < math.inf and wake != task.next_feed:
+            task.next_feed = wake
+            self._at(max(wake, self.now), task.number, None)
+
+    def _happen(self, task: _Task, event: Any) -> None:
+        if isinstance(event, Request):
+            items = event.batch.items
+            answer = self.service.answer(
+                [item.entry for item in items], [item.size for item in items], self.now
+            )
+            self._count_outcome(task, len(items), answer)
+            self._at(self.now + self._half_latency(), task.number, (event, answer))
+            return
+        request, answer = event
+        if answer.error:
+            code = FAILED if self.scenario.told else UNTOLD
+            error = ServiceError("failed", code=code, retryable=True)
+            task.scheduler.fail(request.number, error, fatal=False, now=self.now)
+            return
+        missing = answer.refused | answer.failed
+        codes: Counter[str] = Counter()
+        codes[LOAD if self.scenario.told else UNTOLD] += len(answer.refused)
+        codes[FAILED if self.scenario.told else UNTOLD] += len(answer.failed)
+        entries = request.entries
+        failed = [entry for entry in entries if entry in missing]
+        task.scheduler.complete(request.number, SubmitResult(failed, +codes), self.now)
+
+    def _count_outcome(self, task: _Task, count: int, answer: Answer) -> None:
+        second = int(self.now)
+        self.sent[second] += count
+        self.refused[second] += len(answer.refused)
+        if not answer.error:
+            self.accepted[second, task.number] += count - len(answer.refused) - len(answer.failed)
+
+    def _half_latency(self) -> float:
+        return self.scenario.latency * self.random.uniform(0.25, 0.75)
+
+    def _at(self, when: float, number: int, event: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (when, self._count, number, event))
+
+    # --- what came of it ------------------------------------------------------------------------------
+
+    def goal(self, start: int, end: int) -> float:
+        """What the service could have accepted in these seconds, with all that failed sent again."""
+        seconds = range(start, end)
+        return sum(min(self.scenario.admitted(n + 0.5), self.scenario.offered) for n in seconds)
+
+    def utilisation(self, start: int, end: int) -> float:
+        """What was accepted in these seconds, as a part of min(C, offered) * (1 - p)."""
+        accepted = sum(self.accepted[n, task.number] for n in range(start, end) for task in self.tasks)
+        return accepted / self.goal(start, end) / self.scenario.passing
+
+    def refusals(self, start: int, end: int) -> float:
+        """What was refused for load in these seconds, as a part of what was sent."""
+        sent = sum(self.sent[n] for n in range(start, end))
+        return sum(self.refused[n] for n in range(start, end)) / max(1, sent)
+
+    def fairness(self, start: int, end: int) -> float:
+        """The smallest share of a task, as a part of the largest."""
+        shares = [sum(self.accepted[n, task.number] for n in range(start, end)) for task in self.tasks]
+        return min(shares) / max(1, *shares)
+
+    def settled_after(self, start: int = 0, end: int = 30, width: int = 2) -> float:
+        """Seconds after `start` from which every `width` seconds are accepted as they should be."""
+        for begin in range(end - width, start - 1, -1):
+            if self.utilisation(begin, begin + width) < 0.85:
+                return float(begin + 1 - start)
+        return 0.0
+
+
+def _is_throttling(code: str) -> bool | None:
+    return {LOAD: True, FAILED: False}.get(code)

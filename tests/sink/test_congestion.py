@@ -1,0 +1,119 @@
+"""The sink holds its rate under any fault: a part of the table of `integration.benchmarks.congestion`.
+
+All in virtual time, against a service with a token bucket that several tasks share. Every bound holds for
+each of the seeds. What the whole table reaches is in docs/destinations.md.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from integration.support.shared_capacity import Run, Scenario
+
+from sluice.sink import (
+    AIMDScalingStrategy,
+    AsyncSinkConfig,
+    CongestionControlRateLimitingStrategy,
+    RateLimitingStrategy,
+)
+
+SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
+
+
+def aimd(config: AsyncSinkConfig, clock: Callable[[], float]) -> RateLimitingStrategy:
+    most = config.max_batch_size * config.max_in_flight_requests
+    return CongestionControlRateLimitingStrategy(
+        max_in_flight_requests=config.max_in_flight_requests,
+        initial_max_in_flight_messages=most,
+        scaling_strategy=AIMDScalingStrategy(rate_threshold=most),
+        clock=clock,
+        wall_clock=clock,
+        jitter=random.Random(most).random,
+    )
+
+
+@SEEDS
+@pytest.mark.parametrize("tasks", [1, 4])
+@pytest.mark.parametrize(
+    "failing", [{}, {"failing_entries": 0.02}, {"failing_entries": 0.5}, {"failing_requests": 0.5}]
+)
+def test_failures_do_not_slow_the_sink_down(failing: dict[str, Any], tasks: int, seed: int) -> None:
+    """What the service can take is accepted, less what fails; and little is refused for load."""
+    scenario = replace(Scenario(tasks=tasks, capacity=1000, latency=0.1), **failing)
+    run = Run(scenario, aimd, seed=seed).until(20)
+
+    assert run.utilisation(5, 20) > 0.85
+    # With whole requests that fail, what reaches the service is so uneven that more is refused.
+    assert "failing_requests" in failing or run.refusals(5, 20) < 0.06
+
+
+@SEEDS
+def test_many_faults_at_once(seed: int) -> None:
+    """2 % of entries and of requests fail, 8 % of answers are lost: the sink went down to 17 records/s."""
+    faults = Scenario(failing_entries=0.02, failing_requests=0.02, lost_answers=0.08)
+    run = Run(faults, aimd, seed=seed).until(20)
+
+    assert run.utilisation(5, 20) > 0.95
+
+
+@SEEDS
+def test_sixteen_tasks_share_a_destination(seed: int) -> None:
+    """All of it is used, little is refused, and no task is left with next to nothing."""
+    run = Run(Scenario(tasks=16, latency=0.1), aimd, seed=seed).until(20)
+
+    assert run.utilisation(5, 20) > 0.95
+    assert run.refusals(5, 20) < 0.05
+    assert run.fairness(5, 20) > 0.3
+
+
+@SEEDS
+@pytest.mark.parametrize("latency", [0.005, 2.0])
+def test_answers_that_come_late_do_not_matter(latency: float, seed: int) -> None:
+    """What the service takes is accepted, whether answers take 5 ms or two seconds."""
+    run = Run(Scenario(tasks=4, capacity=1000, latency=latency), aimd, seed=seed).until(25)
+
+    assert run.utilisation(8, 25) > 0.85
+
+
+@SEEDS
+@pytest.mark.parametrize(("before", "after"), [(2000.0, 200.0), (200.0, 2000.0)])
+def test_a_change_of_capacity_is_followed(before: float, after: float, seed: int) -> None:
+    """By the factor of ten, within ten seconds."""
+    run = Run(Scenario(tasks=4, capacity=before, steps={10.0: after}), aimd, seed=seed).until(25)
+
+    assert run.utilisation(20, 25) > 0.85
+    assert run.refusals(20, 25) < 0.06
+
+
+@SEEDS
+def test_bytes_bind_as_records_do(seed: int) -> None:
+    """The service counts bytes; the rate is learnt all the same."""
+    run = Run(Scenario(capacity=1000, byte_capacity=5e5), aimd, seed=seed).until(20)
+
+    assert run.utilisation(5, 20) > 0.85
+    assert run.refusals(5, 20) < 0.06
+
+
+@SEEDS
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_refusals_without_a_reason_are_load_if_nothing_fails(tasks: int, seed: int) -> None:
+    """As `UnprocessedItems` of DynamoDB: the sink does as well as if it were told."""
+    run = Run(Scenario(told=False, capacity=1000, latency=0.1, tasks=tasks), aimd, seed=seed).until(20)
+
+    assert run.utilisation(5, 20) > 0.95
+    assert run.refusals(5, 20) < 0.05
+
+
+@SEEDS
+@pytest.mark.parametrize(
+    "failing", [{"failing_entries": 0.1}, {"failing_entries": 0.5}, {"failing_requests": 0.5}]
+)
+def test_failures_without_a_reason_do_not_make_the_sink_crawl(failing: dict[str, Any], seed: int) -> None:
+    """The sink finds out that a share does not depend on its pace; it takes seconds to find its own."""
+    run = Run(replace(Scenario(told=False, capacity=1000, latency=0.1), **failing), aimd, seed=seed).until(30)
+
+    assert run.utilisation(10, 30) > 0.5
