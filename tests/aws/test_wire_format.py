@@ -221,7 +221,7 @@ def test_cbor_alone() -> None:
 
 def test_subscriptions_are_asked_for_in_cbor() -> None:
     """A time has microseconds in JSON alone, so a subscription from a time on is asked for in JSON."""
-    endpoint = Endpoint({CBOR: lambda: in_cbor(page()), JSON: page})
+    endpoint = Endpoint({CBOR: lambda: in_cbor(page()), JSON: page}, replace(CONFIG, wire_format="cbor"))
     endpoint.subscribe()
     endpoint.subscribe(Type="AT_TIMESTAMP", Timestamp=datetime(2026, 1, 1, 12, 0, 0, 123_456, timezone.utc))
 
@@ -231,13 +231,12 @@ def test_subscriptions_are_asked_for_in_cbor() -> None:
     assert json.loads(as_bytes(in_json.body))["StartingPosition"]["Timestamp"] == 1_767_268_800.123456
 
 
-def test_a_subscription_that_is_refused_in_cbor_is_asked_for_in_json() -> None:
-    """As pages are."""
-    endpoint = Endpoint({CBOR: lambda: refusal("SerializationException"), JSON: page})
-    endpoint.subscribe()
+def test_subscriptions_are_asked_for_in_json_unless_cbor_is_wanted() -> None:
+    """Agents find the head of an event in JSON at less cost."""
+    endpoint = Endpoint({JSON: page})
     endpoint.subscribe()
 
-    assert endpoint.asked_in == [CBOR, JSON, JSON]
+    assert endpoint.asked_in == [JSON]
 
 
 def test_few_records_are_asked_for_in_json() -> None:

@@ -6,7 +6,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,8 @@ class Service:
             QUIET, self.clock, faults=FaultPlan(callback=self._fault), region="eu-west-1", account=ACCOUNT
         )
         self._codec = JsonCodec()
-        connection = read_connection(self.options)
-        Transport(self._kinesis).install(client_for(connection, "kinesis"))
+        for client in _clients(self.options, "kinesis"):
+            Transport(self._kinesis).install(client)
 
     def create(self, stream: str, shards: int = 1) -> list[str]:
         """A new stream; returns the ids of its shards."""
@@ -131,6 +131,12 @@ _ACTIONS = {
 AnswerOf = Mapping[str, Any] | str | Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
+def _clients(options: Mapping[str, str], service: str) -> list[Any]:
+    """The client of a sink, and that of a source, which may ask for CBOR."""
+    connection = read_connection(options)
+    return [client_for(replace(connection, wire_format=form), service) for form in ("json", "auto")]
+
+
 class OtherServices:
     """The services beside Kinesis, in the place of the SDK's sending: what a test says they answer.
 
@@ -151,9 +157,9 @@ class OtherServices:
         self._service = service
         self._answers = answers
         for name in ("sts", "iam", "s3", "sqs", "dynamodb", "firehose"):
-            client = client_for(read_connection(service.options), name)
-            client.meta.events.unregister("before-call", unique_id="services")
-            client.meta.events.register("before-call", self._answer, unique_id="services")
+            for client in _clients(service.options, name):
+                client.meta.events.unregister("before-call", unique_id="services")
+                client.meta.events.register("before-call", self._answer, unique_id="services")
 
     def _answer(self, model: Any, params: Any, **_: Any) -> tuple[Any, dict[str, Any]]:
         call = f"{model.service_model.service_name}:{model.name}"
