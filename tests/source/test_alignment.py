@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelLog
 from memory_log import S0, SECOND, THROTTLED, AnyLog, MemoryLog, new_log, put_to
@@ -252,6 +252,8 @@ class History:
     ),
     drift=st.sampled_from([SECOND, MINUTE, 10 * MINUTE]),
 )
+# A split that ends before its children are listed.
+@example([("split", 1), ("put", 11)], 2539, 2, NO_LIMITS, SECOND)
 def test_no_row_comes_later_than_the_drift_allows(
     steps: Sequence[tuple[object, ...]], seed: int, shards: int, limits: Limits, drift: int
 ) -> None:

@@ -52,11 +52,13 @@ def alignment_bound(
 def earliest_unread(state: SplitState, end: End | None) -> int | None:
     """A time before which no record arrived that a batch up to `end` leaves unread (microseconds).
 
+    Records of the children of a split that has ended are left, too, until the children are listed.
+
     Returns:
         None where no record can be left.
     """
     if isinstance(end, Closed):
-        return None
+        return None if state.split.is_closed else _last_known(state)
     taken = 0
     if end is not None:
         taken = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
@@ -65,11 +67,13 @@ def earliest_unread(state: SplitState, end: End | None) -> int | None:
         before = state.cut_points[taken - 1].arrival if taken else _known_since(state)
         return min(point.arrival, before) if point.first_arrival is None else point.first_arrival
     match state.reach:
-        case Reach.END | Reach.TARGET:
+        case Reach.TARGET:
+            return None
+        case Reach.END if state.split.is_closed:
             return None
         case Reach.TIP if state.tip_at is not None:
             return state.tip_at
-    return state.cut_points[-1].arrival if state.cut_points else _known_since(state)
+    return _last_known(state)
 
 
 def exceeds(state: SplitState, end: End, bound: int) -> bool:
@@ -107,6 +111,11 @@ def without_orphans(
         if not isinstance(kept.get(split_id), Closed):
             unfinished.add(split_id)
     return kept, orphans
+
+
+def _last_known(state: SplitState) -> int:
+    """A time before which no record arrived after those of the split that are known."""
+    return state.cut_points[-1].arrival if state.cut_points else _known_since(state)
 
 
 def _known_since(state: SplitState) -> int:
