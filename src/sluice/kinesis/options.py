@@ -127,8 +127,8 @@ WIRE_FORMAT = Option(
     "wireFormat",
     choice(*WIRE_FORMATS),
     "auto",
-    "Form in which records are asked for. `auto`: CBOR, and JSON for few records, for subscriptions, and where "
-    "the endpoint does not know CBOR.",
+    "Form in which records are asked for. `auto`: CBOR, and JSON for few records, for subscriptions, and "
+    "where the endpoint does not know CBOR.",
 )
 
 # Operation to its defaults, those of FLIP-128: retries, base and max (seconds), exponent.

@@ -85,7 +85,8 @@ def python_value(scalar: Any) -> Any:
     if isinstance(scalar, pa.ListScalar):
         return [python_value(each) for each in scalar.values]
     try:
-        return scalar.as_py()
+        # What Python has for nanoseconds depends on whether pandas is installed.
+        return _text(scalar) if getattr(scalar.type, "unit", "") == "ns" else scalar.as_py()
     except Exception:  # noqa: BLE001 - the type of the error depends on the type of the value
         return _text(scalar)
 
