@@ -29,6 +29,10 @@ _RECORDS: Final = 2  # that of the position itself, and the next
 _PAUSE: Final = 0.25
 """Seconds between two reads of a shard, which allows five a second to all its readers together."""
 
+_THROTTLED: Final = 10
+_THROTTLED_PAUSE: Final = 1.0
+"""How often, and after how many seconds, a shard is asked again whose reads are used up, as by the query."""
+
 LagOf = Callable[[SplitId, Position], Lag]
 
 
@@ -104,12 +108,16 @@ def _live_lag(connection: ConnectionConfig, offsets: Offsets) -> LagOf:
     def ask(split: SplitId, position: Position) -> Lag:
         if isinstance(position, Closed):
             return Lag(0.0, "closed")
-        try:
-            return _ask(log, split, position)
-        except ServiceError as error:
-            if error.missing:
-                return Lag(None, "gone")
-            raise
+        for _ in range(_THROTTLED):
+            try:
+                return _ask(log, split, position)
+            except ServiceError as error:
+                if error.missing:
+                    return Lag(None, "gone")
+                if not error.throttling:
+                    raise
+            time.sleep(_THROTTLED_PAUSE)
+        return Lag(None, "throttled")
 
     return ask
 
