@@ -31,7 +31,8 @@ _PAUSE: Final = 0.25
 
 _THROTTLED: Final = 10
 _THROTTLED_PAUSE: Final = 1.0
-"""How often, and after how many seconds, a shard is asked again whose reads are used up, as by the query."""
+"""How often, and after how many seconds, shards are asked again whose reads are used up, as by the query: all
+of them together, since people wait for the answer."""
 
 LagOf = Callable[[SplitId, Position], Lag]
 
@@ -104,11 +105,12 @@ def _logged_lag(now: int) -> LagOf:
 
 def _live_lag(connection: ConnectionConfig, offsets: Offsets) -> LagOf:
     log = kinesis_log(connection, offsets.streams)
+    left = iter(range(_THROTTLED))
 
     def ask(split: SplitId, position: Position) -> Lag:
         if isinstance(position, Closed):
             return Lag(0.0, "closed")
-        for _ in range(_THROTTLED):
+        while True:
             try:
                 return _ask(log, split, position)
             except ServiceError as error:
@@ -116,8 +118,9 @@ def _live_lag(connection: ConnectionConfig, offsets: Offsets) -> LagOf:
                     return Lag(None, "gone")
                 if not error.throttling:
                     raise
+            if next(left, None) is None:
+                return Lag(None, "throttled")
             time.sleep(_THROTTLED_PAUSE)
-        return Lag(None, "throttled")
 
     return ask
 
