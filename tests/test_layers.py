@@ -23,7 +23,14 @@ class Layer(NamedTuple):
     guarded: tuple[str, ...] = ()
 
 
-BASE = ("sluice.errors", "sluice.instants", "sluice.option_names", "sluice.options", "sluice.retry")
+BASE = (
+    "sluice.errors",
+    "sluice.instants",
+    "sluice.letterboxes",
+    "sluice.option_names",
+    "sluice.options",
+    "sluice.retry",
+)
 FANOUT = "sluice.kinesis.fanout"
 # What the three sides of fan-out say to each other. None of them imports another side.
 SHARED_BY_SIDES = tuple(
@@ -42,6 +49,7 @@ KINESIS_BASE = (
     "sluice.kinesis.record_batches",
     "sluice.kinesis.starting_positions",
     "sluice.kinesis.streams",
+    "sluice.kinesis.task_reports",
 )
 BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source")
 
@@ -50,6 +58,7 @@ LAYERS = (
     Layer(("sluice.errors",)),
     Layer(("sluice.environment",)),
     Layer(("sluice.instants",)),
+    Layer(("sluice.letterboxes",)),
     Layer(("sluice.option_names",)),
     Layer(("sluice.options",), ("sluice.errors", "sluice.option_names")),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
@@ -96,6 +105,10 @@ LAYERS = (
         ),
         SPARK,
     ),
+    # In the application's process; only the listener needs Spark.
+    Layer(("sluice.metrics.listener",), (*BASE, "sluice.metrics"), SPARK),
+    Layer(("sluice.metrics.cloudwatch",), (*BASE, "sluice.metrics"), SDK),
+    Layer(("sluice.metrics",), (*BASE, "sluice.metrics", "sluice.source")),
     # Beside Spark: what it commands has to run where there is none.
     Layer(
         ("sluice.cli",),

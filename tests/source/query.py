@@ -18,6 +18,7 @@ from sluice.source.offsets import AtHorizon, AtTime, Expiry, Offsets, Position, 
 from sluice.source.planner import Planner, PlannerSettings
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.publisher import OpenPublisher, PublisherCursor
+from sluice.source.read_figures import ReadFigures
 from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Record
@@ -67,6 +68,7 @@ def new_reader(
     page_limit: int = 10_000,
     pause: Callable[[float], None] | None = None,
     expiry: Mapping[str, Expiry] | None = None,
+    figures: ReadFigures | None = None,
 ) -> RangeReader:
     """A reader as tasks use it.
 
@@ -82,7 +84,7 @@ def new_reader(
         return PublisherCursor(log, data_loss, split_range, position, open_publisher, may_poll=may_poll)
 
     settings = ReadSettings(page_limit, 0.2, pause or log.sleep, clock=log.monotonic)
-    return RangeReader(log, data_loss, settings, open_cursor if open_publisher else None)
+    return RangeReader(log, data_loss, settings, open_cursor if open_publisher else None, figures)
 
 
 def read_range(reader: RangeReader, split_range: SplitRange) -> list[Record]:

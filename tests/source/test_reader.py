@@ -7,7 +7,8 @@ from memory_log import S0, new_log, put_many
 from query import Query, check_exactly_once, new_reader
 
 from sluice.errors import ServiceError
-from sluice.source.offsets import After, AtTime, SplitRange
+from sluice.source.offsets import HORIZON, After, AtTime, SplitRange
+from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 
 
@@ -36,3 +37,14 @@ def test_a_range_that_ends_before_it_starts_is_an_error() -> None:
     backwards = SplitRange(S0, AtTime(log.now), After(records[-1].sequence_number))
     with pytest.raises(ServiceError, match="without it"):
         list(new_reader(log, page_limit=100).read(backwards))
+
+
+def test_what_was_read_of_the_range_is_counted() -> None:
+    """Not what a page holds behind the range's end."""
+    log, figures = new_log(), ReadFigures()
+    records = put_many(log, 10)
+    reader = new_reader(log, page_limit=4, figures=figures)
+    list(reader.read(SplitRange(S0, HORIZON, After(records[5].sequence_number))))
+
+    assert figures.splits()[S0].polled == 6
+    assert figures.splits()[S0].pushed == 0

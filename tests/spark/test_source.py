@@ -16,13 +16,15 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from sluice.channels.channel import Address
-from sluice.errors import OptionError
+from sluice.errors import OptionError, SluiceError
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.record_batches import ARROW_SCHEMA
+from sluice.kinesis.task_reports import ReportAddress, TaskReports
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.offsets import HORIZON, After, Offsets, SplitRange
+from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
 from sluice.spark import source_reader
 from sluice.spark.source import SCHEMA, KinesisDataSource
@@ -99,12 +101,26 @@ class FakeCoordinator:
     Attributes:
         restored: the argument of every `restore_consumers`.
         assignment: what tasks are given.
+        reads, reports: what tasks have read, and where they report it, if `takes_reports`.
     """
 
     def __init__(self, enumerator: FakeEnumerator) -> None:
         self.enumerator = enumerator
         self.restored: list[Offsets] = []
         self.assignment = FanOutAssignment({"clicks": "arn:consumer"})
+        self.reads = ReadFigures()
+        self.reports = TaskReports(self.reads)
+        self.takes_reports = False
+
+    def begin_batch(self, tasks: int) -> ReportAddress | None:
+        return self.reports.begin_batch(tasks) if self.takes_reports else None
+
+    def report(self) -> dict[str, Any]:
+        self.reports.receive()
+        return {"tasks": self.reports.tasks, "reportedTasks": self.reports.reported}
+
+    def post_report(self) -> None:
+        """Nobody listens."""
 
     def restore_consumers(self, offsets: Offsets) -> None:
         self.restored.append(offsets)
@@ -116,6 +132,7 @@ class FakeCoordinator:
     def close(self, *, is_disconnected: bool) -> None:
         self.is_disconnected = is_disconnected
         self.enumerator.close()
+        self.reports.close()
 
 
 def plain_reader(enumerator: FakeEnumerator, **options: str) -> StreamReader:
@@ -284,7 +301,10 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     seen: list[tuple[SourceConfig, Sequence[SplitRange], FanOutAssignment | None]] = []
 
     def read_ranges(
-        config: SourceConfig, given: Sequence[SplitRange], assignment: FanOutAssignment | None
+        config: SourceConfig,
+        given: Sequence[SplitRange],
+        assignment: FanOutAssignment | None,
+        _figures: ReadFigures,
     ) -> Any:
         seen.append((config, given, assignment))
         return iter(())
@@ -499,7 +519,30 @@ def test_progress_has_the_newest_offset_and_the_lag_of_every_shard() -> None:
 
     assert before is None
     assert Offsets.from_json(reported) == at(25)
-    assert reported["millisBehindLatest"] == {"clicks": {SHARD.shard: 1500}, "views": {"b": 0}}
+    assert reported["tasks"] == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_task_reports_what_it_has_read(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    """To where its partition says, pickled and back. One that fails has read, and has not ended its part."""
+    reader = plain_reader(FakeEnumerator())
+    coordinator = cast("Any", reader._coordinator)
+    coordinator.takes_reports = True
+    partitions = reader.partitions(at(0).to_json(), at(10).to_json())
+
+    def read_ranges(_config: SourceConfig, _ranges: object, _assignment: object, figures: ReadFigures) -> Any:
+        figures.count_page(SHARD, 10, 1000, is_pushed=True)
+        yield from ()
+        if fails:
+            raise SluiceError("no")
+
+    monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
+    with contextlib.suppress(SluiceError):
+        list(reader.read(pickle.loads(pickle.dumps(partitions[0]))))
+
+    assert coordinator.report() == {"tasks": 1, "reportedTasks": int(not fails)}
+    assert coordinator.reads.splits() == {SHARD: SplitFigures(pushed=10, bytes=1000)}
+    coordinator.reports.close()
 
 
 def test_the_reader_has_the_methods_that_the_installed_spark_calls() -> None:

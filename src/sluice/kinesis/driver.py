@@ -4,10 +4,11 @@ runs the agent that holds subscriptions between batches."""
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from sluice.instants import micros_from_seconds
 from sluice.kinesis.client import KinesisLog
@@ -25,11 +26,14 @@ from sluice.kinesis.starting_positions import (
     initial_positions,
     starting_text,
 )
+from sluice.kinesis.task_reports import ReportAddress, TaskReports
+from sluice.letterboxes import post
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.source.planner import Planner, PlannerSettings
 from sluice.source.probe import Probe, ProbeSettings
+from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.subscriptions import Subscriptions
 
 __all__ = [
@@ -42,6 +46,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+_POST_INTERVAL: Final = 2.0
 _AGENT_START: Final = 45.0
 """Seconds that tasks wait for an agent, if they may not poll: one that is silent is replaced after 30."""
 
@@ -57,15 +62,19 @@ def create_coordinator(config: SourceConfig) -> SourceCoordinator:
 
 
 def create_enumerator(
-    config: SourceConfig, *, subscriptions: Subscriptions | None = None
+    config: SourceConfig,
+    *,
+    subscriptions: Subscriptions | None = None,
+    figures: ReadFigures | None = None,
 ) -> StreamEnumerator:
     """The enumerator that finds shards and plans batches.
 
     Args:
         config: the options of the source.
         subscriptions: says how far subscriptions have come; shards without one are probed. None: all are.
+        figures: get what reads were refused and repeated.
     """
-    log = KinesisLog.of(config)
+    log = KinesisLog.of(config, figures=figures)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
     probe = Probe(log, data_loss, ProbeSettings(pause=time.sleep))
     settings = EnumeratorSettings(
@@ -90,7 +99,13 @@ class SourceCoordinator:
     """
 
     def __init__(self, config: SourceConfig, *, subscriptions: Subscriptions | None = None) -> None:
-        self.enumerator: StreamEnumerator = create_enumerator(config, subscriptions=subscriptions)
+        self._figures = ReadFigures()
+        self._reports = TaskReports(self._figures)
+        self._streams = sorted(stream.name for stream in config.streams)
+        self._next_post = -math.inf
+        self.enumerator: StreamEnumerator = create_enumerator(
+            config, subscriptions=subscriptions, figures=self._figures
+        )
 
     def restore_consumers(self, offsets: Offsets) -> None:
         """Learns from the offset log which consumers an earlier run of the query registered."""
@@ -99,6 +114,60 @@ class SourceCoordinator:
         """How tasks read these ranges by fan-out; None: they poll."""
         del ranges
         return None
+
+    def begin_batch(self, tasks: int) -> ReportAddress | None:
+        """A batch is dealt out to tasks. Returns where they report what they have read; None: nowhere."""
+        return self._reports.begin_batch(tasks)
+
+    def figures(self) -> dict[str, Any]:
+        """What was read since this run of the query began, for Spark's progress reports.
+
+        ``sluice.metrics`` reads it, and ``docs/monitoring.md`` describes it. Figures of tasks that have not
+        reported are missing: ``tasks`` and ``reportedTasks`` tell. Spark asks when it has planned a batch,
+        before tasks run, so the batch of ``batchRecords`` is the one before. ``at`` is in milliseconds since
+        the epoch.
+        """
+        self._reports.receive()
+        last_batch, pushed = self._reports.last_batch(), self.enumerator.pushed
+        streams: dict[str, dict[str, Any]] = {}
+        known = self._figures.splits()
+        for split in sorted({*known, *self.enumerator.millis_behind_latest}):
+            read, batch = known.get(split, SplitFigures()), last_batch.get(split, SplitFigures())
+            streams.setdefault(split.stream, {})[split.shard] = {
+                "publisher": "efo" if split in pushed else "polling",
+                "polled": read.polled,
+                "pushed": read.pushed,
+                "bytes": read.bytes,
+                "refused": read.refused,
+                "retries": read.retries,
+                "batchRecords": batch.polled + batch.pushed,
+                "batchBytes": batch.bytes,
+            }
+        tasks, reported = self._reports.tasks, self._reports.reported
+        at = int(time.time() * 1000)
+        return {"at": at, "tasks": tasks, "reportedTasks": reported, "streams": streams}
+
+    def report(self) -> dict[str, Any]:
+        """The lag of each shard (milliseconds), and `figures`: what goes into Spark's progress reports."""
+        lag: dict[str, dict[str, int]] = {}
+        for split, millis in sorted(self.enumerator.millis_behind_latest.items()):
+            lag.setdefault(split.stream, {})[split.shard] = millis
+        return {"millisBehindLatest": lag, "figures": self.figures()}
+
+    def post_report(self) -> None:
+        """Tells listeners in the application what `report` says, every two seconds at most.
+
+        Spark 4.0 and 4.1 take no report of a source, and no version takes one while nothing is new, which
+        may be so because the service refuses all reads.
+        """
+        now = time.monotonic()
+        if now < self._next_post:
+            return
+        self._next_post = now + _POST_INTERVAL
+        self._reports.receive()
+        if self._reports.query:  # which tasks alone are told
+            letter = {"kind": "source", "query_id": self._reports.query, "run_id": self._reports.run}
+            post(lambda: {**letter, "streams": self._streams, **self.report()})
 
     def close(self, *, is_disconnected: bool = False) -> None:
         """Ends the enumerator, and the agent where there is one.
@@ -110,6 +179,7 @@ class SourceCoordinator:
         """
         del is_disconnected
         self.enumerator.close()
+        self._reports.close()
 
 
 class _FanOutCoordinator(SourceCoordinator):
@@ -145,6 +215,9 @@ class _FanOutCoordinator(SourceCoordinator):
             self._agent.wait_for_agent(_AGENT_START)
         splits = [split_range.split for split_range in ranges]
         return FanOutAssignment(self._arns, self._agent.agents(splits), self._agent.hub, self._agent.hosts)
+
+    def figures(self) -> dict[str, Any]:
+        return {**super().figures(), "agent": self._agent.figures()}
 
     def close(self, *, is_disconnected: bool = False) -> None:
         if is_disconnected and self._registered and is_alive(self._driver):

@@ -25,6 +25,7 @@ from sluice.source.data_loss import DataLossPolicy
 from sluice.source.fetcher import fetch_side_by_side
 from sluice.source.offsets import Position, SplitRange
 from sluice.source.publisher import PublisherCursor, RecordPublisher
+from sluice.source.read_figures import ReadFigures
 from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.stream_log import AnyRecord
 
@@ -37,7 +38,10 @@ _MAX_WAIT_WITHOUT_POLLING: Final = 120.0
 
 
 def read_ranges(
-    config: SourceConfig, ranges: Sequence[SplitRange], assignment: FanOutAssignment | None = None
+    config: SourceConfig,
+    ranges: Sequence[SplitRange],
+    assignment: FanOutAssignment | None = None,
+    figures: ReadFigures | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Reads the ranges of a task side by side; the rows of each range come in order.
 
@@ -45,6 +49,7 @@ def read_ranges(
         config: the options of the source.
         ranges: at most one per shard.
         assignment: how to read by fan-out, which gives the same rows as polling. None: poll.
+        figures: get what was read.
 
     Raises:
         DataLossError: records of a range are gone, and ``failOnDataLoss`` is true.
@@ -59,7 +64,7 @@ def read_ranges(
             start_agent_here(config, config.fan_out, assignment)
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
-        return _create_reader(config, fan_out, split_range, pause).read(split_range)
+        return _create_reader(config, fan_out, split_range, pause, figures).read(split_range)
 
     # One thread reads what agents have buffered. Every other range is waited for in a thread of its own, so
     # these come first.
@@ -74,13 +79,14 @@ def _create_reader(
     fan_out: _FanOutCursors | None,
     split_range: SplitRange,
     pause: Callable[[float], None],
+    figures: ReadFigures | None,
 ) -> RangeReader:
-    log = KinesisLog.of(config, retrier=Retrier(sleep=pause), is_endpoint_known=True)
+    log = KinesisLog.of(config, retrier=Retrier(sleep=pause), is_endpoint_known=True, figures=figures)
     expiry = {} if split_range.expiry is None else {split_range.split.stream: split_range.expiry}
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time, expiry)
     settings = ReadSettings(config.polling.records_limit, config.polling.interval, pause)
     open_cursor = None if fan_out is None else partial(fan_out.open, log, data_loss)
-    return RangeReader(log, data_loss, settings, open_cursor)
+    return RangeReader(log, data_loss, settings, open_cursor, figures)
 
 
 class _FanOutCursors:

@@ -248,6 +248,11 @@ class StreamEnumerator:
         """By split, how far the end of the last batch is from the tip (milliseconds)."""
         return self._lag
 
+    @property
+    def pushed(self) -> frozenset[SplitId]:
+        """The splits whose subscriptions tell where batches end; all others are probed."""
+        return frozenset(split for split, state in self._states.items() if state.is_pushed)
+
     def newest(self, start: Offsets) -> Offsets:
         """The newest positions that are known, planned or not."""
         positions = dict(start.positions)

@@ -25,12 +25,14 @@ from sluice.kinesis.driver import (
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.task import read_ranges
+from sluice.kinesis.task_reports import ReportAddress, send_report
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.assigner import assign_ranges
 from sluice.source.offsets import Offsets, SplitRange
+from sluice.source.read_figures import ReadFigures
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import freeze_loaded_objects
+from sluice.spark.workers import freeze_loaded_objects, ids_of_query
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -54,10 +56,12 @@ class RangesPartition(InputPartition):
 
     Attributes:
         assignment: how the task reads by fan-out. None: it polls.
+        report: where the task says what it has read; None: nowhere.
     """
 
     ranges: tuple[SplitRange, ...]
     assignment: FanOutAssignment | None = None
+    report: ReportAddress | None = None
 
 
 class BatchReader(DataSourceReader):
@@ -120,6 +124,7 @@ class StreamReader(DataSourceStreamReader):
             begin = self._next_start or coordinator.enumerator.initial()
         end = coordinator.enumerator.advance(begin, self._limits(limit))
         self._next_start = begin
+        coordinator.post_report()
         return dict(start) if start is not None and end is begin else end.to_json()
 
     @shorten_traceback
@@ -133,7 +138,12 @@ class StreamReader(DataSourceStreamReader):
         self._next_start = Offsets.from_json(end)
         coordinator.restore_consumers(self._next_start)
         ranges = coordinator.enumerator.ranges(Offsets.from_json(start), self._next_start)
-        return _deal(ranges, self._config.shards_per_task, coordinator.assign(ranges))
+        partitions = _deal(ranges, self._config.shards_per_task, coordinator.assign(ranges))
+        report = coordinator.begin_batch(len(partitions)) if partitions else None
+        if report is not None:
+            for number, partition in enumerate(partitions):
+                partition.report = report.of_partition(number)
+        return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in each task."""
@@ -194,11 +204,8 @@ if HAS_ADMISSION_CONTROL:
             """Called for every progress report; appears there as ``sources[].latestOffset``."""
             if self._next_start is None:
                 return None
-            enumerator = self._coordinator_here().enumerator
-            lag: dict[str, dict[str, int]] = {}
-            for split, millis in sorted(enumerator.millis_behind_latest.items()):
-                lag.setdefault(split.stream, {})[split.shard] = millis
-            return {**enumerator.newest(self._next_start).to_json(), "millisBehindLatest": lag}
+            coordinator = self._coordinator_here()
+            return {**coordinator.enumerator.newest(self._next_start).to_json(), **coordinator.report()}
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Called once, when a query with ``Trigger.AvailableNow`` starts."""
@@ -210,11 +217,11 @@ if HAS_ADMISSION_CONTROL:
 
 def _deal(
     ranges: Sequence[SplitRange], shards_per_task: int, assignment: FanOutAssignment | None
-) -> list[InputPartition]:
+) -> list[RangesPartition]:
     """A partition for each task. A task reads several shards: it costs about 50 ms, and a shard delivers at
     most 2 MiB/s.
     """
-    partitions: list[InputPartition] = []
+    partitions: list[RangesPartition] = []
     for task in assign_ranges(ranges, shards_per_task):
         splits = [split_range.split for split_range in task]
         partitions.append(RangesPartition(task, None if assignment is None else assignment.only(splits)))
@@ -223,8 +230,14 @@ def _deal(
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     given = cast("RangesPartition", partition)
+    figures, is_complete = ReadFigures(), False
     try:
-        yield from read_ranges(config, given.ranges, given.assignment)
+        yield from read_ranges(config, given.ranges, given.assignment, figures)
+        is_complete = True
     except SluiceError as error:
         raise shortened(error) from error.__cause__
+    finally:
+        if given.report is not None:
+            query, run = ids_of_query()
+            send_report(given.report, figures, is_complete=is_complete, query=query, run=run)
     freeze_loaded_objects()  # the SDK is loaded by now

@@ -7,7 +7,15 @@ import gc
 
 from pyspark import TaskContext
 
-__all__ = ["freeze_loaded_objects"]
+__all__ = ["freeze_loaded_objects", "ids_of_query"]
+
+
+def ids_of_query() -> tuple[str, str]:
+    """The ids of the streaming query that this task belongs to, and of its run; empty where there is none."""
+    context = TaskContext.get()
+    if context is None or not (query := context.getLocalProperty("sql.streaming.queryId")):
+        return "", ""
+    return query, context.getLocalProperty("spark.jobGroup.id") or ""
 
 
 def freeze_loaded_objects() -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "TAKEN_OVER",
     "UNAVAILABLE",
     "Acknowledge",
+    "BufferHeld",
     "ConsumersChanged",
     "EventReceived",
     "FromAgent",
@@ -121,6 +122,19 @@ class WorkerHosts(msgspec.Struct, tag=True, frozen=True):
     hosts: tuple[str, ...]
 
 
+class BufferHeld(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner, once a second while it changes: how full the buffer is.
+
+    Attributes:
+        host: of the agent.
+        held, limit: bytes.
+    """
+
+    host: str
+    held: int
+    limit: int
+
+
 class EventReceived(msgspec.Struct, tag=True, frozen=True):
     """Agent to planner: what an event of a subscription brought.
 
@@ -170,7 +184,7 @@ class ReadRange(msgspec.Struct, tag=True, frozen=True):
 
 
 ToAgent = Subscribe | Acknowledge | Unsubscribe | ConsumersChanged
-FromAgent = Listening | WorkerHosts | EventReceived | SubscriptionEnded
+FromAgent = Listening | WorkerHosts | BufferHeld | EventReceived | SubscriptionEnded
 FirstFrame = ReadRange | JoinHub
 
 _encoder: Final = msgspec.msgpack.Encoder()

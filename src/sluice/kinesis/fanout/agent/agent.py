@@ -38,6 +38,7 @@ from sluice.kinesis.fanout.launch import AgentSetup, WorkerAgentSetup
 from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, Link
 from sluice.kinesis.fanout.protocol import (
     Acknowledge,
+    BufferHeld,
     ConsumersChanged,
     FromAgent,
     JoinHub,
@@ -83,6 +84,8 @@ class Agent:
         address = self.server.address
         self.place = address.host, address.port, address.start
         self._shards = workers or self._subscription_manager(setup)
+        self._buffer_bytes = setup.fan_out.buffer_bytes
+        self._held_reported: int | None = None
 
     def _subscription_manager(self, setup: AgentSetup) -> SubscriptionManager:
         log = KinesisLog.of(setup.config)
@@ -102,6 +105,12 @@ class Agent:
     def report(self, message: FromAgent | JoinHub) -> None:
         """Sends a message to the other end of the link. May be called from any thread, and never blocks."""
         self._link.send(encode(message))
+
+    def report_buffer(self) -> None:
+        """Tells how full the buffer is, if that has changed. Called once a second."""
+        if isinstance(self._shards, SubscriptionManager) and self._shards.held != self._held_reported:
+            self._held_reported = held = self._shards.held
+            self.report(BufferHeld(self.place[0], held, self._buffer_bytes))
 
     def serve(self) -> None:
         """Handles messages until the link closes. Then ends all subscriptions, and returns."""
@@ -186,8 +195,14 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
     channel = Channel(socket.socket(fileno=link_descriptor))
     setup: AgentSetup = pickle.loads(channel.receive())  # noqa: S301 - over a socket pair with our own parent
     link = Link(channel)
-    link.start(lambda: link.close() if termination.is_due else None)
     agent = Agent(setup, link, assigns_to_workers=setup.fan_out.agent == "workers")
+
+    def tick() -> None:
+        if termination.is_due:
+            link.close()
+        agent.report_buffer()
+
+    link.start(tick)
     agent.report(Listening(*agent.place))
     agent.serve()
     if termination.wait_for_reason():
@@ -214,6 +229,7 @@ def _run_on_worker() -> None:
         if link.unanswered >= GIVEN_UP_AFTER:
             _log.warning("the agent beside the driver does not answer: the fan-out agent on this host ends")
             link.close()
+        agent.report_buffer()
 
     link.start(end_without_hub)
     agent.serve()

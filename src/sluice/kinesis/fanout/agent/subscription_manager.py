@@ -135,6 +135,11 @@ class SubscriptionManager:
         }
         return frozenset(self._contested | taken_over)
 
+    @property
+    def held(self) -> int:
+        """Bytes that are buffered."""
+        return self._budget.held
+
     def subscribe(self, request: Subscribe) -> None:
         """Subscribes to a shard, in place of an earlier subscription to it."""
         self.unsubscribe(request.split, "the planner has subscribed to the shard anew")

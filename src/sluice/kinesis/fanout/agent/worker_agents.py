@@ -16,6 +16,7 @@ from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, SILENT_AFTER, Link
 from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
+    BufferHeld,
     ConsumersChanged,
     EventReceived,
     FromAgent,
@@ -190,6 +191,8 @@ class WorkerAgents:
             self._report_ended(moved, f"the shard moves to the fan-out agent on {host}")
 
     def _handle_message(self, agent: _WorkerAgent, message: FromAgent) -> None:
+        if isinstance(message, BufferHeld):
+            self._report(message)
         if not isinstance(message, EventReceived | SubscriptionEnded):
             return
         with self._lock:

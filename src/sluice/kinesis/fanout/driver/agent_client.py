@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from sluice.channels.channel import Address
 from sluice.errors import ServiceError
@@ -24,6 +24,7 @@ from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
     TAKEN_OVER,
     Acknowledge,
+    BufferHeld,
     ConsumersChanged,
     EventReceived,
     FromAgent,
@@ -94,6 +95,7 @@ class AgentClient:
         self._address: Address | None = None
         self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
+        self._buffers: dict[str, BufferHeld] = {}
         self._generation = 0
         self._shards: dict[SplitId, ShardSubscription] = {}
 
@@ -107,6 +109,29 @@ class AgentClient:
     def hosts(self) -> frozenset[str]:
         """Worker hosts that have an agent."""
         return self._hosts
+
+    def figures(self) -> dict[str, Any]:
+        """The agent's state and its buffer, for progress reports.
+
+        ``state`` is ``none`` (no agent runs), ``starting``, ``listening`` or ``silent``. With agents on
+        worker hosts, the bytes are those of all of them.
+        """
+        with self._lock:
+            if not self._supervisor.is_running:
+                state = "none"
+            elif self._address is None:
+                state = "starting"
+            else:
+                state = "silent" if self._supervisor.is_silent else "listening"
+            found: dict[str, Any] = {
+                "state": state,
+                "subscribed": sum(shard.ended is None for shard in self._shards.values()),
+                "workers": len(self._hosts),
+            }
+            if self._buffers and state == "listening":
+                found["bufferedBytes"] = sum(each.held for each in self._buffers.values())
+                found["bufferSize"] = sum(each.limit for each in self._buffers.values())
+            return found
 
     def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
         """Where tasks get the records of each shard, for the shards that an agent has a subscription to.
@@ -268,6 +293,7 @@ class AgentClient:
             self._listens.clear()
             self._shards = {}
             self._hosts = frozenset()
+            self._buffers = {}
         code = agent.end()
         with self._lock:
             self._supervisor.record_end(agent, code)
@@ -281,6 +307,9 @@ class AgentClient:
                     self._listens.set()
                 case WorkerHosts():
                     self._hosts = frozenset(message.hosts)
+                    self._buffers = {host: self._buffers[host] for host in self._hosts & self._buffers.keys()}
+                case BufferHeld():
+                    self._buffers[message.host] = message
                 case EventReceived() | SubscriptionEnded():
                     shard = self._shards.get(message.split)
                     if shard is None or shard.generation != message.generation:

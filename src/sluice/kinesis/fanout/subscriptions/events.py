@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from sluice.aws.cbor import is_cbor
 from sluice.aws.errors import DamagedAnswerError, translate
 from sluice.aws.long_records import read_page
 from sluice.aws.pages import PageReader, take_records
@@ -114,7 +115,8 @@ def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
     except (msgspec.DecodeError, DamagedAnswerError, ValueError, OverflowError) as error:
         raise _damaged(error, target) from None
     next_iterator = None if event.has_ended else event.continuation_sequence_number
-    return Page(records, next_iterator, event.millis_behind_latest)
+    size = len(payload) if is_cbor(payload) else len(payload) * 3 // 4  # data is in base64 there
+    return Page(records, next_iterator, event.millis_behind_latest, size)
 
 
 def _numbers_and_arrivals(records: Sequence[Any]) -> tuple[list[str], list[int]]:
