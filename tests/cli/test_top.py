@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 from cli_support import RECORDINGS, sluice
 
 from sluice.cli.checkpoint import Checkpoint
-from sluice.cli.commands import top
+from sluice.cli.options import read_connection
 from sluice.cli.storage import open_storage
 from sluice.cli.top_view import Look, frame, line, look_at_checkpoint, look_at_listener, rated
 from sluice.errors import SluiceError
@@ -232,7 +234,7 @@ def test_a_checkpoint_bounds_the_lag() -> None:
 def test_a_checkpoint_shows_whether_a_backlog_shrinks(tmp_path: Path) -> None:
     """Seconds of arrival time that are read in a second."""
     copy = Path(shutil.copytree(CHECKPOINT, tmp_path / "c"))
-    storage = open_storage(str(copy), None)  # type: ignore[arg-type] - it is local
+    storage = open_storage(str(copy), read_connection({}))
     last = copy / "offsets" / "5"
     first = look_at_checkpoint(Checkpoint(storage), last.stat().st_mtime + 1)
     lines = last.read_text().splitlines()
@@ -245,8 +247,6 @@ def test_a_checkpoint_shows_whether_a_backlog_shrinks(tmp_path: Path) -> None:
                 moved += 1
     (copy / "offsets" / "6").write_text("\n".join([*lines[:2], json.dumps(value)]))
     written = copy / "offsets" / "6"
-    import os  # noqa: PLC0415 - for this alone
-
     os.utime(written, (last.stat().st_mtime + 10, last.stat().st_mtime + 10))
     second = rated(look_at_checkpoint(Checkpoint(storage), written.stat().st_mtime + 1), first)
 
@@ -277,7 +277,7 @@ def test_on_a_terminal_it_refreshes_until_it_is_interrupted(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(top.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("LINES", "12")
     done = sluice("top", listener)
@@ -295,7 +295,7 @@ def test_in_a_pipe_it_prints_a_line_a_look(
     listener: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For logs. The last one is the command's own output."""
-    monkeypatch.setattr(top.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     done = sluice("top", listener, "--frames", "3")
     lines = capsys.readouterr().out.splitlines() + done.out.splitlines()
 

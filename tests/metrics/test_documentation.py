@@ -27,9 +27,8 @@ NAMED = {
 def listed() -> list[Metric]:
     """The rows of the table."""
     found = []
-    for row in re.findall(
-        r"^\| `(sluice[\w.]+)` \| `(.+?)` \| (\w+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE
-    ):
+    table = r"^\| `(sluice[\w.]+)` \| `(.+?)` \| (\w+) \| (.+?) \| (.+?) \|$"
+    for row in re.findall(table, PAGE, re.MULTILINE):
         name, unit, kind, attributes, description = row
         words = [part for each in attributes.split(", ") for part in NAMED.get(each, (each.strip("`"),))]
         found.append(Metric(name, kind, unit, description, tuple(words)))
