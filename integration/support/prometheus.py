@@ -38,7 +38,9 @@ class Prometheus:
 
     def wait(self) -> None:
         """Returns when it serves."""
-        retries = urllib3.Retry(connect=600, status=600, status_forcelist=[503], backoff_max=0.2)
+        retries = urllib3.Retry(
+            600, status_forcelist=[503], backoff_factor=0.1, backoff_max=0.2, raise_on_status=False
+        )
         urllib3.request("GET", f"{self.url}/-/ready", retries=retries)
 
 
