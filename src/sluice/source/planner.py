@@ -52,7 +52,7 @@ class PlannerSettings:
 
     fail_on_missing: bool = True
     max_drift: int | None = None
-    threads: int = 32
+    threads: int = 64
     patience: float = 60.0
 
 
@@ -155,7 +155,7 @@ class Planner:
     def _find_tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
         if state.split.is_closed:
             return Closed()
-        session.read_page(SMALL_PAGE, exact=True)
+        session.read_page(SAMPLE, exact=True)
         if state.cut_points and not state.is_exhausted:
             session.seek_to_tip(until - _TIP_DELAY, exact=True)
         return state.cut_at(len(state.cut_points))
