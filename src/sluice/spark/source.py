@@ -49,9 +49,11 @@ class KinesisDataSource(DataSource):
             OptionError: the options cannot work.
             ServiceError: a consumer cannot be registered.
         """
-        from sluice.kinesis.consumers import register_at_load  # noqa: PLC0415 - see above
+        config = self._config()
+        if config.fan_out is not None:
+            from sluice.kinesis.consumers import register_at_load  # noqa: PLC0415 - see above
 
-        self._registered.update(register_at_load(self._config()))
+            self._registered.update(register_at_load(config))
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
