@@ -151,11 +151,9 @@ class StreamEnumerator:
             ServiceError: as `discover`.
         """
         if self._initial is None:
-            # The first answer tells how far the service's clock is off: LATEST is a time of that clock.
-            self._log.describe(self._settings.streams[0])
-            now = self._log.server_time()  # before the listing, so that records in between are read
             listing = self._discovery.list_splits()
-            positions = dict(self._settings.initial(listing.listed, now))
+            # LATEST is a time of the service's clock before the listing, so records in between are read.
+            positions = dict(self._settings.initial(listing.listed, listing.begun_at))
             starting = dict.fromkeys(self._settings.streams, self._settings.starting)
             offsets = self._offsets(positions, listing)
             expiry = self._continuity.observe(offsets, listing)
