@@ -84,8 +84,18 @@ def test_a_jump_leaves_a_gap_and_never_goes_back() -> None:
 def test_a_jump_to_records_of_which_some_are_known_leaves_no_gap() -> None:
     state = state_at(After("5"))
     state.record_page(page(10, 20), limit=2, asked_at=0)
-    state.jump_to(page(20, 30), state.cursor.at(After("30")), limit=2, asked_at=0)
-    assert (numbers(state), state.has_gap) == ([10, 20, 30], False)
+    state.jump_to(page(20, 30, 40), state.cursor.at(After("40")), limit=3, asked_at=0)
+    assert (numbers(state), state.has_gap) == ([10, 20, 30, 40], False)
+
+
+def test_records_found_by_time_are_one_cut_point() -> None:
+    """A search for the tip finds thousands, and a run without limits ends after the last of them."""
+    state = state_at(After("5"))
+    state.jump_to(page(80, 85, 90), state.cursor.at(After("90")), limit=3, asked_at=0)
+    (point,) = state.cut_points
+    assert (point.number, point.arrival, point.count, point.since) == ("90", 90, 3, 80)
+    state.stop_at(After("85", arrival=85))
+    assert state.cut_at(1) == After("85", arrival=85)
 
 
 def test_what_lies_before_a_gap_can_be_gone_back_to() -> None:

@@ -24,12 +24,14 @@ from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Page, StreamLog
 from sluice.source.tip_search import TipSearch, shortest_span
 
-__all__ = ["LARGEST_PAGE", "SAMPLE", "SMALL_PAGE", "Probe", "ProbeSession", "ProbeSettings"]
+__all__ = ["LARGEST_PAGE", "SAMPLE", "SAMPLE_BYTES", "SMALL_PAGE", "Probe", "ProbeSession", "ProbeSettings"]
 
 SMALL_PAGE = 100
 """Records asked for where few may have come."""
 SAMPLE = 1_000
 """Records that tell how dense a backlog is."""
+SAMPLE_BYTES = 2**18
+"""Bytes of such records, about, where a few hundred do."""
 LARGEST_PAGE = 10_000
 """Records of the largest page that Kinesis gives."""
 
@@ -196,10 +198,12 @@ class ProbeSession:
         """Leaves a split alone for a while that is throttled or failing."""
         self._settings.pause(2 * self._settings.seconds_per_read)
 
-    def read_page(self, limit: int, *, exact: bool = False) -> None:
+    def read_page(self, limit: int, *, exact: bool = False, most_bytes: int = _PAGE_BYTES) -> None:
         """Reads on after the last cut point: one page, or several as long as they are empty.
 
         Args:
+            limit: records that the page may hold.
+            most_bytes: bytes that it may hold, about.
             exact: read on until records come, or the service says that there are none. Otherwise the
                 next trigger goes on after some empty pages.
         """
@@ -211,7 +215,7 @@ class ProbeSession:
         while exact or pages < _MAX_EMPTY_PAGES:
             pages += 1
             self._pace()
-            size, affordable = state.record_size, min(limit, self._page_limit)
+            size, affordable = state.record_size, min(limit, self._affordable(most_bytes))
             asked_at = self._probe.log.server_time()
             page = self._next_page(state.cursor, affordable)
             state.record_page(page, affordable, asked_at)
@@ -267,7 +271,7 @@ class ProbeSession:
                 self._search_tip(None, exact_until)
             return True
         # No record arrived then or later. A backlog is often small: read on before searching by time.
-        is_sampled = len(state.cut_points) >= min(SAMPLE, self._page_limit)
+        is_sampled = len(state.cut_points) >= min(SAMPLE, self._affordable(SAMPLE_BYTES))
         if not is_sampled and not (self._is_large and (state.millis_behind or 0) > _FAR_BEHIND):
             self.read_page(SAMPLE, exact=is_exact)
         self._search_tip(instant, exact_until)
@@ -325,8 +329,11 @@ class ProbeSession:
     @property
     def _page_limit(self) -> int:
         """How many records a page holds that takes little of the shard's 2 MiB/s."""
+        return self._affordable(_PAGE_BYTES)
+
+    def _affordable(self, most_bytes: int) -> int:
         size = self._state.record_size
-        return _FIRST_PAGE if size is None else max(1, min(LARGEST_PAGE, int(_PAGE_BYTES / max(size, 1.0))))
+        return _FIRST_PAGE if size is None else max(1, min(LARGEST_PAGE, int(most_bytes / max(size, 1.0))))
 
     def _shortest_span(self) -> int:
         return shortest_span(self._page_limit, self._state.record_size or 1.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -283,19 +284,26 @@ class SplitState:
             cursor: reads on after them.
             limit, asked_at: as those of `record_page`.
         """
-        last = self.last_sequence
-        points = [point for point in map(CutPoint.of, page.records) if point.sequence > last]
-        if not points:
+        records, last = page.records, self.last_sequence
+        known = bisect_right(records, last, key=lambda record: int(record.sequence_number))
+        if known == len(records):
             return  # the first record at that time may precede one that is known
-        if len(points) == len(page.records):  # otherwise the page begins with records that are known
+        size = page.size or sum(len(record.data) for record in records)
+        if self.record_size is None:
+            self.record_size = size / len(records)
+        if not known:
             if not self.has_gap:
                 self._before_gap = len(self.cut_points), self.cursor
             self.has_gap = True
+        # Behind a gap nobody cuts between the records of a page.
+        points = (
+            [CutPoint.of_all(records[known:], size)]
+            if self.has_gap
+            else list(map(CutPoint.of, records[known:]))
+        )
         self._add(points)
         self.cursor = cursor
         self.millis_behind = page.millis_behind
-        if self.record_size is None:
-            self.record_size = sum(point.size for point in points) / len(points)
         self._observe_density(points)
         self._set_reach(_reach_of(page, limit))
         if self.reach is Reach.TIP:
@@ -461,9 +469,11 @@ class SplitState:
         self._before_gap = None
 
     def _observe_density(self, points: Sequence[CutPoint]) -> None:
-        first, last = points[0].arrival, points[-1].arrival
-        if last > first:
-            self.density = (len(points) - 1) / (last - first)
+        """Takes the density of records that followed one another."""
+        first = points[0].arrival if points[0].since is None else points[0].since
+        count = sum(point.count for point in points)
+        if points[-1].arrival > first:
+            self.density = (count - 1) / (points[-1].arrival - first)
 
     def _set_reach(self, reach: Reach) -> None:
         """Records after a target do not matter, so `Reach.TARGET` stays until the cut points are dropped."""
