@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from query import at_horizon
+from memory_log import S0, SECOND, new_log
+from query import at_horizon, new_enumerator
 from steady_log import Backlog, SideBySide, SteadyLog
 
 from sluice.source.admission import NO_LIMITS, Limits
@@ -129,17 +130,33 @@ def test_records_are_not_read_twice_to_plan_a_run_with_limits() -> None:
     assert log.from_start == 1
 
 
+def test_a_record_that_arrived_out_of_order_ends_no_search() -> None:
+    """The first record at a time may precede those that are known; the tip is then read up to."""
+    log = new_log()
+    begun = log.now
+    for index in range(3000):
+        log.put("s", "key", arrival=begun + index * 1000 + (SECOND * 600 if index == 10 else 0))
+    log.pass_time(3600)
+    enumerator = new_enumerator(log, ["s"])
+    (planned,) = enumerator.bounded()
+    assert isinstance(planned.end, After)
+    assert planned.end.number == log.records(S0)[-1].sequence_number
+
+
 def test_tasks_get_their_part_of_the_reads() -> None:
     """The planner takes all five reads before the first batch, and four of them afterwards."""
-    log = SteadyLog([DENSE_LONG_PAUSED], latency=0.005)
-    probe = new_probe(log)
+    log = SteadyLog([LIVE], latency=0.005)
+    planned = enumerator(log)
+    start = planned.initial()
+    end = planned.advance(start)
+    log.elapsed += 10
     for _ in range(5):
-        probe.pace(log.splits[0])
+        planned._probe.pace(log.splits[0])
     assert log.slept == 0
-    probe.expect_tasks()
+    planned.ranges(start, end)
     log.elapsed += 10
     for _ in range(4):
-        probe.pace(log.splits[0])
+        planned._probe.pace(log.splits[0])
     assert log.slept == 0
-    probe.pace(log.splits[0])
+    planned._probe.pace(log.splits[0])
     assert log.slept >= 1.0
