@@ -74,4 +74,4 @@ class Stranger:
         while not self._ends.is_set():
             with contextlib.suppress(ClientError):  # it is refused itself
                 self._client.get_records(ShardIterator=iterator, Limit=1)
-            time.sleep(0.02)
+            time.sleep(0.01)

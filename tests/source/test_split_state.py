@@ -120,7 +120,7 @@ def test_a_failing_split_is_failing_since_its_first_failure() -> None:
     assert (state.failing_since, state.next_read_at, state.is_missing) == (10, 45, False)
     state.mark_answered()
     assert state.mark_failed(50, 60, is_missing=False) == 0
-    state.mark_throttled(70)
+    state.mark_throttled(60, 70)
     assert (state.failing_since, state.next_read_at) == (50, 70)
 
 

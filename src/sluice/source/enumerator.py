@@ -424,7 +424,7 @@ class StreamEnumerator:
                 count = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
                 if not state.has_gap:
                     self._expected[split_id, end] = sum(point.count for point in state.cut_points[:count])
-            lag = 0 if isinstance(end, Closed) else state.lag(count)
+            lag = 0 if isinstance(end, Closed) else state.lag(count, self._clock())
             if lag is not None:
                 self._lag[split_id] = lag
         if ends:

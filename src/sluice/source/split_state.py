@@ -83,6 +83,8 @@ class SplitState:
         next_read_at: the service must not be read before (seconds by the planner's monotonic clock).
         failing_since: when the first of the reads failed that have failed since (monotonic seconds).
         failed_at: when the last of them failed (monotonic seconds).
+        unanswered_since: when the first of the reads failed or was throttled that have been since (monotonic
+            seconds); None where the last one was answered.
         is_missing: the service says that there is no such split.
         is_pushed: a subscription gives the news, and the service is not read.
         stalled_since: since when a subscription has brought nothing though it is behind the tip
@@ -109,6 +111,7 @@ class SplitState:
     next_read_at: float = -math.inf
     failing_since: float | None = None
     failed_at: float = -math.inf
+    unanswered_since: float | None = None
     is_missing: bool = False
     is_pushed: bool = False
     stalled_since: float | None = None
@@ -203,14 +206,23 @@ class SplitState:
             count += 1
         return points[count:]
 
-    def lag(self, count: int) -> int | None:
-        """How far a batch that takes the first `count` cut points ends from the tip (milliseconds)."""
+    def lag(self, count: int, now: float) -> int | None:
+        """How far a batch that takes the first `count` cut points ends from the tip (milliseconds).
+
+        While reads are refused or fail it is an upper bound: records may have come since the last answer.
+
+        Args:
+            now: monotonic seconds.
+        """
         if self.millis_behind is None:
             return None
+        behind = self.millis_behind
+        if self.unanswered_since is not None and not self.is_pushed:
+            behind += max(0, int((now - self.unanswered_since) * 1000))
         if not self.cut_points or count >= len(self.cut_points):
-            return self.millis_behind
+            return behind
         arrival = self.cut_points[max(0, count - 1)].arrival
-        return self.millis_behind + max(0, self.cut_points[-1].arrival - arrival) // 1000
+        return behind + max(0, self.cut_points[-1].arrival - arrival) // 1000
 
     def end_with_hints(self, end: After | Closed) -> After | Closed:
         """`end`, with the last instant without records after the start of its batch, if that is news."""
@@ -330,17 +342,21 @@ class SplitState:
         self.next_read_at = next_read_at
 
     def mark_answered(self) -> None:
-        """Caller: the planner, when a read has succeeded. Affects: `failing_since`."""
+        """Caller: the planner, when a read has succeeded. Affects: `failing_since`, `unanswered_since`."""
         self.failing_since = None
+        self.unanswered_since = None
 
-    def mark_throttled(self, next_read_at: float) -> None:
-        """Caller: the planner, when a read was throttled. Affects: `next_read_at`, `is_missing`."""
+    def mark_throttled(self, now: float, next_read_at: float) -> None:
+        """Caller: the planner, when a read was throttled (monotonic seconds). Affects: `next_read_at`,
+        `is_missing`, `unanswered_since`.
+        """
         self.is_missing = False
         self.next_read_at = next_read_at
+        self._mark_unanswered(now)
 
     def mark_failed(self, now: float, next_read_at: float, *, is_missing: bool) -> float:
         """Caller: the planner, when a read has failed and may succeed later. Affects: `failing_since`,
-        `failed_at`, `next_read_at`, `is_missing`.
+        `failed_at`, `next_read_at`, `is_missing`, `unanswered_since`.
 
         Args:
             now: monotonic seconds.
@@ -351,10 +367,14 @@ class SplitState:
         """
         if self.failing_since is None or now - self.failed_at > _FAILURE_MEMORY:
             self.failing_since = now
+        self._mark_unanswered(now)
         self.failed_at = now
         self.next_read_at = next_read_at
         self.is_missing = is_missing
         return now - self.failing_since
+
+    def _mark_unanswered(self, now: float) -> None:
+        self.unanswered_since = now if self.unanswered_since is None else self.unanswered_since
 
     def mark_start_reported(self, now: int) -> None:
         """Caller: the enumerator, when it has reported that records after the position may have expired
