@@ -14,6 +14,7 @@ from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
 from sluice.kinesis.fanout.agent.shard_buffer import ShardBuffer
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.link import Link
+from sluice.kinesis.fanout.protocol import BufferHeld
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
@@ -63,3 +64,16 @@ def test_an_agent_has_few_memory_arenas(monkeypatch: pytest.MonkeyPatch) -> None
     assert child_environment()["MALLOC_ARENA_MAX"] == "2"
     monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
     assert child_environment()["MALLOC_ARENA_MAX"] == "8"
+
+
+def test_the_buffer_is_reported_when_it_changes(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not each second."""
+    reports: list[object] = []
+    monkeypatch.setattr(agent, "report", reports.append)
+    budget = agent._shards._budget  # type: ignore[union-attr]
+    for held in (0, 0, 7, 7):
+        budget._held = held
+        agent.report_buffer()
+
+    host = agent.place[0]
+    assert reports == [BufferHeld(host, 0, 5 * 2**20), BufferHeld(host, 7, 5 * 2**20)]

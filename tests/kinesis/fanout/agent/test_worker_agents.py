@@ -17,6 +17,7 @@ from sluice.kinesis.fanout.agent.worker_agents import WorkerAgents
 from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
+    BufferHeld,
     ConsumersChanged,
     EventReceived,
     FromAgent,
@@ -117,6 +118,13 @@ def hub() -> Iterator[Hub]:
     yield made
     for worker in made.joined:
         worker.leave()
+
+
+def test_what_an_agent_buffers_is_passed_on(hub: Hub) -> None:
+    """The planner adds up those of all hosts."""
+    hub.join("a").send(BufferHeld("a", 3, 10))
+
+    assert hub.report() == BufferHeld("a", 3, 10)
 
 
 def test_a_shard_is_assigned_when_the_first_agent_joins(hub: Hub) -> None:
