@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice import letterboxes
 from sluice.channels.channel import Address
 from sluice.kinesis import fanout_driver
 from sluice.kinesis.consumers import Consumer
@@ -15,7 +17,10 @@ from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_process import is_alive
 from sluice.kinesis.options import SourceConfig, source_config_from_options
+from sluice.kinesis.task_reports import send_report
+from sluice.letterboxes import Letterbox
 from sluice.source.offsets import HORIZON, Closed, Offsets, SplitRange
+from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 
 STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks"
@@ -46,6 +51,9 @@ class FakeAgentClient:
 
     def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
         return dict.fromkeys(splits, AGENT)
+
+    def figures(self) -> dict[str, Any]:
+        return {"state": "listening"}
 
     def tell_stop(self) -> None:
         self.calls.append("tell stop")
@@ -197,3 +205,63 @@ def test_tasks_get_consumers_and_agents(
     assert coordinator.assign(RANGES) == expected
     assert ("wait 45 s" in agent_calls(coordinator)) == waits
     coordinator.close()
+
+
+# --- figures ------------------------------------------------------------------------------------------
+
+
+def test_figures_are_those_of_the_planner_and_of_tasks() -> None:
+    """By shard; of the last batch, those of tasks that have read everything."""
+    coordinator = create_coordinator(config())
+    address = coordinator.begin_batch(2)
+    assert address is not None
+    read = ReadFigures()
+    read.count_page(SPLIT, 5, 500, is_pushed=True)
+    send_report(address, read, is_complete=True, query="q", run="r")
+    coordinator._figures.count_call(SPLIT, refused=3, retries=4)
+    figures = coordinator.figures()
+    coordinator.close()
+
+    assert (figures["tasks"], figures["reportedTasks"], figures["agent"]) == (2, 1, {"state": "listening"})
+    assert figures["streams"] == {
+        "clicks": {
+            SPLIT.shard: {
+                "publisher": "polling",
+                "polled": 0,
+                "pushed": 5,
+                "bytes": 500,
+                "refused": 3,
+                "retries": 4,
+                "batchRecords": 5,
+                "batchBytes": 500,
+            }
+        }
+    }
+
+
+def test_listeners_are_told_once_in_two_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As soon as a task has told which query it is; Spark does not tell the planning process."""
+    monkeypatch.setattr(letterboxes, "_directory", lambda: tmp_path / "boxes")
+    now = 100.0
+    monkeypatch.setattr("sluice.kinesis.driver.time.monotonic", lambda: now)
+    box = Letterbox()
+    coordinator = create_coordinator(config())
+    coordinator.post_report()
+    before = box.take()
+    address = coordinator.begin_batch(1)
+    assert address is not None
+    send_report(address, ReadFigures(), is_complete=True, query="q", run="r")
+    counts = []
+    for now in (101.0, 102.0, 103.0, 104.0, 105.0):  # noqa: B007 - the clock
+        coordinator.post_report()
+        counts.append(len(letters := box.take()))
+        known = letters or [{}]
+        if letters:
+            assert (known[0]["kind"], known[0]["query_id"], known[0]["run_id"]) == ("source", "q", "r")
+            assert known[0]["streams"] == ["clicks"]
+            assert known[0]["figures"]["tasks"] == 1
+    coordinator.close()
+    box.close()
+
+    assert before == []
+    assert counts == [0, 1, 0, 1, 0]

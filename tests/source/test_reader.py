@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 from memory_log import S0, new_log, put_many
-from query import Query, check_exactly_once, new_reader
+from query import Query, check_exactly_once, new_policy, new_reader
 
 from sluice.errors import ServiceError
+from sluice.source.cursor import Cursor
 from sluice.source.offsets import HORIZON, After, AtTime, SplitRange
 from sluice.source.read_figures import ReadFigures
+from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.splits import SplitId
 
 
@@ -48,3 +50,24 @@ def test_what_was_read_of_the_range_is_counted() -> None:
 
     assert figures.splits()[S0].polled == 6
     assert figures.splits()[S0].pushed == 0
+
+
+def test_records_that_are_pushed_are_counted_apart() -> None:
+    """As the cursor says when the page has come: it may have gone over to polling."""
+
+    class Pushed(Cursor):
+        @property
+        def is_pushed(self) -> bool:
+            return True
+
+    log, figures = new_log(), ReadFigures()
+    records = put_many(log, 10)
+    policy = new_policy(log)
+    settings = ReadSettings(100, 0.2, log.sleep, clock=log.monotonic)
+    reader = RangeReader(
+        log, policy, settings, lambda each, position: Pushed(log, policy, each.split, position), figures
+    )
+    list(reader.read(SplitRange(S0, HORIZON, After(records[-1].sequence_number))))
+
+    assert figures.splits()[S0].pushed == 10
+    assert figures.splits()[S0].polled == 0

@@ -103,6 +103,7 @@ class FakeCoordinator:
         restored: the argument of every `restore_consumers`.
         assignment: what tasks are given.
         reads, reports: what tasks have read, and where they report it, if `takes_reports`.
+        posts: how often listeners could have been told.
     """
 
     def __init__(self, enumerator: FakeEnumerator) -> None:
@@ -112,6 +113,7 @@ class FakeCoordinator:
         self.reads = ReadFigures()
         self.reports = TaskReports(self.reads)
         self.takes_reports = False
+        self.posts = 0
 
     def begin_batch(self, tasks: int) -> ReportAddress | None:
         return self.reports.begin_batch(tasks) if self.takes_reports else None
@@ -121,7 +123,7 @@ class FakeCoordinator:
         return {"tasks": self.reports.tasks, "reportedTasks": self.reports.reported}
 
     def post_report(self) -> None:
-        """Nobody listens."""
+        self.posts += 1
 
     def restore_consumers(self, offsets: Offsets) -> None:
         self.restored.append(offsets)
@@ -552,6 +554,18 @@ def test_the_reader_has_the_methods_that_the_installed_spark_calls() -> None:
 
     assert hasattr(reader, "prepareForTriggerAvailableNow") is HAS_ADMISSION_CONTROL
     assert hasattr(type(reader), "reportLatestOffset") is HAS_ADMISSION_CONTROL
+
+
+@pytest.mark.parametrize("make", [plain_reader, admitting_reader])
+def test_listeners_are_told_at_each_trigger(make: Any) -> None:
+    """Also where nothing is new: the service may refuse all reads, and Spark takes the query for idle."""
+    if make is admitting_reader and not HAS_ADMISSION_CONTROL:
+        pytest.skip("PySpark has it from 4.2 on")
+    reader = make(FakeEnumerator(tip=0))
+    reader.latestOffset(at(0).to_json(), None)
+    reader.latestOffset(at(0).to_json(), None)
+
+    assert reader._coordinator.posts == 2
 
 
 def test_commit_keeps_nothing() -> None:
