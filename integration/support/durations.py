@@ -28,6 +28,7 @@ _SECONDS = {
     "integration/test_end_to_end.py": 35,
     "integration/test_sql.py": 40,
     "integration/test_connect.py": 40,
+    "integration/test_pipelines.py": 90,
     "integration/test_destinations.py": 30,
     "integration/test_readme_examples.py": 15,
     "integration/test_model.py": 5,
