@@ -87,6 +87,18 @@ def warn_of_dropped_rows(spark: SparkSession) -> None:
     listen(spark)
 
 
+def __getattr__(name: str) -> str:
+    """``sluice.__version__``: of the installed distribution, looked up when it is asked for."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import metadata  # noqa: PLC0415 - Spark imports this package in every Python that it starts
+
+    try:
+        return metadata.version("pyspark-sluice")
+    except metadata.PackageNotFoundError:
+        return "0"  # a directory that is on the path and was not installed
+
+
 def _warn_if_spark_will_not_find_it() -> None:
     """In an application that uses Spark: logs what to set where Spark would not find the formats by itself.
 
