@@ -18,7 +18,7 @@ ONE_RUN = integration/test_end_to_end.py integration/test_sql.py integration/tes
 MATRIX = 4.0 4.1 4.2 newest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test integration lint types bench soak chaos soak-tests docs test-matrix clean demo-env
+.PHONY: help demo example test integration lint types bench soak chaos soak-tests docs test-matrix clean demo-env
 .PHONY: test-env dev-env
 .PHONY: $(MATRIX:%=test-%)
 
@@ -28,6 +28,9 @@ help: ## show this
 
 demo: demo-env ## run a pipeline on an embedded Kinesis and prove its output
 	@$(BIN)/python -m integration.demo
+
+example: demo-env ## run a script of examples/ on an embedded Kinesis; EXAMPLE=read_a_stream, none lists them
+	@$(BIN)/python -m examples $(EXAMPLE)
 
 test: test-env ## run the tests: the fast ones, then those with Spark and emulators (16 minutes on 2 cores)
 	@echo '== 1 of 2: fast tests'
