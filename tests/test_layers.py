@@ -43,6 +43,8 @@ KINESIS_BASE = (
     "sluice.kinesis.starting_positions",
     "sluice.kinesis.streams",
 )
+DRIVER = ("sluice.kinesis.driver", "sluice.kinesis.fanout_driver")
+TASK = ("sluice.kinesis.task", "sluice.kinesis.fanout_task")
 BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source")
 
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
@@ -71,8 +73,8 @@ LAYERS = (
         (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS, *SHARED_BY_SIDES, f"{FANOUT}.task"),
     ),
     Layer((FANOUT,), (f"{FANOUT}.agent",)),  # its __main__ runs an agent
-    Layer(("sluice.kinesis.driver",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver")),
-    Layer(("sluice.kinesis.task",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.task")),
+    Layer(DRIVER, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver", *DRIVER)),
+    Layer(TASK, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.task", *TASK)),
     Layer(("sluice.kinesis",)),
     Layer(
         ("sluice.destinations.kinesis",),

@@ -17,6 +17,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from sluice.channels.channel import Address
 from sluice.errors import OptionError
+from sluice.kinesis import driver, task
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
@@ -289,7 +290,7 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
         seen.append((config, given, assignment))
         return iter(())
 
-    monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
+    monkeypatch.setattr(task, "read_ranges", read_ranges)
     made: Any = source().reader(SPARK_SCHEMA) if mode == "batch" else source().streamReader(SPARK_SCHEMA)
     wanted = SplitRange(SHARD, After("3"), After("9"))
 
@@ -306,7 +307,7 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """By ``shardsPerTask``."""
     wanted = [SplitRange(SplitId("clicks", f"shardId-{n}"), HORIZON, After("9")) for n in range(3)]
-    monkeypatch.setattr(source_reader, "plan_bounded_read", lambda _config: wanted)
+    monkeypatch.setattr(driver, "plan_bounded_read", lambda _config: wanted)
 
     partitions = source(shardsPerTask="2").reader(SPARK_SCHEMA).partitions()
 
@@ -315,7 +316,7 @@ def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.Mon
 
 def test_a_batch_read_of_nothing_has_one_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would replace an empty list by a dummy partition."""
-    monkeypatch.setattr(source_reader, "plan_bounded_read", lambda _config: [])
+    monkeypatch.setattr(driver, "plan_bounded_read", lambda _config: [])
     reader = source().reader(SPARK_SCHEMA)
 
     (partition,) = reader.partitions()

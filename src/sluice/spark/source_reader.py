@@ -2,7 +2,7 @@
 
 Two processes use a reader. Spark calls the planning methods in a process beside the driver, and sends a
 pickled copy to the tasks, which call ``read``. So a reader holds plain data; a process makes what it works
-with when it needs it. ``docs/architecture.md`` follows a batch from here on.
+with, and imports it, when it needs it. ``docs/architecture.md`` follows a batch from here on.
 """
 
 from __future__ import annotations
@@ -10,27 +10,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from sluice.errors import SluiceError
-from sluice.kinesis.driver import (
-    SourceCoordinator,
-    assign_bounded_read,
-    create_coordinator,
-    plan_bounded_read,
-)
-from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.task import read_ranges
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.assigner import assign_ranges
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import freeze_loaded_objects
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sluice.kinesis.driver import SourceCoordinator
+    from sluice.kinesis.fanout.assignment import FanOutAssignment
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -69,6 +66,8 @@ class BatchReader(DataSourceReader):
     @shorten_traceback
     def partitions(self) -> Sequence[InputPartition]:
         """Called once, when the read is planned."""
+        from sluice.kinesis.driver import assign_bounded_read, plan_bounded_read  # noqa: PLC0415 - see above
+
         configure_driver_log()
         assignment = assign_bounded_read(self._config)
         ranges = plan_bounded_read(self._config)
@@ -154,6 +153,8 @@ class StreamReader(DataSourceStreamReader):
     def _coordinator_here(self) -> SourceCoordinator:
         """The coordinator in this process. The first call creates it."""
         if self._coordinator is None:
+            from sluice.kinesis.driver import create_coordinator  # noqa: PLC0415 - see above
+
             configure_driver_log()
             self._coordinator = create_coordinator(self._config)
         return self._coordinator
@@ -222,6 +223,8 @@ def _deal(
 
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    from sluice.kinesis.task import read_ranges  # noqa: PLC0415 - see above
+
     given = cast("RangesPartition", partition)
     try:
         yield from read_ranges(config, given.ranges, given.assignment)
