@@ -25,7 +25,8 @@ def test_without_a_distribution_there_is_one_all_the_same(monkeypatch: pytest.Mo
     assert sluice.__version__ == "0"
 
 
-def test_other_names_are_unknown() -> None:
+@pytest.mark.parametrize("name", ["nothing", "__path_hooks__"])
+def test_other_names_are_unknown(name: str) -> None:
     """As in any module."""
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        _ = sluice.nothing
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
+        getattr(sluice, name)
