@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from sluice import OptionError
+from sluice.cli import app
 from sluice.destinations import read_sink
 from sluice.kinesis.options import source_config_from_options
 
@@ -125,6 +127,33 @@ def test_options_are_taken(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> Non
         source_config_from_options(chain.options, streaming=streaming)
     elif not OF_A_PAGE.fullmatch(chain.options.get("destination", "")):
         read_sink(chain.options)
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """The place and the text of each ``sluice …``: on a line of its own, and in a sentence."""
+    for page in PAGES:
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if match := re.match(r"(?:\$ )?sluice (.*?)(?: +#.*)?$", line):
+                yield f"{page.name}:{number}", match[1]
+            for text in re.findall(r"`sluice ([^`]+)`", line):
+                yield f"{page.name}:{number}", text
+
+
+COMMANDS = list(dict.fromkeys(commands()))
+
+
+@pytest.mark.parametrize(("place", "command"), COMMANDS, ids=[place for place, _ in COMMANDS])
+def test_commands_are_there_with_their_options(place: str, command: str) -> None:
+    """In a sentence the arguments may be left out, and so may the last word of a name (``consumers``)."""
+    parsers = dict(app.leaves())
+    words = shlex.split(command)
+    names = [name for name in parsers if f"{command} ".startswith(f"{name} ")]
+    if not names:
+        assert any(name.startswith(f"{command} ") for name in parsers), place
+        return
+    flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+
+    assert flags <= set(parsers[names[0]]._option_string_actions), place
 
 
 def test_json_is_json() -> None:
