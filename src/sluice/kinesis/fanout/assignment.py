@@ -31,5 +31,10 @@ class FanOutAssignment:
 
     def only(self, splits: Iterable[SplitId]) -> FanOutAssignment:
         """What a task has to know that reads these shards. Spark sends each task its own."""
-        agents = {split: self.agents[split] for split in splits if split in self.agents}
-        return replace(self, agents=agents)
+        wanted = list(splits)
+        streams = {split.stream for split in wanted}
+        return replace(
+            self,
+            arns={stream: arn for stream, arn in self.arns.items() if stream in streams},
+            agents={split: self.agents[split] for split in wanted if split in self.agents},
+        )
