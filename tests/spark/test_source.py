@@ -253,6 +253,32 @@ def test_a_partition_carries_the_agents_of_its_own_shards() -> None:
         assert carried.assignment.agents == {r.split: agents[r.split] for r in carried.ranges}
 
 
+def test_a_task_finds_agents_beside_the_driver_where_executors_find_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark tells tasks its address, and not the planning process."""
+    seen: list[FanOutAssignment] = []
+
+    def read_ranges(_config: object, _ranges: object, given: FanOutAssignment) -> Any:
+        seen.append(given)
+        return iter(())
+
+    monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
+    monkeypatch.setattr(source_reader, "driver_host", lambda: "10.0.0.1")
+    beside, on_worker = (
+        Address("", 40_000, b"secret", b"start"),
+        Address("10.0.0.7", 40_001, b"secret", b"other"),
+    )
+    agents = {SHARD: beside, SplitId("clicks", "b"): on_worker}
+    assignment = FanOutAssignment({"clicks": "arn"}, agents, hub=beside)
+
+    list(plain_reader(FakeEnumerator()).read(source_reader.RangesPartition((), assignment)))
+
+    found = Address("10.0.0.1", 40_000, b"secret", b"start")
+    assert seen[0].agents == {SHARD: found, SplitId("clicks", "b"): on_worker}
+    assert seen[0].hub == found
+
+
 def partition_bytes(shards: int) -> int:
     """The most that one of two shards' tasks is sent, in a batch of `shards` shards of as many streams."""
     ids = [SplitId(f"stream-{number:05}", f"shardId-{number:012}") for number in range(shards)]

@@ -16,9 +16,10 @@ from sluice.kinesis.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse
 from sluice.kinesis.streams import StreamRef
 from sluice.options import Kind, Option, OptionValues, choice, size
 
-__all__ = ["FAN_OUT_OPTIONS", "FanOutConfig", "fan_out_from_options"]
+__all__ = ["AGENT_ADDRESS", "FAN_OUT_OPTIONS", "FanOutConfig", "fan_out_from_options", "is_unspecified"]
 
 _MIB: Final = 1024 * 1024
+_LAST_PORT: Final = 65_535
 _HOST: Final = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 
 
@@ -31,17 +32,37 @@ def _parse_keyed_arn(text: str) -> ConsumerArn:
         raise OptionError(f"is {text!r}: allowed is {CONSUMER_ARN_FORM}") from None
 
 
-def _parse_host(text: str) -> str:
+def _parse_bind_host(text: str) -> str:
     host = text.strip()
     try:
-        is_unspecified = ipaddress.ip_address(host).is_unspecified
+        ipaddress.ip_address(host)
     except ValueError:
         if _HOST.fullmatch(host) is None or host.replace(".", "").isdigit():
             raise
-        return host
-    if is_unspecified:
+    return host
+
+
+def _parse_host(text: str) -> str:
+    host = _parse_bind_host(text)
+    if is_unspecified(host):
         raise OptionError(f"is {text!r}: tasks connect to it, so it has to be an address of one host")
     return host
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether it stands for all addresses of a host."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False  # a name
+
+
+def _parse_ports(text: str) -> tuple[int, int]:
+    first, dash, last = (part.strip() for part in text.partition("-"))
+    ports = int(first), int(last if dash else first)
+    if not (first + (last if dash else "")).isdecimal() or not 1 <= ports[0] <= ports[1] <= _LAST_PORT:
+        raise ValueError(text)
+    return ports
 
 
 RECORD_PUBLISHER = Option(
@@ -95,9 +116,25 @@ AGENT = Option(
 AGENT_ADDRESS = Option(
     "fanOutAgentAddress",
     Kind("host", "the name or address of a host, without a port", _parse_host),
-    "127.0.0.1",
-    "Address that the agent listens on and tasks connect to; on a cluster, one of the driver's own that "
-    "workers reach.",
+    None,
+    "Address at which tasks find the agent beside the driver, where that is not the one at which executors "
+    "find the driver (`spark.driver.host`).",
+    shown_default="the driver's, as Spark knows it; 127.0.0.1 with a `local` master",
+)
+AGENT_BIND_ADDRESS = Option(
+    "fanOutAgentBindAddress",
+    Kind("host", "the name or address of a host, without a port; 0.0.0.0 or :: for all", _parse_bind_host),
+    None,
+    "Address that the agent beside the driver listens on, where it is not `fanOutAgentAddress`: in a "
+    "container, or behind address translation.",
+    shown_default="`fanOutAgentAddress` if given, else as Spark's driver",
+)
+AGENT_PORTS = Option(
+    "fanOutAgentPorts",
+    Kind("ports", "a port, or the first and the last of a range, such as 40000-40100", _parse_ports),
+    None,
+    "Ports that agents listen at, each at a free one of them. A host has one agent for each query that runs.",
+    shown_default="any free port",
 )
 BUFFER_SIZE = Option(
     "fanOutBufferSize",
@@ -123,6 +160,8 @@ FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (
     CONSUMER_ARNS,
     AGENT,
     AGENT_ADDRESS,
+    AGENT_BIND_ADDRESS,
+    AGENT_PORTS,
     BUFFER_SIZE,
     FALLBACK,
 )
@@ -142,7 +181,10 @@ class FanOutConfig:
         deregister: deregister a consumer that this query registered when the query is stopped.
         arns: stream's name to its consumer's ARN; empty unless `registration` is ``none``.
         agent: ``driver``, ``workers`` or ``none``.
-        agent_address: the host that the agent listens on and tasks connect to.
+        agent_address: the host at which tasks find the agent beside the driver. None: the one at which Spark
+            finds the driver.
+        agent_bind_address: the address that this agent listens on, where it is another one.
+        agent_ports: the first and the last port that agents may listen at; None: any.
         buffer_bytes: bytes that one agent may buffer.
         may_poll: read by polling what fan-out does not deliver; False makes that an error.
         registered: stream's name to the ARN of the consumer that ``load()`` registered.
@@ -153,7 +195,9 @@ class FanOutConfig:
     deregister: bool = True
     arns: Mapping[str, str] = field(default_factory=dict)
     agent: str = "driver"
-    agent_address: str = "127.0.0.1"
+    agent_address: str | None = None
+    agent_bind_address: str | None = None
+    agent_ports: tuple[int, int] | None = None
     buffer_bytes: int = 256 * _MIB
     may_poll: bool = True
     registered: Mapping[str, str] = field(default_factory=dict)
@@ -198,14 +242,17 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
         )
     agent = values.require(AGENT)
     if agent == "none":
-        _refuse_each(values, (AGENT_ADDRESS, BUFFER_SIZE), f"'{AGENT.key}' is none: there is no agent")
+        of_agents = (AGENT_ADDRESS, AGENT_BIND_ADDRESS, AGENT_PORTS, BUFFER_SIZE)
+        _refuse_each(values, of_agents, f"'{AGENT.key}' is none: there is no agent")
     return FanOutConfig(
         consumer_name=None if registration == "none" else values.get(CONSUMER_NAME),
         registration=registration,
         deregister=registration != "none" and values.get(CONSUMER_DEREGISTRATION) == "auto",
         arns=arns,
         agent=agent,
-        agent_address=values.require(AGENT_ADDRESS),
+        agent_address=values.get(AGENT_ADDRESS),
+        agent_bind_address=values.get(AGENT_BIND_ADDRESS),
+        agent_ports=values.get(AGENT_PORTS),
         buffer_bytes=values.require(BUFFER_SIZE),
         may_poll=values.get(FALLBACK) == "polling",
     )

@@ -29,7 +29,7 @@ from sluice.source.assigner import assign_ranges
 from sluice.source.logged_offsets import LoggedOffsets
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import freeze_loaded_objects
+from sluice.spark.workers import driver_host, freeze_loaded_objects
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -219,5 +219,8 @@ def _deal(
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     given = cast("RangesPartition", partition)
-    yield from read_ranges(config, given.ranges, given.assignment)
+    assignment = given.assignment
+    yield from read_ranges(
+        config, given.ranges, None if assignment is None else assignment.found_at(driver_host())
+    )
     freeze_loaded_objects()  # the SDK is loaded by now

@@ -13,13 +13,13 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.handshake import ANSWER_BYTES, ClientHandshake, HandshakeError
 
-__all__ = ["Address", "Channel", "connect", "frame_of"]
+__all__ = ["SPARK_DRIVER", "Address", "Channel", "connect", "frame_of"]
 
 _LENGTH: Final = struct.Struct(">I")
 _LONGEST_FRAME: Final = 32 * 1024 * 1024
@@ -34,12 +34,17 @@ _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT"
 """The system notices within a minute that the other end's host is gone, where nothing else does."""
 
 
+SPARK_DRIVER: Final = ""
+"""As a host: the one at which Spark's executors find the driver. Tasks know it; the planning process, which
+Spark gives no settings, does not."""
+
+
 @dataclass(frozen=True)
 class Address:
     """Where an agent listens, and how to prove to it that one may ask. Plain data that Spark may pickle.
 
     Attributes:
-        host: as tasks are told it.
+        host: as tasks are told it; may be `SPARK_DRIVER` until a task fills it in.
         secret: of the query; all its agents have the same.
         start: random bytes of this agent's start. Another agent at the same port has others.
     """
@@ -50,12 +55,17 @@ class Address:
     start: bytes = field(repr=False)
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = self.host or "spark.driver.host"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def binding(self) -> bytes:
-        """What a handshake with this agent is bound to."""
-        return b"%d:%b%b" % (len(self.start), self.start, str(self).encode())
+        """What a handshake with this agent is bound to. The agent need not know by which name it is found."""
+        return b"%d:%b%d" % (len(self.start), self.start, self.port)
+
+    def found_at(self, driver_host: str) -> Address:
+        """The same with the host of Spark's driver filled in, where it is there."""
+        return replace(self, host=driver_host) if self.host == SPARK_DRIVER else self
 
 
 class Channel:

@@ -7,7 +7,7 @@ This module has no IO. The connecting end speaks first, so that a request can fo
     client: proof "client"
 
 A proof is an HMAC of its name, of both nonces ("hello" has one) and of what the handshake is bound to: the
-start of an agent, and its address as the client was told it. So it is good for one connection to one agent. A
+start of an agent, which is random, and its port. So it is good for one connection to one agent. A
 program that listens at the port of an agent that has died can't pass it on to an agent that lives.
 
 "hello" may be a repetition, so it opens nothing. It tells a server early whose connections to keep when there

@@ -12,7 +12,16 @@ from sluice.kinesis.fanout.channel import Address
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 
-__all__ = ["HELD_SIGNALS", "STOP", "AgentSetup", "WorkerAgentSetup", "agent_command", "agent_environment"]
+__all__ = [
+    "HELD_SIGNALS",
+    "ON_THIS_HOST",
+    "STOP",
+    "AgentPlace",
+    "AgentSetup",
+    "WorkerAgentSetup",
+    "agent_command",
+    "agent_environment",
+]
 
 STOP: Final = b"s"
 """What the planning process writes into the stop pipe of its agent when the query is stopped."""
@@ -25,29 +34,50 @@ _SECRET_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
+class AgentPlace:
+    """Where an agent listens.
+
+    Attributes:
+        host: where others find it; `SPARK_DRIVER` for the host of Spark's driver.
+        bind: the address that it listens on; empty for all addresses of its host.
+        is_guessed: the user has named no address, and only this host reaches this one.
+    """
+
+    host: str
+    bind: str
+    is_guessed: bool = False
+
+
+ON_THIS_HOST: Final = AgentPlace("127.0.0.1", "127.0.0.1")
+"""Where nothing but this host reaches it."""
+
+
+@dataclass(frozen=True)
 class AgentSetup:
     """The first message to an agent beside the driver.
 
     Attributes:
         fan_out: the options of fan-out, which `config` has too.
-        host: the address that the agent listens on.
+        place: where it listens.
         secret: tasks and other agents prove that they know it before they are served.
     """
 
     config: SourceConfig
     fan_out: FanOutConfig
-    host: str
+    place: AgentPlace
     secret: bytes = field(repr=False)
 
     @classmethod
-    def beside_driver(cls, config: SourceConfig, fan_out: FanOutConfig) -> AgentSetup:
+    def beside_driver(
+        cls, config: SourceConfig, fan_out: FanOutConfig, place: AgentPlace = ON_THIS_HOST
+    ) -> AgentSetup:
         """With a secret of its own, for the agent of one run of a query."""
-        return cls(config, fan_out, fan_out.agent_address, os.urandom(_SECRET_BYTES))
+        return cls(config, fan_out, place, os.urandom(_SECRET_BYTES))
 
 
 @dataclass(frozen=True)
 class WorkerAgentSetup(AgentSetup):
-    """The first message to an agent on a worker host. Its `host` is its address on the way to the hub.
+    """The first message to an agent on a worker host. Its place is its address on the way to the hub.
 
     Attributes:
         hub: the agent beside the driver, which it joins.

@@ -25,6 +25,7 @@ __all__ = [
     "FromAgent",
     "JoinHub",
     "Listening",
+    "RangesAsked",
     "ReadRange",
     "Subscribe",
     "SubscriptionEnded",
@@ -121,6 +122,12 @@ class WorkerHosts(msgspec.Struct, tag=True, frozen=True):
     hosts: tuple[str, ...]
 
 
+class RangesAsked(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner: how many ranges tasks have asked for since the last such message."""
+
+    count: int
+
+
 class EventReceived(msgspec.Struct, tag=True, frozen=True):
     """Agent to planner: what an event of a subscription brought.
 
@@ -170,7 +177,7 @@ class ReadRange(msgspec.Struct, tag=True, frozen=True):
 
 
 ToAgent = Subscribe | Acknowledge | Unsubscribe | ConsumersChanged
-FromAgent = Listening | WorkerHosts | EventReceived | SubscriptionEnded
+FromAgent = Listening | WorkerHosts | RangesAsked | EventReceived | SubscriptionEnded
 FirstFrame = ReadRange | JoinHub
 
 _encoder: Final = msgspec.msgpack.Encoder()

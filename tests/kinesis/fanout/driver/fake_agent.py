@@ -7,11 +7,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from sluice.kinesis.fanout.channel import Channel
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
-from sluice.kinesis.fanout.launch import AgentSetup
+from sluice.kinesis.fanout.launch import ON_THIS_HOST, AgentSetup
 from sluice.kinesis.fanout.protocol import (
     ConsumersChanged,
     EventReceived,
@@ -115,6 +116,10 @@ class Planning:
     def _renew(self, stream: str) -> str:
         self.renewed.put(stream)
         return self.new_arn
+
+    def guessed(self) -> AgentSetup:
+        """The client's set-up, where the agent is at an address that nobody has named."""
+        return replace(self.client._setup, place=replace(ON_THIS_HOST, is_guessed=True))
 
     @property
     def agent(self) -> FakeAgent:

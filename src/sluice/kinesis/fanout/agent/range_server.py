@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
 import threading
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -18,7 +20,7 @@ from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.fanout.channel import Address, Channel
 from sluice.kinesis.fanout.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, decode_first_frame
 
-__all__ = ["RangeServer"]
+__all__ = ["ListenAt", "RangeServer"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +35,19 @@ _BACKLOG: Final = 512
 _START_BYTES: Final = 16
 
 
+@dataclass(frozen=True)
+class ListenAt:
+    """Where a server listens.
+
+    Attributes:
+        bind: an address of this host, or its name; empty for all addresses.
+        ports: the first and the last port of which it takes a free one; None: any.
+    """
+
+    bind: str
+    ports: tuple[int, int] | None = None
+
+
 class RangeServer:
     """Listens at a free port, and answers one request after the other on each connection.
 
@@ -40,11 +55,15 @@ class RangeServer:
     takes.
 
     Args:
-        host: the address to listen on, as tasks are told it.
+        host: where tasks find it.
         secret: a connection that does not prove that it knows it is closed.
         read: gives the events of a range; raises RangeUnavailable.
         join: takes the connection of an agent on a worker host, and returns when that agent is gone. None
             where no agent may join.
+        listen: where it listens, where that is not `host` at any port.
+
+    Raises:
+        OSError: it can't listen there.
 
     Attributes:
         address: where tasks connect.
@@ -56,10 +75,13 @@ class RangeServer:
         secret: bytes,
         read: Callable[[ReadRange], Iterator[bytes | memoryview]],
         join: Callable[[Channel, JoinHub], None] | None = None,
+        *,
+        listen: ListenAt | None = None,
     ) -> None:
         self._read = read
         self._join = join
-        listener = _listen(host)
+        listen = listen or ListenAt(host)
+        listener = _listen(listen.bind, listen.ports)
         self.address = Address(host, listener.getsockname()[1], secret, os.urandom(_START_BYTES))
         self._threads = AnswerThreads(self._handle_request, _MOST_ANSWERS)
         self._no_thread = RareWarning()
@@ -133,9 +155,27 @@ def _receive_request(channel: Channel) -> ReadRange | JoinHub:
     return request
 
 
-def _listen(host: str) -> socket.socket:
-    """Args: host: an address of this host, or a name of one."""
-    family, *_, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    listener = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
-    listener.setblocking(False)
-    return listener
+def _listen(host: str, ports: tuple[int, int] | None) -> socket.socket:
+    """Args: host: an address of this host, a name of one, or empty for all addresses."""
+    first, last = ports or (0, 0)
+    for port in range(first, last + 1):
+        try:
+            listener = _listen_at(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and port < last:
+                continue
+            if ports is not None and error.errno == errno.EADDRINUSE:
+                raise OSError(error.errno, f"no port from {first} to {last} is free") from None
+            raise
+        listener.setblocking(False)
+        return listener
+    raise AssertionError("a range of ports is never empty")
+
+
+def _listen_at(host: str, port: int) -> socket.socket:
+    if not host and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    if not host:
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(place[:2], family=family, backlog=_BACKLOG)
