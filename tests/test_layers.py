@@ -28,7 +28,7 @@ FANOUT = "sluice.kinesis.fanout"
 # What the three sides of fan-out say to each other. None of them imports another side.
 SHARED_BY_SIDES = tuple(
     f"{FANOUT}.{name}"
-    for name in ("assignment", "channel", "coverage", "handshake", "launch", "link", "protocol")
+    for name in ("assignment", "channel", "coverage", "handshake", "launch", "link", "protocol", "tls")
 )
 SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
 # What all of Kinesis stands on, in the planning process, in agents and in tasks.

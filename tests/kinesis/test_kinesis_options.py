@@ -207,6 +207,10 @@ STREAMS_AB = {"streamName": "a,b"}
             {"consumerName": "me", "fanOutAgentBindAddress": "::", "fanOutAgentPorts": "4000 - 4010"},
             FanOutConfig("me", agent_bind_address="::", agent_ports=(4000, 4010)),
         ),
+        (
+            {"consumerName": "me", "fanOutEncryption": "TLS", "fanOutCertificate": " /etc/agent.pem"},
+            FanOutConfig("me", encryption="tls", certificate="/etc/agent.pem"),
+        ),
         ({"consumerName": "me", "fanOutAgentPorts": "4000"}, FanOutConfig("me", agent_ports=(4000, 4000))),
         ({"streamName": "a", "consumerArn": A}, FanOutConfig(None, "none", False, {"a": A})),
         ({"streamArn": ARN + "a", "consumerArn": A}, FanOutConfig(None, "none", False, {"a": A})),
@@ -249,6 +253,8 @@ FAN_OUT_ONLY = {
     "fanOutAgentAddress": "10.0.0.1",
     "fanOutAgentBindAddress": "::",
     "fanOutAgentPorts": "4000-4100",
+    "fanOutEncryption": "auto",
+    "fanOutCertificate": "agent.pem",
     "fanOutBufferSize": "1MiB",
     "subscribeToShardFallback": "polling",
 }
@@ -383,6 +389,11 @@ def test_polling_refuses_options_of_fan_out(key: str) -> None:
             )
             for text in ("0", "4100-4000", "4000-", "-4000", "4000-65536", "4000,4001", "+4000")
         ),
+        ({"consumerName": "me", "fanOutCertificate": " "}, "allowed is the path of a PEM file"),
+        (
+            {"consumerName": "me", "fanOutEncryption": "none", "fanOutCertificate": "a.pem"},
+            "option 'fanOutCertificate' is 'a.pem': 'fanOutEncryption' is none: it is not used",
+        ),
         ({"consumerName": "me", "fanOutBufferSize": "1"}, "allowed is a size of at least 1048576"),
         (
             {"consumerName": "me", "subscribeToShardFallback": "never"},
@@ -407,9 +418,9 @@ def test_an_agent_listens_on_a_host(host: str) -> None:
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:
-    """32 backoff options, 28 others of the source and 12 of the connection; each with a description."""
+    """32 backoff options, 30 others of the source and 12 of the connection; each with a description."""
     keys = [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)]
-    assert len(keys) == len({key.lower() for key in keys}) == 28 + 32 + 12
+    assert len(keys) == len({key.lower() for key in keys}) == 30 + 32 + 12
     assert all(option.description.endswith(".") for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
     for operation in ("subscribeToShard", "getRecords", "describeStreamConsumer", "listShards"):
         for suffix in ("MaxRetries", "BackoffBase", "BackoffMax", "BackoffExponent"):

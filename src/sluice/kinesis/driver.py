@@ -15,7 +15,7 @@ from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import ConsumerRegistrar
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
-from sluice.kinesis.fanout.driver.agent_place import find_spark_settings, place_agent
+from sluice.kinesis.fanout.driver.agent_place import check_encryption, find_spark_settings, place_agent
 from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout_options import FanOutConfig
@@ -125,9 +125,10 @@ class _FanOutCoordinator(SourceCoordinator):
         self._arns = {stream.name: self._ensure_consumer(stream.name) for stream in config.streams}
         self._restore_registered(fan_out.registered)
         place = place_agent(fan_out, find_spark_settings())
-        self._agent = AgentClient(
-            AgentSetup.beside_driver(config, fan_out, place), self._arns, renew=self._renew_consumer
-        )
+        setup = AgentSetup.beside_driver(config, fan_out, place)
+        if fan_out.agent != "none":
+            check_encryption(setup)
+        self._agent = AgentClient(setup, self._arns, renew=self._renew_consumer)
         self._agent.release = self._release_consumers
         on_stop(self._agent.tell_stop)
         if fan_out.agent == "none":

@@ -57,6 +57,12 @@ def is_unspecified(host: str) -> bool:
         return False  # a name
 
 
+def _parse_path(text: str) -> str:
+    if not text.strip():
+        raise ValueError(text)
+    return text.strip()
+
+
 def _parse_ports(text: str) -> tuple[int, int]:
     first, dash, last = (part.strip() for part in text.partition("-"))
     ports = int(first), int(last if dash else first)
@@ -136,6 +142,19 @@ AGENT_PORTS = Option(
     "Ports that agents listen at, each at a free one of them. A host has one agent for each query that runs.",
     shown_default="any free port",
 )
+ENCRYPTION = Option(
+    "fanOutEncryption",
+    choice("auto", "tls", "none"),
+    "auto",
+    "Whether connections to agents are encrypted (TLS 1.3). `auto`: where other hosts may open them and the "
+    "extra `tls` is installed, else a warning says that they are not. `tls`: in any case.",
+)
+CERTIFICATE = Option(
+    "fanOutCertificate",
+    Kind("path", "the path of a PEM file with a private key and its certificate", _parse_path),
+    None,
+    "A certificate for agents, in place of one that each makes at its start: a file on each of their hosts.",
+)
 BUFFER_SIZE = Option(
     "fanOutBufferSize",
     size(_MIB),
@@ -162,6 +181,8 @@ FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (
     AGENT_ADDRESS,
     AGENT_BIND_ADDRESS,
     AGENT_PORTS,
+    ENCRYPTION,
+    CERTIFICATE,
     BUFFER_SIZE,
     FALLBACK,
 )
@@ -185,6 +206,8 @@ class FanOutConfig:
             finds the driver.
         agent_bind_address: the address that this agent listens on, where it is another one.
         agent_ports: the first and the last port that agents may listen at; None: any.
+        encryption: ``auto``, ``tls`` or ``none``.
+        certificate: a PEM file on each host of an agent; None: each agent makes a certificate.
         buffer_bytes: bytes that one agent may buffer.
         may_poll: read by polling what fan-out does not deliver; False makes that an error.
         registered: stream's name to the ARN of the consumer that ``load()`` registered.
@@ -198,6 +221,8 @@ class FanOutConfig:
     agent_address: str | None = None
     agent_bind_address: str | None = None
     agent_ports: tuple[int, int] | None = None
+    encryption: str = "auto"
+    certificate: str | None = None
     buffer_bytes: int = 256 * _MIB
     may_poll: bool = True
     registered: Mapping[str, str] = field(default_factory=dict)
@@ -228,6 +253,8 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
         )
         _refuse_each(values, FAN_OUT_OPTIONS, why)
         return None
+    if values.get(ENCRYPTION) == "none" and values.get(CERTIFICATE) is not None:
+        values.reject_value(CERTIFICATE, f"'{ENCRYPTION.key}' is none: it is not used")
     registration = values.get(CONSUMER_REGISTRATION) or ("none" if has_arns else "lazy")
     arns: Mapping[str, str] = {}
     if registration == "none":
@@ -242,7 +269,7 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
         )
     agent = values.require(AGENT)
     if agent == "none":
-        of_agents = (AGENT_ADDRESS, AGENT_BIND_ADDRESS, AGENT_PORTS, BUFFER_SIZE)
+        of_agents = (AGENT_ADDRESS, AGENT_BIND_ADDRESS, AGENT_PORTS, ENCRYPTION, CERTIFICATE, BUFFER_SIZE)
         _refuse_each(values, of_agents, f"'{AGENT.key}' is none: there is no agent")
     return FanOutConfig(
         consumer_name=None if registration == "none" else values.get(CONSUMER_NAME),
@@ -253,6 +280,8 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
         agent_address=values.get(AGENT_ADDRESS),
         agent_bind_address=values.get(AGENT_BIND_ADDRESS),
         agent_ports=values.get(AGENT_PORTS),
+        encryption=values.require(ENCRYPTION),
+        certificate=values.get(CERTIFICATE),
         buffer_bytes=values.require(BUFFER_SIZE),
         may_poll=values.get(FALLBACK) == "polling",
     )

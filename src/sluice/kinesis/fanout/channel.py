@@ -2,7 +2,8 @@
 
 A frame is its length in four bytes, and that many bytes. Over TCP a handshake comes before the first frame
 (see `handshake`). An end that does not know the query's secret gets no byte of a stream, and a task finds out
-when another program listens at the agent's port. Frames are neither encrypted nor signed.
+when another program listens at the agent's port. Where the agent has a certificate, all of this is encrypted
+(see `tls`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.handshake import ANSWER_BYTES, ClientHandshake, HandshakeError
+from sluice.kinesis.fanout.tls import TlsSocket, connect_tls
 
 __all__ = ["SPARK_DRIVER", "Address", "Channel", "connect", "frame_of"]
 
@@ -47,12 +49,14 @@ class Address:
         host: as tasks are told it; may be `SPARK_DRIVER` until a task fills it in.
         secret: of the query; all its agents have the same.
         start: random bytes of this agent's start. Another agent at the same port has others.
+        fingerprint: of the agent's certificate; empty where it speaks no TLS.
     """
 
     host: str
     port: int
     secret: bytes = field(repr=False)
     start: bytes = field(repr=False)
+    fingerprint: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
         host = self.host or "spark.driver.host"
@@ -76,7 +80,7 @@ class Channel:
         OSError: the connection broke, or the timeout has passed.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket | TlsSocket) -> None:
         self._socket = connection
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -84,6 +88,11 @@ class Channel:
             for name, value in _KEEPALIVE:
                 if (option := getattr(socket, name, None)) is not None:
                     connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether something was received that nobody has taken, so that selectors don't tell of it."""
+        return isinstance(self._socket, TlsSocket) and self._socket.has_pending
 
     @property
     def local_host(self) -> str:
@@ -120,6 +129,8 @@ class Channel:
         Args:
             data: frames, from `frame_of`, or the rest of such bytes.
         """
+        if isinstance(self._socket, TlsSocket):
+            return self._socket.send_some(data)
         try:
             return self._socket.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -165,6 +176,8 @@ class Channel:
         Args:
             seconds: to wait for something at most.
         """
+        if self.has_pending:
+            return False
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(seconds * 1000)
@@ -216,15 +229,20 @@ def connect(
 def _connect_once(address: Address, timeout: float, source: str | None, left: Callable[[], float]) -> Channel:
     """Args: left: gives the seconds that it may still take, and raises TimeoutError where there are none."""
     bound = None if source is None else (source, 0)
-    connection = socket.create_connection((address.host, address.port), left(), bound)
+    connection: socket.socket | TlsSocket
+    connection = accepted = socket.create_connection((address.host, address.port), left(), bound)
     channel = Channel(connection)
     try:
+        if address.fingerprint:
+            accepted.settimeout(left())
+            connection = connect_tls(accepted, address.fingerprint)
+            channel = Channel(connection)
         handshake = ClientHandshake(address.secret, address.binding)
         connection.sendall(handshake.hello())
         answer = _receive_exactly(connection, ANSWER_BYTES, left)
         connection.sendall(handshake.prove(bytes(answer)))
         channel.set_timeout(timeout)
-    except HandshakeError:
+    except (HandshakeError, ServiceError):
         channel.close()
         raise ServiceError(f"what listens at {address} is not the agent of this query") from None
     except BaseException:
@@ -234,7 +252,7 @@ def _connect_once(address: Address, timeout: float, source: str | None, left: Ca
 
 
 def _receive_exactly(
-    connection: socket.socket, length: int, left: Callable[[], float] | None = None
+    connection: socket.socket | TlsSocket, length: int, left: Callable[[], float] | None = None
 ) -> memoryview:
     """Args: left: gives the seconds that all of it may take; None: the socket's timeout, for each part."""
     buffer = memoryview(bytearray(length))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ __all__ = [
     "WorkerAgentSetup",
     "agent_command",
     "agent_environment",
+    "is_loopback",
 ]
 
 STOP: Final = b"s"
@@ -47,6 +49,19 @@ class AgentPlace:
     bind: str
     is_guessed: bool = False
 
+    @property
+    def is_on_this_host(self) -> bool:
+        """Whether no other host can connect to it."""
+        return is_loopback(self.bind)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is a loopback address by its text. A name may be loopback here and not elsewhere."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
 
 ON_THIS_HOST: Final = AgentPlace("127.0.0.1", "127.0.0.1")
 """Where nothing but this host reaches it."""
@@ -66,6 +81,12 @@ class AgentSetup:
     fan_out: FanOutConfig
     place: AgentPlace
     secret: bytes = field(repr=False)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether connections to the agent are to be encrypted; by default if other hosts may open them."""
+        encryption = self.fan_out.encryption
+        return encryption == "tls" or (encryption == "auto" and not self.place.is_on_this_host)
 
     @classmethod
     def beside_driver(

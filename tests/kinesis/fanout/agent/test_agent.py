@@ -50,7 +50,7 @@ def test_subscriptions_wait_for_space_in_their_buffers(agent: Agent) -> None:
 
 def test_tasks_are_told_the_start_of_the_agent(agent: Agent) -> None:
     """Their handshakes are bound to it. The next agent has another one, wherever it listens."""
-    host, port, start = agent.place
+    host, port, start, _ = agent.place
 
     assert (host, port) == (agent.server.address.host, agent.server.address.port)
     assert start == agent.server.address.start

@@ -22,6 +22,7 @@ from sluice.kinesis.fanout.protocol import (
     FromAgent,
     JoinHub,
     RangesAsked,
+    Server,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -202,7 +203,7 @@ def test_messages_pass_between_the_planner_and_the_shards_agent(hub: Hub) -> Non
     hub.workers.subscribe(Subscribe(SPLITS[0], 3, START))
     worker.received()
     stale, fresh = (
-        EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), ("a", 1, b"start"))
+        EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), Server("a", 1, b"start"))
         for generation in (2, 3)
     )
     worker.send(stale)

@@ -18,6 +18,7 @@ from sluice.kinesis.fanout.protocol import (
     EventReceived,
     FromAgent,
     Listening,
+    Server,
     Subscribe,
     ToAgent,
     decode_to_agent,
@@ -166,7 +167,7 @@ def event(
     generation: int, *cut_points: CutPoint, first: str | None = None, behind: int = 0, ended: bool = False
 ) -> EventReceived:
     progress = SubscriptionProgress(cut_points, behind, ended, 7 if behind == 0 else None)
-    return EventReceived(SPLIT, generation, first, progress, ("10.0.0.7", 4000, b"start"))
+    return EventReceived(SPLIT, generation, first, progress, Server("10.0.0.7", 4000, b"start"))
 
 
 def cut_point(number: int, count: int = 1) -> CutPoint:

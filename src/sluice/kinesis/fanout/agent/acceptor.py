@@ -14,6 +14,7 @@ import math
 import queue
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from typing import Final, Protocol
 
 from sluice.kinesis.fanout.channel import Address, Channel
 from sluice.kinesis.fanout.handshake import HandshakeError, ServerHandshake
+from sluice.kinesis.fanout.tls import TlsSocket
 
 __all__ = ["Acceptor", "Listener", "RareWarning"]
 
@@ -79,7 +81,7 @@ class RareWarning:
 class _Stranger:
     """A connection whose handshake is not done."""
 
-    connection: socket.socket
+    connection: socket.socket | TlsSocket
     handshake: ServerHandshake
     deadline: float
 
@@ -93,6 +95,7 @@ class Acceptor:
         on_request: is given a connection that has something to receive, and has to give it back to `watch`,
             or close it. Called from the acceptor's thread, which it may not block.
         clock: monotonic seconds.
+        tls: of the agent's certificate; None where connections are not encrypted.
     """
 
     def __init__(
@@ -101,7 +104,9 @@ class Acceptor:
         address: Address,
         on_request: Callable[[Channel], None],
         clock: Callable[[], float] = time.monotonic,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._listener = listener
         self._address = address
         self._on_request = on_request
@@ -186,6 +191,8 @@ class Acceptor:
     def _keep(self, channel: Channel) -> None:
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._hand_out(channel))
         self._idle[channel] = self._clock() + _IDLE_TIMEOUT
+        if channel.has_pending:  # a request came with the end of the handshake
+            self._hand_out(channel)
 
     def _hand_out(self, channel: Channel) -> None:
         if self._idle.pop(channel, None) is not None:
@@ -254,8 +261,10 @@ class Acceptor:
 
     # --- handshakes -----------------------------------------------------------------------------------
 
-    def _welcome(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
+    def _welcome(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        tls = self._tls
+        connection = accepted if tls is None else TlsSocket(accepted, tls, server_side=True)
         if len(self._strangers) >= _MOST_STRANGERS:
             self._refuse(next(iter(self._strangers)))
         handshake = ServerHandshake(self._address.secret, self._address.binding)
@@ -273,6 +282,8 @@ class Acceptor:
             return  # dropped while its turn was coming
         try:
             self._advance(stranger)
+            while not stranger.handshake.is_done and _has_pending(stranger.connection):
+                self._advance(stranger)
         except BlockingIOError:
             return
         except Exception:  # noqa: BLE001 - a stranger's connection is worth no more
@@ -328,3 +339,7 @@ class Acceptor:
         del self._idle[channel]
         self._selector.unregister(channel)
         channel.close()
+
+
+def _has_pending(connection: socket.socket | TlsSocket) -> bool:
+    return isinstance(connection, TlsSocket) and connection.has_pending

@@ -45,6 +45,7 @@ from sluice.kinesis.fanout.protocol import (
     Listening,
     RangesAsked,
     ReadRange,
+    Server,
     Subscribe,
     ToAgent,
     Unsubscribe,
@@ -52,6 +53,7 @@ from sluice.kinesis.fanout.protocol import (
     encode,
 )
 from sluice.kinesis.fanout.subscriptions.subscriber import Subscriber, open_subscriber
+from sluice.kinesis.fanout.tls import Certificate, load_certificate, make_certificate
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 
@@ -72,7 +74,7 @@ class Agent:
         assigns_to_workers: it has no subscriptions itself, but assigns shards to agents on worker hosts.
 
     Attributes:
-        place: host, port and start of its server, see `Address`.
+        place: where tasks connect to it.
     """
 
     def __init__(self, setup: AgentSetup, link: Link, *, assigns_to_workers: bool) -> None:
@@ -86,10 +88,10 @@ class Agent:
             setup.secret,
             self._read,
             join,
-            listen=ListenAt(setup.place.bind, setup.fan_out.agent_ports),
+            listen=ListenAt(setup.place.bind, setup.fan_out.agent_ports, _certificate_of(setup)),
         )
         address = self.server.address
-        self.place = address.host, address.port, address.start
+        self.place = Server(address.host, address.port, address.start, address.fingerprint)
         self._shards = workers or self._subscription_manager(setup)
         self._asked = 0
         self._asked_lock = threading.Lock()
@@ -168,6 +170,29 @@ class Agent:
 
     def _open_source(self, split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> Subscriber:
         return open_subscriber(self._config, lambda: self._consumers.arns[split.stream], split, start, buffer)
+
+
+def _certificate_of(setup: AgentSetup) -> Certificate | None:
+    """The agent's certificate; None: its connections are not encrypted.
+
+    Raises:
+        SluiceError: they have to be, and can't.
+    """
+    if not setup.is_encrypted:
+        return None
+    file = setup.fan_out.certificate
+    try:
+        return make_certificate() if file is None else load_certificate(file)
+    except (ImportError, OSError) as error:
+        if setup.fan_out.encryption == "tls" or file is not None:
+            source = "" if file is None else f"{file}: "
+            raise SluiceError(f"the fan-out agent has no certificate: {source}{error}") from error
+        _log.warning(
+            "the fan-out agent at %s passes on records in clear, as it can't make a certificate: %s",
+            setup.place.host or "the driver",
+            error,
+        )
+        return None
 
 
 def main(arguments: list[str]) -> None:

@@ -19,6 +19,7 @@ from sluice.kinesis.fanout.agent.answer_threads import AnswerThreads
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.fanout.channel import Address, Channel
 from sluice.kinesis.fanout.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, decode_first_frame
+from sluice.kinesis.fanout.tls import Certificate
 
 __all__ = ["ListenAt", "RangeServer"]
 
@@ -42,10 +43,12 @@ class ListenAt:
     Attributes:
         bind: an address of this host, or its name; empty for all addresses.
         ports: the first and the last port of which it takes a free one; None: any.
+        certificate: for TLS; None: connections are not encrypted.
     """
 
     bind: str
     ports: tuple[int, int] | None = None
+    certificate: Certificate | None = None
 
 
 class RangeServer:
@@ -82,10 +85,13 @@ class RangeServer:
         self._join = join
         listen = listen or ListenAt(host)
         listener = _listen(listen.bind, listen.ports)
-        self.address = Address(host, listener.getsockname()[1], secret, os.urandom(_START_BYTES))
+        fingerprint, tls = b"", None
+        if (certificate := listen.certificate) is not None:
+            fingerprint, tls = certificate.fingerprint, certificate.context
+        self.address = Address(host, listener.getsockname()[1], secret, os.urandom(_START_BYTES), fingerprint)
         self._threads = AnswerThreads(self._handle_request, _MOST_ANSWERS)
         self._no_thread = RareWarning()
-        self._acceptor = Acceptor(listener, self.address, self._submit)
+        self._acceptor = Acceptor(listener, self.address, self._submit, tls=tls)
         self._acceptor.start()
 
     def close(self) -> None:

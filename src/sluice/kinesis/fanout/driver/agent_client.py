@@ -149,8 +149,8 @@ class AgentClient:
                 if shard is None or shard.ended is not None or (shard.is_silent and not shard.has_news):
                     continue
                 if shard.server is not None:
-                    host, port, start = shard.server
-                    found[split] = Address(host, port, self._secret, start)
+                    host, port, start, fingerprint = shard.server
+                    found[split] = Address(host, port, self._secret, start, fingerprint)
                 elif self._fan_out.agent == "driver":
                     found[split] = self._address
             return found
@@ -355,7 +355,9 @@ class AgentClient:
         with self._lock:
             match message:
                 case Listening():
-                    self._address = Address(message.host, message.port, self._secret, message.start)
+                    self._address = Address(
+                        message.host, message.port, self._secret, message.start, message.fingerprint
+                    )
                     self._supervisor.mark_listening()
                     self._listens.set()
                 case WorkerHosts():

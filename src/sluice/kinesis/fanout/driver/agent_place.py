@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import itertools
+import logging
 import os
 import re
 import subprocess
@@ -21,10 +22,13 @@ from typing import Final
 
 from sluice.errors import OptionError
 from sluice.kinesis.fanout.channel import SPARK_DRIVER
-from sluice.kinesis.fanout.launch import AgentPlace
+from sluice.kinesis.fanout.launch import AgentPlace, AgentSetup, is_loopback
+from sluice.kinesis.fanout.tls import is_tls_available
 from sluice.kinesis.fanout_options import AGENT_ADDRESS, FanOutConfig, is_unspecified
 
-__all__ = ["SparkSettings", "find_spark_settings", "place_agent"]
+__all__ = ["SparkSettings", "check_encryption", "find_spark_settings", "place_agent"]
+
+_log = logging.getLogger(__name__)
 
 _LOOPBACK: Final = "127.0.0.1"
 _ALL: Final = ""
@@ -87,6 +91,26 @@ def place_agent(fan_out: FanOutConfig, spark: SparkSettings) -> AgentPlace:
     return AgentPlace(bind or SPARK_DRIVER, bind)
 
 
+def check_encryption(setup: AgentSetup) -> None:
+    """Warns where records cross the network in clear because an extra is missing.
+
+    Raises:
+        OptionError: they have to be encrypted, and can't be.
+    """
+    if not setup.is_encrypted or setup.fan_out.certificate is not None or is_tls_available():
+        return
+    if setup.fan_out.encryption == "tls":
+        raise OptionError(
+            "option 'fanOutEncryption' is 'tls': agents need the extra 'tls' to make certificates (pip "
+            "install 'pyspark-sluice[tls]'), or one that option 'fanOutCertificate' names"
+        )
+    _log.warning(
+        "records cross the network in clear between fan-out agents and tasks of other hosts: install the "
+        "extra 'tls' on all hosts (pip install 'pyspark-sluice[tls]'), or set option 'fanOutCertificate'; "
+        "'fanOutEncryption' none leaves out this line"
+    )
+
+
 def find_spark_settings(
     command: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> SparkSettings:
@@ -102,14 +126,6 @@ def find_spark_settings(
     bind = found.get("spark.driver.bindAddress") or _given_address(environment)
     host = found.get("spark.driver.host") or bind
     return SparkSettings(found.get("spark.master"), host, bind)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` is a loopback address by its text. A name may be loopback here and not elsewhere."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _given_address(environment: Mapping[str, str]) -> str | None:

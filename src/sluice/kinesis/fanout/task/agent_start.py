@@ -22,7 +22,13 @@ from typing import Final
 
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.channel import Address
-from sluice.kinesis.fanout.launch import AgentPlace, WorkerAgentSetup, agent_command, agent_environment
+from sluice.kinesis.fanout.launch import (
+    AgentPlace,
+    WorkerAgentSetup,
+    agent_command,
+    agent_environment,
+    is_loopback,
+)
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Backoff
@@ -57,7 +63,7 @@ def address_towards(host: str) -> str:
     """
     given = _given_address()
     found = _source_towards(host, given)
-    if given is None and _is_loopback(found) and not _names_loopback(host):
+    if given is None and is_loopback(found) and not is_loopback(host):
         for elsewhere in _ELSEWHERE:
             with contextlib.suppress(OSError):
                 return _source_towards(elsewhere, None)
@@ -76,18 +82,6 @@ def _source_towards(host: str, given: str | None) -> str:
             probe.connect(place)  # of a datagram socket: it chooses a route, and no more
             return str(probe.getsockname()[0])
     raise OSError(f"this host has no way to {host}")
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
-
-
-def _names_loopback(host: str) -> bool:
-    """Whether all hosts are one, as the driver is found at a loopback address."""
-    try:
-        return _is_loopback(host)
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _given_address() -> str | None:
