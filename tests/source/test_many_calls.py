@@ -56,6 +56,12 @@ def test_what_a_batch_may_read_is_found_once_for_each_listing_and_each_end_of_a_
     query.log.split(SplitId("s", min(query.log.shards).shard))
     for number in range(40):
         query.log.put("s", str(number))
+    query.log.pass_time(11)  # so that the next listing has it
+    query.run_while_new()
+    query.plan()
+    drained = {split.shard for split in query.last_end.drained}
+    assert len(drained) == 1
+    assert drained.isdisjoint(split.shard for split in query.enumerator._states)
     query.run_to_end()
 
     assert sorted(query.numbers()) == sorted({*query.numbers()})

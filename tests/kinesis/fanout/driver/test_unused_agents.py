@@ -10,8 +10,9 @@ from fake_agent import ARN, OTHER, SPLIT, Planning, cut_point, event, plannings
 
 from sluice.kinesis.fanout.channel import SPARK_DRIVER
 from sluice.kinesis.fanout.driver.agent_use import AgentUse
+from sluice.kinesis.fanout.driver.shard_subscription import ShardSubscription
 from sluice.kinesis.fanout.launch import AgentPlace
-from sluice.kinesis.fanout.protocol import RangesAsked, Unsubscribe, WorkerHosts
+from sluice.kinesis.fanout.protocol import RangesAsked, SubscriptionEnded, Unsubscribe, WorkerHosts
 from sluice.source.offsets import HORIZON
 
 
@@ -117,6 +118,9 @@ def test_subscriptions_end_when_no_task_asks(
     planning.client.release = lambda: released.append(planning.now)
     holding(planning)
     with caplog.at_level(logging.WARNING):
+        run_batches(planning, 3)
+        # Tasks of this batch need not try: each would wait for a connection.
+        assert planning.client.agents([SPLIT]) == {}
         run_batches(planning)
         run_batches(planning)
 
@@ -128,12 +132,20 @@ def test_subscriptions_end_when_no_task_asks(
     assert len(released) == 1
     assert planning.agent.received() == Unsubscribe(SPLIT)
     assert planning.client.agents([SPLIT]) == {}
+    # Another subscription has found that the consumer is gone. That is what was wanted.
+    shard = planning.client._shards.setdefault(SPLIT, ShardSubscription(99, HORIZON, lambda: planning.now))
+    ended = SubscriptionEnded(SPLIT, 99, "no such consumer", "ResourceNotFoundException")
+    planning.agent.send(ended)
+    planning.until(lambda: shard.ended)
+    stay_awake(planning, 4)
+    assert planning.client._renewing == set()
     assert planning.renewed.empty()
 
     stay_awake(planning, 600)
     planning.client.follow({SPLIT: HORIZON})
     assert planning.renewed.get(timeout=60) == "clicks"
     planning.until(lambda: not planning.client._resume_at)
+    assert planning.agent.received() == Unsubscribe(SPLIT)  # that other one
     planning.subscribed()
 
 
