@@ -97,7 +97,7 @@ class Channel:
     @property
     def local_host(self) -> str:
         """This end's address."""
-        return str(self._socket.getsockname()[0])
+        return _plain(str(self._socket.getsockname()[0]))
 
     @property
     def remote_host(self) -> str | None:
@@ -106,7 +106,7 @@ class Channel:
             name = self._socket.getpeername()
         except OSError:
             return None
-        return str(name[0]) if isinstance(name, tuple) else None
+        return _plain(str(name[0])) if isinstance(name, tuple) else None
 
     def fileno(self) -> int:
         """The file descriptor, for selectors; -1 after `close`."""
@@ -187,6 +187,11 @@ class Channel:
         with contextlib.suppress(OSError):  # the other end has closed it before
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def _plain(address: str) -> str:
+    """An IPv4 address as such, which a socket for both protocols gives as one of IPv6."""
+    return address.removeprefix("::ffff:") if "." in address else address
 
 
 def frame_of(message: bytes) -> bytes:

@@ -231,14 +231,26 @@ def test_an_agent_may_listen_on_ipv6() -> None:
 
 
 def test_an_agent_may_be_found_elsewhere_than_it_listens() -> None:
-    """Behind address translation, or where only tasks know the driver's host."""
+    """Behind address translation, or where only tasks know the driver's host. A host that joins is known by the
+    address that it says, also where the agent listens on IPv4 and IPv6 at once.
+    """
+    seen: list[str | None] = []
+    joined = threading.Event()
+
+    def join(channel: Channel, _request: JoinHub) -> None:
+        seen.extend((channel.local_host, channel.remote_host))
+        joined.set()
+
     with (
-        closing(RangeServer("", SECRET, nothing, listen=ListenAt(""))) as server,
+        closing(RangeServer("", SECRET, nothing, join, listen=ListenAt(""))) as server,
         closing(connect(server.address.found_at("127.0.0.2"), timeout=PATIENT)) as channel,
     ):
         channel.send(encode(REQUEST))
         assert frames(channel, 1) == [DONE]
         assert str(server.address).startswith("spark.driver.host:")
+        channel.send(encode(JOIN))
+        assert joined.wait(PATIENT)
+    assert seen == ["127.0.0.2", "127.0.0.1"]
 
 
 def test_an_agent_takes_a_free_port_of_a_range() -> None:
