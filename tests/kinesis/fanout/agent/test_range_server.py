@@ -231,8 +231,8 @@ def test_an_agent_may_listen_on_ipv6() -> None:
 
 
 def test_an_agent_may_be_found_elsewhere_than_it_listens() -> None:
-    """Behind address translation, or where only tasks know the driver's host. A host that joins is known by the
-    address that it says, also where the agent listens on IPv4 and IPv6 at once.
+    """Behind address translation, or where only tasks know the driver's host. A host that joins is known by
+    its address, also where the agent listens on IPv4 and IPv6 at once.
     """
     seen: list[str | None] = []
     joined = threading.Event()

@@ -51,6 +51,17 @@ def test_agents_are_judged_after_a_minute_and_three_batches() -> None:
     assert short.use.is_unused
 
 
+@pytest.mark.parametrize("ranges", [1, 1_000])
+def test_a_small_part_is_not_none_at_all(ranges: int) -> None:
+    """However many ranges there are, to be asked for none is another matter."""
+    use = Use()
+    for _ in range(10):
+        use.run(1, ranges=ranges)
+        assert use.use.find_small_part() is None
+
+    assert use.use.is_unused
+
+
 def test_batches_without_ranges_at_agents_tell_nothing() -> None:
     """A stream without records has none."""
     use = Use()
@@ -93,8 +104,10 @@ def holding(planning: Planning) -> None:
 
 
 def run_batches(planning: Planning, count: int = 5) -> None:
+    """Batches of many ranges each, as of many shards."""
     for _ in range(count):
         planning.client.agents([SPLIT])
+        planning.client._use.assigned += 100 * (planning.client._use.assigned > 0)
         stay_awake(planning, 20)
         planning.client.follow({SPLIT: HORIZON})
 
@@ -121,6 +134,8 @@ def test_subscriptions_end_when_no_task_asks(
         run_batches(planning, 3)
         # Tasks of this batch need not try: each would wait for a connection.
         assert planning.client.agents([SPLIT]) == {}
+        # Not only with the next trigger: subscriptions would fail one by one when their consumer goes.
+        assert planning.agent.received() == Unsubscribe(SPLIT)
         run_batches(planning)
         run_batches(planning)
 
@@ -130,7 +145,6 @@ def test_subscriptions_end_when_no_task_asks(
     assert "next attempt in 10 min" in told[0]
     planning.until(lambda: released)
     assert len(released) == 1
-    assert planning.agent.received() == Unsubscribe(SPLIT)
     assert planning.client.agents([SPLIT]) == {}
     # Another subscription has found that the consumer is gone. That is what was wanted.
     shard = planning.client._shards.setdefault(SPLIT, ShardSubscription(99, HORIZON, lambda: planning.now))

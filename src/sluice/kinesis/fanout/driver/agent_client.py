@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -209,9 +209,7 @@ class AgentClient:
                 positions = {}
             if not self._supervisor.is_running or self._supervisor.is_silent:
                 return  # the next agent, or this one when it speaks again, is told where batches are by then
-            for split in [split for split in self._shards if split not in positions]:
-                del self._shards[split]
-                self._supervisor.send(Unsubscribe(split))
+            self._unsubscribe_but(positions)
             for split, position in positions.items():
                 self._follow(split, position)
 
@@ -263,6 +261,11 @@ class AgentClient:
             elif (number := shard.advance_to(position)) is not None:
                 self._supervisor.send(Acknowledge(split, str(number)))
 
+    def _unsubscribe_but(self, wanted: Container[SplitId]) -> None:
+        for split in [split for split in self._shards if split not in wanted]:
+            del self._shards[split]
+            self._supervisor.send(Unsubscribe(split))
+
     def _subscribe(self, split: SplitId, position: Position) -> None:
         self._generation += 1
         self._shards[split] = ShardSubscription(self._generation, position, self._clock)
@@ -283,16 +286,19 @@ class AgentClient:
 
     def _judge_use(self) -> None:
         """Stops paying for what tasks can't reach, and says so."""
-        if (part := self._use.find_small_part()) is not None and part[0]:
+        if self._use.is_unused:
+            self._use.reset()
+            if self._fan_out.may_poll:
+                self._handle_unused()
+        elif (part := self._use.find_small_part()) is not None:
             _log.warning(
                 "%s: tasks have asked fan-out agents for %d of the %d ranges that these hold, and poll the "
                 "others: some hosts can't connect to all agents; see their executors' logs for the addresses",
                 self._streams,
                 *part,
             )
-        if not self._use.is_unused or not self._fan_out.may_poll:
-            return
-        self._use.reset()
+
+    def _handle_unused(self) -> None:
         problem = f"no task has reached the fan-out agent at {self._address}, or asked it for anything"
         if self._setup.place.is_guessed:
             self._setup = replace(self._setup, place=AgentPlace(SPARK_DRIVER, ""))
@@ -309,6 +315,7 @@ class AgentClient:
             problem,
             self._unused_pause / 60,
         )
+        self._unsubscribe_but({})  # before the consumers go, which would be an error of each subscription
         self._unused_pause = min(2 * self._unused_pause, _LONGEST_UNUSED_PAUSE)
         threading.Thread(target=self.release, daemon=True).start()
 

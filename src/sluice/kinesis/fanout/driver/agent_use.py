@@ -61,11 +61,11 @@ class AgentUse:
         return self.is_judged and not self.asked
 
     def find_small_part(self) -> tuple[int, int] | None:
-        """Ranges asked for and assigned, where it is far from all; each time that it becomes so, once.
+        """Ranges asked for and assigned, if some are, and far from all; each time that it becomes so, once.
 
         Call it for each batch: what is judged is what came since the last answer.
         """
-        if not self.is_judged or self.assigned < _MIN_RANGES:
+        if not self.is_judged or self.is_unused or self.assigned < _MIN_RANGES:
             return None
         found = self.asked, self.assigned
         is_small = self.asked < self.assigned * _SMALL_PART
