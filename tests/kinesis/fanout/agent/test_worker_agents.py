@@ -21,6 +21,8 @@ from sluice.kinesis.fanout.protocol import (
     EventReceived,
     FromAgent,
     JoinHub,
+    RangesAsked,
+    Server,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -201,7 +203,7 @@ def test_messages_pass_between_the_planner_and_the_shards_agent(hub: Hub) -> Non
     hub.workers.subscribe(Subscribe(SPLITS[0], 3, START))
     worker.received()
     stale, fresh = (
-        EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), ("a", 1, b"start"))
+        EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), Server("a", 1, b"start"))
         for generation in (2, 3)
     )
     worker.send(stale)
@@ -211,6 +213,14 @@ def test_messages_pass_between_the_planner_and_the_shards_agent(hub: Hub) -> Non
     hub.workers.acknowledge(SPLITS[0], 77)
     hub.workers.unsubscribe(SPLITS[0])
     assert [worker.received(), worker.received()] == [Acknowledge(SPLITS[0], "77"), Unsubscribe(SPLITS[0])]
+
+
+def test_the_planner_learns_what_agents_are_asked_for(hub: Hub) -> None:
+    """It shows whether tasks reach them."""
+    worker = hub.join("a")
+    worker.send(RangesAsked(7))
+
+    assert hub.report() == RangesAsked(7)
 
 
 def test_a_consumer_that_another_reader_uses_is_contested(hub: Hub) -> None:

@@ -20,6 +20,7 @@ from sluice.kinesis.fanout.protocol import (
     EventReceived,
     FromAgent,
     JoinHub,
+    RangesAsked,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -190,6 +191,8 @@ class WorkerAgents:
             self._report_ended(moved, f"the shard moves to the fan-out agent on {host}")
 
     def _handle_message(self, agent: _WorkerAgent, message: FromAgent) -> None:
+        if isinstance(message, RangesAsked):
+            self._report(message)
         if not isinstance(message, EventReceived | SubscriptionEnded):
             return
         with self._lock:
