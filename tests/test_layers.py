@@ -106,6 +106,7 @@ LAYERS = (
             "sluice.aws",
             "sluice.cli",
             "sluice.destinations",
+            "sluice.environment",
             "sluice.kinesis",
             "sluice.sink",
             "sluice.source",

@@ -95,11 +95,6 @@ class Channel:
         return isinstance(self._socket, TlsSocket) and self._socket.has_pending
 
     @property
-    def local_host(self) -> str:
-        """This end's address."""
-        return _plain(str(self._socket.getsockname()[0]))
-
-    @property
     def remote_host(self) -> str | None:
         """The other end's address as this end sees it; None within a host, or where it is gone."""
         try:
