@@ -19,7 +19,7 @@ MATRIX = 4.0 4.1 4.2 newest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test integration lint types bench soak chaos soak-tests docs test-matrix clean demo-env
-.PHONY: test-env dev-env
+.PHONY: test-env dev-env test-cluster
 .PHONY: $(MATRIX:%=test-%)
 
 help: ## show this
@@ -58,6 +58,9 @@ soak-tests: test-env ## run the tests that are slow, and hardly ever fail; fan-o
 
 docs: dev-env ## write the tables of the README from the options' declarations
 	@$(BIN)/python docs/reference.py
+
+test-cluster: test-env ## run fan-out on hosts that lose power and network (10 minutes; Linux and root); SCENES=power_off only that
+	@$(BIN)/python -m pytest -n 0 -s -m cluster $(if $(SCENES),-k "$(SCENES)") integration/test_cluster.py
 
 test-matrix: $(MATRIX:%=test-%) ## fast tests, and runs with Spark, on PySpark 4.0, 4.1, 4.2 and the newest
 

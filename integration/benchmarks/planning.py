@@ -1,10 +1,11 @@
-"""What a trigger costs beside the driver, by number of shards: CPU seconds, and bytes that Spark is given.
+"""What a trigger costs beside the driver, by number of shards: CPU, memory, and bytes that Spark is given.
 
-Everything is in this process and nothing is sent: the log is in memory, and so are subscriptions. Every shard
-gets a record for each batch. The clock is a counter, so that each trigger may read every shard again.
+Each line is a process of its own and nothing is sent: the log is in memory, and so are subscriptions. Every
+shard gets a record for each batch. The clock is a counter, so that each trigger may read every shard again.
 
 - CPU of a batch: `latestOffset`, `partitions` and a report of progress, as Spark calls them for a batch.
 - CPU of a call without news: `latestOffset` and a report, as Spark calls them some 90 times a second.
+- memory: what the process takes at most beyond its start, when all is imported.
 - bytes: of all partitions, pickled, and of the largest; of the offsets and of the report, as JSON.
 
     python -m integration.benchmarks.planning [--shards 64,512]
@@ -14,12 +15,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import pickle
+import resource
 import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +46,7 @@ from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 from sluice.source.subscriptions import SubscriptionProgress, Subscriptions
 from sluice.spark.source_reader import make_stream_reader
 
-SHARDS = (64, 512, 2_048, 10_000)
+SHARDS = (1, 64, 512, 2_048, 10_000)
 BATCHES = 5
 IDLE_CALLS = 10
 STREAM = "bench"
@@ -157,7 +161,7 @@ CONFIG = source_config_from_options(
 
 @dataclass
 class Cost:
-    """Medians of a few batches: seconds of CPU, and bytes."""
+    """Medians of a few batches: seconds of CPU, and bytes; the memory of all."""
 
     batch: float
     idle: float
@@ -165,9 +169,17 @@ class Cost:
     largest: float
     offset: float
     report: float
+    memory: float = 0.0
 
 
 def measure(shards: int, *, pushed: bool) -> Cost:
+    """Measures in another process, which has had no other number of shards."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_measure, shards, pushed).result()
+
+
+def _measure(shards: int, pushed: bool) -> Cost:
+    before = _peak_memory()
     clock = Clock()
     log = OneRecordABatch(shards, clock)
     reader: Any = make_stream_reader(CONFIG)
@@ -193,8 +205,14 @@ def measure(shards: int, *, pushed: bool) -> Cost:
             Cost(seconds, idle, sum(sizes), max(sizes), len(json.dumps(offset)), len(json.dumps(report)))
         )
     reader._coordinator.enumerator.close()
-    fields = Cost.__dataclass_fields__
-    return Cost(**{name: statistics.median(getattr(cost, name) for cost in costs[1:]) for name in fields})
+    fields = [name for name in Cost.__dataclass_fields__ if name != "memory"]
+    medians = {name: statistics.median(getattr(cost, name) for cost in costs[1:]) for name in fields}
+    return Cost(**medians, memory=_peak_memory() - before)
+
+
+def _peak_memory() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(peak if sys.platform == "darwin" else peak * 1024)
 
 
 class Spark:
@@ -228,17 +246,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.planning", description=__doc__)
     parser.add_argument("--shards", default=",".join(map(str, SHARDS)))
     shards = [int(text) for text in parser.parse_args().shards.split(",")]
-    titles = f"{'':<8} {'shards':>7} {'batch, ms':>10} {'no news, ms':>12} {'partitions, kB':>15}"
-    lines = [f"{titles} {'largest, B':>11} {'offset, kB':>11} {'report, kB':>11}"]
+    titles = f"{'':<8} {'shards':>7} {'batch, ms':>10} {'no news, ms':>12} {'MiB':>6}"
+    lines = [f"{titles} {'partitions, kB':>15} {'largest, B':>11} {'offset, kB':>11} {'report, kB':>11}"]
     points: dict[str, list[tuple[float, float]]] = {}
     for name, pushed in (("polling", False), ("efo", True)):
         for count in shards:
             cost = measure(count, pushed=pushed)
             points.setdefault(name, []).append((count, cost.batch * 1000))
+            took = f"{cost.batch * 1000:>10.1f} {cost.idle * 1000:>12.2f} {cost.memory / 2**20:>6.0f}"
             lines.append(
-                f"{name:<8} {count:>7} {cost.batch * 1000:>10.1f} {cost.idle * 1000:>12.2f} "
-                f"{cost.partitions / 1e3:>15,.1f} {cost.largest:>11,.0f} {cost.offset / 1e3:>11,.1f} "
-                f"{cost.report / 1e3:>11,.1f}"
+                f"{name:<8} {count:>7} {took} {cost.partitions / 1e3:>15,.1f} {cost.largest:>11,.0f} "
+                f"{cost.offset / 1e3:>11,.1f} {cost.report / 1e3:>11,.1f}"
             )
     write_table("planning", lines)
     print(

@@ -262,7 +262,11 @@ class StreamEnumerator:
 
     @property
     def millis_behind_latest(self) -> Mapping[SplitId, int]:
-        """By split, how far the end of the last batch is from the tip (milliseconds)."""
+        """By split, how far the end of the last batch is from the tip (milliseconds).
+
+        A split is left out while that is not known: before its first answer, and when it has failed to answer
+        for 15 s.
+        """
         return self._lag
 
     def newest(self, start: Offsets) -> Offsets:
@@ -438,8 +442,9 @@ class StreamEnumerator:
 
     def _remember_plan(self, states: Collection[SplitState], ends: Mapping[SplitId, After | Closed]) -> None:
         """Keeps the lag and the expected records of the batch that was planned last."""
+        now = self._clock()
         self._expected = {}
-        self._lag = {}
+        self._lag, unknown = {}, []
         for state in states:
             state.forget_missing()
             split_id, end = state.split.id, ends.get(state.split.id)
@@ -448,17 +453,19 @@ class StreamEnumerator:
                 count = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
                 if not state.has_gap:
                     self._expected[split_id, end] = sum(point.count for point in state.cut_points[:count])
-            lag = 0 if isinstance(end, Closed) else state.lag(count)
+            lag = 0 if isinstance(end, Closed) else state.lag(count, now)
             if lag is not None:
                 self._lag[split_id] = lag
+            else:
+                unknown.append(split_id)
         if ends:
-            self._log_lag()
+            self._log_lag(now, unknown)
 
-    def _log_lag(self) -> None:
-        now = self._clock()
+    def _log_lag(self, now: float, unknown: Sequence[SplitId]) -> None:
         if self._lag and now >= self._next_lag_line:
             self._next_lag_line = now + _LAG_LINE_INTERVAL
-            lag = {str(split): millis for split, millis in sorted(self._lag.items())}
+            known = {**self._lag, **dict.fromkeys(unknown)}
+            lag = {str(split): millis for split, millis in sorted(known.items())}
             _log.info("millisBehindLatest %s", json.dumps(lag))
 
 

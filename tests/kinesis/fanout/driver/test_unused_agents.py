@@ -92,6 +92,17 @@ def test_hosts_that_cannot_connect_show_by_the_part_that_is_asked_for() -> None:
     assert use.use.find_small_part() == (50, 100)
 
 
+def test_ranges_that_no_agent_could_hold_yet_are_not_missed() -> None:
+    """Agents on workers take a while to start. What is read until then is polled, by every host."""
+    use = Use()
+    for _ in range(3):
+        use.use.record_awaiting_batch()
+    use.run(5, ranges=10, asked=10)
+
+    assert use.use.find_small_part() is None
+    assert use.use.asked == 0  # it was judged
+
+
 # --- the client -------------------------------------------------------------------------------------------
 
 
@@ -214,6 +225,7 @@ def test_workers_whose_agents_cannot_join_are_not_paid_for(
         assert "no task has reached" not in caplog.text
         for _ in range(5):
             blocked.client.agents([SPLIT, OTHER])
+            assert blocked.client._use.assigned == 0
             stay_awake(blocked, 20)
 
     assert "no task has reached the fan-out agent" in caplog.text

@@ -135,7 +135,10 @@ class AgentClient:
             found = self._agents(splits)
             has_no_hosts = self._fan_out.agent == "workers" and not self._hosts
             is_awaited = has_no_hosts and self._address is not None and self._resume_at is None
-            self._use.record_batch(len(splits) if is_awaited else len(found))
+            if is_awaited and splits:
+                self._use.record_awaiting_batch()
+            else:
+                self._use.record_batch(len(found))
             self._judge_use()
             return {} if self._resume_at is not None else found
 

@@ -44,14 +44,21 @@ class AgentUse:
     def record_batch(self, ranges: int) -> None:
         """A batch begins of which tasks are to read so many ranges from agents. The one before has ended."""
         if ranges:
-            if self._since is None:
-                self._since = self._clock()
-            self._batches += 1
+            self._count_batch()
             self.assigned += ranges
+
+    def record_awaiting_batch(self) -> None:
+        """A batch begins whose tasks have no agent to ask yet, and are to start those on their hosts."""
+        self._count_batch()
+
+    def _count_batch(self) -> None:
+        if self._since is None:
+            self._since = self._clock()
+        self._batches += 1
 
     @property
     def is_judged(self) -> bool:
-        """Whether enough has been assigned to tell. Of the last batch nothing may have been asked yet."""
+        """Whether there was enough to tell by. Of the last batch nothing may have been asked yet."""
         waited = 0.0 if self._since is None else self._clock() - self._since
         return self._batches > _MIN_BATCHES and waited >= _PATIENCE
 
