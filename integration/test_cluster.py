@@ -1,23 +1,26 @@
 """Fan-out where it is at home: on a cluster of several hosts, which lose their power or their network.
 
 The hosts are network namespaces (`integration.support.hosts`). In each scene every record comes once and in
-order, and no lag of 0 is reported for a shard that has waited for more than 15 s. No record waits for longer than
-30 s, and what Spark takes to start Python on a host: in place of an executor that is lost it does so in the midst
-of a batch.
+order, and no lag of 0 is reported for a shard that has waited for more than 15 s. No record waits for longer
+than 30 s, and what Spark takes to start Python on a host: in place of an executor that is lost it does so in
+the midst of a batch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from integration.model.server import serving
+from integration.support.cluster_driver import ROWS, TASKS
 from integration.support.hosts import find_obstacle, network
 from integration.support.model_streams import LAWS, ModelStreams
 from integration.support.network_cluster import DRIVER, MASTER, WORKERS, Cluster, Query, TimedProducer
@@ -27,6 +30,8 @@ from integration.support.spark import JVM_OPTIONS
 pytestmark = pytest.mark.cluster
 
 SHARDS = 12
+SINK_SHARDS = 2
+EPOCHS = 4
 LONGEST_UNREAD = 30.0
 OPTIONS = {"consumerName": "reader", "shardsPerTask": "2"}
 SETTINGS = {
@@ -210,6 +215,32 @@ def test_replaced_executor(application: Cluster, producer: TimedProducer) -> Non
         scene.wait_for_rows(500)
         scene.wait_until_pushed("pushed again after")
         assert application.agents(host) == before
+
+
+def test_sink(application: Cluster) -> None:
+    """Six tasks on three hosts write to one stream, as much as it takes. What they get is printed."""
+    stream = application.service.create(SINK_SHARDS)
+    with application.query(stream, {}, sink={"destination": "kinesis"}) as query:
+        application.wait_until(lambda: len(query.lines("committed destination")) >= EPOCHS, "epochs")
+    written: dict[int, list[tuple[float, str]]] = {}
+    for record in application.service.model.oracle.records(stream):
+        task, number = record.data.decode().split()
+        written.setdefault(int(number) // ROWS, []).append((record.arrival / 1e6, task))
+    capacity = 1_000.0 * SINK_SHARDS
+    for epoch, line in zip(range(EPOCHS), query.lines("committed destination"), strict=False):
+        records = sorted(written[epoch])
+        first_end = min(max(at for at, task in records if task == name) for name in {t for _, t in records})
+        shares = Counter(task for at, task in records if at <= first_end)
+        figures = {key: float(value) for key, value in re.findall(r"(records_out|refused)=(\d+)", line)}
+        used = len(records) / (records[-1][0] - records[0][0]) / capacity
+        refused = figures["refused"] / figures["records_out"]
+        print(
+            f"\nsink, epoch {epoch}: {used:.0%} of the capacity used, {refused:.1%} refused; when the first task "
+            f"ends, tasks have written {min(shares.values())} to {max(shares.values())} records",
+            flush=True,
+        )
+        assert len(records) >= ROWS
+        assert len(shares) == TASKS
 
 
 def test_driver_known_by_name(cluster: Cluster, producer: TimedProducer) -> None:

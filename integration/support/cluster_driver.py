@@ -25,11 +25,14 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from integration.support.kinesis import REGION
 from integration.support.queries import read_stream
 from integration.support.spark import configuration, prepare_environment
 
-__all__ = ["PROGRESS", "ApplicationPlan", "QueryPlan"]
+__all__ = ["PROGRESS", "ROWS", "TASKS", "ApplicationPlan", "QueryPlan"]
 
+ROWS = 24_000
+TASKS = 6
 PROGRESS = "progress.jsonl"
 _OF_ONE_HOST = ("spark.driver.bindAddress", "spark.driver.host")
 
@@ -57,7 +60,8 @@ class QueryPlan:
     Attributes:
         directory: for its rows, its progress and its checkpoint.
         options: of the source.
-        sink: options of the sink that its rows are written to; empty: they go to files.
+        sink: options of the sink, to which rows are written that Spark makes, `ROWS` a batch from `TASKS`
+            tasks. Empty: the rows of the source go to files.
     """
 
     endpoint: str
@@ -102,12 +106,15 @@ def _start(spark: SparkSession, plan: QueryPlan) -> StreamingQuery:
         unfinished.write_text("".join(f"{line}\n" for line in lines))
         unfinished.replace(directory / f"{batch}.rows")
 
-    frame = read_stream(spark, plan.endpoint, plan.stream, **plan.options)
     if plan.sink:
-        rows = frame.select("data").repartition(int(plan.sink["tasks"]))
-        options = {key: value for key, value in plan.sink.items() if key != "tasks"}
+        made = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=ROWS, numPartitions=TASKS)
+        rows = made.load().selectExpr(
+            "concat(spark_partition_id(), ' ', value) AS data", "cast(value AS string) AS partitionKey"
+        )
+        options = {"region": REGION, "endpointUrl": plan.endpoint, "streamName": plan.stream, **plan.sink}
         writer = rows.writeStream.format("async-sink").options(**options)
     else:
+        frame = read_stream(spark, plan.endpoint, plan.stream, **plan.options)
         writer = frame.writeStream.foreachBatch(write)
     started = writer.option("checkpointLocation", str(directory / "checkpoint"))
     return started.trigger(processingTime="200 milliseconds").start()
