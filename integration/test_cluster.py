@@ -235,8 +235,8 @@ def test_sink(application: Cluster) -> None:
         used = len(records) / (records[-1][0] - records[0][0]) / capacity
         refused = figures["refused"] / figures["records_out"]
         print(
-            f"\nsink, epoch {epoch}: {used:.0%} of the capacity used, {refused:.1%} refused; when the first task "
-            f"ends, tasks have written {min(shares.values())} to {max(shares.values())} records",
+            f"\nsink, epoch {epoch}: {used:.0%} of the capacity used, {refused:.1%} refused; when the first "
+            f"task ends, they have written {min(shares.values())} to {max(shares.values())} records",
             flush=True,
         )
         assert len(records) >= ROWS
