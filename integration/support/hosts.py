@@ -35,12 +35,22 @@ def find_obstacle() -> str | None:
     """Why no hosts can be made here; None: they can."""
     if sys.platform != "linux":
         return "network namespaces are Linux'"
-    if missing := [tool for tool in ("ip", "unshare") if shutil.which(tool) is None]:
+    if missing := [tool for tool in ("ip", "unshare", "hostname") if shutil.which(tool) is None]:
         return f"there is no {' and no '.join(missing)} here"
-    probe = f"{_PREFIX}{os.getpid()}-probe"
-    made = _try("ip", "netns", "add", probe)
-    _try("ip", "netns", "delete", probe)
-    return f"no network namespace can be made here: {made.stderr.strip()}" if made.returncode else None
+    probe, bridge = f"{_PREFIX}{os.getpid()}-probe", f"{_BRIDGE}{os.getpid()}"
+    steps = (
+        ("ip", "netns", "add", probe),
+        ("ip", "link", "add", bridge, "type", "bridge"),
+        ("ip", "netns", "exec", probe, "unshare", "--uts", "hostname", "probe"),
+    )
+    try:
+        for step in steps:
+            if (tried := _try(*step)).returncode:
+                return f"`{' '.join(step)}` says: {tried.stderr.strip()}"
+    finally:
+        _try("ip", "link", "delete", bridge)
+        _try("ip", "netns", "delete", probe)
+    return None
 
 
 @dataclass(frozen=True)
