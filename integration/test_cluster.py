@@ -264,8 +264,10 @@ def test_driver_elsewhere(cluster: Cluster, producer: TimedProducer) -> None:
     with cluster.query(producer.stream, {**OPTIONS, "fanOutAgent": "workers"}) as first:
         with producer.putting():
             cluster.wait_until_pushed(first)
-        cluster.host(DRIVER).power_off()
-    cluster.host(DRIVER).plug_cable()
-    cluster.start_driver(settings, host=MASTER)
-    with reading(cluster, producer, "driver elsewhere", before=first, fanOutAgent="workers") as scene:
-        scene.wait_until_pushed("all is pushed after")
+        cluster.lose_driver(DRIVER)
+    try:
+        cluster.start_driver(settings, host=MASTER)
+        with reading(cluster, producer, "driver elsewhere", before=first, fanOutAgent="workers") as scene:
+            scene.wait_until_pushed("all is pushed after")
+    finally:
+        cluster.host(DRIVER).plug_cable()

@@ -227,6 +227,12 @@ class Cluster:
         self._stack.callback(self.stop_driver)
         self._wait_for_driver("ready")
 
+    def lose_driver(self, host: str) -> None:
+        """The host of the driver loses its power."""
+        self.host(host).power_off()
+        assert self._driver is not None
+        self._driver.wait()
+
     def stop_driver(self) -> None:
         driver, self._driver = self._driver, None
         if driver is None:
