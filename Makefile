@@ -19,7 +19,7 @@ MATRIX = 4.0 4.1 4.2 newest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo example test integration lint types bench soak chaos soak-tests docs test-matrix clean demo-env
-.PHONY: test-env dev-env
+.PHONY: test-env dev-env test-cluster
 .PHONY: $(MATRIX:%=test-%)
 
 help: ## show this
@@ -63,6 +63,9 @@ docs: dev-env ## write the tables of options from their declarations, and build 
 	@$(BIN)/python docs/reference.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo 'the site is in site/index.html'
+
+test-cluster: test-env ## run fan-out on hosts that lose power and network (10 minutes; Linux and root); SCENES=power_off only that
+	@$(BIN)/python -m pytest -n 0 -s -m cluster $(if $(SCENES),-k "$(SCENES)") integration/test_cluster.py
 
 test-matrix: $(MATRIX:%=test-%) ## fast tests, and runs with Spark, on PySpark 4.0, 4.1, 4.2 and the newest
 
