@@ -95,32 +95,3 @@ def test_throttling_for_longer_than_the_patience_is_an_error() -> None:
     log.free_at[S0] = log.now + 3600 * SECOND
     with pytest.raises(ServiceError, match="rate exceeded"):
         query.run_planned(end)
-
-
-def test_the_lag_of_a_shard_whose_reads_are_refused_grows() -> None:
-    """The last answer says less and less: whoever watches the lag has to see that something is wrong."""
-    log = MemoryLog()
-    log.create("s")
-    query = Query(log)
-    put_many(log, 5)
-    query.run_to_end()
-    before = query.enumerator.millis_behind_latest[S0]
-
-    def refuse(operation: str, _: SplitId) -> Exception | None:
-        if operation != "GetRecords":
-            return None
-        return ServiceError("rate exceeded", operation="GetRecords", throttling=True, retryable=True)
-
-    log.fault = refuse
-    lags = []
-    for _ in range(4):
-        log.pass_time(30)
-        query.plan()
-        lags.append(query.enumerator.millis_behind_latest[S0])
-    log.fault = None
-    log.pass_time(30)
-    query.plan()
-
-    assert before == 0
-    assert lags == [0, 30_000, 60_000, 90_000]
-    assert query.enumerator.millis_behind_latest[S0] == 0

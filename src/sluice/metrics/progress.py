@@ -113,7 +113,8 @@ def _sources(
             continue
         reports_of_it = [_json(source.get("latestOffset")), by_streams.get(tuple(sorted(end.streams)))]
         known = [each for each in reports_of_it if isinstance(each, Mapping)]
-        yield _source(index, source, end, max(known, key=_made_at, default={}), at)
+        newest = max(known, key=_made_at, default={})
+        yield _source(index, source, end, newest, max(at, _made_at(newest) * 1000))
 
 
 def _source(

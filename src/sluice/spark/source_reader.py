@@ -19,11 +19,12 @@ from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.task_reports import ReportAddress, send_report
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.assigner import assign_ranges
+from sluice.source.logged_offsets import LoggedOffsets
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.source.read_figures import ReadFigures
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import freeze_loaded_objects, ids_of_query
+from sluice.spark.workers import driver_host, freeze_loaded_objects, ids_of_query
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,14 +95,15 @@ class StreamReader(DataSourceStreamReader):
         self._config = config
         self._coordinator: SourceCoordinator | None = None
         self._next_start: Offsets | None = None
+        self._offsets = LoggedOffsets()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None, "_next_start": None}
+        return {**self.__dict__, "_coordinator": None, "_next_start": None, "_offsets": LoggedOffsets()}
 
     @shorten_traceback
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called when a query starts for the first time, possibly more than once."""
-        return self._coordinator_here().enumerator.initial().to_json()
+        return self._offsets.write(self._coordinator_here().enumerator.initial())
 
     @shorten_traceback
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -117,14 +119,14 @@ class StreamReader(DataSourceStreamReader):
         """
         coordinator = self._coordinator_here()
         if start is not None:
-            begin = Offsets.from_json(start)
+            begin = self._offsets.parse(start)
             coordinator.restore_consumers(begin)
         else:
             begin = self._next_start or coordinator.enumerator.initial()
         end = coordinator.enumerator.advance(begin, self._limits(limit))
         self._next_start = begin
         coordinator.post_report()
-        return dict(start) if start is not None and end is begin else end.to_json()
+        return dict(start) if start is not None and end is begin else self._offsets.write(end)
 
     @shorten_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -134,9 +136,9 @@ class StreamReader(DataSourceStreamReader):
         4.1 may call it with an empty batch first (`start` equals `end`).
         """
         coordinator = self._coordinator_here()
-        self._next_start = Offsets.from_json(end)
+        begin, self._next_start = self._offsets.parse(start), self._offsets.parse(end)
         coordinator.restore_consumers(self._next_start)
-        ranges = coordinator.enumerator.ranges(Offsets.from_json(start), self._next_start)
+        ranges = coordinator.enumerator.ranges(begin, self._next_start)
         partitions = _deal(ranges, self._config.shards_per_task, coordinator.assign(ranges))
         report = coordinator.begin_batch(len(partitions)) if partitions else None
         if report is not None:
@@ -206,7 +208,8 @@ if HAS_ADMISSION_CONTROL:
             if self._next_start is None:
                 return None
             coordinator = self._coordinator_here()
-            return {**coordinator.enumerator.newest(self._next_start).to_json(), **coordinator.report()}
+            newest = coordinator.enumerator.newest(self._next_start)
+            return {**self._offsets.write(newest), **coordinator.report()}
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Called once, when a query with ``Trigger.AvailableNow`` starts."""
@@ -233,9 +236,12 @@ def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.Record
     from sluice.kinesis.task import read_ranges  # noqa: PLC0415 - see above
 
     given = cast("RangesPartition", partition)
+    assignment = given.assignment
+    if assignment is not None:
+        assignment = assignment.found_at(driver_host())
     figures, is_complete = ReadFigures(), False
     try:
-        yield from read_ranges(config, given.ranges, given.assignment, figures)
+        yield from read_ranges(config, given.ranges, assignment, figures)
         is_complete = True
     except SluiceError as error:
         raise shortened(error) from error.__cause__
