@@ -42,7 +42,7 @@ from pyspark.sql.types import StructType
 from integration.benchmarks import server
 from integration.benchmarks.backlog import STREAM, summary
 from integration.benchmarks.versus import write_table
-from integration.support.queries import WAIT, read, read_stream
+from integration.support.queries import await_end, read, read_stream
 from integration.support.spark import spark_session
 
 QUERIES = ("batch", "available")
@@ -225,9 +225,7 @@ def drain(spark: SparkSession, endpoint: str | None, query: str, checkpoint: Pat
         stream = read_stream(spark, endpoint, STREAM)
     writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     began = time.time()
-    running = writer.trigger(availableNow=True).start()
-    if not running.awaitTermination(int(WAIT)):
-        raise TimeoutError(f"the query has not ended in {WAIT:g} s")
+    await_end(writer.trigger(availableNow=True).start())
     return began, time.time()
 
 
