@@ -21,7 +21,7 @@ from sluice.source.assigner import assign_ranges
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import freeze_loaded_objects
+from sluice.spark.workers import freeze_loaded_objects, without_garbage_collection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,8 @@ class BatchReader(DataSourceReader):
     @shorten_traceback
     def partitions(self) -> Sequence[InputPartition]:
         """Called once, when the read is planned."""
-        from sluice.kinesis.driver import assign_bounded_read, plan_bounded_read  # noqa: PLC0415 - see above
+        with without_garbage_collection():
+            from sluice.kinesis.driver import assign_bounded_read, plan_bounded_read  # noqa: PLC0415 - see above
 
         configure_driver_log()
         assignment = assign_bounded_read(self._config)
@@ -153,7 +154,8 @@ class StreamReader(DataSourceStreamReader):
     def _coordinator_here(self) -> SourceCoordinator:
         """The coordinator in this process. The first call creates it."""
         if self._coordinator is None:
-            from sluice.kinesis.driver import create_coordinator  # noqa: PLC0415 - see above
+            with without_garbage_collection():
+                from sluice.kinesis.driver import create_coordinator  # noqa: PLC0415 - see above
 
             configure_driver_log()
             self._coordinator = create_coordinator(self._config)
@@ -223,7 +225,8 @@ def _deal(
 
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    from sluice.kinesis.task import read_ranges  # noqa: PLC0415 - see above
+    with without_garbage_collection():
+        from sluice.kinesis.task import read_ranges  # noqa: PLC0415 - see above
 
     given = cast("RangesPartition", partition)
     try:
