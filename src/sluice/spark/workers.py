@@ -1,4 +1,4 @@
-"""Keeps garbage collections few and short in the Python processes that Spark starts."""
+"""What a Python worker is asked for and told: garbage collections, and where Spark's driver is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from collections.abc import Iterator
 
 from pyspark import TaskContext
 
-__all__ = ["freeze_loaded_objects", "without_garbage_collection"]
+__all__ = ["driver_host", "freeze_loaded_objects", "without_garbage_collection"]
+
+
+def driver_host() -> str:
+    """The host at which executors find the driver; in a task, where Spark passes the session's settings on.
+
+    Outside of tasks, and where a task is not told, it is this host.
+    """
+    context = TaskContext.get()
+    return (None if context is None else context.getLocalProperty("spark.driver.host")) or "127.0.0.1"
 
 
 def freeze_loaded_objects() -> None:
