@@ -43,6 +43,27 @@ fields = [field.split() for field in SCHEMA.split(", ")]
 schema = StructType([StructField(name, types[kind]()) for name, kind in fields])
 reader = source.streamReader(schema)
 """
+ROWS = f"""{READER}
+from integration.model.cbor import encode
+from integration.model.wire import TIMES
+from sluice.aws.pages import take_records
+from sluice.aws.record_bounds import RecordBounds
+from sluice.aws.record_columns import RecordColumns
+from sluice.aws.records import WireRecord
+from sluice.kinesis import task
+from sluice.kinesis.record_batches import to_record_batches
+from sluice.source.offsets import HORIZON, Closed, SplitRange
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import Record
+record = dict(ApproximateArrivalTimestamp=1441215410.867, Data=b"x", PartitionKey="k", SequenceNumber="1")
+body = encode([record] * 300, TIMES)
+columns = take_records(RecordBounds.of_array(body, 0)[0])
+assert isinstance(columns, RecordColumns)
+pages = [WireRecord("1", 1.5, "k", b"x")], [Record("1", 1, "k", b"x")], columns
+shards = [SplitRange(SplitId("s", shard), HORIZON, Closed()) for shard in ("1", "2")]
+rows = [b.num_rows for p in pages for b in to_record_batches([(s, p) for s in shards], unpack=True)]
+assert sum(rows) == 604, rows
+"""
 
 
 @pytest.mark.parametrize(
@@ -69,6 +90,7 @@ reader = source.streamReader(schema)
             (*FAN_OUT, *PLANNING, *SINK),
             id="a task polls",
         ),
+        pytest.param(ROWS, ("pandas", *FAN_OUT, *PLANNING, *SINK), id="records become rows"),
     ],
 )
 def test_a_process_imports_only_what_it_uses(code: str, unused: tuple[str, ...]) -> None:

@@ -42,7 +42,7 @@ from pyspark.sql.types import StructType
 from integration.benchmarks import server
 from integration.benchmarks.backlog import STREAM, summary
 from integration.benchmarks.versus import write_table
-from integration.support.queries import WAIT, read, read_stream
+from integration.support.queries import await_end, read, read_stream
 from integration.support.spark import spark_session
 
 QUERIES = ("batch", "available")
@@ -225,9 +225,7 @@ def drain(spark: SparkSession, endpoint: str | None, query: str, checkpoint: Pat
         stream = read_stream(spark, endpoint, STREAM)
     writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     began = time.time()
-    running = writer.trigger(availableNow=True).start()
-    if not running.awaitTermination(int(WAIT)):
-        raise TimeoutError(f"the query has not ended in {WAIT:g} s")
+    await_end(writer.trigger(availableNow=True).start())
     return began, time.time()
 
 
@@ -260,6 +258,12 @@ class Bench:
         return self._directory / f"{what}-{next(self._number)}"
 
 
+_AS_SPARK_DOES = (
+    "import sluice.spark.source_reader\n"
+    "from sluice.spark.workers import without_garbage_collection\n"
+    "with without_garbage_collection():\n"
+    "    import sluice.kinesis.{}"
+)
 _PROCESSES = {
     "lookup (once a session)": ("pyspark.sql.worker.lookup_data_sources", "import pyspark_kinesis_efo"),
     "load()": (
@@ -267,10 +271,24 @@ _PROCESSES = {
         "import sluice.spark.source, sluice.kinesis.options",
     ),
     "planning": (
-        "pyspark.sql.worker.plan_data_source_read",
-        "import sluice.spark.source_reader, sluice.kinesis.driver",
+        "pyspark.sql.streaming.python_streaming_source_runner",
+        _AS_SPARK_DOES.format("driver"),
     ),
-    "task": ("pyspark.worker", "import sluice.spark.source_reader, sluice.kinesis.task"),
+    "task": (
+        "pyspark.worker, pyspark.sql.worker.plan_data_source_read",
+        _AS_SPARK_DOES.format("task"),
+    ),
+    "task's first row": (
+        "pyspark.sql.worker.plan_data_source_read, sluice.kinesis.task",
+        (
+            "from sluice.kinesis.record_batches import to_record_batches\n"
+            "from sluice.source.offsets import HORIZON, Closed, SplitRange\n"
+            "from sluice.source.splits import SplitId\n"
+            "from sluice.source.stream_log import Record\n"
+            "shard = SplitRange(SplitId('s', '1'), HORIZON, Closed())\n"
+            "next(to_record_batches([(shard, [Record('1', 1, 'k', b'x')])], unpack=True))"
+        ),
+    ),
     "SDK's client": (
         "sluice.kinesis.driver",
         (

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -19,6 +20,7 @@ __all__ = [
     "PUBLISHERS",
     "WAIT",
     "Run",
+    "await_end",
     "logged_offsets",
     "published_by",
     "publisher_options",
@@ -49,6 +51,22 @@ def published_by(publisher: str) -> Iterator[None]:
 def publisher_options() -> dict[str, str]:
     """The options of the source that choose the way to get records."""
     return PUBLISHERS[_publishers[-1]]
+
+
+def await_end(query: StreamingQuery) -> None:
+    """Waits until a query has come to its end.
+
+    Raises:
+        RuntimeError: it has failed, and why. Spark's own exception asks the JVM for its text, and has none
+            once the session is gone.
+        TimeoutError: it goes on.
+    """
+    try:
+        has_ended = query.awaitTermination(int(WAIT))
+    except StreamingQueryException as error:
+        raise RuntimeError(f"the query has failed: {error}") from None
+    if not has_ended:
+        raise TimeoutError(f"the query has not ended in {WAIT:g} s")
 
 
 def read(spark: SparkSession, endpoint: str, stream: str, **options: str) -> DataFrame:

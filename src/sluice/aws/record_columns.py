@@ -10,6 +10,7 @@ from typing import Final, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.aws.arrow_arrays import integers, scalar
 from sluice.aws.record_bounds import ARRIVAL, DATA, KEY, NUMBER, RecordBounds, millis_of
 from sluice.aws.records import WireRecord
 
@@ -43,7 +44,7 @@ class RecordColumns(Sequence[WireRecord]):
         first = _multiples_of_five(max(len(found), _LARGEST_PAGE)).slice(0, len(found))
 
         def every_fifth(start: int) -> pa.Array:
-            return page.take(pc.add(first, pa.scalar(start, pa.int32())))
+            return page.take(pc.add(first, scalar(start, pa.int32())))
 
         columns = dict(zip(found.values, map(every_fifth, (1, 3)), strict=True))
         for gap, parts in zip(map(every_fifth, (0, 2, 4)), found.gaps, strict=True):
@@ -57,7 +58,7 @@ class RecordColumns(Sequence[WireRecord]):
         if millis is None:
             return None
         times = pa.Array.from_buffers(pa.int64(), len(millis), [None, pa.py_buffer(millis)])
-        arrivals = pc.multiply(times, pa.scalar(1000, pa.int64())).view(_MICROSECONDS)
+        arrivals = pc.multiply(times, scalar(1000, pa.int64())).view(_MICROSECONDS)
         try:
             keys, numbers = (columns[name].cast(pa.string()) for name in (KEY, NUMBER))
         except pa.ArrowInvalid:  # no UTF-8
@@ -89,11 +90,12 @@ class RecordColumns(Sequence[WireRecord]):
         return next(iter(self[index : index + 1]))
 
     def __iter__(self) -> Iterator[WireRecord]:
-        seconds = pc.divide(self.arrivals.view(pa.int64()).cast(pa.float64()), 1e6)
+        micros = self.arrivals.view(pa.int64()).cast(pa.float64())
+        seconds = pc.divide(micros, scalar(1e6, pa.float64()))
         columns = (self.sequence_numbers, seconds, self.partition_keys, self.data)
         return map(WireRecord, *(column.to_pylist() for column in columns))
 
 
 @lru_cache(maxsize=1)
 def _multiples_of_five(count: int) -> pa.Array:
-    return pa.array(range(0, 5 * count, 5), pa.int32())
+    return integers(range(0, 5 * count, 5), pa.int32())

@@ -24,7 +24,7 @@ from sluice.source.offsets import Offsets, SplitRange
 from sluice.source.read_figures import ReadFigures
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import driver_host, freeze_loaded_objects, ids_of_query
+from sluice.spark.workers import driver_host, freeze_loaded_objects, ids_of_query, without_garbage_collection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +71,8 @@ class BatchReader(DataSourceReader):
     @shorten_traceback
     def partitions(self) -> Sequence[InputPartition]:
         """Called once, when the read is planned."""
-        from sluice.kinesis.driver import assign_bounded_read, plan_bounded_read  # noqa: PLC0415 - see above
+        with without_garbage_collection():
+            from sluice.kinesis.driver import assign_bounded_read, plan_bounded_read  # noqa: PLC0415 - see above
 
         configure_driver_log()
         assignment = assign_bounded_read(self._config)
@@ -165,7 +166,8 @@ class StreamReader(DataSourceStreamReader):
     def _coordinator_here(self) -> SourceCoordinator:
         """The coordinator in this process. The first call creates it."""
         if self._coordinator is None:
-            from sluice.kinesis.driver import create_coordinator  # noqa: PLC0415 - see above
+            with without_garbage_collection():
+                from sluice.kinesis.driver import create_coordinator  # noqa: PLC0415 - see above
 
             configure_driver_log()
             self._coordinator = create_coordinator(self._config)
@@ -233,7 +235,8 @@ def _deal(
 
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    from sluice.kinesis.task import read_ranges  # noqa: PLC0415 - see above
+    with without_garbage_collection():
+        from sluice.kinesis.task import read_ranges  # noqa: PLC0415 - see above
 
     given = cast("RangesPartition", partition)
     assignment = given.assignment
