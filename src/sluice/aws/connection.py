@@ -117,6 +117,8 @@ class ConnectionConfig:
     Attributes:
         wire_format: how records are asked for: one of `sluice.aws.wire_format.WIRE_FORMATS`. An option of the
             source alone.
+        keeps_pages: a ``GetRecords`` answer is its body as it came, under ``Body``: for a process that passes
+            pages on.
     """
 
     region: str | None = None
@@ -132,6 +134,7 @@ class ConnectionConfig:
     connect_timeout: float = 5.0
     read_timeout: float = 60.0
     wire_format: str = "json"
+    keeps_pages: bool = False
 
     @property
     def has_fixed_credentials(self) -> bool:

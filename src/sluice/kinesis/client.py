@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from sluice.retry import Retrier
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 
-__all__ = ["KinesisLog", "kinesis_calls"]
+__all__ = ["KinesisLog", "data_size", "kinesis_calls"]
 
 
 _THROTTLE_PATIENCE: Final = 900.0
@@ -56,19 +56,32 @@ class KinesisLog:
     Args:
         calls: of ``DescribeStreamSummary``, ``ListShards``, ``GetShardIterator`` and ``GetRecords``.
         stream_arns: stream's name to its ARN; None for a stream that calls address by its name.
+        read_page: makes a page of an answer to ``GetRecords``. One that raises a SluiceError which is
+            retryable has the call repeated.
     """
 
-    def __init__(self, calls: Calls, stream_arns: Mapping[str, str | None]) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        stream_arns: Mapping[str, str | None],
+        read_page: Callable[[Mapping[str, Any]], Page] | None = None,
+    ) -> None:
         self._calls = calls
         self._stream_arns = dict(stream_arns)
+        self._read_page = read_page or _page
 
     @classmethod
     def of(
-        cls, config: SourceConfig, *, retrier: Retrier | None = None, is_endpoint_known: bool = False
+        cls,
+        config: SourceConfig,
+        *,
+        retrier: Retrier | None = None,
+        is_endpoint_known: bool = False,
+        read_page: Callable[[Mapping[str, Any]], Page] | None = None,
     ) -> KinesisLog:
         """The log of all streams of a source; see `kinesis_calls`."""
         calls = kinesis_calls(config, retrier=retrier, is_endpoint_known=is_endpoint_known)
-        return cls(calls, {stream.name: stream.arn for stream in config.streams})
+        return cls(calls, {stream.name: stream.arn for stream in config.streams}, read_page)
 
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""
@@ -109,7 +122,7 @@ class KinesisLog:
         arn = self._stream_arns.get(split.stream)
         if arn is not None:
             request["StreamARN"] = arn
-        return self._calls.call("GetRecords", str(split), request, _page)
+        return self._calls.call("GetRecords", str(split), request, self._read_page)
 
     def server_time(self) -> int:
         """See `StreamLog.server_time`: the local clock, set to the service's by what its answers say."""
@@ -145,11 +158,11 @@ def _page(answer: Mapping[str, Any]) -> Page:
         records=records,
         next_iterator=answer.get("NextShardIterator") or None,
         millis_behind=answer["MillisBehindLatest"],
-        size=_data_size(answer),
+        size=data_size(answer),
     )
 
 
-def _data_size(answer: Mapping[str, Any]) -> int:
+def data_size(answer: Mapping[str, Any]) -> int:
     """Bytes of data of a page, about: its body, or three quarters of it where data is sent as base64."""
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     length = headers.get("content-length", "")

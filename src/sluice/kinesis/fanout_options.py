@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import select
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sluice.errors import OptionError
+from sluice.kinesis.agent_options import AgentConfig, missing_for_agents
 from sluice.kinesis.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse_name
 from sluice.kinesis.streams import StreamRef
 from sluice.options import HOST, Kind, Option, OptionValues, choice, size
@@ -113,12 +111,8 @@ FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (
 )
 
 
-_POSIX: Final = ((os, "fork"), (select, "poll"), (socket, "AF_UNIX"))
-"""What agents, and those who talk to them, are built on."""
-
-
 @dataclass(frozen=True)
-class FanOutConfig:
+class FanOutConfig(AgentConfig):
     """The options of enhanced fan-out as plain data, which Spark may pickle.
 
     Attributes:
@@ -126,9 +120,6 @@ class FanOutConfig:
         registration: ``lazy``, ``eager`` or ``none``.
         deregister: deregister a consumer that this query registered when the query is stopped.
         arns: stream's name to its consumer's ARN; empty unless `registration` is ``none``.
-        agent: ``driver``, ``workers`` or ``none``.
-        agent_address: the host that the agent listens on and tasks connect to.
-        buffer_bytes: bytes that one agent may buffer.
         may_poll: read by polling what fan-out does not deliver; False makes that an error.
         registered: stream's name to the ARN of the consumer that ``load()`` registered.
     """
@@ -137,9 +128,6 @@ class FanOutConfig:
     registration: str = "lazy"
     deregister: bool = True
     arns: Mapping[str, str] = field(default_factory=dict)
-    agent: str = "driver"
-    agent_address: str = "127.0.0.1"
-    buffer_bytes: int = 256 * _MIB
     may_poll: bool = True
     registered: Mapping[str, str] = field(default_factory=dict)
 
@@ -168,9 +156,7 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
     if (values.get(RECORD_PUBLISHER) or ("efo" if is_named else "polling")) == "polling":
         _refuse_with_polling(values)
         return None
-    if missing := next(
-        (f"{module.__name__}.{name}" for module, name in _POSIX if not hasattr(module, name)), None
-    ):
+    if missing := missing_for_agents():
         why = (
             f"fan-out needs Linux or macOS, as Python has no {missing} here; leave it out to read by polling"
         )

@@ -1,4 +1,4 @@
-"""How a fan-out agent is started: its command line, its environment, and the first message to it."""
+"""How an agent is started: its command line, its environment, and the first message to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sluice.channels.channel import Address
-from sluice.kinesis.fanout_options import FanOutConfig
+from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.options import SourceConfig
 
 __all__ = ["HELD_SIGNALS", "STOP", "AgentSetup", "WorkerAgentSetup", "agent_command"]
@@ -29,20 +29,20 @@ class AgentSetup:
     """The first message to an agent beside the driver.
 
     Attributes:
-        fan_out: the options of fan-out, which `config` has too.
+        agent: where agents run, and what they may hold; `config` has it too.
         host: the address that the agent listens on.
         secret: tasks and other agents prove that they know it before they are served.
     """
 
     config: SourceConfig
-    fan_out: FanOutConfig
+    agent: AgentConfig
     host: str
     secret: bytes = field(repr=False)
 
     @classmethod
-    def beside_driver(cls, config: SourceConfig, fan_out: FanOutConfig) -> AgentSetup:
+    def beside_driver(cls, config: SourceConfig, agent: AgentConfig) -> AgentSetup:
         """With a secret of its own, for the agent of one run of a query."""
-        return cls(config, fan_out, fan_out.agent_address, os.urandom(_SECRET_BYTES))
+        return cls(config, agent, agent.agent_address, os.urandom(_SECRET_BYTES))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The fan-out agent: the process that keeps subscriptions open between batches.
+"""The agent: the process that keeps subscriptions open between batches, or polls instead.
 
 An agent ends when its link closes. Beside the driver the link is a socket pair with the planning process;
 on a worker host it is a connection to the agent beside the driver.
@@ -22,16 +22,22 @@ import logging
 import pickle
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from sluice.channels.channel import Channel, connect
 from sluice.errors import SluiceError
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import ConsumerRegistrar
+from sluice.kinesis.fanout.agent.poller import Poller, PollerSettings, page_log
 from sluice.kinesis.fanout.agent.range_server import RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
-from sluice.kinesis.fanout.agent.subscription_manager import ManagerSettings, SubscriptionManager
+from sluice.kinesis.fanout.agent.subscription_manager import (
+    EventSource,
+    ManagerSettings,
+    OpenSource,
+    SubscriptionManager,
+)
 from sluice.kinesis.fanout.agent.termination import Termination
 from sluice.kinesis.fanout.agent.worker_agents import WorkerAgents
 from sluice.kinesis.fanout.launch import AgentSetup, WorkerAgentSetup
@@ -87,17 +93,18 @@ class Agent:
     def _subscription_manager(self, setup: AgentSetup) -> SubscriptionManager:
         log = KinesisLog.of(setup.config)
         settings = ManagerSettings(
-            buffer_bytes=setup.fan_out.buffer_bytes,
+            buffer_bytes=setup.agent.buffer_bytes,
             cut_points=1 if setup.config.limits.is_none else _CUT_POINTS_WITH_LIMITS,
             server=self.place,
         )
-        return SubscriptionManager(
-            self._open_source,
+        manager = SubscriptionManager(
+            self._open_source if setup.config.fan_out else self._opener_of_pollers(lambda: manager.count),
             self.report,
             settings,
             now=log.server_time,
             retention=lambda stream: log.describe(stream).retention,
         )
+        return manager
 
     def report(self, message: FromAgent | JoinHub) -> None:
         """Sends a message to the other end of the link. May be called from any thread, and never blocks."""
@@ -150,6 +157,14 @@ class Agent:
     def _open_source(self, split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> Subscriber:
         return open_subscriber(self._config, lambda: self._consumers.arns[split.stream], split, start, buffer)
 
+    def _opener_of_pollers(self, shards: Callable[[], int]) -> OpenSource:
+        log, settings = page_log(self._config), PollerSettings.of(self._config)
+
+        def open_poller(split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> EventSource:
+            return Poller(log, split, start, buffer, settings, shards=shards)
+
+        return open_poller
+
 
 def main(arguments: list[str]) -> None:
     """Runs an agent until its link closes.
@@ -187,7 +202,7 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
     setup: AgentSetup = pickle.loads(channel.receive())  # noqa: S301 - over a socket pair with our own parent
     link = Link(channel)
     link.start(lambda: link.close() if termination.is_due else None)
-    agent = Agent(setup, link, assigns_to_workers=setup.fan_out.agent == "workers")
+    agent = Agent(setup, link, assigns_to_workers=setup.agent.agent == "workers")
     agent.report(Listening(*agent.place))
     agent.serve()
     if termination.wait_for_reason():

@@ -26,7 +26,7 @@ from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 from sluice.source.subscriptions import SubscriptionProgress
 
-__all__ = ["EventSource", "ManagerSettings", "SubscriptionManager"]
+__all__ = ["EventSource", "ManagerSettings", "OpenSource", "SubscriptionManager"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _ENVELOPE: Final = 100
 
 
 class EventSource(Protocol):
-    """What the manager needs of a `Subscriber`: the events of one shard, each record once."""
+    """What the manager needs of a `Subscriber` or a `Poller`: the events of one shard, each record once."""
 
     was_taken_over: bool
     asked_at: int
@@ -48,6 +48,10 @@ class EventSource(Protocol):
 
     def close(self) -> None:
         """May be called from any thread: `next_event` then raises soon."""
+
+
+OpenSource = Callable[[SplitId, IteratorStart, ShardBuffer], EventSource]
+"""Opens the source of a shard's events. It waits for space in the buffer before it receives one."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,7 @@ class SubscriptionManager:
     `subscribe`, `acknowledge` and `unsubscribe` are called by one thread, `read` by any.
 
     Args:
-        open_source: subscribes to a shard; the first record is that of the start. It waits for space in the
-            buffer before it receives an event.
+        open_source: subscribes to a shard, or polls it; the first record is that of the start.
         report: sends a message to the planner. Called from many threads.
         now: the service's time (microseconds).
         retention: for how long a stream keeps records (seconds). It is asked for only when a subscription
@@ -109,7 +112,7 @@ class SubscriptionManager:
 
     def __init__(
         self,
-        open_source: Callable[[SplitId, IteratorStart, ShardBuffer], EventSource],
+        open_source: OpenSource,
         report: Callable[[FromAgent], None],
         settings: ManagerSettings,
         *,
@@ -124,6 +127,11 @@ class SubscriptionManager:
         self._retention = retention
         self._subscriptions: dict[SplitId, _ShardSubscription] = {}
         self._contested: set[str] = set()
+
+    @property
+    def count(self) -> int:
+        """How many shards have a subscription, or are polled."""
+        return len(self._subscriptions)
 
     @property
     def contested(self) -> frozenset[str]:

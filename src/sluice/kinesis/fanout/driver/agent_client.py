@@ -21,7 +21,9 @@ from sluice.kinesis.fanout.driver.agent_supervisor import AgentSupervisor, Super
 from sluice.kinesis.fanout.driver.shard_subscription import ShardSubscription
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.protocol import (
+    FAR_BEHIND,
     INTEGRITY_PROBLEM,
+    NOT_READ,
     TAKEN_OVER,
     Acknowledge,
     ConsumersChanged,
@@ -34,6 +36,7 @@ from sluice.kinesis.fanout.protocol import (
     WorkerHosts,
     decode_from_agent,
 )
+from sluice.retry import Backoff
 from sluice.source.cursor import iterator_start
 from sluice.source.offsets import After, AtTime, Position
 from sluice.source.splits import SplitId
@@ -55,7 +58,12 @@ _START_INTERVAL: Final = 0.5
 """Seconds between attempts to start an agent while one is waited for."""
 _TAKEOVER_RETRY: Final = 300.0
 """The same where another reader has taken over the shard: the two would take it from each other again and
-again. And where records are about to expire, which goes on for a while."""
+again. And where records are about to expire, which goes on for a while; or where no task reads what is polled
+for it."""
+_FAR_BEHIND_RETRIES: Final = Backoff(max_retries=0, base=5.0, max=30.0, exponent=2.0)
+"""The same where a shard that is polled was far behind its tip, by how often that was so in a row."""
+_CAUGHT_UP_AFTER: Final = 60.0
+"""Seconds for which a shard is polled after which it does not count any more that it was behind before."""
 
 
 class AgentClient:
@@ -68,7 +76,7 @@ class AgentClient:
         setup: what agents are started with.
         arns: stream's name to the ARN of its consumer.
         renew: called, in a thread of its own, with a stream whose consumer is missing. Returns the ARN of
-            the consumer to use from now on.
+            the consumer to use from now on. None where the agent polls, without consumers.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
     """
@@ -78,11 +86,14 @@ class AgentClient:
         setup: AgentSetup,
         arns: Mapping[str, str],
         *,
-        renew: Callable[[str], str],
+        renew: Callable[[str], str] | None,
         launch: Callable[[AgentSetup], RunningAgent] = AgentProcess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fan_out = setup.fan_out
+        fan_out = setup.config.fan_out
+        self._place = setup.agent.agent
+        self._may_poll = fan_out is None or fan_out.may_poll
+        self._deregisters = fan_out is not None and fan_out.deregister
         self._secret = setup.secret
         self._renew = renew
         self._clock = clock
@@ -96,6 +107,7 @@ class AgentClient:
         self._hosts: frozenset[str] = frozenset()
         self._generation = 0
         self._shards: dict[SplitId, ShardSubscription] = {}
+        self._far_behind: dict[SplitId, int] = {}  # how often in a row an agent was
 
     @property
     def hub(self) -> Address | None:
@@ -124,7 +136,7 @@ class AgentClient:
                 if shard.server is not None:
                     host, port, start = shard.server
                     found[split] = Address(host, port, self._secret, start)
-                elif self._fan_out.agent == "driver":
+                elif self._place == "driver":
                     found[split] = self._address
             return found
 
@@ -182,6 +194,7 @@ class AgentClient:
                 return  # the next agent, or this one when it speaks again, is told where batches are by then
             for split in [split for split in self._shards if split not in positions]:
                 del self._shards[split]
+                self._far_behind.pop(split, None)
                 self._supervisor.send(Unsubscribe(split))
             for split, position in positions.items():
                 self._follow(split, position)
@@ -203,7 +216,7 @@ class AgentClient:
 
         Called in a signal handler: takes no lock.
         """
-        if self._fan_out.deregister:
+        if self._deregisters:
             self._supervisor.tell_stop()
 
     def close(self) -> None:
@@ -223,7 +236,7 @@ class AgentClient:
                 self._subscribe(split, position)
         elif shard.is_left_behind(position):
             _log.info(
-                "%s: polling is ahead of the subscription; subscribing again now, behind %s",
+                "%s: the agent is behind what was read without it; it goes on at %s",
                 split,
                 _described(position),
             )
@@ -240,7 +253,7 @@ class AgentClient:
         self._supervisor.send(Subscribe(split, self._generation, iterator_start(position)))
 
     def _check_may_poll(self, ended: SubscriptionEnded) -> None:
-        if ended.code not in _TRANSIENT and not self._fan_out.may_poll:
+        if ended.code not in _TRANSIENT and not self._may_poll:
             raise ServiceError(
                 f"{ended.reason}; {ended.split} is not polled instead, since option "
                 "'subscribeToShardFallback' is 'fail'",
@@ -291,7 +304,9 @@ class AgentClient:
                         self._handle_end(shard, message)
 
     def _handle_end(self, shard: ShardSubscription, ended: SubscriptionEnded) -> None:
-        if ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM):
+        if ended.code == FAR_BEHIND:
+            retry_after = self._far_behind_pause(ended.split, shard)
+        elif ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM, NOT_READ):
             retry_after = _TAKEOVER_RETRY
         elif ended.code:
             retry_after = _SUBSCRIBE_RETRY
@@ -300,8 +315,10 @@ class AgentClient:
         shard.record_end(ended, retry_after=retry_after)
         stream = ended.split.stream
         _log.log(
-            logging.WARNING if ended.code else logging.INFO,
-            "%s: not subscribed; polling from %s on, next attempt to subscribe in %g s: %s",
+            logging.INFO if ended.code in ("", FAR_BEHIND) else logging.WARNING,
+            "%s: not subscribed; polling from %s on, next attempt to subscribe in %g s: %s"
+            if self._renew
+            else "%s: the agent does not read it; planner and tasks do from %s on, next attempt in %g s: %s",
             ended.split,
             _described(shard.position),
             retry_after,
@@ -313,15 +330,20 @@ class AgentClient:
                 stream,
                 self._arns.get(stream),
             )
-        if ended.code == _CONSUMER_MISSING and stream not in self._renewing:
+        if ended.code == _CONSUMER_MISSING and self._renew and stream not in self._renewing:
             self._renewing.add(stream)
-            threading.Thread(target=self._renew_consumer, args=(stream,), daemon=True).start()
+            threading.Thread(target=self._renew_consumer, args=(self._renew, stream), daemon=True).start()
+
+    def _far_behind_pause(self, split: SplitId, shard: ShardSubscription) -> float:
+        before = 0 if shard.age >= _CAUGHT_UP_AFTER else self._far_behind.get(split, 0)
+        self._far_behind[split] = before + 1
+        return _FAR_BEHIND_RETRIES.ceiling(before)
 
     # --- consumers ------------------------------------------------------------------------------------
 
-    def _renew_consumer(self, stream: str) -> None:
+    def _renew_consumer(self, renew: Callable[[str], str], stream: str) -> None:
         try:
-            arn = self._renew(stream)
+            arn = renew(stream)
         except Exception as error:  # noqa: BLE001 - polling goes on, and so do attempts to subscribe
             _log.warning(
                 "%s: the consumer is missing and can't be registered; polling, next attempt in %g s: %s",

@@ -22,9 +22,9 @@ from typing import Final
 
 from sluice.channels.channel import Address
 from sluice.channels.processes import child_environment
+from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.launch import WorkerAgentSetup, agent_command
-from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Backoff
 
@@ -106,7 +106,7 @@ class AgentStarter:
         self._attempts: dict[Address, _Attempts] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, config: SourceConfig, fan_out: FanOutConfig, assignment: FanOutAssignment) -> None:
+    def start(self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
         """Starts an agent, unless the hub knows one here, or one was started a moment ago.
 
         An agent speeds reading up and no more, so nothing that goes wrong here is an error of the task.
@@ -133,7 +133,7 @@ class AgentStarter:
                 attempts.host = attempts.host or self._find_address(hub.host)
                 if attempts.host in assignment.hosts:
                     return
-                process = self._launch(WorkerAgentSetup(config, fan_out, attempts.host, hub.secret, hub))
+                process = self._launch(WorkerAgentSetup(config, agent, attempts.host, hub.secret, hub))
             except OSError as error:
                 _log.warning(
                     "can't start a fan-out agent on this host for the one beside the driver at %s; tasks "
@@ -170,10 +170,10 @@ def _launch(setup: WorkerAgentSetup) -> subprocess.Popen[bytes]:
 _shared: Final = AgentStarter(_launch)
 
 
-def start_agent_here(config: SourceConfig, fan_out: FanOutConfig, assignment: FanOutAssignment) -> None:
+def start_agent_here(config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
     """Starts an agent on this host, unless there is one; see `AgentStarter.start`.
 
     Where tasks of two processes start one each, the second one is not let in, and ends. An agent does not end
     with the task or its Python worker, but with the agent beside the driver.
     """
-    _shared.start(config, fan_out, assignment)
+    _shared.start(config, agent, assignment)
