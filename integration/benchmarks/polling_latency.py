@@ -1,9 +1,9 @@
-"""The latency of polling near the tip, from a record's arrival to its row in foreachBatch, without an agent and
-with one, under the service's limits of reads.
+"""The latency of polling near the tip, from a record's arrival to its row in foreachBatch, without an agent
+and with one, under the service's limits of reads.
 
 The server makes records at a steady rate in each shard, and refuses reads beyond 5 a second and shard. Its
-records tell when they arrived. `reads` is how many reads of a shard were answered, a second; `most` is the most
-in any second, refused ones included; `CPU` is that of Spark's JVM and all Python processes, in cores.
+records tell when they arrived. `reads` is how many reads of a shard were answered, a second; `most` is the
+most in any second, refused ones included; `CPU` is that of Spark's JVM and all Python processes, in cores.
 
     python -m integration.benchmarks.polling_latency
 """

@@ -50,8 +50,9 @@ STREAM_HEAD = (
 _CHUNK = 1 << 20  # bytes taken from a socket at a time
 
 Operations = Mapping[str, Callable[[Any], Any]]
-"""By name, a function that answers a request: with JSON (as bytes where it is prepared), a `Page`, a `Refusal`,
-or the pieces of an event stream. A function marked by `takes_bytes` gets the body of the request as bytes."""
+"""By name, a function that answers a request: with JSON (as bytes where it is prepared), a `Page`, a
+`Refusal`, or the pieces of an event stream. A function marked by `takes_bytes` gets the body of the request
+as bytes."""
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 

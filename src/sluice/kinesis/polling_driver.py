@@ -25,8 +25,11 @@ class PollingAgentCoordinator(SourceCoordinator):
             {stream.name: "" for stream in config.streams},
             renew=None,
         )
-        self._near_tip = NearTip(self._agent)
+        self._near_tip = NearTip(self._agent, self._expect_reads)
         super().__init__(config, subscriptions=self._near_tip)
+
+    def _expect_reads(self) -> None:
+        self.enumerator.expect_reads()
 
     def stop_at_available(self) -> None:
         self._near_tip.turn_off()

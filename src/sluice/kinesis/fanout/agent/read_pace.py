@@ -18,7 +18,7 @@ __all__ = ["ReadPace"]
 
 _SHORTEST: Final = 0.25
 """Seconds from the answer to a read to the next read."""
-_LONGEST: Final = 5.0
+_LONGEST: Final = 2.0
 """The same of a shard that refuses most reads."""
 _FASTER: Final = 0.97
 """Factor of the pause with every read that is answered, after one was refused."""

@@ -150,8 +150,7 @@ class SubscriptionManager:
         source = self._open_source(request.split, request.start, buffer)
         subscription = _ShardSubscription(request, source, buffer)
         self._subscriptions[request.split] = subscription
-        name = f"sluice-subscription-{request.split.shard}"
-        threading.Thread(target=self._receive, args=(subscription,), name=name, daemon=True).start()
+        self._start(subscription)
 
     def acknowledge(self, split: SplitId, number: int) -> None:
         """Drops buffered records up to the sequence number `number`."""
@@ -185,11 +184,20 @@ class SubscriptionManager:
         for split in list(self._subscriptions):
             self.unsubscribe(split, "the agent ends")
 
+    def _start(self, subscription: _ShardSubscription) -> None:
+        name = f"sluice-subscription-{subscription.request.split.shard}"
+        threading.Thread(target=self._receive, args=(subscription,), name=name, daemon=True).start()
+
     def _receive(self, subscription: _ShardSubscription) -> None:
         """The thread of a subscription."""
+        while self._receive_event(subscription):
+            pass
+        subscription.buffer.give_back_space()
+
+    def _receive_event(self, subscription: _ShardSubscription) -> bool:
+        """Waits for one event. Returns False when the subscription is over."""
         try:
-            while self._handle_event(subscription, *subscription.source.next_event()):
-                pass
+            return self._handle_event(subscription, *subscription.source.next_event())
         except ServiceError as error:
             if not subscription.is_closed:
                 self._give_up(subscription, str(error), error.code)
@@ -200,8 +208,7 @@ class SubscriptionManager:
             if not subscription.is_closed:
                 _log.exception("%s: the subscription ends; the shard is polled", subscription.request.split)
                 self._give_up(subscription, repr(error), type(error).__name__)
-        finally:
-            subscription.buffer.give_back_space()
+        return False
 
     def _handle_event(
         self, subscription: _ShardSubscription, payload: bytes | memoryview, head: EventHead

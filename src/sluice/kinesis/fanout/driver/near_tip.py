@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from sluice.source.offsets import Position
 from sluice.source.splits import SplitId
@@ -18,20 +18,23 @@ that the service allows; and before Spark 4.2 nothing tells a run of what is ava
 """
 
 
-class _Agent(Subscriptions, Protocol):
-    """What is needed of an `AgentClient`."""
-
-
 class NearTip:
     """The `Subscriptions` of a query that polls: none at first, and none in a run of what is available.
 
     Args:
         agent: starts with its first `follow`.
+        expect_reads: called before the agent may read: it takes a part of the reads that the service allows.
         clock: monotonic seconds.
     """
 
-    def __init__(self, agent: _Agent, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        agent: Subscriptions,
+        expect_reads: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._agent = agent
+        self._expect_reads = expect_reads
         self._clock = clock
         self._first_at: float | None = None
         self._is_off = False
@@ -48,6 +51,7 @@ class NearTip:
         if self._first_at is None:
             self._first_at = now
         if now - self._first_at >= _START_AFTER:
+            self._expect_reads()
             self._agent.follow(positions)
 
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
