@@ -29,7 +29,7 @@ help: ## show this
 demo: demo-env ## run a pipeline on an embedded Kinesis and prove its output
 	@$(BIN)/python -m integration.demo
 
-test: test-env ## run the tests: the fast ones, then those with Spark and emulators (10 minutes on 2 cores)
+test: test-env ## run the tests: the fast ones, then those with Spark and emulators (16 minutes on 2 cores)
 	@echo '== 1 of 2: fast tests'
 	@$(BIN)/python $(FAST_TESTS) $(FAST)
 	@echo '== 2 of 2: integration tests'

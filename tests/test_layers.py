@@ -107,6 +107,7 @@ LAYERS = (
             "sluice.aws",
             "sluice.cli",
             "sluice.destinations",
+            "sluice.environment",
             "sluice.kinesis",
             "sluice.sink",
             "sluice.source",

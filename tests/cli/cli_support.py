@@ -60,11 +60,13 @@ class Service:
     Attributes:
         denied: IAM actions (``kinesis:GetRecords``) that are refused.
         kms_denied: the key of the stream may not be used.
+        throttled: how many calls of ``GetRecords`` are refused from now on.
         calls: service and operation of each call.
     """
 
     denied: set[str] = field(default_factory=set)
     kms_denied: bool = False
+    throttled: int = 0
     calls: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=lambda: dict(OPTIONS))
 
@@ -98,6 +100,9 @@ class Service:
     def _fault(self, operation: str, _request: Mapping[str, Any]) -> ModelError | None:
         if (action := f"kinesis:{operation}") in self.denied:
             return ModelError("AccessDeniedException", denial(action))
+        if self.throttled and operation == "GetRecords":
+            self.throttled -= 1
+            return ModelError("ProvisionedThroughputExceededException", "Rate exceeded")
         if self.kms_denied and operation == "GetRecords":
             return ModelError("KMSAccessDeniedException", "the key is not yours")
         return None

@@ -11,6 +11,11 @@ import pytest
 from cli_support import RECORDINGS, Outcome, Service, option_arguments, sluice
 from kinesis_transport import forget_process_state
 
+from sluice.cli import offsets_show
+from sluice.cli.service import kinesis_calls
+from sluice.kinesis.client import KinesisLog
+from sluice.retry import Retrier
+
 RECORDED = sorted(path.name for path in RECORDINGS.iterdir())
 
 
@@ -139,6 +144,34 @@ def test_offsets_of_a_later_release_are_refused(tmp_path: Path) -> None:
 
     assert (shown.code, shown.out) == (1, "")
     assert "have version 9" in shown.errors
+
+
+@pytest.mark.parametrize(("refusals", "basis"), [(9, "service"), (1_000, "throttled")])
+def test_a_shard_whose_reads_are_used_up_is_asked_again(
+    refusals: int, basis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query itself, or a stranger, may read it; what cannot be had is said."""
+    service = Service()
+    (shard,) = service.create("orders", 1)
+    offsets = {"version": 1, "streams": {"orders": {shard: {"after": service.put("orders")[shard]}}}}
+    for log, text in (("offsets", f"v1\n{{}}\n{json.dumps(offsets)}"), ("commits", "v1\n{}")):
+        (tmp_path / log).mkdir()
+        (tmp_path / log / "0").write_text(text)
+    service.throttled = refusals
+    monkeypatch.setattr(offsets_show, "_THROTTLED_PAUSE", 0.0)
+    retrier = Retrier(sleep=lambda _: None)
+    monkeypatch.setattr(
+        offsets_show,
+        "kinesis_log",
+        lambda connection, streams: KinesisLog(
+            kinesis_calls(connection, retrier=retrier), dict.fromkeys(streams)
+        ),
+    )
+
+    shown = sluice("offsets", "show", tmp_path, "--live", "--json", *option_arguments())
+
+    assert shown.code == 0
+    assert shards(shown)[f"orders/{shard}"]["basis"] == basis
 
 
 def test_the_service_is_asked_with_live(tmp_path: Path) -> None:

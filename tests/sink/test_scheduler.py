@@ -443,6 +443,20 @@ def test_a_strategy_is_told_why_and_when() -> None:
     assert (result.started_at, result.seconds) == (2.0, 0.5)
 
 
+def test_a_request_took_until_it_was_answered() -> None:
+    """Not until the writer looked, which may be later."""
+    told = Told()
+    scheduler: SinkScheduler[str] = SinkScheduler(
+        config(max_batch_size=1, max_in_flight_requests=2), told, name="fake"
+    )
+    scheduler.add(letters(2), [1] * 2, 1.0)
+    scheduler.advance(2.0)
+    scheduler.complete(0, SubmitResult(), 9.0, answered_at=2.5)
+    scheduler.fail(1, OSError("reset"), fatal=False, now=9.0, answered_at=3.0)
+
+    assert [result.seconds for result in told.results] == [0.5, 1.0]
+
+
 @pytest.mark.parametrize(
     ("error", "counted"),
     [

@@ -76,11 +76,6 @@ class Channel:
                     connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
     @property
-    def local_host(self) -> str:
-        """This end's address."""
-        return str(self._socket.getsockname()[0])
-
-    @property
     def remote_host(self) -> str | None:
         """The other end's address as this end sees it; None within a host, or where it is gone."""
         try:

@@ -29,6 +29,11 @@ _RECORDS: Final = 2  # that of the position itself, and the next
 _PAUSE: Final = 0.25
 """Seconds between two reads of a shard, which allows five a second to all its readers together."""
 
+_THROTTLED: Final = 10
+_THROTTLED_PAUSE: Final = 1.0
+"""How often, and after how many seconds, shards are asked again whose reads are used up, as by the query: all
+of them together, since people wait for the answer."""
+
 LagOf = Callable[[SplitId, Position], Lag]
 
 
@@ -100,16 +105,22 @@ def _logged_lag(now: int) -> LagOf:
 
 def _live_lag(connection: ConnectionConfig, offsets: Offsets) -> LagOf:
     log = kinesis_log(connection, offsets.streams)
+    left = iter(range(_THROTTLED))
 
     def ask(split: SplitId, position: Position) -> Lag:
         if isinstance(position, Closed):
             return Lag(0.0, "closed")
-        try:
-            return _ask(log, split, position)
-        except ServiceError as error:
-            if error.missing:
-                return Lag(None, "gone")
-            raise
+        while True:
+            try:
+                return _ask(log, split, position)
+            except ServiceError as error:
+                if error.missing:
+                    return Lag(None, "gone")
+                if not error.throttling:
+                    raise
+            if next(left, None) is None:
+                return Lag(None, "throttled")
+            time.sleep(_THROTTLED_PAUSE)
 
     return ask
 

@@ -23,7 +23,7 @@ class Lag:
         basis: ``service``: the service was asked, and the first unread record is so old. ``arrival``,
             ``start`` or ``caughtUp``: the checkpoint alone says so, and the position is at most so far
             behind: until that long ago all had been read. ``closed``: the shard was read to its end.
-            ``gone``: the service does not know it any more.
+            ``gone``: the service does not know it any more. ``throttled``: others use up its reads.
     """
 
     seconds: float | None
@@ -34,7 +34,7 @@ class Lag:
         if self.basis == "closed":
             return "read to its end"
         if self.seconds is None:
-            return "gone from the stream" if self.basis == "gone" else "unknown"
+            return {"gone": "gone from the stream", "throttled": "throttled"}.get(self.basis, "unknown")
         if self.basis == "service":
             return "at the tip" if self.seconds == 0 else f"{duration(self.seconds)} behind"
         return f"at most {duration(self.seconds)}"

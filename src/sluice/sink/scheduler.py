@@ -181,7 +181,8 @@ class SinkScheduler(Generic[EntryT]):
             answered_at: when the answer came, if that was before `now`.
         """
         self._observe(now)
-        request = self._end_request(number, now if answered_at is None else answered_at)
+        ended_at = now if answered_at is None else answered_at
+        request = self._end_request(number, ended_at)
         if request is None:
             return
         try:
@@ -196,7 +197,7 @@ class SinkScheduler(Generic[EntryT]):
         self.figures.bytes += request.batch.size - sum(item.size for item in missing)
         # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
         why = self._why(result.codes, len(failed))
-        self._tell(request, len(failed), why, now)
+        self._tell(request, len(failed), why, ended_at)
         if rejected:
             self._reject(result.rejected, self._records(_entries(rejected)))
         if failed:
@@ -227,14 +228,15 @@ class SinkScheduler(Generic[EntryT]):
             answered_at: when it failed, if that was before `now`.
         """
         self._observe(now)
-        request = self._end_request(number, now if answered_at is None else answered_at)
+        ended_at = now if answered_at is None else answered_at
+        request = self._end_request(number, ended_at)
         if request is None:
             return
         code = str(getattr(error, "code", "") or type(error).__name__)
         size = len(request.batch)
         is_load = True if getattr(error, "throttling", False) is True else self._is_throttling(code)
         why = _Why() if is_load is None else _Why(size, 0) if is_load else _Why(0, size)
-        self._tell(request, size, why, now)
+        self._tell(request, size, why, ended_at)
         if fatal or self._config.fail_on_error:
             self.figures.refuse(self._records(request.batch), {code: size}, size)
             self.stop(error)
@@ -449,14 +451,14 @@ class SinkScheduler(Generic[EntryT]):
         throttled = min(throttled, failed)
         return _Why(throttled, min(otherwise, failed - throttled))
 
-    def _tell(self, request: Request[EntryT], failed: int, why: _Why, now: float) -> None:
+    def _tell(self, request: Request[EntryT], failed: int, why: _Why, ended_at: float) -> None:
         """Tells the strategy how a request has ended."""
         self._strategy.register_completed_request(
             ResultInfo(
                 failed,
                 len(request.batch),
                 throttled_messages=why.throttled,
-                seconds=now - request.sent_at,
+                seconds=ended_at - request.sent_at,
                 started_at=request.sent_at,
                 failed_otherwise=why.failed_otherwise,
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
@@ -61,8 +61,8 @@ class ModelPages(ModelLog):
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
         request = {"ShardIterator": iterator, "Limit": limit}
         answer = self._call("GetRecords", str(split), request)
-        size = sum(len(record["Data"]) for record in answer["Records"])
-        return read_encoded_page(next(self._codecs).encode(answer), size=size, target=str(split))
+        page = read_encoded_page(next(self._codecs).encode(answer), target=str(split))
+        return replace(page, size=sum(len(record["Data"]) for record in answer["Records"]))
 
 
 class _WaitingError(BaseException):

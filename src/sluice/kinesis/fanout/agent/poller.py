@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from sluice.errors import DataLossError, ServiceError
 from sluice.kinesis.client import KinesisLog, data_size
-from sluice.kinesis.fanout.agent.read_pace import ReadPace
+from sluice.kinesis.fanout.agent.polling_pace import PollingPace
 from sluice.kinesis.fanout.protocol import FAR_BEHIND, INTEGRITY_PROBLEM, NOT_READ
 from sluice.kinesis.fanout.subscriptions.events import EventHead, decode_head
 from sluice.kinesis.options import SourceConfig
@@ -69,8 +69,8 @@ class EncodedPage(Page):
     count: int = 0
 
 
-def read_encoded_page(body: bytes, *, size: int = 0, target: str = "") -> EncodedPage:
-    """Reads the heads of a page.
+def read_encoded_page(body: bytes, *, target: str = "") -> EncodedPage:
+    """Reads the heads of a page. Its `size` is not known here.
 
     Raises:
         ServiceError: retryable; it is damaged.
@@ -78,14 +78,15 @@ def read_encoded_page(body: bytes, *, size: int = 0, target: str = "") -> Encode
     head = decode_head(body, target=target)
     records = list(map(_RecordHead, head.numbers, head.arrivals))
     following = None if head.has_ended else head.continuation
-    return EncodedPage(records, following, head.millis_behind, size, body, len(records))
+    return EncodedPage(records, following, head.millis_behind, body=body, count=len(records))
 
 
 def page_log(config: SourceConfig) -> KinesisLog:
     """The log whose pages are `EncodedPage`. It retries no read: a `Poller` does, at its own pace."""
 
     def read_page(answer: Mapping[str, Any]) -> Page:
-        return read_encoded_page(answer["Body"], size=data_size(answer))
+        page = read_encoded_page(answer["Body"])
+        return replace(page, size=data_size(answer, page.count))
 
     once = {
         name: replace(config.backoffs[name], max_retries=0) for name in ("GetRecords", "GetShardIterator")
@@ -205,7 +206,7 @@ class Poller:
         self._clock = timing.clock
         self._sleep = timing.sleep or self._closing.wait
         self._jitter = timing.jitter
-        self._pace = ReadPace(settings.interval, shards, timing.jitter)
+        self._pace = PollingPace(settings.interval, shards, timing.jitter)
         self._cursor = Cursor(log, DataLossPolicy(log, True, log.server_time), split, _position_of(start))
         self._last_size = 0
         self._failures = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sluice.kinesis.fanout.agent.read_pace import ReadPace
+from sluice.kinesis.fanout.agent.polling_pace import PollingPace
 
 
 class Reads:
@@ -12,7 +12,7 @@ class Reads:
 
     def __init__(self, interval: float = 0.2, *, shards: int = 1) -> None:
         self.now = 100.0
-        self.pace = ReadPace(interval, lambda: shards, lambda: 0.0)
+        self.pace = PollingPace(interval, lambda: shards, lambda: 0.0)
 
     def during(
         self,

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["ReadPace"]
+__all__ = ["PollingPace"]
 
 _SHORTEST: Final = 0.25
 """Seconds from the answer to a read to the next read."""
@@ -32,7 +32,7 @@ _READS: Final = 200.0
 """Reads a second of one agent, of all its shards."""
 
 
-class ReadPace:
+class PollingPace:
     """Says when a shard may be read next. Used by one thread.
 
     Args:
