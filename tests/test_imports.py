@@ -12,6 +12,7 @@ ARROW = ("pyarrow", "numpy", "pandas")
 FAN_OUT = (
     "sluice.kinesis.consumers",
     "sluice.kinesis.fanout_driver",
+    "sluice.kinesis.polling_driver",
     "sluice.kinesis.fanout_task",
     "sluice.kinesis.fanout.agent",
     "sluice.kinesis.fanout.channel",

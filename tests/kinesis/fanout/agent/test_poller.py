@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from kinesis_transport import OPTIONS, Answer, Transport, answer, forget_process_state, refusal
 from memory_log import BROKEN, S0, SECOND, THROTTLED, MemoryLog, new_log, put_to
 
+from sluice.aws.clients import client_for
 from sluice.errors import ServiceError
+from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
-from sluice.kinesis.fanout.agent.poller import EncodedPage, Poller, PollerSettings, Timing
+from sluice.kinesis.fanout.agent.poller import EncodedPage, Poller, PollerSettings, Timing, page_log
 from sluice.kinesis.fanout.agent.shard_buffer import ShardBuffer
 from sluice.kinesis.fanout.protocol import FAR_BEHIND, INTEGRITY_PROBLEM, NOT_READ
-from sluice.kinesis.fanout.subscriptions.events import EventHead
+from sluice.kinesis.fanout.subscriptions.events import EventHead, decode_page
+from sluice.kinesis.options import source_config_from_options
 from sluice.retry import Backoff
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record
@@ -357,3 +362,70 @@ def test_a_full_buffer_stops_the_reads_and_close_ends_the_wait() -> None:
 
     assert outcomes == ["PollerClosed"]
     assert log.calls["GetRecords"] == 0
+
+
+# --- answers of the service ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[..., tuple[KinesisLog, Transport]]]:
+    """A log as an agent has it, over a transport with these answers."""
+
+    def make(*answers: Answer, wire_format: str = "auto") -> tuple[KinesisLog, Transport]:
+        config = source_config_from_options({"streamName": "s", "wireFormat": wire_format, **OPTIONS})
+        left = list(answers)
+        transport = Transport(lambda *_: left.pop(0))
+        transport.install(client_for(replace(config.connection, keeps_pages=True), "kinesis"))
+        return page_log(config), transport
+
+    yield make
+    forget_process_state()
+
+
+RECORDS = [
+    {"SequenceNumber": str(n), "ApproximateArrivalTimestamp": 5.5, "PartitionKey": "k", "Data": "ZGF0YQ=="}
+    for n in (11, 12)
+]
+BODY = json.dumps({"Records": RECORDS, "NextShardIterator": "next", "MillisBehindLatest": 3}).encode()
+
+
+@pytest.mark.parametrize("wire_format", ["auto", "cbor"])
+def test_a_page_is_passed_on_as_it_came(
+    served: Callable[..., tuple[KinesisLog, Transport]], wire_format: str
+) -> None:
+    """Its body is what a task decodes; the agent reads heads alone."""
+    log, transport = served(answer(BODY), wire_format=wire_format)
+
+    page = log.get_records(S0, "it", 1_900)
+
+    assert isinstance(page, EncodedPage)
+    assert [(each.sequence_number, each.arrival) for each in page.records] == [
+        ("11", 5_500_000),
+        ("12", 5_500_000),
+    ]
+    assert (page.next_iterator, page.millis_behind, page.count) == ("next", 3, 2)
+    assert [each.data for each in decode_page(page.body).records] == [b"data", b"data"]
+    assert (page.body == BODY) == (wire_format == "auto")
+    assert transport.calls == [("GetRecords", {"ShardIterator": "it", "Limit": 1_900})]
+
+
+@pytest.mark.parametrize(
+    ("given", "attribute"),
+    [
+        (refusal("ProvisionedThroughputExceededException"), "throttling"),
+        (refusal("ExpiredIteratorException"), "expired_iterator"),
+        (answer(BODY[:-20]), "retryable"),
+        (answer(b'{"Records": null}'), "retryable"),
+    ],
+)
+def test_an_answer_that_is_no_page_is_not_asked_for_again_here(
+    served: Callable[..., tuple[KinesisLog, Transport]], given: Answer, attribute: str
+) -> None:
+    """The poller decides when to read again."""
+    log, transport = served(given)
+
+    with pytest.raises(ServiceError) as raised:
+        log.get_records(S0, "it", 1_900)
+
+    assert getattr(raised.value, attribute)
+    assert len(transport.calls) == 1
