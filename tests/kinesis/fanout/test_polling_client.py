@@ -94,9 +94,7 @@ def test_why_the_agent_does_not_read_is_logged(
     planning.client.follow({SPLIT: HORIZON})
     planning.end(code)
 
-    line = (
-        f"the agent does not read it; planner and tasks do from TRIM_HORIZON on, next attempt in {pause:g} s"
-    )
+    line = f"planner and tasks do from TRIM_HORIZON on, next attempt in {pause:g} s: why"
     assert caplog.record_tuples == [(LOGGER, level, f"{SPLIT}: the agent does not read it; {line}")]
     assert planning.client.progress(SPLIT, HORIZON) is None
     assert planning.seconds_to_next_attempt() == pause
