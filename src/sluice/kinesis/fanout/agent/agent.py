@@ -215,7 +215,7 @@ def _run_on_worker() -> None:
         channel = connect(setup.hub, timeout=_CONNECT_TIMEOUT, source=setup.host)
     except (OSError, EOFError, SluiceError) as error:
         _log.warning(
-            "this host gets no fan-out agent, and its tasks go on without: can't join the agent beside the "
+            "this host gets no agent, and its tasks go on without: can't join the agent beside the "
             "driver at %s: %s",
             setup.hub,
             error,
@@ -227,7 +227,7 @@ def _run_on_worker() -> None:
 
     def end_without_hub() -> None:
         if link.unanswered >= GIVEN_UP_AFTER:
-            _log.warning("the agent beside the driver does not answer: the fan-out agent on this host ends")
+            _log.warning("the agent beside the driver does not answer: the agent on this host ends")
             link.close()
 
     link.start(end_without_hub)

@@ -121,20 +121,20 @@ class WorkerAgents:
             moved = self._give_share(agent)
             hosts = WorkerHosts(tuple(self._agents))
         _log.info(
-            "the fan-out agent on %s has joined as one of %d; %d shards move to it from others",
+            "the agent on %s has joined as one of %d; %d shards move to it from others",
             request.host,
             len(hosts.hosts),
             len(moved),
         )
         if (seen := channel.remote_host) not in (None, request.host):
             _log.warning(
-                "the fan-out agent on %s is seen as %s from here, so addresses are translated on the way; "
+                "the agent on %s is seen as %s from here, so addresses are translated on the way; "
                 "tasks on hosts that can't reach it poll its shards",
                 request.host,
                 seen,
             )
         self._report(hosts)
-        self._report_ended(moved, f"the shard moves to the fan-out agent on {request.host}")
+        self._report_ended(moved, f"the shard moves to the agent on {request.host}")
         agent.link.start(lambda: self.check(request.host))
         try:
             while True:
@@ -148,13 +148,13 @@ class WorkerAgents:
                 orphans = list(agent.subscriptions.values())
                 hosts = WorkerHosts(tuple(self._agents))
             _log.info(
-                "the fan-out agent on %s is gone; its %d shards go to the %d others, or else are polled",
+                "the agent on %s is gone; its %d shards go to the %d others, or else are polled",
                 request.host,
                 len(orphans),
                 len(hosts.hosts),
             )
             self._report(hosts)
-            self._report_ended(orphans, f"the fan-out agent on {request.host} is gone")
+            self._report_ended(orphans, f"the agent on {request.host} is gone")
 
     def close(self) -> None:
         """Closes the links to all agents, which end then."""
@@ -171,23 +171,23 @@ class WorkerAgents:
             silence = agent.link.silence
             was_silent, agent.is_silent = agent.is_silent, silence >= SILENT_AFTER
             if agent.link.unanswered >= GIVEN_UP_AFTER:
-                _log.warning("giving up the fan-out agent on %s, which does not answer", host)
+                _log.warning("giving up the agent on %s, which does not answer", host)
                 agent.link.close()
             if agent.is_silent == was_silent:
                 return
             moved = self._take_all(agent) if agent.is_silent else self._give_share(agent)
         if agent.is_silent:
             _log.warning(
-                "the fan-out agent on %s has said nothing for %.0f s; until it speaks again its %d shards go "
+                "the agent on %s has said nothing for %.0f s; until it speaks again its %d shards go "
                 "to others, or else are polled",
                 host,
                 silence,
                 len(moved),
             )
-            self._report_ended(moved, f"the fan-out agent on {host} has said nothing for {silence:.0f} s")
+            self._report_ended(moved, f"the agent on {host} has said nothing for {silence:.0f} s")
         else:
-            _log.info("the fan-out agent on %s speaks again; %d shards move to it", host, len(moved))
-            self._report_ended(moved, f"the shard moves to the fan-out agent on {host}")
+            _log.info("the agent on %s speaks again; %d shards move to it", host, len(moved))
+            self._report_ended(moved, f"the shard moves to the agent on {host}")
 
     def _handle_message(self, agent: _WorkerAgent, message: FromAgent) -> None:
         if not isinstance(message, EventReceived | SubscriptionEnded):

@@ -1,4 +1,4 @@
-"""The planning process' end of its link to the fan-out agent.
+"""The planning process' end of its link to the agent.
 
 It starts the agent, tells it which shards to subscribe to, and keeps what the agent reports. All of this
 may be lost with the agent: then the planner probes, and another agent is asked for the shards that are read
@@ -273,7 +273,7 @@ class AgentClient:
         except (EOFError, OSError):
             pass
         except Exception:  # noqa: BLE001 - nobody would receive from it any more
-            _log.exception("the fan-out agent is ended: a message of it can't be handled")
+            _log.exception("the agent is ended: a message of it can't be handled")
         with self._lock:
             if not self._supervisor.forget(agent):
                 return

@@ -1,4 +1,4 @@
-"""Starts the fan-out agent of a worker host, by the first task there that finds none.
+"""Starts the agent of a worker host, by the first task there that finds none.
 
 A host is known by an address: the one that it has on its way to the agent beside the driver. Its agent
 listens there. No host is asked for its name, which need not resolve, and may mean the same loopback address
@@ -136,7 +136,7 @@ class AgentStarter:
                 process = self._launch(WorkerAgentSetup(config, agent, attempts.host, hub.secret, hub))
             except OSError as error:
                 _log.warning(
-                    "can't start a fan-out agent on this host for the one beside the driver at %s; tasks "
+                    "can't start an agent on this host for the one beside the driver at %s; tasks "
                     "here go on without, next attempt in %.0f s: %s",
                     hub,
                     pause,
@@ -145,7 +145,7 @@ class AgentStarter:
                 return
             self._processes.append(process)
         _log.info(
-            "started a fan-out agent on %s (process %d); it joins the one at %s",
+            "started an agent on %s (process %d); it joins the one at %s",
             attempts.host,
             process.pid,
             hub,
