@@ -59,12 +59,15 @@ class Pages:
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
         self.read_at: list[float] = []
+        self.takes = 0.0
+        """Seconds until an answer is here."""
         self.behind: int | None = None
         """What pages say of the tip; None: the truth."""
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
         self.read_at.append(self.log.monotonic())
         page = self.log.get_records(split, iterator, limit)
+        self.log.pass_time(self.takes)
         behind = page.millis_behind if self.behind is None else self.behind
         body = b"-".join(record.sequence_number.encode() for record in page.records)
         return EncodedPage(page.records, page.next_iterator, behind, len(body), body, len(page.records))
@@ -155,6 +158,17 @@ def test_pages_that_say_nothing_new_are_handed_out_now_and_then() -> None:
     assert bench.next().numbers == []
     assert 2.0 <= log.monotonic() - began < 2.5
     assert bench.poller.asked_at >= log.now - SECOND
+
+
+def test_a_page_tells_what_held_when_it_was_asked_for() -> None:
+    """Records may have come while the answer was on its way."""
+    log = new_log()
+    bench = Bench(log)
+    bench.next()
+    bench.pages.takes = 5.0
+
+    assert bench.next().millis_behind == 0
+    assert log.now - 5.2 * SECOND < bench.poller.asked_at <= log.now - 5.0 * SECOND
 
 
 def test_that_the_tip_is_reached_is_news() -> None:
