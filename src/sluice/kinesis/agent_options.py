@@ -25,9 +25,10 @@ AGENT = Option(
 AGENT_ADDRESS = Option(
     "pollingAgentAddress",
     HOST,
-    "127.0.0.1",
-    "Address that the polling agent listens on and tasks connect to; on a cluster, one of the driver's own "
-    "that workers reach.",
+    None,
+    "Address at which tasks find the polling agent beside the driver, where that is not the one at which "
+    "executors find the driver (`spark.driver.host`).",
+    shown_default="the driver's, as Spark knows it; 127.0.0.1 with a `local` master",
 )
 BUFFER_SIZE = Option(
     "pollingBufferSize",
@@ -49,13 +50,27 @@ class AgentConfig:
 
     Attributes:
         agent: ``driver``, ``workers`` or ``none``.
-        agent_address: the host that the agent listens on and tasks connect to.
+        agent_address: the host at which tasks find the agent beside the driver. None: the one at which Spark
+            finds the driver.
+        agent_bind_address: the address that this agent listens on, where it is another one.
+        agent_ports: the first and the last port that agents may listen at; None: any.
+        encryption: ``auto``, ``tls`` or ``none``.
+        certificate: a PEM file on each host of an agent; None: each agent makes a certificate.
         buffer_bytes: bytes that one agent may buffer.
     """
 
     agent: str = "driver"
-    agent_address: str = "127.0.0.1"
+    agent_address: str | None = None
+    agent_bind_address: str | None = None
+    agent_ports: tuple[int, int] | None = None
+    encryption: str = "auto"
+    certificate: str | None = None
     buffer_bytes: int = 256 * _MIB
+
+    @property
+    def address_key(self) -> str:
+        """The option that `agent_address` comes from."""
+        return AGENT_ADDRESS.key
 
 
 def missing_for_agents() -> str | None:
@@ -82,7 +97,7 @@ def polling_agent_from_options(values: OptionValues, *, is_polling: bool) -> Age
         _refuse_each(values, POLLING_AGENT_OPTIONS, why)
         return None
     return AgentConfig(
-        agent=place, agent_address=values.require(AGENT_ADDRESS), buffer_bytes=values.require(BUFFER_SIZE)
+        agent=place, agent_address=values.get(AGENT_ADDRESS), buffer_bytes=values.require(BUFFER_SIZE)
     )
 
 

@@ -8,6 +8,7 @@ from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
+from sluice.kinesis.fanout.driver.agent_place import check_encryption, find_spark_settings, place_agent
 from sluice.kinesis.fanout.driver.near_tip import NearTip
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.options import SourceConfig
@@ -20,8 +21,10 @@ class PollingAgentCoordinator(SourceCoordinator):
     """The coordinator of a query whose shards an agent polls."""
 
     def __init__(self, config: SourceConfig, agent: AgentConfig) -> None:
+        setup = AgentSetup.beside_driver(config, agent, place_agent(agent, find_spark_settings()))
+        check_encryption(setup)
         self._agent = AgentClient(
-            AgentSetup.beside_driver(config, agent),
+            setup,
             {stream.name: "" for stream in config.streams},
             renew=None,
         )

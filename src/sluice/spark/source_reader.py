@@ -18,10 +18,11 @@ from sluice.errors import SluiceError
 from sluice.kinesis.options import SourceConfig
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.assigner import assign_ranges
+from sluice.source.logged_offsets import LoggedOffsets
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import freeze_loaded_objects
+from sluice.spark.workers import driver_host, freeze_loaded_objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,14 +91,15 @@ class StreamReader(DataSourceStreamReader):
         self._config = config
         self._coordinator: SourceCoordinator | None = None
         self._next_start: Offsets | None = None
+        self._offsets = LoggedOffsets()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None, "_next_start": None}
+        return {**self.__dict__, "_coordinator": None, "_next_start": None, "_offsets": LoggedOffsets()}
 
     @shorten_traceback
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called when a query starts for the first time, possibly more than once."""
-        return self._coordinator_here().enumerator.initial().to_json()
+        return self._offsets.write(self._coordinator_here().enumerator.initial())
 
     @shorten_traceback
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -113,13 +115,13 @@ class StreamReader(DataSourceStreamReader):
         """
         coordinator = self._coordinator_here()
         if start is not None:
-            begin = Offsets.from_json(start)
+            begin = self._offsets.parse(start)
             coordinator.restore_consumers(begin)
         else:
             begin = self._next_start or coordinator.enumerator.initial()
         end = coordinator.enumerator.advance(begin, self._limits(limit))
         self._next_start = begin
-        return dict(start) if start is not None and end is begin else end.to_json()
+        return dict(start) if start is not None and end is begin else self._offsets.write(end)
 
     @shorten_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -129,9 +131,9 @@ class StreamReader(DataSourceStreamReader):
         4.1 may call it with an empty batch first (`start` equals `end`).
         """
         coordinator = self._coordinator_here()
-        self._next_start = Offsets.from_json(end)
+        begin, self._next_start = self._offsets.parse(start), self._offsets.parse(end)
         coordinator.restore_consumers(self._next_start)
-        ranges = coordinator.enumerator.ranges(Offsets.from_json(start), self._next_start)
+        ranges = coordinator.enumerator.ranges(begin, self._next_start)
         return _deal(ranges, self._config.shards_per_task, coordinator.assign(ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -197,9 +199,9 @@ if HAS_ADMISSION_CONTROL:
                 return None
             enumerator = self._coordinator_here().enumerator
             lag: dict[str, dict[str, int]] = {}
-            for split, millis in sorted(enumerator.millis_behind_latest.items()):
+            for split, millis in enumerator.millis_behind_latest.items():
                 lag.setdefault(split.stream, {})[split.shard] = millis
-            return {**enumerator.newest(self._next_start).to_json(), "millisBehindLatest": lag}
+            return {**self._offsets.write(enumerator.newest(self._next_start)), "millisBehindLatest": lag}
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Called once, when a query with ``Trigger.AvailableNow`` starts."""
@@ -226,8 +228,11 @@ def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.Record
     from sluice.kinesis.task import read_ranges  # noqa: PLC0415 - see above
 
     given = cast("RangesPartition", partition)
+    assignment = given.assignment
+    if assignment is not None:
+        assignment = assignment.found_at(driver_host())
     try:
-        yield from read_ranges(config, given.ranges, given.assignment)
+        yield from read_ranges(config, given.ranges, assignment)
     except SluiceError as error:
         raise shortened(error) from error.__cause__
     freeze_loaded_objects()  # the SDK is loaded by now

@@ -30,7 +30,9 @@ from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.protocol import (
     Acknowledge,
     FromAgent,
+    RangesAsked,
     ReadRange,
+    Server,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -180,6 +182,7 @@ class _Publisher:
         self._agent.may_die()
         try:
             if self._payloads is None:
+                self._agent.client._handle_message(RangesAsked(1))
                 self._payloads = self._agent.manager.read(self._request)
             payload = next(self._payloads, None)
         except RangeUnavailable as reason:
@@ -281,7 +284,7 @@ class PolledAgent:
         return SteppedManager(
             self._open_poller,
             self._report,
-            ManagerSettings(self._buffer_bytes, 1, ("127.0.0.1", 1, b"start")),
+            ManagerSettings(self._buffer_bytes, 1, Server("127.0.0.1", 1, b"start", b"")),
             now=self._log.server_time,
             retention=lambda stream: self._log.describe(stream).retention,
         )

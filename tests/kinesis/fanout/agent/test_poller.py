@@ -322,7 +322,7 @@ def test_a_shard_that_no_task_reads_here_is_polled_no_more() -> None:
     log = new_log()
     bench = Bench(log)
     bench.next()
-    bench.space.unread_batches = 10
+    bench.space.unread_batches = SETTINGS.most_unread
 
     with pytest.raises(ServiceError, match="can they reach the agent") as raised:
         bench.next()

@@ -141,7 +141,7 @@ class PollerSettings:
     most_behind: float = 10.0
     settling: float = 1.0
     report_every: float = 2.0
-    most_unread: int = 10
+    most_unread: int = 300
 
     @classmethod
     def of(cls, config: SourceConfig) -> PollerSettings:
