@@ -119,7 +119,7 @@ def test_an_agent_that_stays_stopped_is_replaced(
 
     check_exact(recorder, producer)
     assert consumers(service, producer.stream) == []
-    assert driver_log.read_text().count(f"killing the fan-out agent (process {agent})") == 1
+    assert driver_log.read_text().count(f"killing the agent (process {agent})") == 1
     print(f"\nan agent stopped for good: killed after {took:.0f} s, at most {longest:.1f} s without a row")
 
 

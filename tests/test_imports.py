@@ -13,6 +13,7 @@ FAN_OUT = (
     "sluice.channels",
     "sluice.kinesis.consumers",
     "sluice.kinesis.fanout_driver",
+    "sluice.kinesis.polling_driver",
     "sluice.kinesis.fanout_task",
     "sluice.kinesis.fanout.agent",
     "sluice.kinesis.fanout.driver",

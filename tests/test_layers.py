@@ -39,6 +39,7 @@ SHARED_BY_SIDES = tuple(
 SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
 # What all of Kinesis stands on, in the planning process, in agents and in tasks.
 KINESIS_BASE = (
+    "sluice.kinesis.agent_options",
     "sluice.kinesis.arns",
     "sluice.kinesis.client",
     "sluice.kinesis.consumers",
@@ -51,7 +52,7 @@ KINESIS_BASE = (
     "sluice.kinesis.streams",
     "sluice.kinesis.task_reports",
 )
-DRIVER = ("sluice.kinesis.driver", "sluice.kinesis.fanout_driver")
+DRIVER = ("sluice.kinesis.driver", "sluice.kinesis.fanout_driver", "sluice.kinesis.polling_driver")
 TASK = ("sluice.kinesis.task", "sluice.kinesis.fanout_task")
 BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source")
 

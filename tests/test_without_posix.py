@@ -128,6 +128,26 @@ def test_fan_out_is_refused_by_name() -> None:
         assert "required" not in line
 
 
+def test_an_agent_that_polls_is_refused_by_name() -> None:
+    """Polling works without."""
+    printed = on_windows(
+        """
+        from sluice.errors import OptionError
+        from sluice.kinesis.options import source_config_from_options
+
+        for agent in ("none", "driver"):
+            options = {"streamName": "s", "region": "eu-west-1", "pollingAgent": agent}
+            try:
+                print(source_config_from_options(options).agent)
+            except OptionError as error:
+                print(error)
+        """
+    )
+    fine, refused = printed.splitlines()
+    assert fine == "None"
+    assert "option 'pollingAgent' is 'driver': an agent needs Linux or macOS" in refused
+
+
 def test_a_bucket_for_the_query_is_refused_by_name() -> None:
     """It has a server of its own; a bucket for each task works."""
     printed = on_windows(

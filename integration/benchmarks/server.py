@@ -27,6 +27,7 @@ from integration.model.wire import TIMES
 __all__ = [
     "Operations",
     "Page",
+    "Refusal",
     "bare_call",
     "bare_read",
     "event",
@@ -41,6 +42,7 @@ LOOPBACK = "127.0.0.1"
 READY_TIMEOUT = 30.0
 NUMBERS_START = 49 * 10**54  # sequence numbers of Kinesis have 56 digits
 ANSWER_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\n"
+REFUSAL_HEAD = b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/x-amz-json-1.1\r\n"
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.amazon.eventstream\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
@@ -48,8 +50,9 @@ STREAM_HEAD = (
 _CHUNK = 1 << 20  # bytes taken from a socket at a time
 
 Operations = Mapping[str, Callable[[Any], Any]]
-"""By name, a function that answers a request: with JSON (as bytes where it is prepared), a `Page`, or the
-pieces of an event stream. A function marked by `takes_bytes` gets the body of the request as bytes."""
+"""By name, a function that answers a request: with JSON (as bytes where it is prepared), a `Page`, a
+`Refusal`, or the pieces of an event stream. A function marked by `takes_bytes` gets the body of the request
+as bytes."""
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
@@ -89,6 +92,12 @@ def event(first: int, data: Sequence[bytes], *, arrival: float, millis_behind: i
         "MillisBehindLatest": millis_behind,
     }
     return _message("SubscribeToShardEvent", json.dumps(content, separators=(",", ":")).encode())
+
+
+class Refusal(NamedTuple):
+    """An error of the service."""
+
+    code: str
 
 
 class Page(NamedTuple):
@@ -261,7 +270,10 @@ def _talk(connection: socket.socket, operations: Operations) -> None:
                 answer = answer.cbor if is_cbor else answer.json
             if isinstance(answer, Mapping):
                 answer = json.dumps(answer).encode()
-            if isinstance(answer, bytes):
+            if isinstance(answer, Refusal):
+                body = json.dumps({"__type": answer.code, "message": answer.code}).encode()
+                _send(connection, b"%bContent-Length: %d\r\n\r\n" % (REFUSAL_HEAD, len(body)), body)
+            elif isinstance(answer, bytes):
                 _send(connection, b"%bContent-Length: %d\r\n\r\n" % (ANSWER_HEAD, len(answer)), answer)
             else:
                 _send_stream(connection, answer)

@@ -31,6 +31,7 @@ _SECONDS = {
     "integration/test_connect.py": 40,
     "integration/test_pipelines.py": 90,
     "integration/test_destinations.py": 30,
+    "integration/test_polling_agent.py": 20,
     "integration/test_readme_examples.py": 15,
     "integration/test_examples.py": 15,
     "integration/test_model.py": 5,

@@ -12,7 +12,7 @@ import pytest
 from sluice import letterboxes
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError
-from sluice.kinesis import fanout_driver
+from sluice.kinesis import fanout_driver, polling_driver
 from sluice.kinesis.consumers import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
@@ -307,3 +307,34 @@ def test_listeners_are_told_once_in_two_seconds(monkeypatch: pytest.MonkeyPatch,
 
     assert before == []
     assert counts == [0, 1, 0, 1, 0]
+
+
+# --- an agent that polls ------------------------------------------------------------------------------
+
+POLLED = {"streamName": "clicks", "region": "us-east-1", "pollingAgent": "driver"}
+
+
+@pytest.fixture
+def polled(monkeypatch: pytest.MonkeyPatch) -> SourceCoordinator:
+    """The coordinator of a query whose shards an agent polls."""
+    monkeypatch.setattr(polling_driver, "AgentClient", FakeAgentClient)
+    return create_coordinator(source_config_from_options(POLLED))
+
+
+def test_tasks_get_the_agent_that_polls(polled: SourceCoordinator) -> None:
+    """And no consumer, as there is none. The agent is not started before it is needed."""
+    assert polled.assign(RANGES) == FanOutAssignment({}, {SPLIT: AGENT}, AGENT, FakeAgentClient.hosts)
+    assert agent_calls(polled) == []
+    polled.close()
+    assert agent_calls(polled) == ["close"]
+
+
+def test_a_run_of_what_is_available_does_without(polled: SourceCoordinator) -> None:
+    polled.stop_at_available()
+
+    near_tip = polled._near_tip  # type: ignore[attr-defined]
+    near_tip.follow({SPLIT: HORIZON})
+    assert near_tip._is_off
+    assert polled.enumerator._wants_targets
+    assert agent_calls(polled) == []
+    polled.close()

@@ -8,6 +8,7 @@ import pytest
 
 from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig
 from sluice.errors import OptionError
+from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import (
     SOURCE_OPTIONS,
@@ -436,6 +437,50 @@ def test_bad_options_of_consumers_are_refused_by_name(given: dict[str, str], mes
     assert found.count("option '") == 1
 
 
+POLLED = {"streamName": "orders", "pollingAgent": "driver"}
+
+
+@pytest.mark.parametrize(
+    ("given", "agent"),
+    [
+        ({}, None),
+        ({"pollingAgent": "none"}, None),
+        ({"pollingAgent": "Driver"}, AgentConfig(buffer_bytes=64 * 1024 * 1024)),
+        (
+            {"pollingAgent": "workers", "pollingAgentAddress": "10.0.0.1", "pollingBufferSize": "1MiB"},
+            AgentConfig(agent="workers", agent_address="10.0.0.1", buffer_bytes=1024 * 1024),
+        ),
+    ],
+)
+def test_an_agent_polls_where_the_user_wants_one(given: dict[str, str], agent: AgentConfig | None) -> None:
+    """Off unless it is asked for; the config can be pickled."""
+    config = read(streamName="orders", **given)
+    assert config.polling_agent == config.agent == agent
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"pollingAgent": "yes"}, "option 'pollingAgent' is 'yes': allowed is one of driver, workers, none"),
+        ({"pollingAgentAddress": "10.0.0.1"}, "'10.0.0.1': 'pollingAgent' is none: there is no agent"),
+        ({"pollingAgent": "none", "pollingBufferSize": "2MiB"}, "'pollingAgent' is none: there is no agent"),
+        ({"consumerName": "me", "pollingAgent": "driver"}, "it is for polling, and this source reads by"),
+    ],
+)
+def test_options_of_a_polling_agent_that_would_do_nothing_are_refused(
+    given: dict[str, str], message: str
+) -> None:
+    """The user would take an option that does nothing for one that works."""
+    assert message in refusal(streamName="orders", **given)
+
+
+def test_a_batch_read_has_no_polling_agent() -> None:
+    with pytest.raises(OptionError, match="'pollingAgent' is for streaming reads only"):
+        source_config_from_options(POLLED, streaming=False)
+    assert source_config_from_options(POLLED, streaming=True).polling_agent is not None
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "driver", "driver-1.svc.cluster.local", "fe80::1", "10.1.2.3"])
 def test_an_agent_listens_on_a_host(host: str) -> None:
     """A name or an address, without a port."""
@@ -445,9 +490,9 @@ def test_an_agent_listens_on_a_host(host: str) -> None:
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:
-    """32 backoff options, 31 others of the source and 12 of the connection; each with a description."""
+    """32 backoff options, 34 others of the source and 12 of the connection; each with a description."""
     keys = [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)]
-    assert len(keys) == len({key.lower() for key in keys}) == 31 + 32 + 12
+    assert len(keys) == len({key.lower() for key in keys}) == 34 + 32 + 12
     assert all(option.description.endswith(".") for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
     for operation in ("subscribeToShard", "getRecords", "describeStreamConsumer", "listShards"):
         for suffix in ("MaxRetries", "BackoffBase", "BackoffMax", "BackoffExponent"):

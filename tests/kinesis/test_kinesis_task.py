@@ -52,3 +52,23 @@ def test_a_task_subscribes_only_where_no_agent_does(
     cursor = cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)
 
     assert type(cursor) is expected
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"), [("reachable", PublisherCursor), ("unreachable", Cursor), (None, Cursor)]
+)
+def test_a_task_polls_what_no_agent_polls_for_it(
+    monkeypatch: pytest.MonkeyPatch, agent: str | None, expected: type[Cursor]
+) -> None:
+    """Nor where this host does not reach the agent."""
+    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address: agent == "reachable")
+    options = {"streamName": "clicks", "region": "us-east-1", "pollingAgent": "driver"}
+    config = source_config_from_options(options)
+    assert config.agent is not None
+    assignment = FanOutAssignment({}, {} if agent is None else {SPLIT: AGENT})
+    log = KinesisLog.of(config)
+    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
+
+    cursors = fanout_task.FanOutCursors(config, config.agent, assignment)
+
+    assert type(cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)) is expected

@@ -15,6 +15,7 @@ from memory_log import AnyLog
 from sluice.errors import ServiceError
 from sluice.source.cursor import iterator_start
 from sluice.source.cut_points import CutPoint
+from sluice.source.enumerator import StreamEnumerator
 from sluice.source.offsets import After, Position, SplitRange
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import Page, Record
@@ -326,6 +327,9 @@ class MemoryAgent:
             seed=self.rng.randrange(1_000_000),
         )
         return self.subscriptions
+
+    def attach(self, enumerator: StreamEnumerator) -> None:
+        """A planner has got the last `new_subscriptions`."""
 
     def open_publisher(self, split_range: SplitRange, position: Position) -> MemoryPublisher:
         self.opened.append((split_range, position))

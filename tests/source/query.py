@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from memory_log import AnyLog, MemoryLog
 from memory_subscriptions import NO_FAULTS, Faults, MemoryAgent
@@ -18,12 +18,35 @@ from sluice.source.logged_offsets import LoggedOffsets
 from sluice.source.offsets import AtHorizon, AtTime, Expiry, Offsets, Position, SplitRange
 from sluice.source.planner import Planner, PlannerSettings
 from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.publisher import OpenPublisher, PublisherCursor
+from sluice.source.publisher import OpenPublisher, PublisherCursor, RecordPublisher
 from sluice.source.read_figures import ReadFigures
 from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Record
 from sluice.source.subscriptions import Subscriptions
+
+
+class ClosablePublisher(RecordPublisher, Protocol):
+    """A publisher that says whether it was closed."""
+
+    is_closed: bool
+
+
+class Agent(Protocol):
+    """What a query needs of an agent. See `MemoryAgent`."""
+
+    @property
+    def subscriptions(self) -> Any: ...
+
+    @property
+    def publishers(self) -> Sequence[ClosablePublisher]: ...
+
+    def new_subscriptions(self) -> Subscriptions: ...
+
+    def attach(self, enumerator: StreamEnumerator) -> None: ...
+
+    def open_publisher(self, split_range: SplitRange, position: Position) -> ClosablePublisher: ...
+
 
 Rows = dict[SplitId, list[Record]]
 """The rows of a batch, by split."""
@@ -121,7 +144,7 @@ class Query:
         initial: InitialPositions = at_horizon,
         fail: bool = True,
         page_limit: int = 10_000,
-        agent: MemoryAgent | None = None,
+        agent: Agent | None = None,
         starting: str = "",
         max_drift: int | None = None,
         shards_per_task: int = 16,
@@ -267,7 +290,7 @@ class Query:
 
     def _new_enumerator(self) -> StreamEnumerator:
         subscriptions = self.agent.new_subscriptions() if self.agent is not None else None
-        return new_enumerator(
+        enumerator = new_enumerator(
             self.log,
             self.streams,
             initial=self.initial,
@@ -277,6 +300,9 @@ class Query:
             max_family=self.shards_per_task,
             subscriptions=subscriptions,
         )
+        if self.agent is not None:
+            self.agent.attach(enumerator)
+        return enumerator
 
 
 def pushed_query(

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 
 from hypothesis import strategies as st
 from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelLog
-from memory_log import SECOND, AnyLog
-from memory_subscriptions import MemoryAgent
-from query import Query, check_exactly_once
+from memory_log import SECOND
+from query import Agent, Query, check_exactly_once
 
 from sluice.errors import ServiceError
 from sluice.source.admission import Limits
@@ -61,7 +60,7 @@ class Scenario:
         *,
         laws: Laws = LAWS,
         page_limit: int = 10_000,
-        agent: Callable[[AnyLog], MemoryAgent] | None = None,
+        agent: Callable[[ModelLog], Agent] | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.fault_rate = fault_rate
@@ -91,8 +90,8 @@ class Scenario:
         match step:
             case ("put", int(count), float(pause)):
                 for _ in range(count):
-                    # Arrival times need not rise with sequence numbers.
-                    arrival = self.log.now - self.rng.choice([0, 0, 0, 3_000])
+                    # Arrival times are in milliseconds, and need not rise with sequence numbers.
+                    arrival = self.log.now // 1000 * 1000 - self.rng.choice([0, 0, 0, 3_000])
                     self.records.append(self.log.put("s", str(self.rng.random()), arrival=arrival))
                     self.log.pass_time(pause)
             case ("wait", float(seconds)):

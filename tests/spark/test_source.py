@@ -134,6 +134,9 @@ class FakeCoordinator:
         del ranges
         return self.assignment
 
+    def stop_at_available(self) -> None:
+        self.enumerator.stop_at_available()
+
     def close(self, *, is_disconnected: bool) -> None:
         self.is_disconnected = is_disconnected
         self.enumerator.close()

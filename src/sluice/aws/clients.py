@@ -201,7 +201,7 @@ def _new_session(config: ConnectionConfig) -> Session:
 
 def _bare_session(config: ConnectionConfig) -> Session:
     session = Session(profile=config.profile)
-    session.register_component("response_parser_factory", hooks.ParserFactory())
+    session.register_component("response_parser_factory", hooks.ParserFactory(keeps_pages=config.keeps_pages))
     folders = session.get_config_variable("data_path")
     loader = _loaders.setdefault(folders, session.get_component("data_loader"))
     session.register_component("data_loader", loader)

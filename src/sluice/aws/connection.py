@@ -125,6 +125,8 @@ class ConnectionConfig:
 
     Attributes:
         wire_format: how records are asked for: one of `WIRE_FORMATS`. An option of the source alone.
+        keeps_pages: a ``GetRecords`` answer is its body as it came, under ``Body``: for a process that passes
+            pages on.
     """
 
     region: str | None = None
@@ -140,6 +142,7 @@ class ConnectionConfig:
     connect_timeout: float = 5.0
     read_timeout: float = 60.0
     wire_format: str = "json"
+    keeps_pages: bool = False
 
     @property
     def has_fixed_credentials(self) -> bool:

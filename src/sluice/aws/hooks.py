@@ -17,6 +17,7 @@ from sluice.aws.receiving import PageReceiver
 from sluice.aws.request_bodies import insert_body, substitute
 from sluice.aws.responses import (
     error_in_json,
+    keep_page,
     metadata_of,
     read_put_record_batch,
     read_put_records,
@@ -127,7 +128,8 @@ def _unread_stream(response: Mapping[str, Any]) -> dict[str, Any]:
 
 # Shape of the answer, as the API's model names it, to its reader. A reader returns None where the SDK has to
 # read the answer.
-_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]]] = {
+_Readers = Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]]
+_READERS: Final[_Readers] = {
     "GetRecordsOutput": read_records,
     "PutRecordsOutput": read_put_records,
     "PutRecordBatchOutput": read_put_record_batch,
@@ -136,24 +138,33 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any] | None
 
 
 class ParserFactory(ResponseParserFactory):
-    """A session's ``response_parser_factory``: the SDK's own, with `_READERS` before its JSON parser."""
+    """A session's ``response_parser_factory``: the SDK's own, with `_READERS` before its JSON parser.
+
+    Args:
+        keeps_pages: see `ConnectionConfig`.
+    """
+
+    def __init__(self, *, keeps_pages: bool = False) -> None:
+        super().__init__()
+        self._readers: _Readers = {**_READERS, "GetRecordsOutput": keep_page} if keeps_pages else _READERS
 
     def create_parser(self, protocol_name: str) -> Any:
         """The parser of a protocol."""
         parser = super().create_parser(protocol_name)
         # A later SDK may speak another protocol with the same service: the readers know JSON only.
-        return _Parser(parser) if protocol_name == "json" else parser
+        return _Parser(parser, self._readers) if protocol_name == "json" else parser
 
 
 class _Parser:
     """Stands before the SDK's parser, which reads all errors and most answers."""
 
-    def __init__(self, parser: Any) -> None:
+    def __init__(self, parser: Any, readers: _Readers) -> None:
         self._parser = parser
+        self._readers = readers
 
     def parse(self, response: Mapping[str, Any], shape: Any) -> Any:
-        if shape is not None and response["status_code"] < 300 and shape.name in _READERS:
-            answer = _READERS[shape.name](response)
+        if shape is not None and response["status_code"] < 300 and shape.name in self._readers:
+            answer = self._readers[shape.name](response)
             if answer is not None:
                 return answer
         return self._parser.parse(error_in_json(response), shape)

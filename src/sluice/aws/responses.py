@@ -25,6 +25,7 @@ from sluice.aws.records import WireRecord
 __all__ = [
     "Outcome",
     "error_in_json",
+    "keep_page",
     "metadata_of",
     "outcomes_of",
     "read_put_record_batch",
@@ -103,6 +104,11 @@ def read_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
     if page.next_shard_iterator is not None:
         answer["NextShardIterator"] = page.next_shard_iterator
     return answer
+
+
+def keep_page(response: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves the body of a ``GetRecords`` answer as it came: whoever asked reads it."""
+    return {"Body": response["body"], "ResponseMetadata": metadata_of(response)}
 
 
 def read_put_records(response: Mapping[str, Any]) -> dict[str, Any] | None:

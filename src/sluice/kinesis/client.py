@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 
-__all__ = ["KinesisLog", "kinesis_calls"]
+__all__ = ["KinesisLog", "answer_size", "kinesis_calls"]
 
 
 _THROTTLE_PATIENCE: Final = 900.0
@@ -59,14 +59,21 @@ class KinesisLog:
         calls: of ``DescribeStreamSummary``, ``ListShards``, ``GetShardIterator`` and ``GetRecords``.
         stream_arns: stream's name to its ARN; None for a stream that calls address by its name.
         figures: get what reads were refused and repeated.
+        read_page: makes a page of an answer to ``GetRecords``. One that raises a SluiceError which is
+            retryable has the call repeated.
     """
 
     def __init__(
-        self, calls: Calls, stream_arns: Mapping[str, str | None], figures: ReadFigures | None = None
+        self,
+        calls: Calls,
+        stream_arns: Mapping[str, str | None],
+        figures: ReadFigures | None = None,
+        read_page: Callable[[Mapping[str, Any]], Page] | None = None,
     ) -> None:
         self._calls = calls
         self._figures = figures
         self._stream_arns = dict(stream_arns)
+        self._read_page = read_page or _page
 
     @classmethod
     def of(
@@ -76,10 +83,11 @@ class KinesisLog:
         retrier: Retrier | None = None,
         is_endpoint_known: bool = False,
         figures: ReadFigures | None = None,
+        read_page: Callable[[Mapping[str, Any]], Page] | None = None,
     ) -> KinesisLog:
         """The log of all streams of a source; see `kinesis_calls`."""
         calls = kinesis_calls(config, retrier=retrier, is_endpoint_known=is_endpoint_known)
-        return cls(calls, {stream.name: stream.arn for stream in config.streams}, figures)
+        return cls(calls, {stream.name: stream.arn for stream in config.streams}, figures, read_page)
 
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""
@@ -121,11 +129,13 @@ class KinesisLog:
         if arn is not None:
             request["StreamARN"] = arn
         if self._figures is None:
-            return self._calls.call("GetRecords", str(split), request, _page)
+            return self._calls.call("GetRecords", str(split), request, self._read_page)
         failures: list[ServiceError] = []
         is_over = True
         try:
-            page = self._calls.call("GetRecords", str(split), request, _page, recover=failures.append)
+            page = self._calls.call(
+                "GetRecords", str(split), request, self._read_page, recover=failures.append
+            )
             is_over = False
         finally:  # of attempts that failed the last one was not repeated, if it ended the call
             refused = sum(error.throttling for error in failures)
@@ -166,17 +176,17 @@ def _page(answer: Mapping[str, Any]) -> Page:
         records=records,
         next_iterator=answer.get("NextShardIterator") or None,
         millis_behind=answer["MillisBehindLatest"],
-        size=_data_size(answer),
+        size=answer_size(answer, len(records)),
     )
 
 
-def _data_size(answer: Mapping[str, Any]) -> int:
-    """Bytes of data of a page, about."""
+def answer_size(answer: Mapping[str, Any], records: int) -> int:
+    """Bytes of data of a page with so many records, about."""
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     length = headers.get("content-length", "")
     return data_size(
         int(length) if length.isdigit() else 0,
-        len(answer["Records"]),
+        records,
         is_cbor="cbor" in headers.get("content-type", ""),
     )
 

@@ -1,6 +1,6 @@
-"""Coordinates reading beside the driver: creates the enumerator, and what fan-out takes.
+"""Coordinates reading beside the driver: creates the enumerator, and what fan-out or a polling agent takes.
 
-A query that polls imports nothing of fan-out.
+A query that polls without an agent imports nothing of these.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ def create_coordinator(config: SourceConfig) -> SourceCoordinator:
         OptionError: the user named a consumer that cannot be used.
         ServiceError: a consumer cannot be registered.
     """
+    if config.polling_agent is not None:
+        from sluice.kinesis.polling_driver import PollingAgentCoordinator  # noqa: PLC0415 - see above
+
+        return PollingAgentCoordinator(config, config.polling_agent)
     if config.fan_out is None:
         return SourceCoordinator(config)
     from sluice.kinesis.fanout_driver import FanOutCoordinator  # noqa: PLC0415 - see above
@@ -110,8 +114,12 @@ class SourceCoordinator:
     def restore_consumers(self, offsets: Offsets) -> None:
         """Learns from the offset log which consumers an earlier run of the query registered."""
 
+    def stop_at_available(self) -> None:
+        """Makes the run end at what is available; see `StreamEnumerator.stop_at_available`."""
+        self.enumerator.stop_at_available()
+
     def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment | None:
-        """How tasks read these ranges by fan-out; None: they poll."""
+        """How tasks read these ranges from agents, or by fan-out; None: they poll."""
         del ranges
         return None
 

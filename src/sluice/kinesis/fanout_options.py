@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import select
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sluice.errors import OptionError
+from sluice.kinesis.agent_options import AgentConfig, missing_for_agents
 from sluice.kinesis.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse_name
 from sluice.kinesis.streams import StreamRef
 from sluice.options import BIND_HOST, HOST, Kind, Option, OptionValues, choice, size
@@ -161,12 +159,8 @@ FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (
 )
 
 
-_POSIX: Final = ((os, "fork"), (select, "poll"), (socket, "AF_UNIX"))
-"""What agents, and those who talk to them, are built on."""
-
-
 @dataclass(frozen=True)
-class FanOutConfig:
+class FanOutConfig(AgentConfig):
     """The options of enhanced fan-out as plain data, which Spark may pickle.
 
     Attributes:
@@ -174,14 +168,6 @@ class FanOutConfig:
         registration: ``lazy``, ``eager`` or ``none``.
         deregister: deregister a consumer that this query registered when the query is stopped.
         arns: stream's name to its consumer's ARN; empty unless `registration` is ``none``.
-        agent: ``driver``, ``workers`` or ``none``.
-        agent_address: the host at which tasks find the agent beside the driver. None: the one at which Spark
-            finds the driver.
-        agent_bind_address: the address that this agent listens on, where it is another one.
-        agent_ports: the first and the last port that agents may listen at; None: any.
-        encryption: ``auto``, ``tls`` or ``none``.
-        certificate: a PEM file on each host of an agent; None: each agent makes a certificate.
-        buffer_bytes: bytes that one agent may buffer.
         may_poll: read by polling what fan-out does not deliver; False makes that an error.
         registered: stream's name to the ARN of the consumer that ``load()`` registered.
     """
@@ -190,15 +176,13 @@ class FanOutConfig:
     registration: str = "lazy"
     deregister: bool = True
     arns: Mapping[str, str] = field(default_factory=dict)
-    agent: str = "driver"
-    agent_address: str | None = None
-    agent_bind_address: str | None = None
-    agent_ports: tuple[int, int] | None = None
-    encryption: str = "auto"
-    certificate: str | None = None
-    buffer_bytes: int = 256 * _MIB
     may_poll: bool = True
     registered: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def address_key(self) -> str:
+        """See `AgentConfig.address_key`."""
+        return AGENT_ADDRESS.key
 
     @property
     def region(self) -> str | None:
@@ -225,9 +209,7 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
     if (values.get(RECORD_PUBLISHER) or ("efo" if is_named else "polling")) == "polling":
         _refuse_with_polling(values)
         return None
-    if missing := next(
-        (f"{module.__name__}.{name}" for module, name in _POSIX if not hasattr(module, name)), None
-    ):
+    if missing := missing_for_agents():
         why = (
             f"fan-out needs Linux or macOS, as Python has no {missing} here; leave it out to read by polling"
         )

@@ -15,6 +15,11 @@ from sluice.aws.connection import (
 )
 from sluice.errors import OptionError
 from sluice.instants import micros_from_seconds
+from sluice.kinesis.agent_options import (
+    POLLING_AGENT_OPTIONS,
+    AgentConfig,
+    polling_agent_from_options,
+)
 from sluice.kinesis.fanout_options import (
     AGENT,
     AGENT_ADDRESS,
@@ -215,6 +220,7 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     FAIL_ON_DATA_LOSS,
     RECORDS_LIMIT,
     RECORDS_INTERVAL,
+    *POLLING_AGENT_OPTIONS,
     WIRE_FORMAT,
     *(option for backoff in _BACKOFFS.values() for option in backoff.all),
 )
@@ -242,6 +248,7 @@ class SourceConfig:
         backoffs: operation (``GetRecords``) to how it is retried.
         max_drift: how much later than an unread record a row may have arrived; None: any time.
         fan_out: None for polling.
+        polling_agent: None where the planner and the tasks poll by themselves.
     """
 
     connection: ConnectionConfig
@@ -257,6 +264,12 @@ class SourceConfig:
     deaggregate: bool = True
     fail_on_data_loss: bool = True
     fan_out: FanOutConfig | None = None
+    polling_agent: AgentConfig | None = None
+
+    @property
+    def agent(self) -> AgentConfig | None:
+        """What an agent is told, whether it subscribes or polls; None where there is none to tell."""
+        return self.fan_out or self.polling_agent
 
 
 # What a batch read has nothing to do with: it has no triggers, no agent, and runs once.
@@ -270,6 +283,7 @@ STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
     AGENT,
     AGENT_ADDRESS,
     BUFFER_SIZE,
+    *POLLING_AGENT_OPTIONS,
 )
 BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING, ENDING_TIMESTAMP)
 
@@ -289,6 +303,7 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool | 
     _refuse_idle_options(values, streaming=streaming)
     streams = streams_from_options(values)
     fan_out = fan_out_from_options(values, streams)
+    polling_agent = polling_agent_from_options(values, is_polling=fan_out is None)
     connection = replace(connection_from_options(values), wire_format=values.require(WIRE_FORMAT))
     connection = _with_region(values, connection, streams, fan_out)
     start = _read_start(values, streams)
@@ -308,6 +323,7 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool | 
         deaggregate=values.require(DEAGGREGATE),
         fail_on_data_loss=values.require(FAIL_ON_DATA_LOSS),
         fan_out=fan_out,
+        polling_agent=polling_agent,
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads ranges inside a task, by polling or by fan-out."""
+"""Reads ranges inside a task, by polling, from an agent, or by fan-out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_ranges(
     Args:
         config: the options of the source.
         ranges: at most one per shard.
-        assignment: how to read by fan-out, which gives the same rows as polling. None: poll.
+        assignment: how to read from agents, or by fan-out, which gives the same rows as polling. None: poll.
         figures: get what was read.
 
     Raises:
@@ -46,12 +46,12 @@ def read_ranges(
     """
     fan_out: FanOutCursors | None = None
     buffered_at_agents = frozenset[object]()
-    if assignment is not None and config.fan_out is not None:
+    if assignment is not None and config.agent is not None:
         from sluice.kinesis.fanout_task import FanOutCursors, start_agent_if_wanted  # noqa: PLC0415 - see above
 
-        fan_out = FanOutCursors(config, config.fan_out, assignment)
+        fan_out = FanOutCursors(config, config.agent, assignment)
         buffered_at_agents = frozenset(assignment.agents)
-        start_agent_if_wanted(config, config.fan_out, assignment)
+        start_agent_if_wanted(config, config.agent, assignment)
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
         return _create_reader(config, fan_out, split_range, pause, figures).read(split_range)

@@ -179,6 +179,12 @@ class StreamEnumerator:
             _log.info("starting positions: %s", json.dumps(self._initial.to_json()))
         return self._initial
 
+    def expect_reads(self) -> None:
+        """From now on others of this query may read splits, as after the first batch; see
+        `Probe.expect_tasks`.
+        """
+        self._probe.expect_tasks()
+
     def stop_at_available(self) -> None:
         """Makes the run end: the next `advance` finds the tip of every split, its target.
 

@@ -53,7 +53,7 @@ class RangesPartition(InputPartition):
     """The ranges that one task reads.
 
     Attributes:
-        assignment: how the task reads by fan-out. None: it polls.
+        assignment: how the task reads from agents, or by fan-out. None: it polls.
         report: where the task says what it has read; None: nowhere.
     """
 
@@ -215,7 +215,7 @@ if HAS_ADMISSION_CONTROL:
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Called once, when a query with ``Trigger.AvailableNow`` starts."""
-            self._coordinator_here().enumerator.stop_at_available()
+            self._coordinator_here().stop_at_available()
 
         def _limits(self, limit: Any) -> Limits:
             return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._config.limits

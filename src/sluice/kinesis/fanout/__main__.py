@@ -1,4 +1,4 @@
-"""Runs a fan-out agent; see `sluice.kinesis.fanout.agent.agent`."""
+"""Runs an agent; see `sluice.kinesis.fanout.agent.agent`."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""How a fan-out agent is started: its command line, its environment, and the first message to it."""
+"""How an agent is started: its command line, its environment, and the first message to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sluice.channels.channel import Address
-from sluice.kinesis.fanout_options import FanOutConfig
+from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.options import SourceConfig
 
 __all__ = [
@@ -71,28 +71,28 @@ class AgentSetup:
     """The first message to an agent beside the driver.
 
     Attributes:
-        fan_out: the options of fan-out, which `config` has too.
+        agent: where agents run, and what they may hold; `config` has it too.
         place: where it listens.
         secret: tasks and other agents prove that they know it before they are served.
     """
 
     config: SourceConfig
-    fan_out: FanOutConfig
+    agent: AgentConfig
     place: AgentPlace
     secret: bytes = field(repr=False)
 
     @property
     def is_encrypted(self) -> bool:
         """Whether connections to the agent are to be encrypted; by default if other hosts may open them."""
-        encryption = self.fan_out.encryption
+        encryption = self.agent.encryption
         return encryption == "tls" or (encryption == "auto" and not self.place.is_on_this_host)
 
     @classmethod
     def beside_driver(
-        cls, config: SourceConfig, fan_out: FanOutConfig, place: AgentPlace = ON_THIS_HOST
+        cls, config: SourceConfig, agent: AgentConfig, place: AgentPlace = ON_THIS_HOST
     ) -> AgentSetup:
         """With a secret of its own, for the agent of one run of a query."""
-        return cls(config, fan_out, place, os.urandom(_SECRET_BYTES))
+        return cls(config, agent, place, os.urandom(_SECRET_BYTES))
 
 
 @dataclass(frozen=True)

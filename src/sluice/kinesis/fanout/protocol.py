@@ -16,7 +16,9 @@ from sluice.source.subscriptions import SubscriptionProgress
 __all__ = [
     "DONE",
     "EVENT",
+    "FAR_BEHIND",
     "INTEGRITY_PROBLEM",
+    "NOT_READ",
     "TAKEN_OVER",
     "UNAVAILABLE",
     "Acknowledge",
@@ -46,6 +48,13 @@ TAKEN_OVER: Final = "ResourceInUseException"
 
 INTEGRITY_PROBLEM: Final = "RecordsMayHaveExpired"
 """The code of a subscription that the agent ended because only polling can tell whether records are lost."""
+
+
+FAR_BEHIND: Final = "FarBehindTip"
+"""The code of a shard that the agent does not poll for now, because tasks get to its tip sooner."""
+
+NOT_READ: Final = "NotRead"
+"""The code of a shard that the agent does not poll any more, because no task has read from there."""
 
 
 EVENT: Final = b"E"

@@ -446,3 +446,60 @@ def test_every_range_is_read_whatever_fills_the_buffer(data: st.DataObject) -> N
         shard.thread.join(PATIENT)
         assert not shard.thread.is_alive()
     assert shared.held == 0
+
+
+def test_space_that_an_event_does_not_need_is_given_back() -> None:
+    """Where its size was not known before it was received."""
+    shared = budget(200)
+    shard = buffer(shared=shared)
+    shard.make_space(64 * 1024)
+
+    shard.fit_space(500)
+    assert shared.held == 1024 + 500
+    assert shard.append(bytes(500), "1", "5")
+    assert shared.held == shard.size == 1024 + 500
+
+
+def test_an_event_that_is_larger_than_its_space_takes_more() -> None:
+    shared = budget(200)
+    shard = buffer(shared=shared)
+    shard.make_space(5000)
+    shard.fit_space(20_000)
+
+    assert shard.append(bytes(20_000), "1", "5")
+    assert shared.held == 1024 + 20_000
+    shard.acknowledge(5)
+    assert shared.held == 0
+
+
+def test_batches_that_pass_events_without_a_task_are_counted() -> None:
+    """Their tasks read elsewhere. A batch without events here says nothing."""
+    shard = buffer()
+    for number in range(1, 4):
+        fill(shard, (number, number))
+        shard.acknowledge(number)
+        shard.acknowledge(number)
+    assert shard.unread_batches == 3
+
+    fill(shard, (4, 4), (5, 5))
+    assert read(shard, 3, 4) == ["0004-0004."]
+    shard.acknowledge(5)
+    assert shard.unread_batches == 0
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_wait_until_batches_have_passed_all_events(*, is_closed: bool) -> None:
+    shard = buffer()
+    shard.wait_until_drained()
+    fill(shard, (1, 5), (6, 9))
+    thread, done = in_thread(shard.wait_until_drained)
+    shard.acknowledge(5)
+    time.sleep(0.01)
+    assert not done
+
+    if is_closed:
+        shard.close("the test ends")
+    else:
+        shard.acknowledge(9)
+    thread.join(PATIENT)
+    assert done == [None]

@@ -230,7 +230,7 @@ def test_the_subscriptions_of_an_agent_that_leaves_have_ended(hub: Hub) -> None:
     first.leave()
 
     assert hub.report() == WorkerHosts(("b",))
-    assert hub.report() == SubscriptionEnded(SPLITS[0], 1, "the fan-out agent on a is gone")
+    assert hub.report() == SubscriptionEnded(SPLITS[0], 1, "the agent on a is gone")
     hub.workers.subscribe(Subscribe(SPLITS[0], 2, START))
     assert second.received() == Subscribe(SPLITS[0], 2, START)
 
@@ -408,4 +408,4 @@ def test_addresses_that_are_translated_are_reported(
         assert caplog.messages == []
         hub.join("172.17.0.2")
 
-    assert "the fan-out agent on 172.17.0.2 is seen as 10.0.0.5 from here" in caplog.text
+    assert "the agent on 172.17.0.2 is seen as 10.0.0.5 from here" in caplog.text

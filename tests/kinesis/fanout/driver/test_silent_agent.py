@@ -64,7 +64,7 @@ def test_the_word_of_a_silent_agent_is_not_believed(
         planning.client.check()
     (silent,) = lines(caplog, "said nothing")
     assert silent == (
-        "clicks: the fan-out agent (process 4711) has said nothing for 5 s; polling until it speaks again, "
+        "clicks: the agent (process 4711) has said nothing for 5 s; polling until it speaks again, "
         "or is killed after 30 s"
     )
 
@@ -108,7 +108,7 @@ def test_an_agent_that_starts_slowly_is_not_silent(
     assert not agent.is_closed
     planning.pass_time(60)
     planning.until(lambda: agent.ended is not None)
-    assert len(lines(caplog, "killing the fan-out agent")) == 1
+    assert len(lines(caplog, "killing the agent")) == 1
 
 
 def test_an_agent_that_stays_silent_is_killed_and_replaced(
@@ -131,7 +131,7 @@ def test_an_agent_that_stays_silent_is_killed_and_replaced(
         ConsumersChanged({"clicks": ARN}, (ARN,)),
         Subscribe(SPLIT, 1, IteratorStart("AT_SEQUENCE_NUMBER", "5")),
     ]
-    assert len(lines(caplog, "killing the fan-out agent (process 4711)")) == 1
+    assert len(lines(caplog, "killing the agent (process 4711)")) == 1
     assert len(lines(caplog, "has ended with exit code -9")) == 1
 
 
@@ -314,9 +314,9 @@ def test_an_agent_that_cannot_start_is_tried_less_and_less_often(
     ]
     assert len(starts) > 8
     started, ended = caplog.messages
-    assert started == "clicks: started the fan-out agent (process 4711)"
+    assert started == "clicks: started the agent (process 4711)"
     assert ended == (
-        "clicks: the fan-out agent has ended with exit code -9 before it listened; polling, next attempt in "
+        "clicks: the agent has ended with exit code -9 before it listened; polling, next attempt in "
         "2 s, later ones every 60 s at most"
     )
 
@@ -359,8 +359,8 @@ def test_a_process_that_cannot_be_started_fails_nothing(
         planning.now += 60.0
 
     assert [line.split("; ")[0] for line in lines(caplog, "can't be started")] == [
-        "clicks: the fan-out agent can't be started: no memory",
-        "clicks: the fan-out agent can't be started: no descriptors",
+        "clicks: the agent can't be started: no memory",
+        "clicks: the agent can't be started: no descriptors",
     ]
     planning.launch_error = None
     planning.client.follow({SPLIT: HORIZON})

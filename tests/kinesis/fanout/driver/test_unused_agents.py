@@ -228,7 +228,7 @@ def test_workers_whose_agents_cannot_join_are_not_paid_for(
             assert blocked.client._use.assigned == 0
             stay_awake(blocked, 20)
 
-    assert "no task has reached the fan-out agent" in caplog.text
+    assert "no task has reached the agent" in caplog.text
 
 
 def test_a_query_that_may_not_poll_goes_on_trying(

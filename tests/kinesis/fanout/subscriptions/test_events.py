@@ -15,6 +15,7 @@ from botocore.session import Session
 from event_streams import event, event_message, record
 from hypothesis import given
 from hypothesis import strategies as st
+from integration.model import cbor
 from wire_cbor import ARRIVAL, cbor_pages, in_json, plainly_written, written
 
 from sluice.aws import long_records
@@ -247,3 +248,30 @@ def test_an_empty_event_has_no_numbers() -> None:
     head = EventHead([], [], "7", 0, has_ended=False)
 
     assert (head.numbers, head.skipped) == ([], 0)
+
+
+@pytest.mark.parametrize("form", [json.dumps, cbor.encode])
+@pytest.mark.parametrize(
+    ("end", "following"),
+    [
+        ({"NextShardIterator": "AAA", "MillisBehindLatest": 7}, "AAA"),
+        ({"NextShardIterator": "AAA", "MillisBehindLatest": 7, "ChildShards": [{"ShardId": "b"}]}, "AAA"),
+        ({"NextShardIterator": None, "MillisBehindLatest": 7}, None),
+        ({"MillisBehindLatest": 7, "ChildShards": [{"ShardId": "b"}]}, None),
+    ],
+)
+def test_a_page_of_get_records_is_read_as_an_event(
+    form: Any, end: dict[str, Any], following: str | None
+) -> None:
+    """It names an iterator where an event names a sequence number, and without one it is the shard's last."""
+    data = b"data" if form is cbor.encode else "ZGF0YQ=="
+    fields = {"SequenceNumber": "12", "ApproximateArrivalTimestamp": 3, "PartitionKey": "k", "Data": data}
+    payload = form({"Records": [fields], **end})
+    body = payload if isinstance(payload, bytes) else payload.encode()
+
+    head, page = decode_head(body), decode_page(body)
+
+    assert (head.numbers, head.continuation, head.millis_behind) == (["12"], following, 7)
+    assert head.has_ended == (following is None)
+    assert [(each.sequence_number, each.data) for each in page.records] == [("12", b"data")]
+    assert (page.next_iterator, page.millis_behind) == (following, 7)

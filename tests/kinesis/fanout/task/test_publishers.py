@@ -235,7 +235,7 @@ def test_an_unavailable_range_raises_the_agents_reason() -> None:
     with closing(Agent(payload(5), unavailable="it was trimmed")) as agent, closing(publisher(agent)) as got:
         assert numbers(got.next_page()) == ["5"]
         with pytest.raises(
-            ServiceError, match=r"^it was trimmed \(the fan-out agent .* clicks/shardId-0\)"
+            ServiceError, match=r"^it was trimmed \(the agent .* clicks/shardId-0\)"
         ) as caught:
             got.next_page()
 

@@ -1,4 +1,4 @@
-"""The fan-out agent: the process that keeps subscriptions open between batches.
+"""The agent: the process that keeps subscriptions open between batches, or polls instead.
 
 An agent ends when its link closes. Beside the driver the link is a socket pair with the planning process;
 on a worker host it is a connection to the agent beside the driver.
@@ -23,7 +23,7 @@ import pickle
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from sluice.channels.channel import Channel, connect
@@ -31,9 +31,15 @@ from sluice.channels.tls import Certificate, load_certificate, make_certificate
 from sluice.errors import SluiceError
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import ConsumerRegistrar
+from sluice.kinesis.fanout.agent.poller import Poller, PollerSettings, page_log
 from sluice.kinesis.fanout.agent.range_server import ListenAt, RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
-from sluice.kinesis.fanout.agent.subscription_manager import ManagerSettings, SubscriptionManager
+from sluice.kinesis.fanout.agent.subscription_manager import (
+    EventSource,
+    ManagerSettings,
+    OpenSource,
+    SubscriptionManager,
+)
 from sluice.kinesis.fanout.agent.termination import Termination
 from sluice.kinesis.fanout.agent.worker_agents import WorkerAgents
 from sluice.kinesis.fanout.launch import AgentSetup, WorkerAgentSetup
@@ -89,12 +95,12 @@ class Agent:
             setup.secret,
             self._read,
             join,
-            listen_at=ListenAt(setup.place.bind, setup.fan_out.agent_ports, _certificate_of(setup)),
+            listen_at=ListenAt(setup.place.bind, setup.agent.agent_ports, _certificate_of(setup)),
         )
         address = self.server.address
         self.place = Server(address.host, address.port, address.start, address.fingerprint)
         self._shards = workers or self._subscription_manager(setup)
-        self._buffer_bytes = setup.fan_out.buffer_bytes
+        self._buffer_bytes = setup.agent.buffer_bytes
         self._held_reported: int | None = None
         self._asked = 0
         self._asked_lock = threading.Lock()
@@ -102,17 +108,18 @@ class Agent:
     def _subscription_manager(self, setup: AgentSetup) -> SubscriptionManager:
         log = KinesisLog.of(setup.config)
         settings = ManagerSettings(
-            buffer_bytes=setup.fan_out.buffer_bytes,
+            buffer_bytes=setup.agent.buffer_bytes,
             cut_points=1 if setup.config.limits.is_none else _CUT_POINTS_WITH_LIMITS,
             server=self.place,
         )
-        return SubscriptionManager(
-            self._open_source,
+        manager = SubscriptionManager(
+            self._open_source if setup.config.fan_out else self._opener_of_pollers(lambda: manager.count),
             self.report,
             settings,
             now=log.server_time,
             retention=lambda stream: log.describe(stream).retention,
         )
+        return manager
 
     def report(self, message: FromAgent | JoinHub) -> None:
         """Sends a message to the other end of the link. May be called from any thread, and never blocks."""
@@ -180,6 +187,14 @@ class Agent:
     def _open_source(self, split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> Subscriber:
         return open_subscriber(self._config, lambda: self._consumers.arns[split.stream], split, start, buffer)
 
+    def _opener_of_pollers(self, shards: Callable[[], int]) -> OpenSource:
+        log, settings = page_log(self._config), PollerSettings.of(self._config)
+
+        def open_poller(split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> EventSource:
+            return Poller(log, split, start, buffer, settings, shards=shards)
+
+        return open_poller
+
 
 def _certificate_of(setup: AgentSetup) -> Certificate | None:
     """The agent's certificate; None: its connections are not encrypted.
@@ -189,15 +204,15 @@ def _certificate_of(setup: AgentSetup) -> Certificate | None:
     """
     if not setup.is_encrypted:
         return None
-    file = setup.fan_out.certificate
+    file = setup.agent.certificate
     try:
         return make_certificate() if file is None else load_certificate(file)
     except (ImportError, OSError) as error:
-        if setup.fan_out.encryption == "tls" or file is not None:
+        if setup.agent.encryption == "tls" or file is not None:
             source = "" if file is None else f"{file}: "
-            raise SluiceError(f"the fan-out agent has no certificate: {source}{error}") from error
+            raise SluiceError(f"the agent has no certificate: {source}{error}") from error
         _log.warning(
-            "the fan-out agent at %s passes on records in clear, as it can't make a certificate: %s",
+            "the agent at %s passes on records in clear, as it can't make a certificate: %s",
             setup.place.host or "the driver",
             error,
         )
@@ -239,7 +254,7 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
     channel = Channel(socket.socket(fileno=link_descriptor))
     setup: AgentSetup = pickle.loads(channel.receive())  # noqa: S301 - over a socket pair with our own parent
     link = Link(channel)
-    agent = Agent(setup, link, assigns_to_workers=setup.fan_out.agent == "workers")
+    agent = Agent(setup, link, assigns_to_workers=setup.agent.agent == "workers")
 
     def check() -> None:
         agent.report_use()
@@ -260,7 +275,7 @@ def _run_on_worker() -> None:
         channel = connect(setup.hub, timeout=_CONNECT_TIMEOUT, source=setup.place.bind)
     except (OSError, EOFError, SluiceError) as error:
         _log.warning(
-            "this host gets no fan-out agent, and its tasks go on without: can't join the agent beside the "
+            "this host gets no agent, and its tasks go on without: can't join the agent beside the "
             "driver at %s: %s",
             setup.hub,
             error,
@@ -273,7 +288,7 @@ def _run_on_worker() -> None:
     def check() -> None:
         agent.report_use()
         if link.unanswered >= GIVEN_UP_AFTER:
-            _log.warning("the agent beside the driver does not answer: the fan-out agent on this host ends")
+            _log.warning("the agent beside the driver does not answer: the agent on this host ends")
             link.close()
         agent.report_buffer()
 

@@ -38,6 +38,7 @@ class _Event:
         size: bytes that it takes of the budget.
         is_lent: they are lent, so that it is dropped when it was sent.
         being_sent: how many tasks are being sent it.
+        was_sent: a task has been sent it.
     """
 
     payload: bytes | memoryview
@@ -46,6 +47,7 @@ class _Event:
     is_lent: bool
     being_sent: int = 0
     is_dropped: bool = False
+    was_sent: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +89,7 @@ class ShardBuffer:
         self._dropped = -1
         self._sent_and_lent = -1
         self._has_ended = False
+        self._unread_batches = 0
         self._close_reason: str | None = None
         self._readers: set[_Reader] = set()
         self._changed = threading.Condition()
@@ -95,6 +98,18 @@ class ShardBuffer:
     def size(self) -> int:
         """Bytes that it takes of the budget."""
         return self._share.held
+
+    @property
+    def unread_batches(self) -> int:
+        """How many batches in a row have passed events that no task was sent. Batches without events here do
+        not count.
+        """
+        return self._unread_batches
+
+    def wait_until_drained(self) -> None:
+        """Blocks until batches have passed all events, or the buffer is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._close_reason is not None or not self._events)
 
     def make_space(self, size: int) -> None:
         """Blocks until there is space for an event that is about to be received, or the buffer is closed.
@@ -110,6 +125,13 @@ class ShardBuffer:
         space, self._space = self._space, 0
         self._budget.release(self._share, space)
 
+    def fit_space(self, size: int) -> None:
+        """The event for which there is space has come, and has no more than `size` bytes."""
+        surplus = self._space - size - _OVERHEAD
+        if surplus > 0:
+            self._space -= surplus
+            self._budget.release(self._share, surplus)
+
     def append(self, payload: bytes | memoryview, first: str, last: str) -> bool:
         """Adds an event, as soon as there is space for it.
 
@@ -119,7 +141,7 @@ class ShardBuffer:
         Returns:
             False when the buffer was closed before there was space.
         """
-        if not self._space:
+        if self._space < len(payload) + _OVERHEAD:
             self._take_space(len(payload))
         with self._changed:
             if self._close_reason is not None:
@@ -145,6 +167,10 @@ class ShardBuffer:
         with self._changed:
             self._coverage.advance_to(number)
             self._acknowledged = max(self._acknowledged, number)
+            passed = [event for event in self._events if event.last <= number]
+            if passed:
+                was_sent = any(event.was_sent for event in passed)
+                self._unread_batches = 0 if was_sent else self._unread_batches + 1
             self._drop(number)
             self._changed.notify_all()
 
@@ -225,6 +251,7 @@ class ShardBuffer:
                 return None
             event = self._events[reader.place - self._first_place]
             event.being_sent += 1
+            event.was_sent = True
             return event
 
     def _finish_sending(self, reader: _Reader, event: _Event) -> None:

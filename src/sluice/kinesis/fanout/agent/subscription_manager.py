@@ -27,7 +27,7 @@ from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 from sluice.source.subscriptions import SubscriptionProgress
 
-__all__ = ["EventSource", "ManagerSettings", "SubscriptionManager"]
+__all__ = ["EventSource", "ManagerSettings", "OpenSource", "SubscriptionManager"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _ENVELOPE: Final = 100
 
 
 class EventSource(Protocol):
-    """What the manager needs of a `Subscriber`: the events of one shard, each record once."""
+    """What the manager needs of a `Subscriber` or a `Poller`: the events of one shard, each record once."""
 
     was_taken_over: bool
     asked_at: int
@@ -49,6 +49,10 @@ class EventSource(Protocol):
 
     def close(self) -> None:
         """May be called from any thread: `next_event` then raises soon."""
+
+
+OpenSource = Callable[[SplitId, IteratorStart, ShardBuffer], EventSource]
+"""Opens the source of a shard's events. It waits for space in the buffer before it receives one."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,7 @@ class SubscriptionManager:
     `subscribe`, `acknowledge` and `unsubscribe` are called by one thread, `read` by any.
 
     Args:
-        open_source: subscribes to a shard; the first record is that of the start. It waits for space in the
-            buffer before it receives an event.
+        open_source: subscribes to a shard, or polls it; the first record is that of the start.
         report: sends a message to the planner. Called from many threads.
         now: the service's time (microseconds).
         retention: for how long a stream keeps records (seconds). It is asked for only when a subscription
@@ -110,7 +113,7 @@ class SubscriptionManager:
 
     def __init__(
         self,
-        open_source: Callable[[SplitId, IteratorStart, ShardBuffer], EventSource],
+        open_source: OpenSource,
         report: Callable[[FromAgent], None],
         settings: ManagerSettings,
         *,
@@ -125,6 +128,11 @@ class SubscriptionManager:
         self._retention = retention
         self._subscriptions: dict[SplitId, _ShardSubscription] = {}
         self._contested: set[str] = set()
+
+    @property
+    def count(self) -> int:
+        """How many shards have a subscription, or are polled."""
+        return len(self._subscriptions)
 
     @property
     def contested(self) -> frozenset[str]:
@@ -148,8 +156,7 @@ class SubscriptionManager:
         source = self._open_source(request.split, request.start, buffer)
         subscription = _ShardSubscription(request, source, buffer)
         self._subscriptions[request.split] = subscription
-        name = f"sluice-subscription-{request.split.shard}"
-        threading.Thread(target=self._receive, args=(subscription,), name=name, daemon=True).start()
+        self._start(subscription)
 
     def acknowledge(self, split: SplitId, number: int) -> None:
         """Drops buffered records up to the sequence number `number`."""
@@ -183,11 +190,20 @@ class SubscriptionManager:
         for split in list(self._subscriptions):
             self.unsubscribe(split, "the agent ends")
 
+    def _start(self, subscription: _ShardSubscription) -> None:
+        name = f"sluice-subscription-{subscription.request.split.shard}"
+        threading.Thread(target=self._receive, args=(subscription,), name=name, daemon=True).start()
+
     def _receive(self, subscription: _ShardSubscription) -> None:
         """The thread of a subscription."""
+        while self._receive_event(subscription):
+            pass
+        subscription.buffer.give_back_space()
+
+    def _receive_event(self, subscription: _ShardSubscription) -> bool:
+        """Waits for one event. Returns False when the subscription is over."""
         try:
-            while self._handle_event(subscription, *subscription.source.next_event()):
-                pass
+            return self._handle_event(subscription, *subscription.source.next_event())
         except ServiceError as error:
             if not subscription.is_closed:
                 self._give_up(subscription, str(error), error.code)
@@ -198,8 +214,7 @@ class SubscriptionManager:
             if not subscription.is_closed:
                 _log.exception("%s: the subscription ends; the shard is polled", subscription.request.split)
                 self._give_up(subscription, repr(error), type(error).__name__)
-        finally:
-            subscription.buffer.give_back_space()
+        return False
 
     def _handle_event(
         self, subscription: _ShardSubscription, payload: bytes | memoryview, head: EventHead

@@ -145,7 +145,7 @@ class WorkerAgents:
             self._wait_for_others()
             hosts = WorkerHosts(tuple(self._agents))
         _log.info(
-            "the fan-out agent on %s has joined as one of %d; it gets its share of the shards when no other "
+            "the agent on %s has joined as one of %d; it gets its share of the shards when no other "
             "one has joined for %g s",
             request.host,
             len(hosts.hosts),
@@ -153,7 +153,7 @@ class WorkerAgents:
         )
         if (seen := channel.remote_host) not in (None, request.host):
             _log.warning(
-                "the fan-out agent on %s is seen as %s from here, so addresses are translated on the way; "
+                "the agent on %s is seen as %s from here, so addresses are translated on the way; "
                 "tasks on hosts that can't reach it poll its shards",
                 request.host,
                 seen,
@@ -172,14 +172,14 @@ class WorkerAgents:
                 orphans = list(agent.subscriptions.values())
                 hosts = WorkerHosts(tuple(self._agents))
             _log.info(
-                "the fan-out agent on %s is gone; its %d shards go to the %d others, or else are polled: %s",
+                "the agent on %s is gone; its %d shards go to the %d others, or else are polled: %s",
                 request.host,
                 len(orphans),
                 len(hosts.hosts),
                 _named(orphans),
             )
             self._report(hosts)
-            self._report_ended(orphans, f"the fan-out agent on {request.host} is gone")
+            self._report_ended(orphans, f"the agent on {request.host} is gone")
 
     def close(self) -> None:
         """Closes the links to all agents, which end then."""
@@ -199,7 +199,7 @@ class WorkerAgents:
             silence = agent.link.silence
             was_silent, agent.is_silent = agent.is_silent, silence >= SILENT_AFTER
             if agent.link.unanswered >= GIVEN_UP_AFTER:
-                _log.warning("giving up the fan-out agent on %s, which does not answer", host)
+                _log.warning("giving up the agent on %s, which does not answer", host)
                 agent.link.close()
             lost = self._take_all(agent) if agent.is_silent and not was_silent else []
             speaks_again = was_silent and not agent.is_silent
@@ -208,17 +208,17 @@ class WorkerAgents:
             moved = self._deal()
         if agent.is_silent and not was_silent:
             _log.warning(
-                "the fan-out agent on %s has said nothing for %.0f s; until it speaks again its %d shards go "
+                "the agent on %s has said nothing for %.0f s; until it speaks again its %d shards go "
                 "to others, or else are polled: %s",
                 host,
                 silence,
                 len(lost),
                 _named(lost),
             )
-            self._report_ended(lost, f"the fan-out agent on {host} has said nothing for {silence:.0f} s")
+            self._report_ended(lost, f"the agent on {host} has said nothing for {silence:.0f} s")
         if speaks_again:
-            _log.info("the fan-out agent on %s speaks again; it gets its share of the shards", host)
-        self._report_ended(moved, "the shard moves to another fan-out agent, which has fewer")
+            _log.info("the agent on %s speaks again; it gets its share of the shards", host)
+        self._report_ended(moved, "the shard moves to another agent, which has fewer")
 
     def _wait_for_others(self) -> None:
         """An agent can take shards. Others may follow, so that is put off for a moment."""

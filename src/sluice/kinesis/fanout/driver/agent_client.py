@@ -1,4 +1,4 @@
-"""The planning process' end of its link to the fan-out agent.
+"""The planning process' end of its link to the agent.
 
 It starts the agent, tells it which shards to subscribe to, and keeps what the agent reports. All of this
 may be lost with the agent: then the planner probes, and another agent is asked for the shards that are read
@@ -23,7 +23,9 @@ from sluice.kinesis.fanout.driver.agent_use import AgentUse
 from sluice.kinesis.fanout.driver.shard_subscription import ShardSubscription
 from sluice.kinesis.fanout.launch import AgentPlace, AgentSetup
 from sluice.kinesis.fanout.protocol import (
+    FAR_BEHIND,
     INTEGRITY_PROBLEM,
+    NOT_READ,
     TAKEN_OVER,
     Acknowledge,
     BufferHeld,
@@ -38,6 +40,7 @@ from sluice.kinesis.fanout.protocol import (
     WorkerHosts,
     decode_from_agent,
 )
+from sluice.retry import Backoff
 from sluice.source.cursor import iterator_start
 from sluice.source.offsets import After, AtTime, Position
 from sluice.source.splits import SplitId
@@ -62,7 +65,12 @@ _LONGEST_UNUSED_PAUSE: Final = 3600.0
 """Seconds for which nothing is subscribed to where no task reaches an agent; longer and longer."""
 _TAKEOVER_RETRY: Final = 300.0
 """The same where another reader has taken over the shard: the two would take it from each other again and
-again. And where records are about to expire, which goes on for a while."""
+again. And where records are about to expire, which goes on for a while; or where no task reads what is polled
+for it."""
+_FAR_BEHIND_RETRIES: Final = Backoff(max_retries=0, base=5.0, max=30.0, exponent=2.0)
+"""The same where a shard that is polled was far behind its tip, by how often that was so in a row."""
+_CAUGHT_UP_AFTER: Final = 60.0
+"""Seconds for which a shard is polled after which it does not count any more that it was behind before."""
 
 
 class AgentClient:
@@ -75,7 +83,7 @@ class AgentClient:
         setup: what agents are started with.
         arns: stream's name to the ARN of its consumer.
         renew: called, in a thread of its own, with a stream whose consumer is missing. Returns the ARN of
-            the consumer to use from now on.
+            the consumer to use from now on. None where the agent polls, without consumers.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
 
@@ -89,11 +97,14 @@ class AgentClient:
         setup: AgentSetup,
         arns: Mapping[str, str],
         *,
-        renew: Callable[[str], str],
+        renew: Callable[[str], str] | None,
         launch: Callable[[AgentSetup], RunningAgent] = AgentProcess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fan_out = setup.fan_out
+        fan_out = setup.config.fan_out
+        self._place = setup.agent.agent
+        self._may_poll = fan_out is None or fan_out.may_poll
+        self._deregisters = fan_out is not None and fan_out.deregister
         self._streams = ", ".join(arns)
         self._secret = setup.secret
         self._renew = renew
@@ -115,6 +126,7 @@ class AgentClient:
         self._buffers: dict[str, BufferHeld] = {}
         self._generation = 0
         self._shards: dict[SplitId, ShardSubscription] = {}
+        self._far_behind: dict[SplitId, int] = {}  # how often in a row an agent was
 
     @property
     def hub(self) -> Address | None:
@@ -158,7 +170,7 @@ class AgentClient:
         """
         with self._lock:
             found = self._agents(splits)
-            has_no_hosts = self._fan_out.agent == "workers" and not self._hosts
+            has_no_hosts = self._place == "workers" and not self._hosts
             is_awaited = has_no_hosts and self._address is not None and self._resume_at is None
             if is_awaited and splits:
                 self._use.record_awaiting_batch()
@@ -179,7 +191,7 @@ class AgentClient:
                 if shard.server is not None:
                     host, port, start, fingerprint = shard.server
                     found[split] = Address(host, port, self._secret, start, fingerprint)
-                elif self._fan_out.agent == "driver":
+                elif self._place == "driver":
                     found[split] = self._address
             return found
 
@@ -258,7 +270,7 @@ class AgentClient:
 
         Called in a signal handler: takes no lock.
         """
-        if self._fan_out.deregister:
+        if self._deregisters:
             self._supervisor.tell_stop()
 
     def close(self) -> None:
@@ -278,7 +290,7 @@ class AgentClient:
                 self._subscribe(split, position)
         elif shard.is_left_behind(position):
             _log.info(
-                "%s: polling is ahead of the subscription; subscribing again now, behind %s",
+                "%s: the agent is behind what was read without it; it goes on at %s",
                 split,
                 _described(position),
             )
@@ -292,6 +304,7 @@ class AgentClient:
     def _unsubscribe_but(self, wanted: Container[SplitId]) -> None:
         for split in [split for split in self._shards if split not in wanted]:
             del self._shards[split]
+            self._far_behind.pop(split, None)
             self._supervisor.send(Unsubscribe(split))
 
     def _subscribe(self, split: SplitId, position: Position) -> None:
@@ -300,7 +313,7 @@ class AgentClient:
         self._supervisor.send(Subscribe(split, self._generation, iterator_start(position)))
 
     def _check_may_poll(self, ended: SubscriptionEnded) -> None:
-        if ended.code not in _TRANSIENT and not self._fan_out.may_poll:
+        if ended.code not in _TRANSIENT and not self._may_poll:
             raise ServiceError(
                 f"{ended.reason}; {ended.split} is not polled instead, since option "
                 "'subscribeToShardFallback' is 'fail'",
@@ -316,18 +329,18 @@ class AgentClient:
         """Stops paying for what tasks can't reach, and says so."""
         if self._use.is_unused:
             self._use.reset()
-            if self._fan_out.may_poll:
+            if self._may_poll:
                 self._handle_unused()
         elif (part := self._use.find_small_part()) is not None:
             _log.warning(
-                "%s: tasks have asked fan-out agents for %d of the %d ranges that these hold, and poll the "
+                "%s: tasks have asked agents for %d of the %d ranges that these hold, and poll the "
                 "others: some hosts can't connect to all agents; see their executors' logs for the addresses",
                 self._streams,
                 *part,
             )
 
     def _handle_unused(self) -> None:
-        problem = f"no task has reached the fan-out agent at {self._address}, or asked it for anything"
+        problem = f"no task has reached the agent at {self._address}, or asked it for anything"
         if self._setup.place.is_guessed:
             self._setup = replace(self._setup, place=AgentPlace(SPARK_DRIVER, ""))
             _log.warning("%s: %s; another one is started, at Spark's own address", self._streams, problem)
@@ -338,7 +351,10 @@ class AgentClient:
             "%s: %s, for a minute: everything is polled. Subscriptions are ended, and consumers that this "
             "query registered are deregistered; next attempt in %.0f min. Let workers connect to the driver "
             "at the ports of option 'fanOutAgentPorts', or name an address that they reach: option "
-            "'fanOutAgentAddress'",
+            "'fanOutAgentAddress'"
+            if self._renew
+            else "%s: %s, for a minute: planner and tasks poll; next attempt in %.0f min. Let workers "
+            "connect to the driver, or name an address that they reach: option 'pollingAgentAddress'",
             self._streams,
             problem,
             self._unused_pause / 60,
@@ -357,12 +373,13 @@ class AgentClient:
         return True
 
     def _resume(self) -> None:
-        for stream in list(self._arns):
-            self._renew_consumer(stream)
+        if self._renew is not None:
+            for stream in list(self._arns):
+                self._renew_consumer(self._renew, stream)
         with self._lock:
             self._is_resuming = False
             self._resume_at = None
-        _log.info("%s: subscribing again; tasks may reach the fan-out agent by now", self._streams)
+        _log.info("%s: subscribing again; tasks may reach the agent by now", self._streams)
 
     # --- messages of the agent ------------------------------------------------------------------------
 
@@ -374,7 +391,7 @@ class AgentClient:
         except (EOFError, OSError):
             pass
         except Exception:  # noqa: BLE001 - nobody would receive from it any more
-            _log.exception("the fan-out agent is ended: a message of it can't be handled")
+            _log.exception("the agent is ended: a message of it can't be handled")
         with self._lock:
             if not self._supervisor.forget(agent):
                 return
@@ -413,7 +430,9 @@ class AgentClient:
                         self._handle_end(shard, message)
 
     def _handle_end(self, shard: ShardSubscription, ended: SubscriptionEnded) -> None:
-        if ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM):
+        if ended.code == FAR_BEHIND:
+            retry_after = self._far_behind_pause(ended.split, shard)
+        elif ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM, NOT_READ):
             retry_after = _TAKEOVER_RETRY
         elif ended.code:
             retry_after = _SUBSCRIBE_RETRY
@@ -422,8 +441,10 @@ class AgentClient:
         shard.record_end(ended, retry_after=retry_after)
         stream = ended.split.stream
         _log.log(
-            logging.WARNING if ended.code else logging.INFO,
-            "%s: not subscribed; polling from %s on, next attempt to subscribe in %g s: %s",
+            logging.INFO if ended.code in ("", FAR_BEHIND) else logging.WARNING,
+            "%s: not subscribed; polling from %s on, next attempt to subscribe in %g s: %s"
+            if self._renew
+            else "%s: the agent does not read it; planner and tasks do from %s on, next attempt in %g s: %s",
             ended.split,
             _described(shard.position),
             retry_after,
@@ -437,15 +458,20 @@ class AgentClient:
             )
         if self._resume_at is not None:
             return  # the consumer is not wanted
-        if ended.code == _CONSUMER_MISSING and stream not in self._renewing:
+        if ended.code == _CONSUMER_MISSING and self._renew and stream not in self._renewing:
             self._renewing.add(stream)
-            threading.Thread(target=self._renew_consumer, args=(stream,), daemon=True).start()
+            threading.Thread(target=self._renew_consumer, args=(self._renew, stream), daemon=True).start()
+
+    def _far_behind_pause(self, split: SplitId, shard: ShardSubscription) -> float:
+        before = 0 if shard.age >= _CAUGHT_UP_AFTER else self._far_behind.get(split, 0)
+        self._far_behind[split] = before + 1
+        return _FAR_BEHIND_RETRIES.ceiling(before)
 
     # --- consumers ------------------------------------------------------------------------------------
 
-    def _renew_consumer(self, stream: str) -> None:
+    def _renew_consumer(self, renew: Callable[[str], str], stream: str) -> None:
         try:
-            arn = self._renew(stream)
+            arn = renew(stream)
         except Exception as error:  # noqa: BLE001 - polling goes on, and so do attempts to subscribe
             _log.warning(
                 "%s: the consumer is missing and can't be registered; polling, next attempt in %g s: %s",

@@ -23,8 +23,8 @@ from typing import Final
 from sluice.channels.channel import SPARK_DRIVER
 from sluice.channels.tls import is_tls_available
 from sluice.errors import OptionError
+from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.fanout.launch import AgentPlace, AgentSetup, is_loopback
-from sluice.kinesis.fanout_options import AGENT_ADDRESS, FanOutConfig
 from sluice.options import is_unspecified
 
 __all__ = ["SparkSettings", "check_encryption", "find_spark_settings", "place_agent"]
@@ -66,7 +66,7 @@ class SparkSettings:
         return is_cluster and bool(known) and not any(map(is_loopback, known))
 
 
-def place_agent(fan_out: FanOutConfig, spark: SparkSettings) -> AgentPlace:
+def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:
     """Where to put the agent beside the driver.
 
     With a ``local`` master nothing else can reach it. Otherwise it listens as Spark's driver does.
@@ -74,13 +74,13 @@ def place_agent(fan_out: FanOutConfig, spark: SparkSettings) -> AgentPlace:
     Raises:
         OptionError: the address that the user gives can't be reached from other hosts.
     """
-    given, bind = fan_out.agent_address, fan_out.agent_bind_address
+    given, bind = agent.agent_address, agent.agent_bind_address
     if bind is not None and is_unspecified(bind):
         bind = _ALL
     if given is not None:
         if is_loopback(given) and spark.is_spread:
             raise OptionError(
-                f"option '{AGENT_ADDRESS.key}' is {given!r}: tasks of other hosts can't use it, and "
+                f"option '{agent.address_key}' is {given!r}: tasks of other hosts can't use it, and "
                 f"the master is {spark.master}: allowed is an address of the driver that they reach; left "
                 "out, it is Spark's own"
             )
@@ -98,15 +98,15 @@ def check_encryption(setup: AgentSetup) -> None:
     Raises:
         OptionError: they have to be encrypted, and can't be.
     """
-    if not setup.is_encrypted or setup.fan_out.certificate is not None or is_tls_available():
+    if not setup.is_encrypted or setup.agent.certificate is not None or is_tls_available():
         return
-    if setup.fan_out.encryption == "tls":
+    if setup.agent.encryption == "tls":
         raise OptionError(
             "option 'fanOutEncryption' is 'tls': agents need the extra 'tls' to make certificates (pip "
             "install 'pyspark-sluice[tls]'), or one that option 'fanOutCertificate' names"
         )
     _log.warning(
-        "records cross the network in clear between fan-out agents and tasks of other hosts: install the "
+        "records cross the network in clear between agents and tasks of other hosts: install the "
         "extra 'tls' on all hosts (pip install 'pyspark-sluice[tls]'), or set option 'fanOutCertificate'; "
         "'fanOutEncryption' none leaves out this line"
     )

@@ -99,7 +99,7 @@ class AgentSupervisor:
             self._record_failed_start(f"can't be started: {error}")
             return None
         if not self._failed_starts:
-            _log.info("%s: started the fan-out agent (process %d)", self._name, process.pid)
+            _log.info("%s: started the agent (process %d)", self._name, process.pid)
         self._agent = SupervisedAgent(process, Link(process.channel, self._clock))
         return self._agent
 
@@ -111,7 +111,7 @@ class AgentSupervisor:
         agent.has_listened = True
         if self._failed_starts:
             _log.info(
-                "%s: the fan-out agent (process %d) listens, after %d that did not",
+                "%s: the agent (process %d) listens, after %d that did not",
                 self._name,
                 agent.process.pid,
                 self._failed_starts,
@@ -128,7 +128,7 @@ class AgentSupervisor:
         if self.is_silent and agent.silent_since is None:
             agent.silent_since = self._clock() - silence
             _log.warning(
-                "%s: the fan-out agent (process %d) has said nothing for %.0f s; polling until it speaks "
+                "%s: the agent (process %d) has said nothing for %.0f s; polling until it speaks "
                 "again, or is killed after %d s",
                 self._name,
                 pid,
@@ -137,7 +137,7 @@ class AgentSupervisor:
             )
         elif agent.silent_since is not None and not self.is_silent:
             _log.info(
-                "%s: the fan-out agent (process %d) speaks again after %.0f s; what it pushes is read again",
+                "%s: the agent (process %d) speaks again after %.0f s; what it pushes is read again",
                 self._name,
                 pid,
                 self._clock() - agent.silent_since,
@@ -146,7 +146,7 @@ class AgentSupervisor:
         if agent.link.unanswered >= (GIVEN_UP_AFTER if agent.has_listened else _START_LIMIT):
             agent.is_given_up = True
             _log.warning(
-                "%s: killing the fan-out agent (process %d): it has not answered for %.0f s",
+                "%s: killing the agent (process %d): it has not answered for %.0f s",
                 self._name,
                 pid,
                 silence,
@@ -176,7 +176,7 @@ class AgentSupervisor:
             self._record_failed_start(f"has ended with exit code {code} before it listened")
             return
         _log.warning(
-            "%s: the fan-out agent has ended with exit code %s; polling until a trigger starts another one, "
+            "%s: the agent has ended with exit code %s; polling until a trigger starts another one, "
             "at the earliest %g s after this one was started",
             self._name,
             code,
@@ -203,7 +203,7 @@ class AgentSupervisor:
             return
         self._known_problem = problem
         _log.warning(
-            "%s: the fan-out agent %s; polling, next attempt in %.0f s, later ones every %.0f s at most",
+            "%s: the agent %s; polling, next attempt in %.0f s, later ones every %.0f s at most",
             self._name,
             problem,
             max(0.0, self._next_start - self._clock()),

@@ -1,4 +1,7 @@
-"""Decodes the events of a subscription (``SubscribeToShardEvent``).
+"""Decodes the events of a subscription (``SubscribeToShardEvent``), and pages of ``GetRecords``.
+
+An agent that polls passes on pages as one that subscribes passes on events. The two differ in where to read
+on: an event names a sequence number, and a page an iterator.
 
 The same event is read in two ways. An agent, which passes it on, reads its head: what the event says, without
 keys and data. A task reads the whole event as a page, as polling would have brought it. Events are in JSON or
@@ -32,7 +35,8 @@ class EventHead(msgspec.Struct):
     Attributes:
         numbers: the sequence numbers of the records, in order.
         arrivals: when each of these records arrived (microseconds).
-        continuation: ``ContinuationSequenceNumber``, where to read on; None where the service gave none.
+        continuation: where to read on: ``ContinuationSequenceNumber`` of an event, ``NextShardIterator`` of a
+            page; None where the service gave none.
         millis_behind: how far the end of the event is from the tip of the shard (milliseconds). Only 0 means
             the tip.
         has_ended: the shard is closed, and this is its last event.
@@ -55,13 +59,21 @@ class _RecordHead(msgspec.Struct, rename="pascal", gc=False):
 
 class _Event(msgspec.Struct, rename="pascal"):
     continuation_sequence_number: str | None = None
+    next_shard_iterator: str | None = None
     millis_behind_latest: int = 0
     child_shards: list[Any] | None = None
+
+    @property
+    def continuation(self) -> str | None:
+        return self.continuation_sequence_number or self.next_shard_iterator or None
 
     @property
     def has_ended(self) -> bool:
         # At the end of a shard the service sends children and no continuation; some emulators send both. An
         # event without either is an end too: the API documents a missing continuation for that case alone.
+        # A page of `GetRecords` is the last one where it names no iterator, and only there.
+        if self.next_shard_iterator:
+            return False
         return bool(self.child_shards) or not self.continuation_sequence_number
 
 
@@ -92,7 +104,7 @@ def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
         event = _head_reader.read(payload)
         return EventHead(
             *_numbers_and_arrivals(_records(event, event.records)),
-            event.continuation_sequence_number or None,
+            event.continuation,
             event.millis_behind_latest,
             event.has_ended,
         )
@@ -114,7 +126,7 @@ def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
         records = _records(event, event.records)
     except (msgspec.DecodeError, DamagedAnswerError, ValueError, OverflowError) as error:
         raise _damaged(error, target) from None
-    next_iterator = None if event.has_ended else event.continuation_sequence_number
+    next_iterator = None if event.has_ended else event.continuation
     size = data_size(len(payload), len(records), is_cbor=is_cbor(payload))
     return Page(records, next_iterator, event.millis_behind_latest, size)
 

@@ -1,4 +1,4 @@
-"""Starts the fan-out agent of a worker host, by the first task there that finds none.
+"""Starts the agent of a worker host, by the first task there that finds none.
 
 A host is known by an address: the one that it has on its way to the agent beside the driver. Its agent
 listens there. No host is asked for its name, which need not resolve, and may mean the same loopback address
@@ -22,9 +22,9 @@ from typing import Final
 
 from sluice.channels.channel import Address
 from sluice.channels.processes import child_environment
+from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.launch import AgentPlace, WorkerAgentSetup, agent_command, is_loopback
-from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Backoff
 
@@ -125,7 +125,7 @@ class AgentStarter:
         self._attempts: dict[Address, _Attempts] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, config: SourceConfig, fan_out: FanOutConfig, assignment: FanOutAssignment) -> None:
+    def start(self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
         """Starts an agent, unless the hub knows one here, or one was started a moment ago.
 
         An agent speeds reading up and no more, so nothing that goes wrong here is an error of the task.
@@ -153,10 +153,10 @@ class AgentStarter:
                 if attempts.host in assignment.hosts:
                     return
                 place = AgentPlace(attempts.host, attempts.host)
-                process = self._launch(WorkerAgentSetup(config, fan_out, place, hub.secret, hub))
+                process = self._launch(WorkerAgentSetup(config, agent, place, hub.secret, hub))
             except OSError as error:
                 _log.warning(
-                    "can't start a fan-out agent on this host for the one beside the driver at %s; tasks "
+                    "can't start an agent on this host for the one beside the driver at %s; tasks "
                     "here go on without, next attempt in %.0f s: %s",
                     hub,
                     pause,
@@ -165,7 +165,7 @@ class AgentStarter:
                 return
             self._processes.append(process)
         _log.info(
-            "started a fan-out agent on %s (process %d); it joins the one at %s",
+            "started an agent on %s (process %d); it joins the one at %s",
             attempts.host,
             process.pid,
             hub,
@@ -190,10 +190,10 @@ def _launch(setup: WorkerAgentSetup) -> subprocess.Popen[bytes]:
 _shared: Final = AgentStarter(_launch)
 
 
-def start_agent_here(config: SourceConfig, fan_out: FanOutConfig, assignment: FanOutAssignment) -> None:
+def start_agent_here(config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
     """Starts an agent on this host, unless there is one; see `AgentStarter.start`.
 
     Where tasks of two processes start one each, the second one is not let in, and ends. An agent does not end
     with the task or its Python worker, but with the agent beside the driver.
     """
-    _shared.start(config, fan_out, assignment)
+    _shared.start(config, agent, assignment)

@@ -163,11 +163,11 @@ class AgentRecordPublisher:
 
     def _error(self, why: object) -> ServiceError:
         cause = str(why) or type(why).__name__
-        return self._failed(f"the fan-out agent at {self._address} can't serve {self._target}: {cause}")
+        return self._failed(f"the agent at {self._address} can't serve {self._target}: {cause}")
 
     def _refused(self, reason: str) -> ServiceError:
         """The agent has answered; its reason comes first, since it mostly is an error of the service."""
-        return self._failed(f"{reason} (the fan-out agent at {self._address} can't serve {self._target})")
+        return self._failed(f"{reason} (the agent at {self._address} can't serve {self._target})")
 
     def _failed(self, message: str) -> ServiceError:
         return ServiceError(message, operation="SubscribeToShard", target=self._target, retryable=True)

@@ -1,0 +1,43 @@
+"""Coordinates polling by an agent beside the driver: the agent reads the tips, so the planner need not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sluice.kinesis.agent_options import AgentConfig
+from sluice.kinesis.driver import SourceCoordinator
+from sluice.kinesis.fanout.assignment import FanOutAssignment
+from sluice.kinesis.fanout.driver.agent_client import AgentClient
+from sluice.kinesis.fanout.driver.agent_place import check_encryption, find_spark_settings, place_agent
+from sluice.kinesis.fanout.driver.near_tip import NearTip
+from sluice.kinesis.fanout.launch import AgentSetup
+from sluice.kinesis.options import SourceConfig
+from sluice.source.offsets import SplitRange
+
+__all__ = ["PollingAgentCoordinator"]
+
+
+class PollingAgentCoordinator(SourceCoordinator):
+    """The coordinator of a query whose shards an agent polls."""
+
+    def __init__(self, config: SourceConfig, agent: AgentConfig) -> None:
+        setup = AgentSetup.beside_driver(config, agent, place_agent(agent, find_spark_settings()))
+        check_encryption(setup)
+        self._agent = AgentClient(
+            setup,
+            {stream.name: "" for stream in config.streams},
+            renew=None,
+        )
+        self._near_tip = NearTip(self._agent, self._expect_reads)
+        super().__init__(config, subscriptions=self._near_tip)
+
+    def _expect_reads(self) -> None:
+        self.enumerator.expect_reads()
+
+    def stop_at_available(self) -> None:
+        self._near_tip.turn_off()
+        super().stop_at_available()
+
+    def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
+        splits = [split_range.split for split_range in ranges]
+        return FanOutAssignment({}, self._agent.agents(splits), self._agent.hub, self._agent.hosts)
