@@ -23,7 +23,14 @@ class Layer(NamedTuple):
     guarded: tuple[str, ...] = ()
 
 
-BASE = ("sluice.errors", "sluice.instants", "sluice.option_names", "sluice.options", "sluice.retry")
+BASE = (
+    "sluice.errors",
+    "sluice.instants",
+    "sluice.letterboxes",
+    "sluice.option_names",
+    "sluice.options",
+    "sluice.retry",
+)
 FANOUT = "sluice.kinesis.fanout"
 # What the three sides of fan-out say to each other. None of them imports another side.
 SHARED_BY_SIDES = tuple(
@@ -42,7 +49,10 @@ KINESIS_BASE = (
     "sluice.kinesis.record_batches",
     "sluice.kinesis.starting_positions",
     "sluice.kinesis.streams",
+    "sluice.kinesis.task_reports",
 )
+DRIVER = ("sluice.kinesis.driver", "sluice.kinesis.fanout_driver")
+TASK = ("sluice.kinesis.task", "sluice.kinesis.fanout_task")
 BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source")
 
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
@@ -50,6 +60,7 @@ LAYERS = (
     Layer(("sluice.errors",)),
     Layer(("sluice.environment",)),
     Layer(("sluice.instants",)),
+    Layer(("sluice.letterboxes",)),
     Layer(("sluice.option_names",)),
     Layer(("sluice.options",), ("sluice.errors", "sluice.option_names")),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
@@ -71,8 +82,8 @@ LAYERS = (
         (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS, *SHARED_BY_SIDES, f"{FANOUT}.task"),
     ),
     Layer((FANOUT,), (f"{FANOUT}.agent",)),  # its __main__ runs an agent
-    Layer(("sluice.kinesis.driver",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver")),
-    Layer(("sluice.kinesis.task",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.task")),
+    Layer(DRIVER, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver", *DRIVER)),
+    Layer(TASK, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.task", *TASK)),
     Layer(("sluice.kinesis",)),
     Layer(
         ("sluice.destinations.kinesis",),
@@ -96,6 +107,10 @@ LAYERS = (
         ),
         SPARK,
     ),
+    # In the application's process; only the listener needs Spark.
+    Layer(("sluice.metrics.listener",), (*BASE, "sluice.metrics"), SPARK),
+    Layer(("sluice.metrics.cloudwatch",), (*BASE, "sluice.metrics"), SDK),
+    Layer(("sluice.metrics",), (*BASE, "sluice.metrics", "sluice.source")),
     # Beside Spark: what it commands has to run where there is none.
     Layer(
         ("sluice.cli",),

@@ -30,6 +30,7 @@ from integration.demo.quiet import quiet_spark
 from integration.support import servers
 from integration.support.kinesis import Stored, Streams
 from integration.support.spark import stop_queries
+from sluice.metrics import PrometheusExporter, SluiceListener
 
 CLICKS, OUTPUT, TOTALS = "clicks", "clicks-out", "totals"
 SPARK_LOG = "spark.log"
@@ -40,6 +41,8 @@ WARM_UP_TIMEOUT = 180.0
 DRAIN_TIMEOUT = 180.0  # for what is still on its way when the producer is done
 SETTLE = 1.5  # after the last record expected: one too many would come now
 INTERRUPTED = 130
+TOP_TIMEOUT = 120.0
+BIN = f"{os.path.relpath(Path(sys.executable).parent)}{os.sep}"  # not on PATH of another terminal
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,13 @@ def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[
     # PySpark's own handler would call the JVM, maybe in the middle of another call, which it then reports.
     signal.signal(signal.SIGINT, _as_interrupt)
     display.say(f"on Java {java_version(spark)}, {os.environ['JAVA_HOME']}")
+    exporter = PrometheusExporter(port=0)
+    listener = SluiceListener(exporter)
+    stack.callback(listener.close)
+    spark.streams.addListener(listener)
+    stack.callback(spark.streams.removeListener, listener)
+    display.say(f"metrics for Prometheus: http://{exporter.address}/metrics, while this runs")
+    display.say(f"shards, lag and rates, in another terminal: {BIN}sluice top {exporter.address}")
     pipeline = Pipeline(spark, server.endpoint, directory / "checkpoints")
     stack.callback(stop_queries, spark)
     queries = pipeline.start(clicks=CLICKS, output=OUTPUT, totals=TOTALS)
@@ -119,6 +129,9 @@ def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[
         raise PipelineError("the producer failed: " + (directory / "producer.log").read_text())
     put = len(record.clicks)
     display.say(f"the producer is done: {put:,} clicks; waiting for the last of them to come through")
+    display.say("what `sluice top` shows now:")
+    for line in top(exporter.address):
+        display.say(f"   {line}")
     show_until(show, lambda: show.progress.least > put, DRAIN_TIMEOUT)
     display.say("putting a mark an hour ahead, so that the watermark passes the last windows")
     put_mark(streams, ahead=True)
@@ -169,6 +182,15 @@ def show_until(screen: Screen, done: Callable[[], bool], seconds: float) -> None
         if finished:
             return
         time.sleep(PAUSE)
+
+
+def top(address: str) -> Sequence[str]:
+    """A frame of ``sluice top``, as another process sees it."""
+    command = (sys.executable, "-m", "sluice", "top", address, "--once")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TOP_TIMEOUT)
+    if done.returncode:
+        raise PipelineError(done.stderr.strip())
+    return done.stdout.splitlines()
 
 
 def put_mark(streams: Streams, *, ahead: bool) -> None:

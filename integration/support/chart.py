@@ -63,7 +63,7 @@ def _panel(panel: Panel) -> str:
     for n in range(5):
         y = TOP + HEIGHT - n / 4 * HEIGHT
         parts.append(f'<line x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y}" y2="{y}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{top * n / 4:,.0f}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{_number(top * n / 4, top)}</text>')
         parts.append(
             f'<text x="{LEFT + n / 4 * WIDTH}" y="{TOP + HEIGHT + 16}" text-anchor="middle">'
             f"{right * n / 4:.3g}{panel.unit}</text>"
@@ -77,3 +77,7 @@ def _panel(panel: Panel) -> str:
             f'<text x="{LEFT + n * 160}" y="{TOP + HEIGHT + 34}" fill="{colour}">{escape(line.name)}</text>'
         )
     return "".join(parts)
+
+
+def _number(value: float, top: float) -> str:
+    return f"{value:,.0f}" if top >= 10 else f"{value:.2g}"

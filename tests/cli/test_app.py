@@ -24,6 +24,7 @@ COMMANDS = [
     ["offsets", "reset"],
     ["offsets", "show"],
     ["replay"],
+    ["top"],
 ]
 
 

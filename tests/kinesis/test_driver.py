@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluice.channels.channel import Address
-from sluice.kinesis import driver
+from sluice import letterboxes
+from sluice.channels.channel import SPARK_DRIVER, Address
+from sluice.errors import OptionError
+from sluice.kinesis import fanout_driver
 from sluice.kinesis.consumers import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
+from sluice.kinesis.fanout.driver.agent_place import SparkSettings
 from sluice.kinesis.fanout.driver.agent_process import is_alive
+from sluice.kinesis.fanout.launch import AgentPlace
 from sluice.kinesis.options import SourceConfig, source_config_from_options
+from sluice.kinesis.task_reports import send_report
+from sluice.letterboxes import Letterbox
 from sluice.source.offsets import HORIZON, Closed, Offsets, SplitRange
+from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 
 STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks"
@@ -32,7 +40,9 @@ class FakeAgentClient:
     hosts = frozenset({"127.0.0.1"})
 
     def __init__(self, setup: object, arns: Mapping[str, str], **_: object) -> None:
-        del setup, arns
+        del arns
+        self.setup = setup
+        self.release: Callable[[], None] = lambda: None
         self.calls: list[Any] = []
 
     def start(self) -> None:
@@ -46,6 +56,9 @@ class FakeAgentClient:
 
     def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
         return dict.fromkeys(splits, AGENT)
+
+    def figures(self) -> dict[str, Any]:
+        return {"state": "listening"}
 
     def tell_stop(self) -> None:
         self.calls.append("tell stop")
@@ -69,9 +82,9 @@ class FakeRegistrar:
 @pytest.fixture(autouse=True)
 def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeRegistrar, "registers", True)
-    monkeypatch.setattr(driver, "AgentClient", FakeAgentClient)
-    monkeypatch.setattr(driver, "ConsumerRegistrar", FakeRegistrar)
-    monkeypatch.setattr(driver, "on_stop", lambda _tell: None)
+    monkeypatch.setattr(fanout_driver, "AgentClient", FakeAgentClient)
+    monkeypatch.setattr(fanout_driver, "ConsumerRegistrar", FakeRegistrar)
+    monkeypatch.setattr(fanout_driver, "on_stop", lambda _tell: None)
 
 
 def config(
@@ -99,7 +112,7 @@ def test_a_driver_that_disconnects_and_lives_has_stopped_the_query(
     monkeypatch: pytest.MonkeyPatch, *, is_disconnected: bool, driver_lives: bool, first: str
 ) -> None:
     """Its signal may come too late. The agent has to know of the stop before its link closes."""
-    monkeypatch.setattr(driver, "is_alive", lambda _driver: driver_lives)
+    monkeypatch.setattr(fanout_driver, "is_alive", lambda _driver: driver_lives)
     coordinator = create_coordinator(config())
     calls = agent_calls(coordinator)
     calls.clear()
@@ -162,6 +175,43 @@ def test_the_death_of_the_driver_is_noticed() -> None:
     assert sum(slept) == pytest.approx(2.1)
 
 
+def test_a_consumer_that_no_task_reaches_is_deregistered_if_it_is_the_querys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not one of somebody else's, nor against ``consumerDeregistration``. What is gone is told no more."""
+    gone: list[str] = []
+    monkeypatch.setattr(FakeRegistrar, "deregister", lambda _self, arn: gone.append(arn), raising=False)
+
+    def release(*, registers: bool, **options: str) -> SourceCoordinator:
+        monkeypatch.setattr(FakeRegistrar, "registers", registers)
+        coordinator = create_coordinator(config(options))
+        coordinator._agent.release()  # type: ignore[attr-defined]
+        coordinator.close()
+        return coordinator
+
+    release(registers=False)
+    release(registers=True, consumerDeregistration="never")
+    assert gone == []
+    coordinator = release(registers=True)
+
+    assert gone == [ARN]
+    assert coordinator.enumerator.registered == {}
+    assert [each for each in agent_calls(coordinator) if isinstance(each, frozenset)][-1] == frozenset()
+
+
+def test_the_agent_is_placed_by_the_options_and_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a loopback address would be of no use on a cluster."""
+    spark = SparkSettings("spark://10.0.0.1:7077", "driver.example", "10.0.0.1")
+    monkeypatch.setattr(fanout_driver, "find_spark_settings", lambda: spark)
+    coordinator = create_coordinator(config())
+
+    setup = coordinator._agent.setup  # type: ignore[attr-defined]
+    assert setup.place == AgentPlace(SPARK_DRIVER, "10.0.0.1")
+    with pytest.raises(OptionError, match="fanOutAgentAddress"):
+        create_coordinator(config({"fanOutAgentAddress": "localhost"}))
+    coordinator.close()
+
+
 # --- where tasks read from ----------------------------------------------------------------------------
 
 
@@ -197,3 +247,63 @@ def test_tasks_get_consumers_and_agents(
     assert coordinator.assign(RANGES) == expected
     assert ("wait 45 s" in agent_calls(coordinator)) == waits
     coordinator.close()
+
+
+# --- figures ------------------------------------------------------------------------------------------
+
+
+def test_figures_are_those_of_the_planner_and_of_tasks() -> None:
+    """By shard; of the last batch, those of tasks that have read everything."""
+    coordinator = create_coordinator(config())
+    address = coordinator.begin_batch(2)
+    assert address is not None
+    read = ReadFigures()
+    read.count_page(SPLIT, 5, 500, is_pushed=True)
+    send_report(address, read, is_complete=True, query="q", run="r")
+    coordinator._figures.count_call(SPLIT, refused=3, retries=4)
+    figures = coordinator.figures()
+    coordinator.close()
+
+    assert (figures["tasks"], figures["reportedTasks"], figures["agent"]) == (2, 1, {"state": "listening"})
+    assert figures["streams"] == {
+        "clicks": {
+            SPLIT.shard: {
+                "publisher": "polling",
+                "polled": 0,
+                "pushed": 5,
+                "bytes": 500,
+                "refused": 3,
+                "retries": 4,
+                "batchRecords": 5,
+                "batchBytes": 500,
+            }
+        }
+    }
+
+
+def test_listeners_are_told_once_in_two_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As soon as a task has told which query it is; Spark does not tell the planning process."""
+    monkeypatch.setattr(letterboxes, "_directory", lambda: tmp_path / "boxes")
+    now = 100.0
+    monkeypatch.setattr("sluice.kinesis.driver.time.monotonic", lambda: now)
+    box = Letterbox()
+    coordinator = create_coordinator(config())
+    coordinator.post_report()
+    before = box.take()
+    address = coordinator.begin_batch(1)
+    assert address is not None
+    send_report(address, ReadFigures(), is_complete=True, query="q", run="r")
+    counts = []
+    for now in (101.0, 102.0, 103.0, 104.0, 105.0):  # noqa: B007 - the clock
+        coordinator.post_report()
+        counts.append(len(letters := box.take()))
+        known = letters or [{}]
+        if letters:
+            assert (known[0]["kind"], known[0]["query_id"], known[0]["run_id"]) == ("source", "q", "r")
+            assert known[0]["streams"] == ["clicks"]
+            assert known[0]["figures"]["tasks"] == 1
+    coordinator.close()
+    box.close()
+
+    assert before == []
+    assert counts == [0, 1, 0, 1, 0]

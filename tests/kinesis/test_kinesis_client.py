@@ -21,6 +21,7 @@ from sluice.errors import ServiceError
 from sluice.kinesis.client import KinesisLog, kinesis_calls
 from sluice.kinesis.options import source_config_from_options
 from sluice.retry import Backoff, Retrier
+from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Record, StreamInfo, StreamLog
 
@@ -46,6 +47,7 @@ class Service:
         *answers: Answer | Mapping[str, Any],
         arn: str | None = None,
         is_endpoint_known: bool = False,
+        figures: ReadFigures | None = None,
     ) -> None:
         self.left = list(answers)
         self.slept: list[float] = []
@@ -54,7 +56,7 @@ class Service:
         self.transport.install(client_for(CONFIG.connection, "kinesis"))
         retrier = Retrier(sleep=self.slept.append, jitter=lambda: 1.0)
         calls = kinesis_calls(CONFIG, retrier=retrier, is_endpoint_known=is_endpoint_known)
-        self.log = KinesisLog(replace(calls, clock=lambda: self.now), {"orders": arn})
+        self.log = KinesisLog(replace(calls, clock=lambda: self.now), {"orders": arn}, figures)
 
     def _next(self, _operation: str, _params: dict[str, Any]) -> Answer:
         found = self.left.pop(0) if len(self.left) > 1 else self.left[0]
@@ -300,6 +302,20 @@ def test_transient_errors_are_retried_with_the_backoff(failure: Callable[[], Ans
     service.left = [failure(), failure(), failure(), answer(EMPTY_PAGE)]
     assert service.log.get_records(SHARD, "it", 1).next_iterator == "next"
     assert service.slept == [0.1, 0.2, 0.4]
+
+
+def test_reads_that_were_refused_and_repeated_are_counted() -> None:
+    """Every attempt that the service refused for load; the last one of a failed call was not repeated."""
+    slow, figures = refusal("ProvisionedThroughputExceededException"), ReadFigures()
+    service = Service(slow, refusal("InternalFailure", status=500), EMPTY_PAGE, figures=figures)
+    service.log.get_records(SHARD, "it", 1)
+    once = figures.splits()
+    service.left = [slow]
+    with pytest.raises(ServiceError):
+        service.log.get_records(SHARD, "it", 1)
+
+    assert once == {SHARD: SplitFigures(refused=1, retries=2)}
+    assert figures.splits() == {SHARD: SplitFigures(refused=1 + 4, retries=2 + 3)}
 
 
 def test_the_error_after_the_last_retry_is_complete() -> None:

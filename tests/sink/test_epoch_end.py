@@ -6,12 +6,15 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sink_fakes import async_setup
 
+from sluice import letterboxes
 from sluice.errors import CommitError, ServiceError
+from sluice.letterboxes import Letterbox
 from sluice.sink import BaseCommittingDestination, Epoch, Origin, SinkFigures, SinkProgress
 from sluice.sink.epoch_end import end_epoch, needs_setup
 from sluice.sink.setup import CommittingSinkSetup, ProgressListener
@@ -225,3 +228,18 @@ def test_the_setup_is_needed_by_committers_and_listeners() -> None:
     assert needs_setup(setup())
     assert needs_setup(async_setup(progress_listener=print))
     assert not needs_setup(async_setup())
+
+
+def test_listeners_in_the_application_get_the_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By letter, with the query and the batch that they belong to."""
+    monkeypatch.setattr(letterboxes, "_directory", lambda: tmp_path / "boxes")
+    box = Letterbox()
+    end_epoch(None, "committed", [result(), result()], write_id="w", batch_id=7)
+    (letter,) = box.take()
+    box.close()
+
+    assert letter["kind"] == "sink"
+    assert (letter["query_id"], letter["batch_id"], letter["records"]) == ("q", 7, 20)
+    assert letter["refused_by_code"] == {"Throttled": 2}

@@ -14,10 +14,12 @@ from sluice.source.assigner import assign_ranges
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
+from sluice.source.logged_offsets import LoggedOffsets
 from sluice.source.offsets import AtHorizon, AtTime, Expiry, Offsets, Position, SplitRange
 from sluice.source.planner import Planner, PlannerSettings
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.publisher import OpenPublisher, PublisherCursor
+from sluice.source.read_figures import ReadFigures
 from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Record
@@ -67,6 +69,7 @@ def new_reader(
     page_limit: int = 10_000,
     pause: Callable[[float], None] | None = None,
     expiry: Mapping[str, Expiry] | None = None,
+    figures: ReadFigures | None = None,
 ) -> RangeReader:
     """A reader as tasks use it.
 
@@ -82,7 +85,7 @@ def new_reader(
         return PublisherCursor(log, data_loss, split_range, position, open_publisher, may_poll=may_poll)
 
     settings = ReadSettings(page_limit, 0.2, pause or log.sleep, clock=log.monotonic)
-    return RangeReader(log, data_loss, settings, open_cursor if open_publisher else None)
+    return RangeReader(log, data_loss, settings, open_cursor if open_publisher else None, figures)
 
 
 def read_range(reader: RangeReader, split_range: SplitRange) -> list[Record]:
@@ -134,6 +137,7 @@ class Query:
         self.page_limit = page_limit
         self.offsets: list[dict[str, Any]] = []
         self.batches: list[Rows] = []
+        self._logged = LoggedOffsets()
         self.enumerator = self._new_enumerator()
 
     # --- what Spark does ---
@@ -141,6 +145,7 @@ class Query:
     def restart(self) -> None:
         """Keeps the offset log, and nothing else."""
         self.enumerator.close()
+        self._logged = LoggedOffsets()
         self.enumerator = self._new_enumerator()
 
     def log_start(self) -> None:
@@ -220,7 +225,7 @@ class Query:
     @property
     def last_end(self) -> Offsets:
         """Where the batch that was logged last ends."""
-        return Offsets.from_json(self.offsets[-1])
+        return self._logged.parse(self.offsets[-1])
 
     def position_of(self, split: SplitId) -> dict[str, Any]:
         """Where the batch that was logged last ends in a split, as JSON."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from memory_log import S0, new_log, put_many
-from query import Query, check_exactly_once, new_reader
+from query import Query, check_exactly_once, new_policy, new_reader
 
 from sluice.errors import ServiceError
-from sluice.source.offsets import After, AtTime, SplitRange
+from sluice.source.cursor import Cursor
+from sluice.source.offsets import HORIZON, After, AtTime, SplitRange
+from sluice.source.read_figures import ReadFigures, SplitFigures
+from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.splits import SplitId
+from sluice.source.stream_log import Page
 
 
 def test_an_iterator_that_expires_between_two_pages_is_replaced() -> None:
@@ -36,3 +42,39 @@ def test_a_range_that_ends_before_it_starts_is_an_error() -> None:
     backwards = SplitRange(S0, AtTime(log.now), After(records[-1].sequence_number))
     with pytest.raises(ServiceError, match="without it"):
         list(new_reader(log, page_limit=100).read(backwards))
+
+
+def test_what_was_read_of_the_range_is_counted() -> None:
+    """Not what a page holds behind the range's end."""
+    log, figures = new_log(), ReadFigures()
+    records = put_many(log, 10)
+    reader = new_reader(log, page_limit=4, figures=figures)
+    list(reader.read(SplitRange(S0, HORIZON, After(records[5].sequence_number))))
+
+    assert figures.splits()[S0].polled == 6
+    assert figures.splits()[S0].pushed == 0
+
+
+def test_records_that_are_pushed_are_counted_apart() -> None:
+    """As the cursor says when the page has come: it may have gone over to polling. Of a page that the range's
+    end divides, its share of bytes counts.
+    """
+
+    class Pushed(Cursor):
+        def next_page(self, limit: int) -> Page:
+            return replace(super().next_page(limit), size=1000)
+
+        @property
+        def is_pushed(self) -> bool:
+            return True
+
+    log, figures = new_log(), ReadFigures()
+    records = put_many(log, 10)
+    policy = new_policy(log)
+    settings = ReadSettings(100, 0.2, log.sleep, clock=log.monotonic)
+    reader = RangeReader(
+        log, policy, settings, lambda each, position: Pushed(log, policy, each.split, position), figures
+    )
+    list(reader.read(SplitRange(S0, HORIZON, After(records[5].sequence_number))))
+
+    assert figures.splits()[S0] == SplitFigures(pushed=6, bytes=600)

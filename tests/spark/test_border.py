@@ -10,8 +10,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from sluice.errors import OptionError, ServiceError, SluiceError
+from sluice.kinesis import task
 from sluice.kinesis.options import source_config_from_options
-from sluice.spark import source_reader
 from sluice.spark.border import shorten_traceback
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.source import KinesisDataSource
@@ -76,7 +76,7 @@ def test_a_read_that_fails_says_why_within_a_few_lines(monkeypatch: pytest.Monke
         yield "rows"
         raise ServiceError("GetRecords failed")
 
-    monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
+    monkeypatch.setattr(task, "read_ranges", read_ranges)
     rows = BatchReader(source_config_from_options({"streamName": "a"})).read(RangesPartition(()))
     assert next(rows) == "rows"
     with pytest.raises(ServiceError) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 import subprocess
 import sys
@@ -16,13 +17,16 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from sluice.channels.channel import Address
-from sluice.errors import OptionError
+from sluice.errors import OptionError, SluiceError
+from sluice.kinesis import driver, task
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.record_batches import ARROW_SCHEMA
+from sluice.kinesis.task_reports import ReportAddress, TaskReports
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.offsets import HORIZON, After, Offsets, SplitRange
+from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
 from sluice.spark import source_reader
 from sluice.spark.source import SCHEMA, KinesisDataSource
@@ -64,6 +68,7 @@ class FakeEnumerator:
 
     def __init__(self, tip: int = 25) -> None:
         self.tip = tip
+        self._newest = at(tip)
         self.asked: list[tuple[Offsets, Limits]] = []
         self.initials = 0
         self.stops_at_available = False
@@ -84,7 +89,7 @@ class FakeEnumerator:
 
     def newest(self, start: Offsets) -> Offsets:
         del start
-        return at(self.tip)
+        return self._newest
 
     def stop_at_available(self) -> None:
         self.stops_at_available = True
@@ -99,12 +104,28 @@ class FakeCoordinator:
     Attributes:
         restored: the argument of every `restore_consumers`.
         assignment: what tasks are given.
+        reads, reports: what tasks have read, and where they report it, if `takes_reports`.
+        posts: how often listeners could have been told.
     """
 
     def __init__(self, enumerator: FakeEnumerator) -> None:
         self.enumerator = enumerator
         self.restored: list[Offsets] = []
         self.assignment = FanOutAssignment({"clicks": "arn:consumer"})
+        self.reads = ReadFigures()
+        self.reports = TaskReports(self.reads)
+        self.takes_reports = False
+        self.posts = 0
+
+    def begin_batch(self, tasks: int) -> ReportAddress | None:
+        return self.reports.begin_batch(tasks) if self.takes_reports else None
+
+    def report(self) -> dict[str, Any]:
+        self.reports.receive()
+        return {"tasks": self.reports.tasks, "reportedTasks": self.reports.reported}
+
+    def post_report(self) -> None:
+        self.posts += 1
 
     def restore_consumers(self, offsets: Offsets) -> None:
         self.restored.append(offsets)
@@ -116,6 +137,7 @@ class FakeCoordinator:
     def close(self, *, is_disconnected: bool) -> None:
         self.is_disconnected = is_disconnected
         self.enumerator.close()
+        self.reports.close()
 
 
 def plain_reader(enumerator: FakeEnumerator, **options: str) -> StreamReader:
@@ -251,6 +273,87 @@ def test_a_partition_carries_the_agents_of_its_own_shards() -> None:
         assert carried.assignment.agents == {r.split: agents[r.split] for r in carried.ranges}
 
 
+def test_a_task_finds_agents_beside_the_driver_where_executors_find_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark tells tasks its address, and not the planning process."""
+    seen: list[FanOutAssignment] = []
+
+    def read_ranges(_config: object, _ranges: object, given: FanOutAssignment, _figures: object) -> Any:
+        seen.append(given)
+        return iter(())
+
+    monkeypatch.setattr(task, "read_ranges", read_ranges)
+    monkeypatch.setattr(source_reader, "driver_host", lambda: "10.0.0.1")
+    beside, on_worker = (
+        Address("", 40_000, b"secret", b"start"),
+        Address("10.0.0.7", 40_001, b"secret", b"other"),
+    )
+    agents = {SHARD: beside, SplitId("clicks", "b"): on_worker}
+    assignment = FanOutAssignment({"clicks": "arn"}, agents, hub=beside)
+
+    list(plain_reader(FakeEnumerator()).read(source_reader.RangesPartition((), assignment)))
+
+    found = Address("10.0.0.1", 40_000, b"secret", b"start")
+    assert seen[0].agents == {SHARD: found, SplitId("clicks", "b"): on_worker}
+    assert seen[0].hub == found
+
+
+def partition_bytes(shards: int) -> int:
+    """The most that one of two shards' tasks is sent, in a batch of `shards` shards of as many streams."""
+    ids = [SplitId(f"stream-{number:05}", f"shardId-{number:012}") for number in range(shards)]
+    streams = frozenset(split.stream for split in ids)
+    reader = plain_reader(FakeEnumerator(), shardsPerTask="2")
+    agents = {split: Address("10.0.0.1", 40_000, bytes(32), bytes(16)) for split in ids}
+    arns = {stream: f"arn:{stream}" for stream in streams}
+    cast("FakeCoordinator", reader._coordinator).assignment = FanOutAssignment(arns, agents)
+    end = Offsets({split: After("7") for split in ids}, {}, streams)
+    partitions = reader.partitions(Offsets({}, {}, streams).to_json(), end.to_json())
+    return max(len(pickle.dumps(partition)) for partition in partitions)
+
+
+def test_a_partition_grows_with_its_own_shards_alone() -> None:
+    """Else the bytes of a batch grow with the square of its shards, to hundreds of megabytes."""
+    assert partition_bytes(256) == partition_bytes(2)
+
+
+def test_offsets_are_parsed_and_written_once_for_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark passes the start of a batch some 90 times a second, and asks for a report as often."""
+    parsed: list[int] = []
+    written: list[int] = []
+    from_json, to_json = Offsets.from_json, Offsets.to_json
+
+    def counted_parse(value: Mapping[str, Any]) -> Offsets:
+        parsed.append(len(value))
+        return from_json(value)
+
+    def counted_write(offsets: Offsets) -> dict[str, Any]:
+        written.append(len(offsets.positions))
+        return to_json(offsets)
+
+    reader = admitting_reader(FakeEnumerator()) if HAS_ADMISSION_CONTROL else plain_reader(FakeEnumerator())
+    start: dict[str, Any] = json.loads(json.dumps(at(0).to_json()))
+    monkeypatch.setattr(Offsets, "from_json", counted_parse)
+    monkeypatch.setattr(Offsets, "to_json", counted_write)
+    report = getattr(reader, "reportLatestOffset", lambda: None)
+    changes = 0
+    while True:
+        end = json.loads(json.dumps(reader.latestOffset(start, None)))
+        if end == start:
+            break
+        changes += 1
+        for _ in range(3):  # Spark may ask again before the batch runs
+            reader.partitions(dict(start), dict(end))
+        start = end
+    for _ in range(90):
+        assert reader.latestOffset(json.loads(json.dumps(start)), None) == start
+        report()
+
+    assert changes == 3
+    assert len(parsed) == changes + 1
+    assert len(written) == changes + HAS_ADMISSION_CONTROL  # and the report
+
+
 def test_logged_offsets_tell_which_consumers_an_earlier_run_registered() -> None:
     """After a restart nothing else does."""
     reader = plain_reader(FakeEnumerator())
@@ -284,12 +387,15 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     seen: list[tuple[SourceConfig, Sequence[SplitRange], FanOutAssignment | None]] = []
 
     def read_ranges(
-        config: SourceConfig, given: Sequence[SplitRange], assignment: FanOutAssignment | None
+        config: SourceConfig,
+        given: Sequence[SplitRange],
+        assignment: FanOutAssignment | None,
+        _figures: ReadFigures,
     ) -> Any:
         seen.append((config, given, assignment))
         return iter(())
 
-    monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
+    monkeypatch.setattr(task, "read_ranges", read_ranges)
     made: Any = source().reader(SPARK_SCHEMA) if mode == "batch" else source().streamReader(SPARK_SCHEMA)
     wanted = SplitRange(SHARD, After("3"), After("9"))
 
@@ -306,7 +412,7 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """By ``shardsPerTask``."""
     wanted = [SplitRange(SplitId("clicks", f"shardId-{n}"), HORIZON, After("9")) for n in range(3)]
-    monkeypatch.setattr(source_reader, "plan_bounded_read", lambda _config: wanted)
+    monkeypatch.setattr(driver, "plan_bounded_read", lambda _config: wanted)
 
     partitions = source(shardsPerTask="2").reader(SPARK_SCHEMA).partitions()
 
@@ -315,7 +421,7 @@ def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.Mon
 
 def test_a_batch_read_of_nothing_has_one_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would replace an empty list by a dummy partition."""
-    monkeypatch.setattr(source_reader, "plan_bounded_read", lambda _config: [])
+    monkeypatch.setattr(driver, "plan_bounded_read", lambda _config: [])
     reader = source().reader(SPARK_SCHEMA)
 
     (partition,) = reader.partitions()
@@ -499,7 +605,30 @@ def test_progress_has_the_newest_offset_and_the_lag_of_every_shard() -> None:
 
     assert before is None
     assert Offsets.from_json(reported) == at(25)
-    assert reported["millisBehindLatest"] == {"clicks": {SHARD.shard: 1500}, "views": {"b": 0}}
+    assert reported["tasks"] == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_task_reports_what_it_has_read(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    """To where its partition says, pickled and back. One that fails has read, and has not ended its part."""
+    reader = plain_reader(FakeEnumerator())
+    coordinator = cast("Any", reader._coordinator)
+    coordinator.takes_reports = True
+    partitions = reader.partitions(at(0).to_json(), at(10).to_json())
+
+    def read_ranges(_config: SourceConfig, _ranges: object, _assignment: object, figures: ReadFigures) -> Any:
+        figures.count_page(SHARD, 10, 1000, is_pushed=True)
+        yield from ()
+        if fails:
+            raise SluiceError("no")
+
+    monkeypatch.setattr(task, "read_ranges", read_ranges)
+    with contextlib.suppress(SluiceError):
+        list(reader.read(pickle.loads(pickle.dumps(partitions[0]))))
+
+    assert coordinator.report() == {"tasks": 1, "reportedTasks": int(not fails)}
+    assert coordinator.reads.splits() == {SHARD: SplitFigures(pushed=10, bytes=1000)}
+    coordinator.reports.close()
 
 
 def test_the_reader_has_the_methods_that_the_installed_spark_calls() -> None:
@@ -508,6 +637,18 @@ def test_the_reader_has_the_methods_that_the_installed_spark_calls() -> None:
 
     assert hasattr(reader, "prepareForTriggerAvailableNow") is HAS_ADMISSION_CONTROL
     assert hasattr(type(reader), "reportLatestOffset") is HAS_ADMISSION_CONTROL
+
+
+@pytest.mark.parametrize("make", [plain_reader, admitting_reader])
+def test_listeners_are_told_at_each_trigger(make: Any) -> None:
+    """Also where nothing is new: the service may refuse all reads, and Spark takes the query for idle."""
+    if make is admitting_reader and not HAS_ADMISSION_CONTROL:
+        pytest.skip("PySpark has it from 4.2 on")
+    reader = make(FakeEnumerator(tip=0))
+    reader.latestOffset(at(0).to_json(), None)
+    reader.latestOffset(at(0).to_json(), None)
+
+    assert reader._coordinator.posts == 2
 
 
 def test_commit_keeps_nothing() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sluice.aws.calls import Calls
+from sluice.aws.pages import data_size
 from sluice.aws.records import WireRecord
 from sluice.aws.shards import list_shards
 from sluice.errors import ServiceError
@@ -18,6 +19,7 @@ from sluice.instants import (
 )
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Retrier
+from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
 
@@ -56,19 +58,28 @@ class KinesisLog:
     Args:
         calls: of ``DescribeStreamSummary``, ``ListShards``, ``GetShardIterator`` and ``GetRecords``.
         stream_arns: stream's name to its ARN; None for a stream that calls address by its name.
+        figures: get what reads were refused and repeated.
     """
 
-    def __init__(self, calls: Calls, stream_arns: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, calls: Calls, stream_arns: Mapping[str, str | None], figures: ReadFigures | None = None
+    ) -> None:
         self._calls = calls
+        self._figures = figures
         self._stream_arns = dict(stream_arns)
 
     @classmethod
     def of(
-        cls, config: SourceConfig, *, retrier: Retrier | None = None, is_endpoint_known: bool = False
+        cls,
+        config: SourceConfig,
+        *,
+        retrier: Retrier | None = None,
+        is_endpoint_known: bool = False,
+        figures: ReadFigures | None = None,
     ) -> KinesisLog:
         """The log of all streams of a source; see `kinesis_calls`."""
         calls = kinesis_calls(config, retrier=retrier, is_endpoint_known=is_endpoint_known)
-        return cls(calls, {stream.name: stream.arn for stream in config.streams})
+        return cls(calls, {stream.name: stream.arn for stream in config.streams}, figures)
 
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""
@@ -109,7 +120,17 @@ class KinesisLog:
         arn = self._stream_arns.get(split.stream)
         if arn is not None:
             request["StreamARN"] = arn
-        return self._calls.call("GetRecords", str(split), request, _page)
+        if self._figures is None:
+            return self._calls.call("GetRecords", str(split), request, _page)
+        failures: list[ServiceError] = []
+        is_over = True
+        try:
+            page = self._calls.call("GetRecords", str(split), request, _page, recover=failures.append)
+            is_over = False
+        finally:  # of attempts that failed the last one was not repeated, if it ended the call
+            refused = sum(error.throttling for error in failures)
+            self._figures.count_call(split, refused=refused, retries=len(failures) - is_over)
+        return page
 
     def server_time(self) -> int:
         """See `StreamLog.server_time`: the local clock, set to the service's by what its answers say."""
@@ -150,11 +171,14 @@ def _page(answer: Mapping[str, Any]) -> Page:
 
 
 def _data_size(answer: Mapping[str, Any]) -> int:
-    """Bytes of data of a page, about: its body, or three quarters of it where data is sent as base64."""
+    """Bytes of data of a page, about."""
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     length = headers.get("content-length", "")
-    size = int(length) if length.isdigit() else 0
-    return size if "cbor" in headers.get("content-type", "") else size * 3 // 4
+    return data_size(
+        int(length) if length.isdigit() else 0,
+        len(answer["Records"]),
+        is_cbor="cbor" in headers.get("content-type", ""),
+    )
 
 
 def _split(stream: str, shard: Mapping[str, Any]) -> Split:

@@ -1,22 +1,18 @@
-"""Coordinates reading beside the driver: creates the enumerator and, for fan-out, registers consumers and
-runs the agent that holds subscriptions between batches."""
+"""Coordinates reading beside the driver: creates the enumerator, and what fan-out takes.
+
+A query that polls imports nothing of fan-out.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
+import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from sluice.instants import micros_from_seconds
 from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.consumers import ConsumerRegistrar
-from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.fanout.driver.agent_client import AgentClient
-from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
-from sluice.kinesis.fanout.launch import AgentSetup
-from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.starting_positions import (
     STARTING,
@@ -25,12 +21,18 @@ from sluice.kinesis.starting_positions import (
     initial_positions,
     starting_text,
 )
+from sluice.kinesis.task_reports import ReportAddress, TaskReports
+from sluice.letterboxes import post
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.source.planner import Planner, PlannerSettings
 from sluice.source.probe import Probe, ProbeSettings
+from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from sluice.kinesis.fanout.assignment import FanOutAssignment
 
 __all__ = [
     "SourceCoordinator",
@@ -42,8 +44,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_AGENT_START: Final = 45.0
-"""Seconds that tasks wait for an agent, if they may not poll: one that is silent is replaced after 30."""
+_POST_INTERVAL: Final = 2.0
 
 
 def create_coordinator(config: SourceConfig) -> SourceCoordinator:
@@ -53,19 +54,27 @@ def create_coordinator(config: SourceConfig) -> SourceCoordinator:
         OptionError: the user named a consumer that cannot be used.
         ServiceError: a consumer cannot be registered.
     """
-    return SourceCoordinator(config) if config.fan_out is None else _FanOutCoordinator(config, config.fan_out)
+    if config.fan_out is None:
+        return SourceCoordinator(config)
+    from sluice.kinesis.fanout_driver import FanOutCoordinator  # noqa: PLC0415 - see above
+
+    return FanOutCoordinator(config, config.fan_out)
 
 
 def create_enumerator(
-    config: SourceConfig, *, subscriptions: Subscriptions | None = None
+    config: SourceConfig,
+    *,
+    subscriptions: Subscriptions | None = None,
+    figures: ReadFigures | None = None,
 ) -> StreamEnumerator:
     """The enumerator that finds shards and plans batches.
 
     Args:
         config: the options of the source.
         subscriptions: says how far subscriptions have come; shards without one are probed. None: all are.
+        figures: get what reads were refused and repeated.
     """
-    log = KinesisLog.of(config)
+    log = KinesisLog.of(config, figures=figures)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
     probe = Probe(log, data_loss, ProbeSettings(pause=time.sleep))
     settings = EnumeratorSettings(
@@ -90,7 +99,13 @@ class SourceCoordinator:
     """
 
     def __init__(self, config: SourceConfig, *, subscriptions: Subscriptions | None = None) -> None:
-        self.enumerator: StreamEnumerator = create_enumerator(config, subscriptions=subscriptions)
+        self._figures = ReadFigures()
+        self._reports = TaskReports(self._figures)
+        self._streams = sorted(stream.name for stream in config.streams)
+        self._next_post = -math.inf
+        self.enumerator: StreamEnumerator = create_enumerator(
+            config, subscriptions=subscriptions, figures=self._figures
+        )
 
     def restore_consumers(self, offsets: Offsets) -> None:
         """Learns from the offset log which consumers an earlier run of the query registered."""
@@ -99,6 +114,60 @@ class SourceCoordinator:
         """How tasks read these ranges by fan-out; None: they poll."""
         del ranges
         return None
+
+    def begin_batch(self, tasks: int) -> ReportAddress | None:
+        """A batch is dealt out to tasks. Returns where they report what they have read; None: nowhere."""
+        return self._reports.begin_batch(tasks)
+
+    def figures(self) -> dict[str, Any]:
+        """What was read since this run of the query began, for Spark's progress reports.
+
+        ``sluice.metrics`` reads it, and ``docs/monitoring.md`` describes it. Figures of tasks that have not
+        reported are missing: ``tasks`` and ``reportedTasks`` tell. Spark asks when it has planned a batch,
+        before tasks run, so the batch of ``batchRecords`` is the one before. ``at`` is in milliseconds since
+        the epoch.
+        """
+        self._reports.receive()
+        last_batch, pushed = self._reports.last_batch(), self.enumerator.pushed
+        streams: dict[str, dict[str, Any]] = {}
+        known = self._figures.splits()
+        for split in sorted({*known, *self.enumerator.millis_behind_latest}):
+            read, batch = known.get(split, SplitFigures()), last_batch.get(split, SplitFigures())
+            streams.setdefault(split.stream, {})[split.shard] = {
+                "publisher": "efo" if split in pushed else "polling",
+                "polled": read.polled,
+                "pushed": read.pushed,
+                "bytes": read.bytes,
+                "refused": read.refused,
+                "retries": read.retries,
+                "batchRecords": batch.polled + batch.pushed,
+                "batchBytes": batch.bytes,
+            }
+        tasks, reported = self._reports.tasks, self._reports.reported
+        at = int(time.time() * 1000)
+        return {"at": at, "tasks": tasks, "reportedTasks": reported, "streams": streams}
+
+    def report(self) -> dict[str, Any]:
+        """The lag of each shard (milliseconds), and `figures`: what goes into Spark's progress reports."""
+        lag: dict[str, dict[str, int]] = {}
+        for split, millis in sorted(self.enumerator.millis_behind_latest.items()):
+            lag.setdefault(split.stream, {})[split.shard] = millis
+        return {"millisBehindLatest": lag, "figures": self.figures()}
+
+    def post_report(self) -> None:
+        """Tells listeners in the application what `report` says, every two seconds at most.
+
+        Spark 4.0 and 4.1 take no report of a source, and no version takes one while nothing is new, which
+        may be so because the service refuses all reads.
+        """
+        now = time.monotonic()
+        if now < self._next_post:
+            return
+        self._next_post = now + _POST_INTERVAL
+        self._reports.receive()
+        if self._reports.query:  # which tasks alone are told
+            letter = {"kind": "source", "query_id": self._reports.query, "run_id": self._reports.run}
+            post(lambda: {**letter, "streams": self._streams, **self.report()})
 
     def close(self, *, is_disconnected: bool = False) -> None:
         """Ends the enumerator, and the agent where there is one.
@@ -110,73 +179,7 @@ class SourceCoordinator:
         """
         del is_disconnected
         self.enumerator.close()
-
-
-class _FanOutCoordinator(SourceCoordinator):
-    """The coordinator of a query that reads by fan-out: has consumers and an agent."""
-
-    def __init__(self, config: SourceConfig, fan_out: FanOutConfig) -> None:
-        self._driver = os.getppid()
-        self._fan_out = fan_out
-        self._registrar = ConsumerRegistrar(config)
-        self._registered: dict[str, str] = {}
-        self._arns = {stream.name: self._ensure_consumer(stream.name) for stream in config.streams}
-        self._restore_registered(fan_out.registered)
-        self._agent = AgentClient(
-            AgentSetup.beside_driver(config, fan_out), self._arns, renew=self._renew_consumer
-        )
-        on_stop(self._agent.tell_stop)
-        if fan_out.agent == "none":
-            super().__init__(config)
-        else:
-            self._agent.start()
-            super().__init__(config, subscriptions=self._agent)
-        self._announce_registered()
-
-    def restore_consumers(self, offsets: Offsets) -> None:
-        self._restore_registered(offsets.consumers)
-        self._announce_registered()
-
-    def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
-        if self._fan_out.agent == "none":
-            return FanOutAssignment(self._arns)
-        if not self._fan_out.may_poll:
-            # Without an agent a task would subscribe itself, and end the subscription of a later agent.
-            self._agent.wait_for_agent(_AGENT_START)
-        splits = [split_range.split for split_range in ranges]
-        return FanOutAssignment(self._arns, self._agent.agents(splits), self._agent.hub, self._agent.hosts)
-
-    def close(self, *, is_disconnected: bool = False) -> None:
-        if is_disconnected and self._registered and is_alive(self._driver):
-            self._agent.tell_stop()
-        super().close()
-        self._agent.close()
-
-    def _ensure_consumer(self, stream: str) -> str:
-        consumer = self._registrar.ensure(stream)
-        if consumer.registered:
-            self._registered[stream] = consumer.arn
-        elif self._registered.get(stream) != consumer.arn:
-            self._registered.pop(stream, None)
-        return consumer.arn
-
-    def _renew_consumer(self, stream: str) -> str:
-        self._arns[stream] = arn = self._ensure_consumer(stream)
-        self._announce_registered()
-        return arn
-
-    def _restore_registered(self, registered: Mapping[str, str]) -> None:
-        # An ARN has the time of its consumer's registration: an equal one is the same consumer.
-        for stream, arn in registered.items():
-            if self._arns.get(stream) == arn:
-                self._registered[stream] = arn
-
-    def _announce_registered(self) -> None:
-        """Has the enumerator log the consumers that this query registered, and the agent deregister them."""
-        self._agent.set_registered(frozenset(self._registered.values()))
-        self.enumerator.registered = dict(self._registered)
-        if self._registered and self._fan_out.deregister:
-            self._agent.start()  # also with fanOutAgent=none: the agent deregisters when the query is stopped
+        self._reports.close()
 
 
 def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
@@ -202,15 +205,6 @@ def assign_bounded_read(config: SourceConfig) -> FanOutAssignment | None:
     """
     if config.fan_out is None:
         return None
-    registrar = ConsumerRegistrar(config)
-    consumers = {stream.name: registrar.ensure(stream.name) for stream in config.streams}
-    for stream, consumer in consumers.items():
-        if consumer.registered or config.fan_out.registered.get(stream) == consumer.arn:
-            # Spark does not say when the last task has read, so nothing can deregister it.
-            _log.warning(
-                "consumer %s was registered for a batch read, and stays registered: "
-                "deregister it when you need it no more",
-                consumer.arn,
-            )
-    arns = {stream: consumer.arn for stream, consumer in consumers.items()}
-    return FanOutAssignment(arns, is_streaming=False)
+    from sluice.kinesis.fanout_driver import register_for_bounded_read  # noqa: PLC0415 - see above
+
+    return register_for_bounded_read(config, config.fan_out)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Final, Literal
 
 from sluice.errors import CommitError
+from sluice.letterboxes import post
 from sluice.sink.committing import EpochCommit
 from sluice.sink.contracts import Epoch
 from sluice.sink.figures import SinkFigures
@@ -61,6 +63,7 @@ def end_epoch(
     progress = _sum(outcome, batch_id, done, failed_tasks=len(results) - len(done))
     # A warning for an abort: rows that the destination has acknowledged stay there and are written again.
     _log.log(logging.INFO if outcome == "committed" else logging.WARNING, "%s", progress.line)
+    post(lambda: {"kind": "sink", **asdict(progress)})
     if setup is not None and setup.progress_listener is not None:
         _call_listener(setup.progress_listener, progress)
 

@@ -17,7 +17,7 @@ from sluice.source.offsets import After, AtHorizon, Closed, Offsets, Position, S
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
-from sluice.source.splits import Split, SplitId, held_back
+from sluice.source.splits import Lineage, Split, SplitId, held_back
 from sluice.source.subscription_tracker import SubscriptionTracker
 from sluice.source.subscriptions import Subscriptions
 
@@ -76,6 +76,22 @@ class EnumeratorSettings:
     max_family: int = 16
 
 
+@dataclass(frozen=True)
+class _Reach:
+    """The splits that one batch may read.
+
+    Attributes:
+        drained: those that were read to their end before.
+        splits: parents before their children.
+        held: those of `splits` that are left to later batches nevertheless.
+    """
+
+    lineage: Lineage
+    drained: frozenset[SplitId]
+    splits: Sequence[Split]
+    held: frozenset[SplitId]
+
+
 class StreamEnumerator:
     """The `SplitEnumerator` of a `StreamLog`, with `Offsets` as positions. Owned by one thread.
 
@@ -122,11 +138,13 @@ class StreamEnumerator:
         self._added: Mapping[SplitId, Position] | None = None
         self._has_checked_start = False
         self._states: dict[SplitId, SplitState] = {}
+        self._reach: _Reach | None = None
         self._held: frozenset[SplitId] = frozenset()
         self._targets: Mapping[SplitId, After | Closed] | None = None
         self._wants_targets = False
         self._expected: dict[tuple[SplitId, After | Closed], int] = {}
         self._lag: dict[SplitId, int] = {}
+        self._newest: tuple[Offsets, dict[SplitId, Position], Offsets] | None = None
         self._next_lag_line = -math.inf
 
     def close(self) -> None:
@@ -151,11 +169,9 @@ class StreamEnumerator:
             ServiceError: as `discover`.
         """
         if self._initial is None:
-            # The first answer tells how far the service's clock is off: LATEST is a time of that clock.
-            self._log.describe(self._settings.streams[0])
-            now = self._log.server_time()  # before the listing, so that records in between are read
             listing = self._discovery.list_splits()
-            positions = dict(self._settings.initial(listing.listed, now))
+            # LATEST is a time of the service's clock before the listing, so records in between are read.
+            positions = dict(self._settings.initial(listing.listed, listing.begun_at))
             starting = dict.fromkeys(self._settings.streams, self._settings.starting)
             offsets = self._offsets(positions, listing)
             expiry = self._continuity.observe(offsets, listing)
@@ -188,7 +204,7 @@ class StreamEnumerator:
         base = self._with_added(base, listing)
         starts_elsewhere = base is not start or start == self._initial
         has_all_splits = (base := self._with_unlogged(base, listing)) is start
-        states = self._readable_states(base, listing)
+        states = self._readable_states(base, listing, limits)
         held = [state for state in states if state.split.id in self._held]
         states = [state for state in states if state.split.id not in self._held]
         self._tracker.follow(
@@ -224,6 +240,7 @@ class StreamEnumerator:
             OptionError: `end` belongs to other streams.
         """
         self._check_streams(end)
+        self._probe.expect_tasks()
         ranges = self._with_details(start.ranges_to(end))
         self._tracker.follow_rerun({each.split: each.start for each in ranges})
         return ranges
@@ -245,17 +262,28 @@ class StreamEnumerator:
 
     @property
     def millis_behind_latest(self) -> Mapping[SplitId, int]:
-        """By split, how far the end of the last batch is from the tip (milliseconds)."""
+        """By split, how far the end of the last batch is from the tip (milliseconds).
+
+        A split is left out while that is not known: before its first answer, and when it has failed to answer
+        for 15 s.
+        """
         return self._lag
 
+    @property
+    def pushed(self) -> frozenset[SplitId]:
+        """The splits whose subscriptions tell where batches end; all others are probed."""
+        return frozenset(split for split, state in self._states.items() if state.is_pushed)
+
     def newest(self, start: Offsets) -> Offsets:
-        """The newest positions that are known, planned or not."""
-        positions = dict(start.positions)
+        """The newest positions that are known, planned or not; the same object while they stay the same."""
+        newer: dict[SplitId, Position] = {}
         for split_id, state in self._states.items():
-            if state.cut_points and split_id in positions:
+            if state.cut_points and split_id in start.positions:
                 last = state.cut_points[-1]
-                positions[split_id] = After(last.number, arrival=last.arrival)
-        return start.with_positions(positions)
+                newer[split_id] = After(last.number, arrival=last.arrival)
+        if self._newest is None or self._newest[0] is not start or self._newest[1] != newer:
+            self._newest = start, newer, start.with_positions({**start.positions, **newer})
+        return self._newest[2]
 
     # --- splits ---------------------------------------------------------------------------------------
 
@@ -308,15 +336,15 @@ class StreamEnumerator:
 
     # --- states ---------------------------------------------------------------------------------------
 
-    def _readable_states(self, base: Offsets, listing: Listing) -> list[SplitState]:
+    def _readable_states(self, base: Offsets, listing: Listing, limits: Limits) -> list[SplitState]:
         """The states of the splits that may be read; in a run with targets, of those not at their target."""
-        within_reach = listing.lineage.within_reach(base.drained)
-        states = {split.id: self._state_of(split, base.position(split.id)) for split in within_reach}
-        self._held = held_back(within_reach, self._settings.max_family)
+        reach = self._reach_of(listing.lineage, base.drained)
+        states = {split.id: self._state_of(split, base.position(split.id)) for split in reach.splits}
+        self._held = reach.held
         self._states = states
         if self._wants_targets:
             self._wants_targets = False
-            self._targets = self._find_targets(states, base, listing)
+            self._targets = self._find_targets(states, base, listing, limits)
         if self._targets is None:
             return list(states.values())
         for split_id, state in states.items():
@@ -325,8 +353,17 @@ class StreamEnumerator:
         # Splits that opened later have no target, and are left to the next run.
         return [state for state in states.values() if state.target not in (None, state.position)]
 
+    def _reach_of(self, lineage: Lineage, drained: frozenset[SplitId]) -> _Reach:
+        """What one batch may read. It stays the same until another listing, or the end of a split."""
+        known = self._reach
+        if known is None or known.lineage is not lineage or known.drained != drained:
+            splits = lineage.within_reach(drained)
+            known = _Reach(lineage, drained, splits, held_back(splits, self._settings.max_family))
+            self._reach = known
+        return known
+
     def _find_targets(
-        self, states: dict[SplitId, SplitState], base: Offsets, listing: Listing
+        self, states: dict[SplitId, SplitState], base: Offsets, listing: Listing, limits: Limits
     ) -> Mapping[SplitId, After | Closed]:
         """The tips of all splits as of now, also of those whose parents have to be read before them."""
         fresh = [
@@ -335,8 +372,11 @@ class StreamEnumerator:
             if not isinstance(base.position(split_id), Closed)
         ]
         targets = self._planner.tips(fresh)
-        # What a fresh state has found need not be read again, unless it left out records that limits count.
-        states |= {s.split.id: s for s in fresh if s.split.id in states and not s.has_gap}
+        # What a fresh state has found need not be read again.
+        states |= {state.split.id: state for state in fresh if state.split.id in states}
+        if not limits.is_none:  # they count records that the search for the tip has left out
+            for state in fresh:
+                state.drop_after_gap()
         return targets
 
     def _state_of(self, split: Split, position: Position) -> SplitState:
@@ -407,8 +447,9 @@ class StreamEnumerator:
 
     def _remember_plan(self, states: Collection[SplitState], ends: Mapping[SplitId, After | Closed]) -> None:
         """Keeps the lag and the expected records of the batch that was planned last."""
+        now = self._clock()
         self._expected = {}
-        self._lag = {}
+        self._lag, unknown = {}, []
         for state in states:
             state.forget_missing()
             split_id, end = state.split.id, ends.get(state.split.id)
@@ -417,17 +458,19 @@ class StreamEnumerator:
                 count = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
                 if not state.has_gap:
                     self._expected[split_id, end] = sum(point.count for point in state.cut_points[:count])
-            lag = 0 if isinstance(end, Closed) else state.lag(count)
+            lag = 0 if isinstance(end, Closed) else state.lag(count, now)
             if lag is not None:
                 self._lag[split_id] = lag
+            else:
+                unknown.append(split_id)
         if ends:
-            self._log_lag()
+            self._log_lag(now, unknown)
 
-    def _log_lag(self) -> None:
-        now = self._clock()
+    def _log_lag(self, now: float, unknown: Sequence[SplitId]) -> None:
         if self._lag and now >= self._next_lag_line:
             self._next_lag_line = now + _LAG_LINE_INTERVAL
-            lag = {str(split): millis for split, millis in sorted(self._lag.items())}
+            known = {**self._lag, **dict.fromkeys(unknown)}
+            lag = {str(split): millis for split, millis in sorted(known.items())}
             _log.info("millisBehindLatest %s", json.dumps(lag))
 
 

@@ -19,6 +19,7 @@ from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Closed, Position, SplitRange, before
 from sluice.source.page_cost import page_cost
+from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import AnyRecord, Page, StreamLog
 
@@ -131,6 +132,7 @@ class RangeReader:
         data_loss: told when records of the range are gone.
         settings: page size and pauses.
         open_cursor: None for cursors that poll.
+        figures: get what was read.
     """
 
     def __init__(
@@ -139,11 +141,13 @@ class RangeReader:
         data_loss: DataLossPolicy,
         settings: ReadSettings,
         open_cursor: OpenCursor | None = None,
+        figures: ReadFigures | None = None,
     ) -> None:
         self._log = log
         self._data_loss = data_loss
         self._settings = settings
         self._open_cursor = open_cursor or self._poll
+        self._figures = figures
 
     def read(self, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
         """Yields the records of the range. Aggregated records at its edges come whole.
@@ -174,6 +178,9 @@ class RangeReader:
             page = reads.next_page(cursor, limit)
             records = _until(page.records, split.end)
             if records:
+                if self._figures is not None:  # of a page that the range's end divides, its share of bytes
+                    size = page.size * len(records) // len(page.records)
+                    self._figures.count_page(split.split, len(records), size, is_pushed=cursor.is_pushed)
                 yield records
             if self._is_complete(split, cursor, page, reads):
                 return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +25,8 @@ _MIN_HINT_GAIN = 600 * MICROS_PER_SECOND
 """A hint goes into the offsets if it is this much newer than the one there (microseconds)."""
 _FAILURE_MEMORY = 30.0
 """Seconds after which a failed read does not count any more, if none was tried since."""
+_LAG_HOLDS = 15.0
+"""Seconds without an answer for which a lag is believed."""
 
 
 class Reach(enum.Enum):
@@ -72,6 +75,7 @@ class SplitState:
         reach: what follows the last cut point.
         has_gap: records that no cut point counts lie between the cut points.
         record_size: mean size of the records of the last page that held any (bytes); None before the first.
+        density: records a microsecond of arrival time, in the last page that shows it; None before the first.
         millis_behind: how far the last answer was from the tip (milliseconds).
         caught_up_at: an instant (microseconds) at which no record followed `position`.
         tip_at: when the service last said that nothing follows the last cut point (microseconds).
@@ -81,6 +85,8 @@ class SplitState:
         next_read_at: the service must not be read before (seconds by the planner's monotonic clock).
         failing_since: when the first of the reads failed that have failed since (monotonic seconds).
         failed_at: when the last of them failed (monotonic seconds).
+        unanswered_since: when the first of the reads failed, or was throttled, that no answer has followed
+            (monotonic seconds).
         is_missing: the service says that there is no such split.
         is_pushed: a subscription gives the news, and the service is not read.
         stalled_since: since when a subscription has brought nothing though it is behind the tip
@@ -98,6 +104,7 @@ class SplitState:
     reach: Reach = Reach.UNKNOWN
     has_gap: bool = False
     record_size: float | None = None
+    density: float | None = None
     millis_behind: int | None = None
     caught_up_at: int | None = None
     tip_at: int | None = None
@@ -106,10 +113,12 @@ class SplitState:
     next_read_at: float = -math.inf
     failing_since: float | None = None
     failed_at: float = -math.inf
+    unanswered_since: float | None = None
     is_missing: bool = False
     is_pushed: bool = False
     stalled_since: float | None = None
     caught_up_version: int | None = field(default=None, repr=False)
+    _before_gap: tuple[int, Cursor] | None = field(default=None, repr=False)
 
     # --- what is known --------------------------------------------------------------------------------
 
@@ -199,9 +208,18 @@ class SplitState:
             count += 1
         return points[count:]
 
-    def lag(self, count: int) -> int | None:
-        """How far a batch that takes the first `count` cut points ends from the tip (milliseconds)."""
+    def lag(self, count: int, now: float) -> int | None:
+        """How far a batch that takes the first `count` cut points ends from the tip (milliseconds).
+
+        Args:
+            now: monotonic seconds.
+
+        Returns:
+            None where that is not known: nothing has been heard of the split yet, or not for 15 s.
+        """
         if self.millis_behind is None:
+            return None
+        if self.unanswered_since is not None and now - self.unanswered_since >= _LAG_HOLDS:
             return None
         if not self.cut_points or count >= len(self.cut_points):
             return self.millis_behind
@@ -251,7 +269,7 @@ class SplitState:
 
     def record_page(self, page: Page, limit: int, asked_at: int) -> None:
         """Caller: a probe that has read on through `cursor`. Affects: `cut_points`, `reach`, `millis_behind`,
-        `record_size`, `caught_up_at`, `tip_at`, `first_number`, `undecided_at`.
+        `record_size`, `density`, `caught_up_at`, `tip_at`, `first_number`, `undecided_at`.
 
         Args:
             limit: how many records were asked for.
@@ -263,6 +281,7 @@ class SplitState:
         points = list(map(CutPoint.of, page.records))
         if points:
             self.record_size = sum(point.size for point in points) / len(points)
+            self._observe_density(points)
             if not self.cut_points and not self.start_has_expired(asked_at):
                 self.first_number = points[0].number
         self._add(points)
@@ -270,22 +289,51 @@ class SplitState:
             self.tip_at = asked_at
             self._confirm_caught_up(asked_at)
 
-    def jump_to(self, point: CutPoint, cursor: Cursor, page: Page) -> None:
-        """Caller: a probe that found a record by time. Affects: `cut_points`, `reach`, `has_gap`, `cursor`,
-        `millis_behind`.
+    def jump_to(self, page: Page, cursor: Cursor, limit: int, asked_at: int) -> None:
+        """Caller: a probe that found records by time. Affects: `cut_points`, `reach`, `has_gap`, `cursor`,
+        `millis_behind`, `record_size`, `density`, `tip_at`.
 
         Args:
-            point: the record that was found.
-            cursor: reads on after it.
-            page: the answer that held it.
+            page: the records that were found.
+            cursor: reads on after them.
+            limit, asked_at: as those of `record_page`.
         """
-        if point.sequence <= self.last_sequence:
+        records, last = page.records, self.last_sequence
+        known = bisect_right(records, last, key=lambda record: int(record.sequence_number))
+        if known == len(records):
             return  # the first record at that time may precede one that is known
-        self._add([point])
-        self.has_gap = True
+        size = page.size or sum(len(record.data) for record in records)
+        if self.record_size is None:
+            self.record_size = size / len(records)
+        if not known:
+            if not self.has_gap:
+                self._before_gap = len(self.cut_points), self.cursor
+            self.has_gap = True
+        # Behind a gap nobody cuts between the records of a page.
+        points = (
+            [CutPoint.of_all(records[known:], size)]
+            if self.has_gap
+            else list(map(CutPoint.of, records[known:]))
+        )
+        self._add(points)
         self.cursor = cursor
         self.millis_behind = page.millis_behind
-        self._set_reach(Reach.END if page.next_iterator is None else Reach.UNKNOWN)
+        self._observe_density(points)
+        self._set_reach(_reach_of(page, limit))
+        if self.reach is Reach.TIP:
+            self.tip_at = asked_at
+
+    def drop_after_gap(self) -> None:
+        """Caller: the enumerator, of a state that has looked for the tip. Affects: `cut_points`, `reach`,
+        `has_gap`, `cursor`.
+
+        Probes go on before the first gap, so that all records are counted.
+        """
+        if self._before_gap is not None:
+            count, self.cursor = self._before_gap
+            points = self.cut_points[:count]
+            self._drop_cut_points()
+            self.cut_points = points
 
     def mark_undecided(self, now: float) -> None:
         """Caller: a probe that gives up among empty pages for this trigger. Affects: `undecided_at`."""
@@ -296,17 +344,23 @@ class SplitState:
         self.next_read_at = next_read_at
 
     def mark_answered(self) -> None:
-        """Caller: the planner, when a read has succeeded. Affects: `failing_since`."""
-        self.failing_since = None
+        """Caller: the planner, when a read has succeeded. Affects: `failing_since`, `unanswered_since`."""
+        self.failing_since = self.unanswered_since = None
 
-    def mark_throttled(self, next_read_at: float) -> None:
-        """Caller: the planner, when a read was throttled. Affects: `next_read_at`, `is_missing`."""
+    def mark_throttled(self, now: float, next_read_at: float) -> None:
+        """Caller: the planner, when a read was throttled. Affects: `next_read_at`, `is_missing`,
+        `unanswered_since`.
+
+        Args:
+            now: monotonic seconds.
+        """
+        self._mark_unanswered(now)
         self.is_missing = False
         self.next_read_at = next_read_at
 
     def mark_failed(self, now: float, next_read_at: float, *, is_missing: bool) -> float:
         """Caller: the planner, when a read has failed and may succeed later. Affects: `failing_since`,
-        `failed_at`, `next_read_at`, `is_missing`.
+        `failed_at`, `next_read_at`, `is_missing`, `unanswered_since`.
 
         Args:
             now: monotonic seconds.
@@ -317,10 +371,15 @@ class SplitState:
         """
         if self.failing_since is None or now - self.failed_at > _FAILURE_MEMORY:
             self.failing_since = now
+        self._mark_unanswered(now)
         self.failed_at = now
         self.next_read_at = next_read_at
         self.is_missing = is_missing
         return now - self.failing_since
+
+    def _mark_unanswered(self, now: float) -> None:
+        if self.unanswered_since is None:
+            self.unanswered_since = now
 
     def mark_start_reported(self, now: int) -> None:
         """Caller: the enumerator, when it has reported that records after the position may have expired
@@ -340,7 +399,7 @@ class SplitState:
         is_caught_up = progress.is_at_tip and not progress.cut_points and self.target is None
         self.is_pushed = True
         self.caught_up_version = progress.version if is_caught_up else None
-        self.failing_since, self.is_missing = None, False
+        self.failing_since, self.unanswered_since, self.is_missing = None, None, False
         self.millis_behind = progress.millis_behind
         points = self.behind_position(progress.cut_points)
         if not points and (self.cut_points or self.reach is Reach.TARGET):
@@ -413,7 +472,7 @@ class SplitState:
         if isinstance(position, After) and position != self.position:
             taken = sum(1 for point in self.cut_points if point.sequence <= position.sequence)
             self.cut_points = self.cut_points[taken:]
-            self.has_gap = False
+            self.has_gap, self._before_gap = False, None
             self.position = position
             self.caught_up_at = None
             self.first_number = None
@@ -432,6 +491,14 @@ class SplitState:
 
     def _drop_cut_points(self) -> None:
         self.cut_points, self.has_gap, self.reach = (), False, Reach.UNKNOWN
+        self._before_gap = None
+
+    def _observe_density(self, points: Sequence[CutPoint]) -> None:
+        """Takes the density of records that followed one another."""
+        first = points[0].arrival if points[0].since is None else points[0].since
+        count = sum(point.count for point in points)
+        if points[-1].arrival > first:
+            self.density = (count - 1) / (points[-1].arrival - first)
 
     def _set_reach(self, reach: Reach) -> None:
         """Records after a target do not matter, so `Reach.TARGET` stays until the cut points are dropped."""

@@ -7,7 +7,7 @@ microseconds since the epoch, in UTC, as Arrow and Spark keep them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from sluice.source.splits import Split, SplitId
@@ -56,7 +56,7 @@ class Page:
     records: Sequence[AnyRecord]
     next_iterator: str | None
     millis_behind: int
-    size: int = 0
+    size: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

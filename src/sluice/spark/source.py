@@ -55,12 +55,15 @@ class KinesisDataSource(DataSource):
             OptionError: the options cannot work.
             ServiceError: a consumer cannot be registered.
         """
-        from sluice.kinesis.consumers import register_at_load  # noqa: PLC0415 - see above
-        from sluice.kinesis.options import OPTION_KEYS  # noqa: PLC0415
+        from sluice.kinesis.options import OPTION_KEYS  # noqa: PLC0415 - see above
 
         if is_create_table(self.name(), self.options, OPTION_KEYS):
             return SCHEMA
-        self._registered.update(register_at_load(self._config()))
+        config = self._config()
+        if config.fan_out is not None:
+            from sluice.kinesis.consumers import register_at_load  # noqa: PLC0415 - see above
+
+            self._registered.update(register_at_load(config))
         return SCHEMA
 
     @shorten_traceback

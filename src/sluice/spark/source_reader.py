@@ -2,7 +2,7 @@
 
 Two processes use a reader. Spark calls the planning methods in a process beside the driver, and sends a
 pickled copy to the tasks, which call ``read``. So a reader holds plain data; a process makes what it works
-with when it needs it. ``docs/architecture.md`` follows a batch from here on.
+with, and imports it, when it needs it. ``docs/architecture.md`` follows a batch from here on.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from sluice.errors import SluiceError
-from sluice.kinesis.driver import (
-    SourceCoordinator,
-    assign_bounded_read,
-    create_coordinator,
-    plan_bounded_read,
-)
-from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.task import read_ranges
+from sluice.kinesis.task_reports import ReportAddress, send_report
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.assigner import assign_ranges
+from sluice.source.logged_offsets import LoggedOffsets
 from sluice.source.offsets import Offsets, SplitRange
+from sluice.source.read_figures import ReadFigures
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import freeze_loaded_objects
+from sluice.spark.workers import driver_host, freeze_loaded_objects, ids_of_query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sluice.kinesis.driver import SourceCoordinator
+    from sluice.kinesis.fanout.assignment import FanOutAssignment
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -54,10 +54,12 @@ class RangesPartition(InputPartition):
 
     Attributes:
         assignment: how the task reads by fan-out. None: it polls.
+        report: where the task says what it has read; None: nowhere.
     """
 
     ranges: tuple[SplitRange, ...]
     assignment: FanOutAssignment | None = None
+    report: ReportAddress | None = None
 
 
 class BatchReader(DataSourceReader):
@@ -69,6 +71,8 @@ class BatchReader(DataSourceReader):
     @shorten_traceback
     def partitions(self) -> Sequence[InputPartition]:
         """Called once, when the read is planned."""
+        from sluice.kinesis.driver import assign_bounded_read, plan_bounded_read  # noqa: PLC0415 - see above
+
         configure_driver_log()
         assignment = assign_bounded_read(self._config)
         ranges = plan_bounded_read(self._config)
@@ -91,14 +95,15 @@ class StreamReader(DataSourceStreamReader):
         self._config = config
         self._coordinator: SourceCoordinator | None = None
         self._next_start: Offsets | None = None
+        self._offsets = LoggedOffsets()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None, "_next_start": None}
+        return {**self.__dict__, "_coordinator": None, "_next_start": None, "_offsets": LoggedOffsets()}
 
     @shorten_traceback
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called when a query starts for the first time, possibly more than once."""
-        return self._coordinator_here().enumerator.initial().to_json()
+        return self._offsets.write(self._coordinator_here().enumerator.initial())
 
     @shorten_traceback
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -114,13 +119,14 @@ class StreamReader(DataSourceStreamReader):
         """
         coordinator = self._coordinator_here()
         if start is not None:
-            begin = Offsets.from_json(start)
+            begin = self._offsets.parse(start)
             coordinator.restore_consumers(begin)
         else:
             begin = self._next_start or coordinator.enumerator.initial()
         end = coordinator.enumerator.advance(begin, self._limits(limit))
         self._next_start = begin
-        return dict(start) if start is not None and end is begin else end.to_json()
+        coordinator.post_report()
+        return dict(start) if start is not None and end is begin else self._offsets.write(end)
 
     @shorten_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -130,10 +136,15 @@ class StreamReader(DataSourceStreamReader):
         4.1 may call it with an empty batch first (`start` equals `end`).
         """
         coordinator = self._coordinator_here()
-        self._next_start = Offsets.from_json(end)
+        begin, self._next_start = self._offsets.parse(start), self._offsets.parse(end)
         coordinator.restore_consumers(self._next_start)
-        ranges = coordinator.enumerator.ranges(Offsets.from_json(start), self._next_start)
-        return _deal(ranges, self._config.shards_per_task, coordinator.assign(ranges))
+        ranges = coordinator.enumerator.ranges(begin, self._next_start)
+        partitions = _deal(ranges, self._config.shards_per_task, coordinator.assign(ranges))
+        report = coordinator.begin_batch(len(partitions)) if partitions else None
+        if report is not None:
+            for number, partition in enumerate(partitions):
+                partition.report = report.of_partition(number)
+        return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in each task."""
@@ -154,6 +165,8 @@ class StreamReader(DataSourceStreamReader):
     def _coordinator_here(self) -> SourceCoordinator:
         """The coordinator in this process. The first call creates it."""
         if self._coordinator is None:
+            from sluice.kinesis.driver import create_coordinator  # noqa: PLC0415 - see above
+
             configure_driver_log()
             self._coordinator = create_coordinator(self._config)
         return self._coordinator
@@ -194,11 +207,9 @@ if HAS_ADMISSION_CONTROL:
             """Called for every progress report; appears there as ``sources[].latestOffset``."""
             if self._next_start is None:
                 return None
-            enumerator = self._coordinator_here().enumerator
-            lag: dict[str, dict[str, int]] = {}
-            for split, millis in sorted(enumerator.millis_behind_latest.items()):
-                lag.setdefault(split.stream, {})[split.shard] = millis
-            return {**enumerator.newest(self._next_start).to_json(), "millisBehindLatest": lag}
+            coordinator = self._coordinator_here()
+            newest = coordinator.enumerator.newest(self._next_start)
+            return {**self._offsets.write(newest), **coordinator.report()}
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Called once, when a query with ``Trigger.AvailableNow`` starts."""
@@ -210,11 +221,11 @@ if HAS_ADMISSION_CONTROL:
 
 def _deal(
     ranges: Sequence[SplitRange], shards_per_task: int, assignment: FanOutAssignment | None
-) -> list[InputPartition]:
+) -> list[RangesPartition]:
     """A partition for each task. A task reads several shards: it costs about 50 ms, and a shard delivers at
     most 2 MiB/s.
     """
-    partitions: list[InputPartition] = []
+    partitions: list[RangesPartition] = []
     for task in assign_ranges(ranges, shards_per_task):
         splits = [split_range.split for split_range in task]
         partitions.append(RangesPartition(task, None if assignment is None else assignment.only(splits)))
@@ -222,9 +233,20 @@ def _deal(
 
 
 def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    from sluice.kinesis.task import read_ranges  # noqa: PLC0415 - see above
+
     given = cast("RangesPartition", partition)
+    assignment = given.assignment
+    if assignment is not None:
+        assignment = assignment.found_at(driver_host())
+    figures, is_complete = ReadFigures(), False
     try:
-        yield from read_ranges(config, given.ranges, given.assignment)
+        yield from read_ranges(config, given.ranges, assignment, figures)
+        is_complete = True
     except SluiceError as error:
         raise shortened(error) from error.__cause__
+    finally:
+        if given.report is not None:
+            query, run = ids_of_query()
+            send_report(given.report, figures, is_complete=is_complete, query=query, run=run)
     freeze_loaded_objects()  # the SDK is loaded by now

@@ -14,6 +14,7 @@ from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
     TAKEN_OVER,
     Acknowledge,
+    BufferHeld,
     ConsumersChanged,
     Listening,
     Subscribe,
@@ -351,3 +352,42 @@ def test_the_agent_is_told_of_a_stop_unless_consumers_are_to_stay(
 
     assert agent.stops == stops
     assert agent.is_closed
+
+
+def test_progress_reports_tell_the_agents_state_and_buffer(make: Callable[..., Planning]) -> None:
+    """What a silent or dead agent buffered last is not known any more."""
+    planning = make()
+    states = [planning.client.figures()]
+    agent = planning.started()
+    states.append(planning.client.figures())
+    agent.send(Listening("127.0.0.1", 1, b"start"), BufferHeld("127.0.0.1", 30, 100))
+    planning.until(lambda: "bufferedBytes" in planning.client.figures())
+    planning.subscribed()
+    states.append(planning.client.figures())
+    planning.pass_time(6)
+    states.append(planning.client.figures())
+    agent.die()
+    planning.until(lambda: planning.client.figures()["state"] == "none")
+
+    none = {"state": "none", "subscribed": 0, "workers": 0}
+    assert states == [
+        none,
+        none | {"state": "starting"},
+        none | {"state": "listening", "subscribed": 1, "bufferedBytes": 30, "bufferSize": 100},
+        none | {"state": "silent", "subscribed": 1},
+    ]
+    assert planning.client.figures() == none
+
+
+def test_the_buffers_of_worker_hosts_are_added_up(make: Callable[..., Planning]) -> None:
+    """Those of hosts that are there."""
+    planning = make()
+    agent = planning.listening()
+    agent.send(
+        WorkerHosts(("a", "b")), BufferHeld("a", 1, 10), BufferHeld("b", 2, 10), BufferHeld("a", 5, 10)
+    )
+    planning.until(lambda: planning.client.figures().get("bufferedBytes") == 7)
+    agent.send(WorkerHosts(("b",)))
+    planning.until(lambda: planning.client.figures().get("bufferedBytes") == 2)
+
+    assert planning.client.figures()["bufferSize"] == 10

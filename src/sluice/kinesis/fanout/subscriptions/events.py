@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
+from sluice.aws.cbor import is_cbor
 from sluice.aws.errors import DamagedAnswerError, translate
 from sluice.aws.long_records import read_page
-from sluice.aws.pages import PageReader, take_records
+from sluice.aws.pages import PageReader, data_size, take_records
 from sluice.aws.record_bounds import RecordBounds
 from sluice.aws.records import Seconds, WireRecord
 from sluice.errors import ServiceError
@@ -114,7 +115,8 @@ def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
     except (msgspec.DecodeError, DamagedAnswerError, ValueError, OverflowError) as error:
         raise _damaged(error, target) from None
     next_iterator = None if event.has_ended else event.continuation_sequence_number
-    return Page(records, next_iterator, event.millis_behind_latest)
+    size = data_size(len(payload), len(records), is_cbor=is_cbor(payload))
+    return Page(records, next_iterator, event.millis_behind_latest, size)
 
 
 def _numbers_and_arrivals(records: Sequence[Any]) -> tuple[list[str], list[int]]:

@@ -1,0 +1,152 @@
+"""Files by which processes beside the driver tell listeners in the application.
+
+Spark's progress events carry nothing of a Python sink, and before 4.2 nothing of a Python source. A listener
+runs in the application's process, while commits and planning run in others, on the same host and mostly as
+the same user. So a listener makes a letterbox: a directory of its own below one of this user alone, in the
+directory for temporary files. The others put what they have to say into every letterbox there is. Without
+listeners nothing is written. A letterbox is locked by its listener for as long as that lives, so that others
+remove one that was left.
+
+Nothing depends on it: where a letter does not arrive, figures are unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["Letterbox", "post"]
+
+_LOCK: Final = "lock"
+_ENDING: Final = ".json"
+_MOST_LETTERS: Final = 2_000
+"""In one letterbox: a listener that takes none any more does not fill the disk."""
+_MADE_WITHIN: Final = 60.0
+"""Seconds in which a new letterbox gets its lock."""
+
+_numbers: Final = itertools.count()
+
+
+def _directory() -> Path | None:
+    """That of all letterboxes of this user; None on systems without users and locks."""
+    return Path(tempfile.gettempdir(), f"sluice-listeners-{os.getuid()}") if os.name == "posix" else None
+
+
+class Letterbox:
+    """The letterbox of one listener. Without a place for it, no letters come.
+
+    Args:
+        directory: None for the one of this user.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._box: Path | None = None
+        self._lock: int | None = None
+        parent = directory or _directory()
+        if parent is None:
+            return
+        import fcntl  # noqa: PLC0415 - Windows has none
+
+        with contextlib.suppress(OSError):
+            parent.mkdir(mode=0o700, exist_ok=True)
+            if _is_of_this_user_alone(parent):
+                box = parent / uuid.uuid4().hex
+                box.mkdir(mode=0o700)
+                self._lock = os.open(box / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._box = box
+
+    def take(self) -> list[Mapping[str, Any]]:
+        """The letters that have come since, in their order."""
+        if self._box is None:
+            return []
+        letters: list[Mapping[str, Any]] = []
+        with contextlib.suppress(OSError):
+            for path in sorted(self._box.glob(f"*{_ENDING}")):
+                with contextlib.suppress(OSError, ValueError):
+                    letter = json.loads(path.read_bytes())
+                    if isinstance(letter, dict):
+                        letters.append(letter)
+                path.unlink(missing_ok=True)
+        return letters
+
+    def close(self) -> None:
+        """Removes the letterbox."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        if self._box is not None:
+            shutil.rmtree(self._box, ignore_errors=True)
+            self._box = None
+
+
+def post(write: Callable[[], Mapping[str, Any]], directory: Path | None = None) -> int:
+    """Puts a letter into every letterbox; never raises for what the file system refuses.
+
+    Args:
+        write: makes the letter, if there is a letterbox: what JSON can hold. ``kind`` says what it is.
+
+    Returns:
+        How many have it.
+    """
+    parent = directory or _directory()
+    posted, text = 0, ""
+    if parent is not None:
+        for box in _boxes(parent):
+            text = text or json.dumps(write())
+            name = f"{time.time_ns():020}-{os.getpid()}-{next(_numbers)}"
+            with contextlib.suppress(OSError):
+                hidden = box / f".{name}"
+                hidden.write_text(text)
+                hidden.rename(box / f"{name}{_ENDING}")
+                posted += 1
+    return posted
+
+
+def _boxes(parent: Path) -> Iterator[Path]:
+    """The letterboxes that listeners hold and that are not full. Removes those that are left over."""
+    import fcntl  # noqa: PLC0415 - Windows has none
+
+    try:
+        if not _is_of_this_user_alone(parent):
+            return
+        boxes = sorted(parent.iterdir())
+    except OSError:
+        return
+    for box in boxes:
+        try:
+            lock = os.open(box / _LOCK, os.O_RDWR)
+        except OSError:
+            with contextlib.suppress(OSError):
+                if time.time() - box.stat().st_mtime > _MADE_WITHIN:
+                    shutil.rmtree(box, ignore_errors=True)
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # its listener lives
+            with contextlib.suppress(OSError):
+                if sum(1 for _ in box.iterdir()) < _MOST_LETTERS:
+                    yield box
+        else:
+            shutil.rmtree(box, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def _is_of_this_user_alone(directory: Path) -> bool:
+    status = directory.lstat()
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.getuid()
+        and not stat.S_IMODE(status.st_mode) & 0o077
+    )

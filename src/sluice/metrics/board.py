@@ -1,0 +1,228 @@
+"""Keeps what is known of all queries of an application, as the series that exporters show."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.metrics.catalogue import METRICS, Sample
+from sluice.metrics.figures import QueryMetrics, ShardMetrics, SourceMetrics, StreamMetrics
+
+__all__ = ["Board"]
+
+_Attributes = dict[str, str]
+_Series = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@dataclass
+class _Query:
+    """One query.
+
+    Attributes:
+        metrics: of its last batch.
+        event_time: of its last event, in seconds since the epoch.
+        totals: what only ever rises, by series.
+        run: the last value of series that begin anew with each run of the query.
+    """
+
+    metrics: QueryMetrics
+    event_time: float
+    totals: dict[_Series, float] = field(default_factory=dict)
+    run: dict[_Series, float] = field(default_factory=dict)
+
+
+class Board:
+    """What is known of queries by now. Thread-safe: one thread records, others read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, _Query] = {}
+
+    def record(self, metrics: QueryMetrics, *, is_batch: bool = True) -> None:
+        """A query has made progress.
+
+        Args:
+            is_batch: a batch has ended. Otherwise these are news about the last one.
+        """
+        with self._lock:
+            query = self._queries.get(metrics.query_id)
+            if query is None:
+                query = self._queries[metrics.query_id] = _Query(metrics, metrics.timestamp)
+            elif query.metrics.run_id != metrics.run_id:
+                query.run = {}
+            query.metrics = metrics
+            query.event_time = max(query.event_time, metrics.timestamp + (metrics.batch_seconds or 0.0))
+            self._count(query, is_batch=is_batch)
+
+    def mark_alive(self, query_id: str, instant: float) -> None:
+        """Spark has told of a query that it is idle (seconds since the epoch)."""
+        with self._lock:
+            if (query := self._queries.get(query_id)) is not None:
+                query.event_time = max(query.event_time, instant)
+
+    def forget(self, query_id: str) -> None:
+        """A query has ended: its series end."""
+        with self._lock:
+            self._queries.pop(query_id, None)
+
+    @property
+    def queries(self) -> Sequence[QueryMetrics]:
+        """The last figures of each query."""
+        with self._lock:
+            return [query.metrics for query in self._queries.values()]
+
+    def samples(self) -> list[Sample]:
+        """All series as of now."""
+        with self._lock:
+            return [sample for query in self._queries.values() for sample in _samples(query)]
+
+    def to_json(self) -> dict[str, Any]:
+        """All queries as JSON: the figures, when they were made, and what only ever rises."""
+        with self._lock:
+            return {
+                "version": 1,
+                "queries": [
+                    {
+                        **query.metrics.to_json(),
+                        "event_time": query.event_time,
+                        "totals": [
+                            {"name": name, "attributes": dict(attributes), "value": value}
+                            for (name, attributes), value in query.totals.items()
+                        ],
+                    }
+                    for query in self._queries.values()
+                ],
+            }
+
+    def _count(self, query: _Query, *, is_batch: bool) -> None:
+        metrics = query.metrics
+        of_query = _of_query(metrics)
+        if is_batch:
+            _add(query, "sluice.query.batches", of_query, 1)
+            _add(query, "sluice.query.rows", of_query, metrics.rows)
+        seen: set[_Series] = set()
+        for name, attributes, value in _run_totals(metrics):
+            series = _series(name, attributes)
+            seen.add(series)
+            if value is None:
+                continue
+            risen = value - query.run.get(series, 0)
+            query.run[series] = value
+            query.totals[series] = query.totals.get(series, 0) + max(0, risen)
+        gone = [each for each in query.totals if each[0].startswith("sluice.source.") and each not in seen]
+        for series in gone:  # of shards that are not read any more
+            del query.totals[series]
+            query.run.pop(series, None)
+        sink = metrics.sink
+        if sink is None or not is_batch:
+            return
+        of_sink = {**of_query, "sluice.destination": sink.destination or ""}
+        _add(query, "sluice.sink.records", of_sink, sink.records)
+        _add(query, "sluice.sink.io", of_sink, sink.bytes)
+        for name in ("requests", "retries", "timeouts", "dead_letters"):
+            _add(query, f"sluice.sink.{name}", of_sink, getattr(sink, name))
+        for code, count in sink.refused_by_code.items():
+            _add(query, "sluice.sink.refused", {**of_sink, "error.type": code}, count)
+
+
+def _run_totals(metrics: QueryMetrics) -> Iterator[tuple[str, _Attributes, int | None]]:
+    """What the source has counted since the run began; None where that is unknown for the moment."""
+    for _, attributes, shard in _shards(metrics):
+        for publisher, records in (("polling", shard.polled), ("efo", shard.pushed)):
+            yield "sluice.source.records", {**attributes, "sluice.publisher": publisher}, records
+        yield "sluice.source.io", attributes, shard.bytes_read
+        yield "sluice.source.reads.refused", attributes, shard.reads_refused
+        yield "sluice.source.retries", attributes, shard.retries
+
+
+def _samples(query: _Query) -> Iterator[Sample]:
+    metrics = query.metrics
+    of_query = _of_query(metrics)
+    ended = metrics.timestamp + (metrics.batch_seconds or 0.0)
+    yield from _known("sluice.query.batch.duration", of_query, metrics.batch_seconds)
+    yield from _known("sluice.query.batch.time", of_query, ended)
+    yield from _known("sluice.query.event.time", of_query, query.event_time)
+    for source in metrics.sources:
+        yield from _agent_samples(metrics, source)
+        for stream in source.streams.values():
+            yield from _stream_samples(_of_stream(metrics, source, stream), stream)
+    for _, attributes, shard in _shards(metrics):
+        yield from _known(
+            "sluice.source.lag",
+            {**attributes, "sluice.lag.basis": shard.lag_basis or ""},
+            _seconds(shard.millis_behind_latest),
+        )
+    if (sink := metrics.sink) is not None:
+        of_sink = {**of_query, "sluice.destination": sink.destination or ""}
+        yield from _known("sluice.sink.rate", of_sink, sink.rate)
+        yield from _known("sluice.sink.limit", of_sink, sink.limit)
+        for part in ("p50", "p95", "max"):
+            yield from _known(
+                f"sluice.sink.send.duration.{part}", of_sink, getattr(sink, f"send_time_{part}")
+            )
+    for (name, series), value in query.totals.items():
+        yield Sample(METRICS[name], value, dict(series))
+
+
+def _stream_samples(attributes: _Attributes, stream: StreamMetrics) -> Iterator[Sample]:
+    yield from _known("sluice.source.lag.max", attributes, _seconds(stream.max_millis_behind_latest))
+    yield from _known("sluice.source.lag.mean", attributes, _seconds(stream.mean_millis_behind_latest))
+    yield from _known("sluice.source.lag.min", attributes, _seconds(stream.min_millis_behind_latest))
+    yield from _known("sluice.source.shards", attributes, len(stream.shards))
+    publishers = [shard.publisher for shard in stream.shards.values()]
+    if None not in publishers:
+        yield from _known("sluice.source.shards.pushed", attributes, publishers.count("efo"))
+
+
+def _agent_samples(metrics: QueryMetrics, source: SourceMetrics) -> Iterator[Sample]:
+    if (agent := source.agent) is None:
+        return
+    attributes = {**_of_query(metrics), "sluice.source": str(source.source)}
+    yield from _known(
+        "sluice.agent.up",
+        {**attributes, "sluice.agent.state": agent.state},
+        int(agent.state == "listening"),
+    )
+    yield from _known("sluice.agent.subscriptions", attributes, agent.subscribed)
+    yield from _known("sluice.agent.buffer.usage", attributes, agent.buffered_bytes)
+    yield from _known("sluice.agent.buffer.limit", attributes, agent.buffer_size)
+
+
+def _shards(metrics: QueryMetrics) -> Iterator[tuple[StreamMetrics, _Attributes, ShardMetrics]]:
+    for source in metrics.sources:
+        for stream in source.streams.values():
+            for shard in stream.shards.values():
+                attributes = {**_of_stream(metrics, source, stream), "sluice.shard.id": shard.shard}
+                yield stream, attributes, shard
+
+
+def _of_query(metrics: QueryMetrics) -> _Attributes:
+    return {"sluice.query.id": metrics.query_id, "sluice.query.name": metrics.name or ""}
+
+
+def _of_stream(metrics: QueryMetrics, source: SourceMetrics, stream: StreamMetrics) -> _Attributes:
+    return {
+        **_of_query(metrics),
+        "sluice.source": str(source.source),
+        "aws.kinesis.stream_name": stream.stream,
+    }
+
+
+def _known(name: str, attributes: Mapping[str, str], value: float | None) -> Iterator[Sample]:
+    if value is not None:
+        yield Sample(METRICS[name], value, attributes)
+
+
+def _add(query: _Query, name: str, attributes: Mapping[str, str], value: float) -> None:
+    series = _series(name, attributes)
+    query.totals[series] = query.totals.get(series, 0) + value
+
+
+def _series(name: str, attributes: Mapping[str, str]) -> _Series:
+    return name, tuple(attributes.items())
+
+
+def _seconds(millis: float | None) -> float | None:
+    return None if millis is None else millis / 1000

@@ -1,0 +1,102 @@
+"""A small HTTP server for what ``sluice top`` and Prometheus read."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+from sluice.errors import SluiceError
+from sluice.metrics.board import Board
+from sluice.metrics.figures import QueryMetrics
+
+__all__ = ["JSON_PATH", "JsonExporter", "Page"]
+
+JSON_PATH: Final = "/sluice.json"
+_TIMEOUT: Final = 5.0
+
+Page = Callable[[], tuple[str, bytes]]
+"""Makes the content type and the body of a page."""
+
+
+class JsonExporter:
+    """Serves all figures as JSON, at ``/sluice.json``: the address that ``sluice top`` takes.
+
+    There is no password: on other hosts than this one, let only those connect who may see names of streams
+    and how much is read and written.
+
+    Args:
+        port: 0 for any that is free.
+        host: the address to listen on. This host alone, unless it is another one.
+    """
+
+    def __init__(self, port: int = 4747, host: str = "127.0.0.1") -> None:
+        self._wanted = host, port
+        self._server: ThreadingHTTPServer | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port``, once the listener has started it."""
+        host, port = self._wanted if self._server is None else self._server.server_address[:2]
+        return f"{host!s}:{port}"
+
+    def start(self, board: Board) -> None:
+        """Listens.
+
+        Raises:
+            SluiceError: the port is taken, or the host is none of this machine's addresses.
+        """
+        pages = self.pages(board)
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = _TIMEOUT
+
+            def do_GET(self) -> None:
+                page = pages.get(self.path.partition("?")[0])
+                if page is None:
+                    self.send_error(HTTPStatus.NOT_FOUND, f"there are {', '.join(pages)}")
+                    return
+                kind, body = page()
+                self.send_response(HTTPStatus.OK)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Scrapes are no news."""
+
+        try:
+            self._server = _Server(self._wanted, Handler)
+        except OSError as error:
+            host, port = self._wanted
+            raise SluiceError(
+                f"{type(self).__name__}: can't listen on {host}:{port}: {error}; port 0 takes a free one"
+            ) from error
+        threading.Thread(target=self._server.serve_forever, name="sluice-metrics", daemon=True).start()
+
+    def pages(self, board: Board) -> Mapping[str, Page]:
+        """What is served, by path."""
+        return {JSON_PATH: lambda: ("application/json", json.dumps(board.to_json()).encode())}
+
+    def export(self, metrics: QueryMetrics) -> None:
+        """Nothing: it is asked."""
+
+    def close(self) -> None:
+        """Ends the server."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # The library's default lets a second server listen on a port that is taken.
+    allow_reuse_port = False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Someone went away in the middle of an answer, which is no news."""

@@ -1,0 +1,223 @@
+"""The figures of a query as plain data.
+
+Whatever is None is unknown: the version of Spark does not carry it, or nobody has told it. Nothing unknown is
+ever 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+__all__ = ["AgentMetrics", "QueryMetrics", "ShardMetrics", "SinkMetrics", "SourceMetrics", "StreamMetrics"]
+
+LagBasis = Literal["service", "arrival", "caughtUp", "start", "closed"]
+Publisher = Literal["efo", "polling"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardMetrics:
+    """One shard.
+
+    Attributes:
+        shard: its id.
+        millis_behind_latest: milliseconds from the end of the last batch to the shard's tip.
+        lag_basis: what says so. ``service``: Kinesis, when the batch was planned. ``arrival``, ``caughtUp``
+            and ``start``: the offsets alone, and the shard is at most so far behind at the time of the event.
+            ``closed``: the shard was read to its end.
+        publisher: what tells where batches end: subscriptions (``efo``), or reads.
+        records, bytes: of the last batch whose tasks have reported, before deaggregation. Spark takes reports
+            when it has planned a batch, so mostly it is the one before `QueryMetrics.batch_id`.
+        polled, pushed: records that tasks have read by polling and by fan-out, since the run of the query
+            began, what failed attempts read included.
+        bytes_read: of their data, likewise.
+        reads_refused: by the service because of load, since the run began, to tasks and planner.
+        retries: calls that were repeated, since the run began.
+    """
+
+    shard: str
+    millis_behind_latest: int | None = None
+    lag_basis: LagBasis | None = None
+    publisher: Publisher | None = None
+    records: int | None = None
+    bytes: int | None = None
+    polled: int | None = None
+    pushed: int | None = None
+    bytes_read: int | None = None
+    reads_refused: int | None = None
+    retries: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamMetrics:
+    """The shards of one stream that a query reads; the sums are None if any shard's figure is unknown."""
+
+    stream: str
+    shards: Mapping[str, ShardMetrics] = field(default_factory=dict)
+
+    @property
+    def max_millis_behind_latest(self) -> int | None:
+        """Of the shard that is furthest behind."""
+        return max(self._lags(), default=None)
+
+    @property
+    def min_millis_behind_latest(self) -> int | None:
+        """Of the shard that is the least behind."""
+        return min(self._lags(), default=None)
+
+    @property
+    def mean_millis_behind_latest(self) -> float | None:
+        """Over the shards whose lag is known."""
+        lags = self._lags()
+        return sum(lags) / len(lags) if lags else None
+
+    @property
+    def records(self) -> int | None:
+        """Of the last batch, before deaggregation."""
+        return _sum(each.records for each in self.shards.values())
+
+    @property
+    def bytes(self) -> int | None:
+        """Of the last batch."""
+        return _sum(each.bytes for each in self.shards.values())
+
+    @property
+    def polled(self) -> int | None:
+        """Records read by polling since the run began."""
+        return _sum(each.polled for each in self.shards.values())
+
+    @property
+    def pushed(self) -> int | None:
+        """Records read by fan-out since the run began."""
+        return _sum(each.pushed for each in self.shards.values())
+
+    @property
+    def reads_refused(self) -> int | None:
+        """Since the run began."""
+        return _sum(each.reads_refused for each in self.shards.values())
+
+    @property
+    def retries(self) -> int | None:
+        """Since the run began."""
+        return _sum(each.retries for each in self.shards.values())
+
+    def _lags(self) -> Sequence[int]:
+        known = (each.millis_behind_latest for each in self.shards.values())
+        return [each for each in known if each is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentMetrics:
+    """The fan-out agent.
+
+    Attributes:
+        state: ``none`` (none runs), ``starting``, ``listening`` or ``silent``.
+        subscribed: shards with a subscription.
+        workers: worker hosts with an agent.
+        buffered_bytes, buffer_size: of all agents; None before they have told.
+    """
+
+    state: str
+    subscribed: int
+    workers: int
+    buffered_bytes: int | None = None
+    buffer_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceMetrics:
+    """One source of the query that is Sluice's.
+
+    Attributes:
+        source: its index among all sources of the query.
+        streams: by name.
+        rows: that Spark got of it in the batch, after deaggregation.
+        rows_per_second: that it processed.
+        tasks, tasks_reported: since the run began; where the second is smaller, figures of tasks are missing.
+        agent: None with polling, or unknown.
+    """
+
+    source: int
+    streams: Mapping[str, StreamMetrics]
+    rows: int
+    rows_per_second: float | None
+    tasks: int | None = None
+    tasks_reported: int | None = None
+    agent: AgentMetrics | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkMetrics:
+    """What the sink wrote in the batch; see `sluice.sink.SinkProgress` for the figures' meaning.
+
+    Attributes:
+        epochs: how many ends of epochs are in these figures: 1, or more with ``foreachBatch`` and retries.
+    """
+
+    destination: str | None
+    epochs: int = 1
+    records: int = 0
+    bytes: int = 0
+    requests: int = 0
+    retries: int = 0
+    refused: int = 0
+    timeouts: int = 0
+    dead_letters: int = 0
+    refused_by_code: Mapping[str, int] = field(default_factory=dict)
+    rate: float | None = None
+    limit: int | None = None
+    send_time_p50: float | None = None
+    send_time_p95: float | None = None
+    send_time_max: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryMetrics:
+    """The figures of one progress event.
+
+    Attributes:
+        query_id, run_id: Spark's.
+        name: the query's, if it has one.
+        batch_id: of the last batch.
+        timestamp: when the trigger began, in seconds since the epoch.
+        batch_seconds: how long the trigger took.
+        rows: that Spark got of all sources.
+        sources: those of Sluice.
+        sink: None if the query does not write to Sluice's sink, or unknown.
+    """
+
+    query_id: str
+    run_id: str
+    name: str | None
+    batch_id: int
+    timestamp: float
+    batch_seconds: float | None
+    rows: int
+    sources: Sequence[SourceMetrics] = ()
+    sink: SinkMetrics | None = None
+
+    @property
+    def streams(self) -> Sequence[StreamMetrics]:
+        """Those of all sources."""
+        return [stream for source in self.sources for stream in source.streams.values()]
+
+    @property
+    def max_millis_behind_latest(self) -> int | None:
+        """Of the shard that is furthest behind."""
+        known = (stream.max_millis_behind_latest for stream in self.streams)
+        return max((each for each in known if each is not None), default=None)
+
+    @property
+    def is_of_sluice(self) -> bool:
+        """Whether source or sink of the query is Sluice's, as far as is known."""
+        return bool(self.sources) or self.sink is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as objects of JSON, with these names."""
+        return asdict(self)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return None if any(each is None for each in known) else sum(each for each in known if each is not None)

@@ -1,0 +1,155 @@
+"""The listener in the application's process: reads progress events, and has exporters show the figures.
+
+Nothing of Sluice runs in that process unless the application asks for it, and only there a listener hears of
+queries. What Spark's events do not carry comes by a letterbox (`sluice.letterboxes`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from sluice.instants import MICROS_PER_SECOND, parse_instant
+from sluice.letterboxes import Letterbox
+from sluice.metrics.board import Board
+from sluice.metrics.exporters import CallableExporter, Exporter, Guard
+from sluice.metrics.figures import QueryMetrics
+from sluice.metrics.progress import read_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+__all__ = ["SluiceListener"]
+
+_MOST_UNKNOWN: Final = 200
+"""Reports of queries that are not known here, such as of another application, that are kept for a while."""
+
+
+@dataclass
+class _Told:
+    """What was told of a query by letter.
+
+    Attributes:
+        sink: of epochs that no progress event has come for.
+        sources: the last of each source, by its streams.
+    """
+
+    sink: list[Mapping[str, Any]] = field(default_factory=list)
+    sources: dict[tuple[str, ...], Mapping[str, Any]] = field(default_factory=dict)
+
+
+class SluiceListener(StreamingQueryListener):
+    """Watches the queries of a session that read or write with Sluice.
+
+    ::
+
+        listener = SluiceListener(PrometheusExporter(port=9464), print)
+        spark.streams.addListener(listener)
+
+    Spark calls it in a thread of its own. Whatever fails here is logged, once a minute at most, and fails no
+    query.
+
+    Args:
+        exporters: objects with the methods of `Exporter`, or functions of `QueryMetrics`.
+        letterbox: None for one of its own.
+
+    Raises:
+        SluiceError: an exporter cannot start, such as where its port is taken.
+    """
+
+    def __init__(
+        self, *exporters: Exporter | Callable[[QueryMetrics], object], letterbox: Letterbox | None = None
+    ) -> None:
+        self.board = Board()
+        self._letterbox = letterbox or Letterbox()
+        self._exporters: list[tuple[Exporter, Guard]] = []
+        self._guard = Guard("reading a query's progress")
+        self._told: dict[str, _Told] = {}
+        self._last: dict[str, Mapping[str, Any]] = {}
+        try:
+            for given in exporters:
+                exporter: Any = given if hasattr(given, "export") else CallableExporter(given)
+                exporter.start(self.board)
+                self._exporters.append((exporter, Guard(f"exporter {_name(given)}")))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the exporters. Remove the listener from the session first."""
+        for exporter, guard in self._exporters:
+            guard.call(exporter.close)
+        self._exporters = []
+        self._letterbox.close()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Does nothing: Spark waits for it before the query starts."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Called after each batch."""
+        self._guard.call(lambda: self._handle_progress(json.loads(event.progress.json)))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Called every 10 s while a query has nothing to read, or can't read."""
+        self._guard.call(lambda: self._handle_idle(str(event.id), event.timestamp))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Called when a query has ended, with or without an error."""
+        query_id = str(event.id)
+        self.board.forget(query_id)
+        self._told.pop(query_id, None)
+        self._last.pop(query_id, None)
+
+    def _handle_progress(self, progress: Mapping[str, Any]) -> None:
+        self._read_letters()
+        query_id = str(progress["id"])
+        told = self._told.setdefault(query_id, _Told())
+        epochs, told.sink = told.sink, []
+        metrics = read_progress(progress, epochs, self._source_reports(told, progress))
+        if not metrics.is_of_sluice:
+            return
+        self._last[query_id] = progress
+        self.board.record(metrics)
+        for exporter, guard in self._exporters:
+            guard.call(lambda exporter=exporter: exporter.export(metrics))  # type: ignore[misc]
+
+    def _handle_idle(self, query_id: str, timestamp: str) -> None:
+        """The planner may have news: shards that can't be read because of throttling are idle for Spark."""
+        self._read_letters()
+        last, told = self._last.get(query_id), self._told.get(query_id)
+        if last is not None and told is not None and told.sources:
+            metrics = read_progress(last, (), self._source_reports(told, last))
+            self.board.record(metrics, is_batch=False)
+        self.board.mark_alive(query_id, parse_instant(timestamp) / MICROS_PER_SECOND)
+
+    def _read_letters(self) -> None:
+        for letter in self._letterbox.take():
+            query_id = letter.get("query_id")
+            if not query_id:
+                continue
+            told = self._told.setdefault(str(query_id), _Told())
+            if letter.get("kind") == "sink":
+                told.sink.append(letter)
+            elif letter.get("kind") == "source":
+                told.sources[tuple(letter.get("streams", ()))] = letter
+        unknown = [query_id for query_id in self._told if query_id not in self._last]
+        for query_id in unknown[:-_MOST_UNKNOWN]:
+            del self._told[query_id]
+
+    @staticmethod
+    def _source_reports(told: _Told, progress: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        run = progress.get("runId")
+        return [each for each in told.sources.values() if each.get("run_id") == run]
+
+
+def _name(exporter: object) -> str:
+    return getattr(exporter, "__qualname__", None) or type(exporter).__name__

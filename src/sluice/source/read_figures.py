@@ -1,0 +1,75 @@
+"""What was read of each split, in numbers: counted in tasks and beside the driver, and added up there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.source.splits import SplitId
+
+__all__ = ["ReadFigures", "SplitFigures"]
+
+
+@dataclass(slots=True)
+class SplitFigures:
+    """What was read of one split.
+
+    Attributes:
+        polled, pushed: records that tasks read by polling, and that were pushed (FLIP-128's record
+            publishers), before deaggregation.
+        bytes: of their data, about.
+        refused: reads that the service refused because of load, by tasks and by the planner.
+        retries: calls that were repeated, refused or failed.
+    """
+
+    polled: int = 0
+    pushed: int = 0
+    bytes: int = 0
+    refused: int = 0
+    retries: int = 0
+
+    def add(self, other: SplitFigures) -> None:
+        """Adds what was read elsewhere, or later."""
+        self.polled += other.polled
+        self.pushed += other.pushed
+        self.bytes += other.bytes
+        self.refused += other.refused
+        self.retries += other.retries
+
+
+class ReadFigures:
+    """The figures of several splits. Thread-safe. They belong to their process: a pickled copy is empty."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._splits: dict[SplitId, SplitFigures] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadFigures, ()
+
+    def count_page(self, split: SplitId, records: int, size: int, *, is_pushed: bool) -> None:
+        """A task has read records of its range."""
+        read = SplitFigures(bytes=size)
+        if is_pushed:
+            read.pushed = records
+        else:
+            read.polled = records
+        self.merge({split: read})
+
+    def count_call(self, split: SplitId, *, refused: int, retries: int) -> None:
+        """A call has ended: attempts that were refused because of load, and attempts that were repeated."""
+        if refused or retries:
+            self.merge({split: SplitFigures(refused=refused, retries=retries)})
+
+    def merge(self, others: Mapping[SplitId, SplitFigures]) -> None:
+        """Adds the figures of others."""
+        with self._lock:
+            for split, figures in others.items():
+                self._splits.setdefault(split, SplitFigures()).add(figures)
+
+    def splits(self) -> dict[SplitId, SplitFigures]:
+        """A copy of the figures so far, by split."""
+        with self._lock:
+            return {split: replace(figures) for split, figures in self._splits.items()}

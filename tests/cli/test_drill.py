@@ -1,0 +1,81 @@
+"""The second and third part of the drill (``docs/drill.md``) as printed, with a service in process."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_support import ACCOUNT, RECORDINGS, Outcome, Service, option_arguments, sluice
+from kinesis_transport import forget_process_state
+
+DRILL = (Path(__file__).parents[2] / "docs" / "drill.md").read_text()
+STREAM = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/orders"
+ARN = re.compile(r"arn:\S+")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process() -> Iterator[None]:
+    yield
+    forget_process_state()
+
+
+def commands(section: str) -> list[list[str]]:
+    """The commands of a section, without ``sluice``."""
+    text = DRILL.split(f"## {section}")[1].split("\n## ")[0]
+    return [line.split() for line in re.findall(r"^\$ sluice (.+)$", text, re.MULTILINE)]
+
+
+def run(command: list[str], **instead: str) -> Outcome:
+    """Runs a command with some of its words replaced."""
+    words = [instead.get(re.sub(r"\W", "_", ARN.sub("arn", word)), word) for word in command]
+    return sluice(*words, *option_arguments())
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "orders"))
+
+
+def test_a_query_that_was_stopped_for_too_long_is_reset(checkpoint: Path) -> None:
+    """To a time; the first command changes nothing, the last shows the new place."""
+    Service().create("recorded-polling", 2)
+    show, plan, execute, top = commands("A query was stopped for too long")
+    here = {"checkpoints_orders": str(checkpoint)}
+    before = {path.name: path.read_text() for path in (checkpoint / "offsets").iterdir()}
+
+    shown, planned = run(show, **here), run(plan, **here)
+    unchanged = {path.name: path.read_text() for path in (checkpoint / "offsets").iterdir()}
+    done, after = run(execute, **here), run([*top, "--interval", "0"], **here)
+
+    assert (shown.code, planned.code, done.code, after.code) == (0, 0, 0, 0), planned.errors + done.errors
+    assert unchanged == before
+    assert "MEANS" in planned.out
+    assert "--undo" in done.out
+    assert "2026-11-22T15:45:56Z" in after.out
+
+
+def test_a_left_over_consumer_is_found_and_removed(checkpoint: Path) -> None:
+    """The list says what it costs, and that no checkpoint has it; a removal is said before it is done."""
+    service = Service()
+    for stream in ("orders", "recorded-polling"):
+        service.create(stream, 2)
+    request = {"StreamARN": STREAM, "ConsumerName": "spark-test"}
+    arn = service.model.call("RegisterStreamConsumer", request)["Consumer"]["ConsumerARN"]
+    service.clock.advance(1)
+    here = {"checkpoints_orders": str(checkpoint), "arn": arn}
+    find, plan, execute = commands("A consumer was left over")
+
+    found, planned = run(find, **here), run(plan, **here)
+    still = run(find, **here)
+    done = run(execute, **here)
+
+    assert (found.code, planned.code, still.code, done.code) == (0, 0, 0, 0), found.errors + done.errors
+    assert "spark-test" in found.out
+    assert "no checkpoint given" in found.out
+    assert "$" in found.out
+    assert "spark-test" in still.out
+    assert "removed" in done.out
+    assert "spark-test" not in run(find, **here).out

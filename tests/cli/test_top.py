@@ -1,0 +1,309 @@
+"""``sluice top`` on checkpoints and listeners: what it shows, how it compares two looks, how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import RECORDINGS, sluice
+
+from sluice.cli.checkpoint import Checkpoint
+from sluice.cli.options import read_connection
+from sluice.cli.storage import open_storage
+from sluice.cli.top_view import Look, frame, line, look_at_checkpoint, look_at_listener, rated
+from sluice.errors import SluiceError
+from sluice.metrics import (
+    AgentMetrics,
+    JsonExporter,
+    QueryMetrics,
+    ShardMetrics,
+    SinkMetrics,
+    SourceMetrics,
+    StreamMetrics,
+)
+from sluice.metrics.board import Board
+
+CHECKPOINT = RECORDINGS / "polling" / "checkpoint"
+NOW = 1_000_100.0
+
+
+def shard(name: str, lag: int | None, polled: int | None = 0, refused: int | None = 0) -> ShardMetrics:
+    return ShardMetrics(
+        shard=name,
+        millis_behind_latest=lag,
+        lag_basis="service",
+        publisher="polling",
+        polled=polled,
+        pushed=None if polled is None else 0,
+        bytes_read=None if polled is None else polled * 1000,
+        reads_refused=refused,
+        retries=refused,
+    )
+
+
+def metrics(*shards: ShardMetrics, at: float = NOW - 5, name: str | None = "orders") -> QueryMetrics:
+    stream = StreamMetrics(stream="clicks", shards={each.shard: each for each in shards})
+    agent = AgentMetrics(
+        state="listening", subscribed=2, workers=0, buffered_bytes=3 * 2**20, buffer_size=2**28
+    )
+    source = SourceMetrics(source=0, streams={"clicks": stream}, rows=9, rows_per_second=None, agent=agent)
+    sink = SinkMetrics(
+        destination="kinesis stream 'out'",
+        records=50,
+        refused_by_code={"Throttled": 7},
+        rate=1234.5,
+        dead_letters=2,
+        send_time_p95=0.048,
+    )
+    return QueryMetrics(
+        query_id="q-1",
+        run_id="r",
+        name=name,
+        batch_id=7,
+        timestamp=at,
+        batch_seconds=1.0,
+        rows=100,
+        sources=[source],
+        sink=sink,
+    )
+
+
+def fetch(board: Board) -> Callable[[str], bytes]:
+    """What a listener answers."""
+
+    def get(url: str) -> bytes:
+        assert url == "http://host:1/sluice.json"
+        return json.dumps(board.to_json()).encode()
+
+    return get
+
+
+def look(board: Board, now: float = NOW, before: Look | None = None) -> Look:
+    return rated(look_at_listener("host:1", now, fetch(board)), before)
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the lines about shards."""
+    return [re.split(r"  +", each.strip()) for each in text.splitlines() if each.startswith("clicks/")]
+
+
+# --- a listener ---------------------------------------------------------------------------------------
+
+
+def test_the_shard_that_is_furthest_behind_comes_first() -> None:
+    """With what was refused to it, so that the cause is in sight."""
+    board = Board()
+    board.record(metrics(shard("a", 120), shard("b", 754_000, refused=31), shard("c", None)))
+    text = frame(look(board))
+
+    assert [row[:2] for row in rows(text)] == [
+        ["clicks/b", "12.6 min"],
+        ["clicks/a", "120 ms"],
+        ["clicks/c", "?"],
+    ]
+    assert rows(text)[0][4] == "31"
+    assert "query orders (q-1)" in text
+    assert "batch 7" in text
+    assert "lag 12.6 min" in text
+    assert "31 reads refused" in text
+    assert "refused Throttled 7" in text
+    assert "dead letters 2" in text
+    assert "p95 48 ms" in text
+    assert "fan-out agent listening" in text
+    assert "buffer 3.0 MiB of 256.0 MiB" in text
+
+
+def test_rates_are_between_two_batches() -> None:
+    """However often one looks in between; before the second one they are unknown."""
+    board = Board()
+    board.record(metrics(shard("a", 0, polled=100, refused=1), at=NOW - 20))
+    first = look(board)
+    same = look(board, NOW + 2, first)
+    board.record(metrics(shard("a", 0, polled=600, refused=6), at=NOW - 10))
+    second = look(board, NOW + 4, same)
+    third = look(board, NOW + 6, second)
+
+    assert rows(frame(first))[0][2:] == ["?", "?", "1", "?", "?", "polling"]
+    assert rows(frame(same)) == rows(frame(first))
+    assert rows(frame(second))[0][2:] == ["50", "48.8 KiB", "6", "0.5", "0.5", "polling"]
+    assert rows(frame(third)) == rows(frame(second))
+    assert "10 rows/s" in frame(second)
+    assert "5 records/s" in frame(second)
+
+
+def test_what_is_unknown_is_a_question_mark() -> None:
+    """And not 0."""
+    board = Board()
+    board.record(metrics(shard("a", None, polled=None, refused=None), at=NOW - 20))
+    first = look(board)
+    board.record(metrics(shard("a", None, polled=None, refused=None)))
+    text = frame(look(board, NOW + 1, first))
+
+    assert rows(text)[0] == ["clicks/a", "?", "?", "?", "?", "?", "?", "polling"]
+    assert "reads refused" not in text
+
+
+def test_names_cannot_move_the_cursor() -> None:
+    """Whoever may start a query names it."""
+    board = Board()
+    board.record(metrics(shard("a", 0), name="x\x1b[2Jy"))
+
+    assert "\x1b" not in frame(look(board))
+    assert "x?[2Jy" in line(look(board))
+
+
+def test_before_the_first_batch() -> None:
+    """There is nothing to show, and that is said."""
+    assert "no query has made progress yet" in frame(look(Board()))
+    assert line(look(Board())) == "no query has made progress yet"
+
+
+def test_many_shards_are_cut_to_what_fits() -> None:
+    """Those furthest behind stay."""
+    board = Board()
+    board.record(metrics(*(shard(f"s{n:02}", n) for n in range(30))))
+    text = frame(look(board), rows=4)
+
+    assert [row[0] for row in rows(text)] == ["clicks/s29", "clicks/s28", "clicks/s27", "clicks/s26"]
+    assert "and 26 shards that are less far behind" in text
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"{}", b"[]", b'{"queries": [{}]}'])
+def test_another_server_is_told_from_a_listener(answer: bytes) -> None:
+    """With its address."""
+    with pytest.raises(SluiceError, match=r"what answers at http://host:1/sluice\.json is no listener"):
+        look_at_listener("host:1", NOW, lambda _url: answer)
+
+
+def test_nobody_listens() -> None:
+    """The command ends with 1, and says where it has asked."""
+    done = sluice("top", "127.0.0.1:1", "--once")
+
+    assert done.code == 1
+    assert "no listener answers at http://127.0.0.1:1/sluice.json" in done.errors
+
+
+@pytest.fixture
+def listener() -> Iterator[str]:
+    board, exporter = Board(), JsonExporter(port=0)
+    exporter.start(board)
+    board.record(metrics(shard("a", 1500)))
+    yield exporter.address
+    exporter.close()
+
+
+@pytest.mark.parametrize("address", ["{}", "http://{}", "http://{}/", "http://{}/metrics"])
+def test_a_real_listener_is_asked(listener: str, address: str) -> None:
+    """By any form of its address."""
+    done = sluice("top", address.format(listener), "--once", "--interval", "0")
+
+    assert done.code == 0
+    assert rows(done.out)[0][:2] == ["clicks/a", "1500 ms"]
+
+
+def test_json_is_one_object(listener: str) -> None:
+    """As that of each command."""
+    done = sluice("top", listener, "--json", "--interval", "0.01")
+
+    assert (done.value["command"], done.value["ok"]) == ("top", True)
+    assert done.value["queries"][0]["shards"][0]["lag"] == 1.5
+
+
+# --- a checkpoint -------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_bounds_the_lag() -> None:
+    """From when the last record arrived; without a service, a listener or a JVM."""
+    done = sluice("top", CHECKPOINT, "--once", "--interval", "0")
+
+    assert done.code == 0
+    assert "batch 5" in done.out
+    assert "<= " in done.out
+    assert "SHARD" in done.out
+
+
+def test_a_checkpoint_shows_whether_a_backlog_shrinks(tmp_path: Path) -> None:
+    """Seconds of arrival time that are read in a second."""
+    copy = Path(shutil.copytree(CHECKPOINT, tmp_path / "c"))
+    storage = open_storage(str(copy), read_connection({}))
+    last = copy / "offsets" / "5"
+    first = look_at_checkpoint(Checkpoint(storage), last.stat().st_mtime + 1)
+    lines = last.read_text().splitlines()
+    value: dict[str, Any] = json.loads(lines[2])
+    moved = 0
+    for shards in value["streams"].values():
+        for position in shards.values():
+            if "arrival" in position:
+                position["arrival"] += 30_000
+                moved += 1
+    (copy / "offsets" / "6").write_text("\n".join([*lines[:2], json.dumps(value)]))
+    written = copy / "offsets" / "6"
+    os.utime(written, (last.stat().st_mtime + 10, last.stat().st_mtime + 10))
+    second = rated(look_at_checkpoint(Checkpoint(storage), written.stat().st_mtime + 1), first)
+
+    assert moved > 0
+    paces = [row.rates["pace"] for row in second.queries[0].shards if "pace" in row.rates]
+    assert paces == pytest.approx([3.0] * moved)
+    assert "3.0x" in frame(second)
+
+
+# --- how it runs and ends -----------------------------------------------------------------------------
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_it_refreshes_until_it_is_interrupted(
+    listener: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is how people end it, and no failure; the cursor comes back."""
+    screen, left = Screen(), iter([None, None])
+
+    def sleep(_seconds: float) -> None:
+        if next(left, "end") == "end":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "12")
+    done = sluice("top", listener)
+
+    assert done.code == 0
+    frames = screen.getvalue().split("\x1b[H\x1b[J")[1:]
+    assert len(frames) == 3
+    assert all(len(each) <= 60 for each in frames[0].splitlines())
+    assert len(frames[0].splitlines()) <= 12
+    assert screen.getvalue().startswith("\x1b[?25l")
+    assert screen.getvalue().endswith("\x1b[?25h")
+
+
+def test_in_a_pipe_it_prints_a_line_a_look(
+    listener: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For logs. The last one is the command's own output."""
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    done = sluice("top", listener, "--frames", "3")
+    lines = capsys.readouterr().out.splitlines() + done.out.splitlines()
+
+    assert len(lines) == 3
+    assert all(each.startswith("query orders (q-1)  batch 7") for each in lines)
+
+
+@pytest.mark.parametrize("wrong", [("--interval", "-1"), ("--frames", "0")])
+def test_numbers_that_cannot_work_are_refused(wrong: tuple[str, str]) -> None:
+    """Exit code 2."""
+    assert sluice("top", CHECKPOINT, *wrong).code == 2

@@ -1,0 +1,127 @@
+"""What tasks tell the planning process: over real sockets of this host, in one process."""
+
+from __future__ import annotations
+
+import hmac
+import pickle
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from sluice.kinesis.task_reports import ReportAddress, TaskReports, send_report
+from sluice.source.read_figures import ReadFigures, SplitFigures
+from sluice.source.splits import SplitId
+
+SPLITS = [SplitId("a-stream-" * 14, f"shardId-{number:012}") for number in range(20)]
+
+
+def read(splits: list[SplitId], records: int = 10) -> ReadFigures:
+    """What a task has read."""
+    figures = ReadFigures()
+    for split in splits:
+        figures.count_page(split, records, records * 100, is_pushed=False)
+        figures.count_call(split, refused=1, retries=2)
+    return figures
+
+
+@pytest.fixture
+def figures() -> ReadFigures:
+    return ReadFigures()
+
+
+@pytest.fixture
+def reports(figures: ReadFigures) -> Iterator[TaskReports]:
+    made = TaskReports(figures)
+    yield made
+    made.close()
+
+
+def begin(reports: TaskReports, tasks: int) -> ReportAddress:
+    address = reports.begin_batch(tasks)
+    assert address is not None
+    return address
+
+
+def test_all_shards_of_all_tasks_are_added_up(reports: TaskReports, figures: ReadFigures) -> None:
+    """Also of one that reads more shards than fit into a datagram."""
+    address = begin(reports, 2)
+    send_report(address.of_partition(0), read(SPLITS[:19]), is_complete=True)
+    send_report(address.of_partition(1), read(SPLITS[19:]), is_complete=True)
+    reports.receive()
+
+    assert (reports.tasks, reports.reported) == (2, 2)
+    assert figures.splits() == dict.fromkeys(SPLITS, SplitFigures(10, 0, 1000, 1, 2))
+    assert reports.last_batch() == figures.splits()
+
+
+def test_a_task_that_never_reports_is_missed(reports: TaskReports) -> None:
+    """What is not known must not pass for nothing."""
+    address = begin(reports, 3)
+    send_report(address.of_partition(1), read(SPLITS), is_complete=True)
+    reports.receive()
+
+    assert (reports.tasks, reports.reported) == (3, 1)
+
+
+def test_attempts_count_as_reads_and_once_in_their_batch(reports: TaskReports, figures: ReadFigures) -> None:
+    """A task that failed has read; so has a speculative twin. The batch holds each range once."""
+    address, split = begin(reports, 1), SPLITS[0]
+    send_report(address, read([split], 3), is_complete=False)
+    send_report(address, read([split]), is_complete=True)
+    send_report(address, read([split]), is_complete=True)
+    reports.receive()
+
+    assert figures.splits()[split].polled == 23
+    assert reports.last_batch()[split].polled == 10
+    assert reports.reported == 1
+
+
+def test_a_late_report_belongs_to_its_own_batch(reports: TaskReports, figures: ReadFigures) -> None:
+    """It counts, and not in the batch that runs by then. One of an older batch is left out."""
+    first = begin(reports, 1)
+    begin(reports, 1)
+    send_report(first, read(SPLITS[:1]), is_complete=True)
+    reports.receive()
+    late = (reports.reported, reports.last_batch(), figures.splits()[SPLITS[0]].polled)
+    begin(reports, 1)
+    send_report(first, read(SPLITS[:1]), is_complete=True)
+    reports.receive()
+
+    assert late == (1, {}, 10)
+    assert (reports.reported, figures.splits()[SPLITS[0]].polled) == (1, 10)
+
+
+def test_strangers_are_not_believed(reports: TaskReports, figures: ReadFigures) -> None:
+    """Nor is what somebody has recorded and sends again, nor noise."""
+    address = begin(reports, 1)
+    relay = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    relay.bind(("127.0.0.1", 0))
+    send_report(replace(address, port=relay.getsockname()[1]), read(SPLITS[:1]), is_complete=True)
+    recorded = relay.recv(65_536)
+    for datagram in (recorded, recorded, b"", b"x" * 40, hmac.digest(b"", b"x", "sha256") + b"x"):
+        relay.sendto(datagram, (address.host, address.port))
+    send_report(replace(address, secret=b"guessed"), read(SPLITS[:1]), is_complete=True)
+    relay.close()
+    reports.receive()
+
+    assert figures.splits() == {SPLITS[0]: SplitFigures(10, 0, 1000, 1, 2)}
+
+
+def test_nobody_listens() -> None:
+    """A report that nobody takes costs nothing; without a port there is no address."""
+    reports = TaskReports(ReadFigures())
+    address = begin(reports, 1)
+    reports.close()
+    send_report(address, read(SPLITS), is_complete=True)
+    send_report(replace(address, host="no such host"), read(SPLITS), is_complete=True)
+
+    assert reports.begin_batch(1) is None
+    assert TaskReports(ReadFigures(), "203.0.113.1").begin_batch(1) is None
+    assert "secret" not in repr(address)
+
+
+def test_figures_stay_in_their_process() -> None:
+    """A log that is pickled with them counts anew."""
+    assert pickle.loads(pickle.dumps(read(SPLITS))).splits() == {}

@@ -1,0 +1,144 @@
+"""Which series there are, what they count, and when they end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from metrics_support import metrics, shard, sink
+
+from sluice.metrics.board import Board
+from sluice.metrics.catalogue import METRICS
+
+QUERY = {"sluice.query.id": "q1", "sluice.query.name": "orders"}
+
+
+def values(board: Board, name: str, **where: str) -> list[float]:
+    """The values of a metric's series, or of those with an attribute that ends so."""
+    return [
+        sample.value
+        for sample in board.samples()
+        if sample.metric.name == name
+        and all(sample.attributes[key.replace("_", ".")] == text for key, text in where.items())
+    ]
+
+
+def test_every_metric_has_a_series_with_its_attributes() -> None:
+    """All that the catalogue promises, and nothing else."""
+    board = Board()
+    timed = sink(send_time_p50=0.1, send_time_p95=0.2, send_time_max=0.3)
+    board.record(metrics(sink=timed))
+
+    assert {sample.metric.name for sample in board.samples()} == set(METRICS)
+    for sample in board.samples():
+        assert set(sample.attributes) == set(sample.metric.attributes), sample
+
+
+def test_names_follow_the_conventions_of_opentelemetry() -> None:
+    """Lower case, dots between, no unit and no ``total`` in the name; units of UCUM."""
+    for metric in METRICS.values():
+        assert metric.name.startswith("sluice.")
+        assert metric.name == metric.name.lower()
+        assert not metric.name.endswith(("total", "seconds", "bytes"))
+        assert metric.unit in ("s", "By", "1", "{record}/s") or metric.unit.strip("{}").isalpha()
+
+
+def test_what_is_unknown_has_no_series() -> None:
+    """Least of all one that says 0."""
+    board = Board()
+    unknown = shard(lag=None, polled=None, reads_refused=None, retries=None)
+    board.record(metrics(unknown, sink=None, batch_seconds=None))
+    names = {sample.metric.name for sample in board.samples()}
+
+    assert not names & {"sluice.source.lag", "sluice.source.lag.max", "sluice.source.records"}
+    assert not names & {"sluice.source.reads.refused", "sluice.source.retries", "sluice.query.batch.duration"}
+    assert not [name for name in names if name.startswith("sluice.sink")]
+    assert "sluice.source.shards" in names
+
+
+def test_counters_rise_with_each_batch() -> None:
+    """Those of the sink by what a batch wrote, those of the source as the source counts."""
+    board = Board()
+    board.record(metrics(shard(polled=10)))
+    board.record(metrics(shard(polled=25)))
+
+    assert values(board, "sluice.query.batches") == [2]
+    assert values(board, "sluice.query.rows") == [40]
+    assert values(board, "sluice.source.records", sluice_publisher="polling") == [25]
+    assert values(board, "sluice.sink.records") == [10]
+    assert values(board, "sluice.sink.refused", error_type="Slow") == [6]
+
+
+def test_news_between_batches_count_no_batch() -> None:
+    """Nor what the sink wrote in the last one."""
+    board = Board()
+    board.record(metrics(shard(reads_refused=1)))
+    board.record(metrics(shard(reads_refused=9)), is_batch=False)
+
+    assert values(board, "sluice.query.batches") == [1]
+    assert values(board, "sluice.sink.records") == [5]
+    assert values(board, "sluice.source.reads.refused") == [9]
+
+
+def test_a_new_run_counts_on() -> None:
+    """The source counts from 0 again when a query is started again; the series go on."""
+    board = Board()
+    board.record(metrics(shard(polled=10)))
+    board.record(metrics(shard(polled=4), run="r2"))
+    board.record(metrics(shard(polled=6), run="r2"))
+
+    assert values(board, "sluice.source.records", sluice_publisher="polling") == [16]
+
+
+def test_figures_that_are_unknown_for_a_while_are_not_lost() -> None:
+    """A counter stays where it was."""
+    board = Board()
+    for polled in (10, None, 12):
+        board.record(metrics(shard(polled=polled)))
+
+    assert values(board, "sluice.source.records", sluice_publisher="polling") == [12]
+
+
+def test_series_of_a_shard_that_is_gone_end() -> None:
+    """All of them, at the next batch."""
+    board = Board()
+    board.record(metrics(shard("old"), shard("kept")))
+    board.record(metrics(shard("kept"), shard("new")))
+    shards = {sample.attributes.get("sluice.shard.id") for sample in board.samples()}
+
+    assert shards == {None, "kept", "new"}
+
+
+def test_series_of_a_query_that_has_ended_end() -> None:
+    """Those of others stay."""
+    board = Board()
+    board.record(metrics())
+    board.record(metrics(query="q2"))
+    board.forget("q1")
+    board.forget("never there")
+
+    assert {sample.attributes["sluice.query.id"] for sample in board.samples()} == {"q2"}
+    assert [each.query_id for each in board.queries] == ["q2"]
+
+
+def test_an_idle_query_is_told_from_one_that_hangs() -> None:
+    """Spark goes on telling of it; the time of its last batch stays."""
+    board = Board()
+    board.record(metrics())
+    board.mark_alive("q1", 1500.0)
+    board.mark_alive("q2", 1500.0)
+
+    assert values(board, "sluice.query.event.time") == [1500.0]
+    assert values(board, "sluice.query.batch.time") == [1002.0]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 1500])
+def test_lag_is_in_seconds(lag: int) -> None:
+    """As durations are, by the conventions."""
+    board = Board()
+    board.record(metrics(shard(lag=lag), replace(shard("b"), millis_behind_latest=lag + 100)))
+
+    assert values(board, "sluice.source.lag", sluice_shard_id="s0") == [lag / 1000]
+    assert values(board, "sluice.source.lag.max") == [(lag + 100) / 1000]
+    assert values(board, "sluice.source.lag.mean") == [(lag + 50) / 1000]
+    assert values(board, "sluice.source.lag.min") == [lag / 1000]

@@ -1,0 +1,144 @@
+"""The listener: what Spark's events and letters become, and that nothing of it reaches the query."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from metrics_support import FakeLetterbox, progress_event
+
+from sluice.errors import SluiceError
+from sluice.metrics import JsonExporter, QueryMetrics, SluiceListener
+
+RECORDED = json.loads((Path(__file__).parent / "progress" / "spark-4.0.5-polling.json").read_text())
+PROGRESS: dict[str, Any] = RECORDED["progress"]
+SINK = [each for each in RECORDED["letters"] if each["kind"] == "sink"][-1]
+SOURCE = [each for each in RECORDED["letters"] if each["kind"] == "source"][-1]
+QUERY = PROGRESS["id"]
+
+
+def listen(*exporters: Any) -> tuple[SluiceListener, FakeLetterbox]:
+    letterbox: Any = FakeLetterbox()
+    return SluiceListener(*exporters, letterbox=letterbox), letterbox
+
+
+def idle(timestamp: str = "2099-01-01T00:00:00.000Z") -> Any:
+    return SimpleNamespace(id=QUERY, runId=PROGRESS["runId"], timestamp=timestamp)
+
+
+def test_a_function_gets_the_figures_of_each_batch() -> None:
+    """With what came by letter."""
+    seen: list[QueryMetrics] = []
+    listener, letterbox = listen(seen.append)
+    letterbox.letters = [SINK, SOURCE]
+    listener.onQueryProgress(progress_event(PROGRESS))
+    listener.onQueryProgress(progress_event(PROGRESS))
+
+    assert [each.query_id for each in seen] == [QUERY] * 2
+    assert seen[0].sink is not None
+    assert seen[0].sink.records == SINK["records"]
+    assert seen[1].sink is None  # it was of the first batch
+    assert seen[1].streams[0].reads_refused == 0
+    listener.close()
+    assert letterbox.is_closed
+
+
+def test_queries_without_sluice_are_left_out() -> None:
+    """Their sinks and sources are others'."""
+    seen: list[QueryMetrics] = []
+    listener, _ = listen(seen.append)
+    listener.onQueryProgress(progress_event(PROGRESS | {"sources": [{"endOffset": 3, "numInputRows": 4}]}))
+
+    assert seen == []
+    assert listener.board.queries == []
+
+
+def test_an_idle_query_that_is_throttled_shows_it() -> None:
+    """Spark reports no progress while a planner can read nothing; its letters go on."""
+    listener, letterbox = listen()
+    letterbox.letters = [SOURCE]
+    listener.onQueryProgress(progress_event(PROGRESS))
+    later = json.loads(json.dumps(SOURCE))
+    later["figures"]["at"] += 10_000
+    stream = later["figures"]["streams"][later["streams"][0]]
+    next(iter(stream.values()))["refused"] = 40
+    letterbox.letters = [later]
+    listener.onQueryIdle(idle())
+
+    (query,) = listener.board.queries
+    assert query.streams[0].reads_refused == 40
+    batches = [each.value for each in listener.board.samples() if each.metric.name == "sluice.query.batches"]
+    assert batches == [1]
+
+
+def test_letters_of_another_run_are_not_believed() -> None:
+    """The planner of the run before counted for itself."""
+    listener, letterbox = listen()
+    letterbox.letters = [SOURCE | {"run_id": "another"}]
+    listener.onQueryProgress(progress_event(PROGRESS))
+
+    assert listener.board.queries[0].streams[0].reads_refused is None
+
+
+def test_a_query_that_ends_is_forgotten() -> None:
+    """With all that was told of it."""
+    listener, letterbox = listen()
+    letterbox.letters = [SOURCE, SINK]
+    listener.onQueryProgress(progress_event(PROGRESS))
+    listener.onQueryTerminated(idle())
+    listener.onQueryIdle(idle())
+
+    assert listener.board.queries == []
+    assert listener.board.samples() == []
+
+
+def test_letters_of_queries_that_are_not_ours_do_not_pile_up() -> None:
+    """Another application of the same user has its own listener."""
+    listener, letterbox = listen()
+    letterbox.letters = [{"kind": "sink", "query_id": str(n)} for n in range(5000)]
+    listener.onQueryProgress(progress_event(PROGRESS))
+
+    assert len(listener._told) <= 202
+
+
+@pytest.mark.parametrize("event", [progress_event({}), SimpleNamespace(progress=None)])
+def test_an_event_that_cannot_be_read_fails_nothing(event: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Spark would log each failure at length."""
+    listener, _ = listen()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            listener.onQueryProgress(event)
+
+    assert len(caplog.records) == 1
+
+
+def test_an_exporter_that_fails_is_logged_once_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    """The query goes on, and so do the figures."""
+    seen: list[QueryMetrics] = []
+
+    def broken(_: QueryMetrics) -> None:
+        raise OSError("disk full")
+
+    listener, _ = listen(broken, seen.append)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            listener.onQueryProgress(progress_event(PROGRESS))
+
+    assert len(seen) == 20
+    assert len(caplog.records) == 1
+    assert "disk full" in caplog.text
+
+
+def test_an_exporter_that_cannot_start_leaves_nothing_behind() -> None:
+    """The others that were started are closed."""
+    first, second = JsonExporter(port=0), JsonExporter(port=1, host="203.0.113.1")
+    letterbox: Any = FakeLetterbox()
+    with pytest.raises(SluiceError, match=r"203\.0\.113\.1:1"):
+        SluiceListener(first, second, letterbox=letterbox)
+
+    assert letterbox.is_closed
+    assert first._server is None
