@@ -47,8 +47,7 @@ def test_failures_do_not_slow_the_sink_down(failing: dict[str, Any], tasks: int,
     run = Run(scenario, aimd, seed=seed).until(20)
 
     assert run.utilisation(5, 20) > 0.85
-    # With whole requests that fail, what reaches the service is so uneven that more is refused.
-    assert "failing_requests" in failing or run.refusals(5, 20) < 0.06
+    assert run.refusals(5, 20) < 0.05
 
 
 @SEEDS
@@ -66,8 +65,8 @@ def test_sixteen_tasks_share_a_destination(seed: int) -> None:
     run = Run(Scenario(tasks=16, latency=0.1), aimd, seed=seed).until(20)
 
     assert run.utilisation(5, 20) > 0.95
-    assert run.refusals(5, 20) < 0.05
-    assert run.fairness(5, 20) > 0.3
+    assert run.refusals(5, 20) < 0.045
+    assert run.fairness(5, 20) > 0.45
 
 
 @SEEDS
@@ -77,6 +76,7 @@ def test_answers_that_come_late_do_not_matter(latency: float, seed: int) -> None
     run = Run(Scenario(tasks=4, capacity=1000, latency=latency), aimd, seed=seed).until(25)
 
     assert run.utilisation(8, 25) > 0.85
+    assert run.refusals(15, 25) < 0.1
 
 
 @SEEDS
@@ -86,7 +86,7 @@ def test_a_change_of_capacity_is_followed(before: float, after: float, seed: int
     run = Run(Scenario(tasks=4, capacity=before, steps={10.0: after}), aimd, seed=seed).until(25)
 
     assert run.utilisation(20, 25) > 0.85
-    assert run.refusals(20, 25) < 0.06
+    assert run.refusals(20, 25) < 0.05
 
 
 @SEEDS
@@ -95,7 +95,7 @@ def test_bytes_bind_as_records_do(seed: int) -> None:
     run = Run(Scenario(capacity=1000, byte_capacity=5e5), aimd, seed=seed).until(20)
 
     assert run.utilisation(5, 20) > 0.85
-    assert run.refusals(5, 20) < 0.06
+    assert run.refusals(5, 20) < 0.05
 
 
 @SEEDS
@@ -105,7 +105,7 @@ def test_refusals_without_a_reason_are_load_if_nothing_fails(tasks: int, seed: i
     run = Run(Scenario(told=False, capacity=1000, latency=0.1, tasks=tasks), aimd, seed=seed).until(20)
 
     assert run.utilisation(5, 20) > 0.95
-    assert run.refusals(5, 20) < 0.05
+    assert run.refusals(5, 20) < 0.07
 
 
 @SEEDS
@@ -116,4 +116,5 @@ def test_failures_without_a_reason_do_not_make_the_sink_crawl(failing: dict[str,
     """The sink finds out that a share does not depend on its pace; it takes seconds to find its own."""
     run = Run(replace(Scenario(told=False, capacity=1000, latency=0.1), **failing), aimd, seed=seed).until(30)
 
-    assert run.utilisation(10, 30) > 0.5
+    assert run.utilisation(10, 30) > 0.85
+    assert run.refusals(15, 30) < 0.3

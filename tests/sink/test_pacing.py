@@ -77,7 +77,8 @@ def test_small_batches_are_paced_too(batch: int, rate: float) -> None:
     metered = Metered(aimd(0.5), Shards(1, rate), batch=batch).run(20)
 
     assert metered.throughput(5, 20) == pytest.approx(1.0, abs=0.1)
-    assert metered.refusals(0, 20) < 0.05
+    assert metered.refusals(5, 20) < 0.05
+    assert metered.refusals(0, 20) < 0.08
 
 
 def test_a_destination_that_refuses_whole_requests_is_paced() -> None:
@@ -231,11 +232,86 @@ def paced(pacing: PacingRate, start: float, seconds: float, *, takes: float, lat
 def test_the_rate_never_falls_below_what_is_accepted(latency: float) -> None:
     """However many refusals come, and however late they come, of a rate that was twenty times as high."""
     pacing = PacingRate(10_000.0, jitter=lambda: 0.5)
-    pacing._refused_at = 0.0  # slow start, which ends in a cut, is over
+    pacing._missed = 0.0  # slow start, which ends in a cut, is over
     lowest = paced(pacing, 0.0, 20.0, takes=500.0, latency=latency)
 
     assert lowest > 0.95 * 500
     assert pacing.rate == pytest.approx(500, rel=0.1)
+
+
+def test_nothing_grows_before_answers_are_there() -> None:
+    """With answers after 2 s, the rate is at most 3.5 times the one that was answered."""
+    first, second = PacingRate(1000.0, jitter=lambda: 0.5), PacingRate(1000.0, jitter=lambda: 0.5)
+    paced(first, 0.0, 1.8, takes=math.inf, latency=2.0)
+    paced(second, 0.0, 3.8, takes=math.inf, latency=2.0)
+
+    assert first.rate == 1000.0
+    assert 2000.0 < second.rate <= 3600.0
+
+
+def test_fast_and_slow_tasks_meet() -> None:
+    """Two that see the same refusals, and send 300 and 900 a second, are alike after twenty seconds."""
+    pair = [PacingRate(300.0, jitter=lambda: 0.5), PacingRate(900.0, jitter=lambda: 0.5)]
+    sent = [0.0, 0.0]
+    for pacing in pair:
+        pacing._missed = 0.0  # slow start is over
+    for step in range(20_000):
+        now = step / 1000
+        refused = max(0.0, 1 - 1200.0 / sum(pacing.rate for pacing in pair))
+        for n, pacing in enumerate(pair):
+            if pacing.wait(now) == 0.0:
+                count = pacing.max_request
+                pacing.sent(count, now)
+                sent[n] += refused * count
+                throttled = int(sent[n])
+                sent[n] -= throttled
+                pacing.answered(count, throttled, 0, now, now)
+
+    assert max(p.rate for p in pair) < 1.5 * min(p.rate for p in pair)
+
+
+def failing(pacing: PacingRate, seconds: float, *, part: float, takes: float = math.inf) -> float:
+    """Sends to a service that fails a part of the entries without a reason; the lowest rate."""
+    draw = random.Random(5).random
+    now, lowest = 0.0, math.inf
+    while now < seconds:
+        now += pacing.wait(now)
+        count = pacing.max_request
+        sent = pacing.rate * pacing._failing.depth(now)
+        over = max(0.0, 1 - takes / sent)
+        pacing.sent(count, now)
+        pacing.answered(count, 0, sum(draw() < part or draw() < over for _ in range(count)), now, now + 0.001)
+        lowest = min(lowest, pacing.rate)
+    return lowest
+
+
+@pytest.mark.parametrize("part", [0.05, 0.5])
+def test_a_share_that_does_not_depend_on_the_pace_is_no_load(part: float) -> None:
+    """Learnt in the first dip; until then the rate stays near what is accepted; then it grows."""
+    pacing = PacingRate(1000.0, jitter=lambda: 0.5)
+    lowest = failing(pacing, 20.0, part=part, takes=8000.0)
+
+    assert lowest > 0.8 * (1 - part) * 1000
+    assert pacing._failing.share == pytest.approx(part, abs=0.05)
+    assert pacing.rate == pytest.approx(8000, rel=0.25)
+
+
+def test_a_share_that_depends_on_the_pace_is_load() -> None:
+    """Refusals without a reason slow the sender down if a dip has fewer."""
+    pacing = PacingRate(4000.0, jitter=lambda: 0.5)
+    failing(pacing, 20.0, part=0.0, takes=1000.0)
+
+    assert pacing._failing.share < 0.03
+    assert pacing.rate == pytest.approx(1000, rel=0.15)
+
+
+def test_few_requests_in_flight_are_large_ones() -> None:
+    """With eight in flight and answers after half a second, the rate can still be reached."""
+    pacing = PacingRate(1000.0, max_requests=8, jitter=lambda: 0.5)
+    pacing.sent(25, 0.0)
+    pacing.answered(25, 0, 0, 0.0, 0.5)
+
+    assert 8 * pacing.max_request / 0.5 > pacing.rate
 
 
 def test_a_rate_that_does_not_delay_requests_does_not_grow() -> None:

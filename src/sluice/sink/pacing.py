@@ -8,24 +8,28 @@ One rule: every answer draws the rate towards ``pace * (1 - refused) / (1 - shar
 at which its request was sent, `refused` the part of it that was refused for load, and `share` the small part
 that may be refused. ``pace * (1 - refused)`` is what the destination lets through, so:
 
-- The rate settles where that small share is refused: the destination takes all that it can.
+- The rate settles where that small share is refused: the destination takes all that it can, and has no tokens
+  left over that would hide an overload for a while.
 - The rate does not fall below what is let through. Refusals that come late, from a time when the rate was
   higher, say the same as those that come at once; latency does not make the rate swing.
 - The share is smaller where the rate is higher. All tasks of a destination see the same refusals, so fast
   tasks slow down and slow ones speed up.
 
-Without refusals the rate grows: at first, before any were seen, it doubles in a quarter of a second. Later,
-after seconds of calm, it grows by an amount that doubles in about half a second; the amount is much the same
-for all tasks, so that they share what is new. An entry that failed for another reason was let through.
+Without refusals the rate grows, by a part of the pace of what was answered: it does not grow any further
+until the answers to what was sent at the higher rate are there. Before the first refusal that part is large,
+and the first refusal halves the rate. Later it is next to nothing, until there have been several refused
+requests fewer than the share lets expect.
 
-Requests are small and at irregular distances: fewer entries find the allowance used up, and no task is always
-the first to find it refilled.
+Only entries that reached the destination's limit say something about it: one that failed for another reason
+is neither refused nor let through. Requests are small and at irregular distances: fewer entries find the
+allowance used up, and no task is always the first to find it refilled.
 
 Refusals without a reason: see `sluice.sink.failing_share`.
 
 Sources: AIMD, and a balance of increase and decrease as a target of refusals (Kelly, Maulloo, Tan: Rate
-control for communication networks, 1998); slow start (RFC 5681); the rate of delivery as the measure (BBR:
-Cardwell and others, ACM Queue 14(5), 2016).
+control for communication networks, 1998); slow start, and half of the rate after it (RFC 5681); the rate of
+delivery as the measure (BBR: Cardwell and others, ACM Queue 14(5), 2016); growth that is flat near the last
+refusal and steep later (CUBIC: RFC 9438).
 """
 
 from __future__ import annotations
@@ -43,39 +47,26 @@ __all__ = ["PacingRate"]
 
 # The lowest rate (entries a second).
 _LEAST: Final = 1.0
-# The time constant of the rate (seconds), or the time of this many entries if that is longer.
-_TIME: Final = 0.5
-_FEW: Final = 20.0
-# The time constant if more than this share is surely refused for load (seconds): a burst let the rate grow
-# far beyond the service's.
-_OVERLOAD: Final = 0.1
-_TIME_IN_OVERLOAD: Final = 0.25
-# The first refusal divides the rate by this: what is sent until more is known would be refused as well.
-_FIRST_CUT: Final = 8.0
+# The time constant of the rate is the time of this many requests if they are refused as a whole. It is less
+# as less of them is refused, because fewer then say as much; but never less than the time of a few.
+_MANY: Final = 18.0
+_FEW: Final = 4.0
+# The time constant if refusals have no reason, at least (seconds): their number varies more.
+_TIME_UNTOLD: Final = 0.5
 # The share of entries that may be refused for load: so many a second, as a part of the rate; and its bounds.
-# The lower bound is higher while some refusals have no reason: that share is known less exactly.
-_REFUSED_A_SECOND: Final = 6.0
-_MOST_SHARE: Final = 0.04
-_LEAST_SHARE: Final = 0.004
-_LEAST_SHARE_UNTOLD: Final = 0.02
-# How fast the rate may double (seconds): before the first refusal, and later. And by how much it may grow
-# until the answers to what was sent meanwhile are there.
-_FIRST_DOUBLING: Final = 0.25
-_DOUBLING: Final = 0.7
-_MOST_GROWTH: Final = 4.0
-# After this long (seconds) without more refusals than usual, capacity may have grown: the rate grows by one
-# entry a second and this part of itself, an amount that doubles in this time (seconds). If answers are late,
-# few such steps fit into ten seconds, so both depend on the latency.
-_CALM: Final = 2.0
-_STEP: Final = 0.02
-_STEP_BY_LATENCY: Final = 0.05
-_MOST_STEP: Final = 0.1
-_STEP_DOUBLING: Final = 0.6
-_STEP_DOUBLING_BY_LATENCY: Final = 0.5
+_REFUSED_A_SECOND: Final = 8.0
+_MOST_SHARE: Final = 0.035
+_LEAST_SHARE: Final = 0.015
+# The rate may grow by this part of itself in a second, and as much until answers come if that takes longer.
+_GROWTH: Final = 2.2
+# After this many refused requests fewer than expected growth is noticeable; it rises by their fourth power.
+_PATIENCE: Final = 3.0
 # A request that is sent late may make up for this much time (seconds).
 _SLACK: Final = 0.1
-# A request holds at most the entries of this time (seconds), and distances differ by this part of themselves.
-_REQUEST: Final = 0.05
+# A request holds the entries of this time (seconds), or more if more than this part of the requests that may
+# be in flight would be. Distances differ by this part of themselves.
+_REQUEST: Final = 0.025
+_IN_FLIGHT: Final = 0.8
 _IRREGULARITY: Final = 0.6
 # Requests whose pace is remembered; more than are ever in flight.
 _REMEMBERED: Final = 256
@@ -86,6 +77,7 @@ class PacingRate:
 
     Args:
         start: entries a second to begin with.
+        max_requests: that may be in flight.
         jitter: returns a random number in [0, 1).
         wall_offset: added to an instant, gives the time of the wall clock: see `FailingShare`.
 
@@ -94,27 +86,36 @@ class PacingRate:
     """
 
     def __init__(
-        self, start: float, *, jitter: Callable[[], float] = random.random, wall_offset: float = 0.0
+        self,
+        start: float,
+        *,
+        max_requests: int = 50,
+        jitter: Callable[[], float] = random.random,
+        wall_offset: float = 0.0,
     ) -> None:
         self.rate = max(_LEAST, start)
+        self._requests_aimed_at = max(1.0, _IN_FLIGHT * max_requests)
         self._jitter = jitter
         self._next = -math.inf  # when the next request is due
         self._paces: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)  # by when a request was sent
-        self._latency = 0.0
-        self._refused = DecayingSum()  # for load, of all entries, lately
-        self._refused_at: float | None = None  # when the last request was sent that was refused too much
+        self._first_sent_at: float | None = None
+        self._latency: float | None = None  # seconds until an answer; None before the first one
+        self._refused_at = -math.inf  # when the last request was sent that was refused too much
+        self._missed = math.inf  # refused requests that were to be expected since then
+        self._refused_part = 0.0  # of a request, if any of it is refused
+        self._excess = DecayingSum()  # refused beyond what fails anyway, lately
         self._failing = FailingShare(wall_offset)
         self._delayed = 0  # entries in flight that only this rate had delayed
 
     @property
     def max_request(self) -> int:
         """Entries that one request should hold at most."""
-        return max(1, math.ceil(self.rate * _REQUEST))
+        return max(1, math.ceil(self.rate * self._interval))
 
     @property
     def in_flight(self) -> int:
         """Entries that must be allowed in flight for the rate to be reached, twice over."""
-        return math.ceil(2 * self.rate * (self._latency + _REQUEST)) + 2 * self.max_request
+        return math.ceil(2 * self.rate * self._expected_latency) + 4 * self.max_request
 
     def wait(self, now: float) -> float:
         """Seconds until the next request is due; 0 when it is."""
@@ -122,17 +123,18 @@ class PacingRate:
 
     def sent(self, count: int, now: float) -> None:
         """`count` entries were sent."""
-        late = now - self._next
-        if late <= _SLACK:
+        if self._first_sent_at is None:
+            self._first_sent_at = now
+        if now - self._next <= _SLACK:
             self._delayed += count
-        elif self._refused_at is not None and late < math.inf:
-            self._refused_at += late  # there was nothing to send: that is no calm
         self._paces.append((now, self.rate))
         pace = self.rate * self._failing.depth(now)
         distance = count / pace * (1 + _IRREGULARITY * (self._jitter() - 0.5))
         self._next = max(self._next, now - _SLACK) + distance
 
-    def answered(self, count: int, throttled: int, untold: int, sent_at: float, now: float) -> None:
+    def answered(  # noqa: PLR0913 - an answer, and when
+        self, count: int, throttled: int, untold: int, sent_at: float, now: float, *, otherwise: int = 0
+    ) -> None:
         """A request ended.
 
         Args:
@@ -141,30 +143,33 @@ class PacingRate:
             untold: those that were refused without a reason.
             sent_at: when it was sent.
             now: the time.
+            otherwise: those that failed for another reason.
         """
         delayed, self._delayed = min(count, self._delayed), max(0, self._delayed - count)
         took = max(0.0, now - sent_at)
-        self._latency += (took - self._latency) * 0.1 if self._latency else took
+        self._latency = took if self._latency is None else self._latency + (took - self._latency) * 0.1
+        reached = count - otherwise
+        if not reached:
+            return
         pace = self._pace_at(sent_at)
-        restored = self._failing.answered(untold, count - throttled, pace, sent_at, now)
-        if restored:
-            self.rate = max(self.rate, restored)
-            self._refused_at = sent_at - _CALM
+        if reached > throttled:
+            self._learn_failing(untold, reached - throttled, pace, sent_at, now)
         if self._failing.depth(sent_at) < 1.0:
             return  # less was sent than the rate allows: that only tells of failures
-        # Of the entries that do not fail anyway, the part that was let through.
-        through = (count - throttled - untold) / (1 - self._failing.share) / count
-        had_refused = self._refused_at is not None
-        self._notice(1 - through, count, throttled + untold, sent_at, now)
-        if throttled and not had_refused and self._refused_at is not None:
-            self.rate /= _FIRST_CUT  # not for refusals without a reason: they may be no load
-        overloaded = throttled and self._refused.share > _OVERLOAD
-        time = max(_TIME_IN_OVERLOAD if overloaded else _TIME, _FEW / self.rate)
-        target = pace * through / (1 - self._share) + self._growth(pace, sent_at, time)
+        # The part that was refused for load, of what does not fail anyway.
+        refused = 1 - (count - throttled - untold) / count / (1 - self._failing.share)
+        if throttled and self._missed == math.inf:
+            self.rate /= 2  # not for refusals without a reason: they may be no load
+        is_too_much = self._notice(refused, count, reached, sent_at, now)
+        time = self._time_constant
+        target = pace * (1 - refused) / (1 - self._share * reached / count)
+        if not is_too_much:
+            target += self._growth(pace, time)
         if target < self.rate or delayed:
             # The request stands for the time in which as many entries are sent.
-            self.rate += (target - self.rate) * min(1.0, count / pace / time)
-        self.rate = max(_LEAST, self.rate)
+            drawn = self.rate + (target - self.rate) * min(1.0, count / pace / time)
+            floor = min(self.rate, self._failing.floor) if untold else _LEAST
+            self.rate = max(_LEAST, floor, drawn)
 
     def forget_in_flight(self) -> None:
         """The requests in flight will never be answered."""
@@ -178,28 +183,49 @@ class PacingRate:
         return self._paces[0][1] if self._paces else self.rate
 
     @property
+    def _expected_latency(self) -> float:
+        if self._latency is not None:
+            return self._latency
+        # Before the first answer: as long again as it has taken already.
+        return 0.0 if self._first_sent_at is None else 2 * (self._paces[-1][0] - self._first_sent_at)
+
+    @property
+    def _interval(self) -> float:
+        """Seconds from a request to the next."""
+        return max(_REQUEST, self._expected_latency / self._requests_aimed_at)
+
+    @property
+    def _time_constant(self) -> float:
+        requests = max(_FEW, _MANY * self._refused_part)
+        least = _TIME_UNTOLD if self._failing.share else 0.0
+        return max(least, requests * max(self._interval, 1 / self.rate))
+
+    @property
     def _share(self) -> float:
         """The share of entries that may be refused for load."""
-        least = _LEAST_SHARE_UNTOLD if self._failing.share else _LEAST_SHARE
-        return min(_MOST_SHARE, max(least, _REFUSED_A_SECOND / self.rate))
+        return min(_MOST_SHARE, max(_LEAST_SHARE, _REFUSED_A_SECOND / self.rate))
 
-    def _notice(self, share: float, count: int, refused: int, sent_at: float, now: float) -> None:
-        """Remembers when more was refused for load than by chance."""
-        self._refused.add(share * count, count, now, max(_TIME, 2 * _FEW / self.rate))
-        doubt = 2 * math.sqrt(self._refused.variance) if self._failing.share else 0.0
-        if refused and self._refused.share > self._share / 2 + doubt:
-            self._refused_at = sent_at if self._refused_at is None else max(self._refused_at, sent_at)
+    def _learn_failing(self, untold: int, count: int, pace: float, sent_at: float, now: float) -> None:
+        before = self._failing.share
+        if self._failing.answered(untold, count, pace, sent_at, now) and self._failing.share and not before:
+            # It was no load that ended the growth.
+            self._missed, self._excess = 2 * _PATIENCE, DecayingSum()
 
-    def _growth(self, pace: float, sent_at: float, time: float) -> float:
+    def _notice(self, refused: float, count: int, reached: int, sent_at: float, now: float) -> bool:
+        """Counts the refused requests, or those that were to be expected; whether this is one."""
+        self._excess.add(refused * count, count, now, 3 * _TIME_UNTOLD)
+        is_sure = not self._failing.share or self._excess.share > 2 * math.sqrt(self._excess.variance)
+        if refused > 0 and is_sure:
+            self._refused_at = max(self._refused_at, sent_at)
+            part = refused * count / reached
+            self._refused_part += (part - self._refused_part) / (8 if self._refused_part else 1)
+            self._missed = 0.0
+            return True
+        if sent_at > self._refused_at:
+            self._missed += self._share / max(self._refused_part, 0.5)
+        return False
+
+    def _growth(self, pace: float, time: float) -> float:
         """Entries a second by which the rate may exceed what is let through, so that it grows."""
-        lag = time + self._latency  # until growth shows in answers
-        doubling = _FIRST_DOUBLING if self._refused_at is None else _DOUBLING
-        most = pace * (min(_MOST_GROWTH, 2 ** (lag / doubling)) - 1)
-        if self._refused_at is None:
-            return most
-        calm = sent_at - self._refused_at - _CALM
-        if calm <= 0:
-            return 0.0
-        step = 1 + pace * min(_MOST_STEP, _STEP + _STEP_BY_LATENCY * self._latency)
-        doubling = _STEP_DOUBLING + _STEP_DOUBLING_BY_LATENCY * self._latency
-        return min(most, step * 2 ** min(calm / doubling, 64) * math.log(2) * lag / doubling)
+        lag = min(1.0, time + self._expected_latency)  # until growth shows in answers
+        return pace * min(_GROWTH * lag, self._share * (self._missed / _PATIENCE) ** 4)

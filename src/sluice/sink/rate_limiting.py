@@ -133,7 +133,12 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
         batch = initial_max_in_flight_messages / max_in_flight_requests
         start = max(_FIRST_BATCHES * batch, _FIRST_ENTRIES)
         self._pacing = (
-            PacingRate(start, jitter=jitter, wall_offset=wall_clock() - clock())
+            PacingRate(
+                start,
+                max_requests=max_in_flight_requests,
+                jitter=jitter,
+                wall_offset=wall_clock() - clock(),
+            )
             if clock is not None
             else None
         )
@@ -156,9 +161,11 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
             self._max_in_flight_messages = max(1, self._scaling.scale_up(limit))
         if self._pacing is not None:
             now = self._clock()
-            sent_at = now if result.started_at is None else result.started_at
+            sent_at = now - (result.seconds or 0.0) if result.started_at is None else result.started_at
             throttled, untold = result.throttled_messages, result.untold
-            self._pacing.answered(result.batch_size, throttled, untold, sent_at, now)
+            self._pacing.answered(
+                result.batch_size, throttled, untold, sent_at, now, otherwise=result.failed_otherwise
+            )
 
     def should_block(self, request: RequestInfo) -> bool:
         return self.delay(request) > 0
