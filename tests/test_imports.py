@@ -23,7 +23,6 @@ PLANNING = ("sluice.source.enumerator", "sluice.source.planner", "sluice.kinesis
 READING = (
     "sluice.source.reader",
     "sluice.kinesis.record_batches",
-    "sluice.kinesis.task",
     "sluice.kinesis.kpl",
 )
 CALLING = ("sluice.aws.calls", "sluice.aws.clients", "tenacity")
@@ -32,7 +31,8 @@ SINK = ("sluice.sink", "sluice.destinations")
 OPTIONS = {"streamname": "s", "region": "eu-west-1", "startingposition": "TRIM_HORIZON"}
 LOAD = f"""
 from pyspark.sql.datasource import DataSource
-from sluice.spark.source import SCHEMA, KinesisDataSource
+from sluice.kinesis.source import SCHEMA
+from sluice.spark.source import KinesisDataSource
 source = KinesisDataSource({OPTIONS})
 source.schema()
 """
@@ -65,7 +65,8 @@ reader = source.streamReader(schema)
             id="a query that polls is planned",
         ),
         pytest.param(
-            f"{READER}\nimport sluice.kinesis.task",
+            f"{READER}\nimport sluice.source.fetcher, sluice.source.log_assembly, sluice.source.reader\n"
+            "import sluice.kinesis.record_batches, sluice.kinesis.client",
             (*FAN_OUT, *PLANNING, *SINK),
             id="a task polls",
         ),

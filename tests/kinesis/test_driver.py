@@ -130,7 +130,7 @@ def test_a_consumer_registered_earlier_is_known_by_its_arn(
     monkeypatch.setattr(FakeRegistrar, "registers", False)
     coordinator = create_coordinator(config(at_load=at_load))
 
-    coordinator.restore_consumers(Offsets({}, consumers=logged))
+    coordinator.restore(Offsets({}, consumers=logged))
 
     assert coordinator.enumerator.registered == registered
     last = [each for each in agent_calls(coordinator) if isinstance(each, frozenset)][-1]
@@ -170,7 +170,7 @@ def test_tasks_of_a_polling_query_get_no_assignment() -> None:
     polling = source_config_from_options({"streamName": "clicks", "region": "us-east-1"})
     coordinator = create_coordinator(polling)
 
-    coordinator.restore_consumers(Offsets({}, consumers={"clicks": ARN}))
+    coordinator.restore(Offsets({}, consumers={"clicks": ARN}))
     assert coordinator.assign(RANGES) is None
     assert assign_bounded_read(polling) is None
     coordinator.close()

@@ -6,25 +6,14 @@ A query that polls imports nothing of fan-out.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sluice.instants import micros_from_seconds
-from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.starting_positions import (
-    STARTING,
-    AtTimestamp,
-    Latest,
-    initial_positions,
-    starting_text,
-)
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
+from sluice.kinesis.source import KinesisSource
+from sluice.kinesis.starting_positions import STARTING, AtTimestamp, Latest
+from sluice.source.contracts import Coordinator
 from sluice.source.offsets import Offsets, SplitRange
-from sluice.source.planner import Planner, PlannerSettings
-from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
@@ -34,7 +23,6 @@ __all__ = [
     "SourceCoordinator",
     "assign_bounded_read",
     "create_coordinator",
-    "create_enumerator",
     "plan_bounded_read",
 ]
 
@@ -55,43 +43,16 @@ def create_coordinator(config: SourceConfig) -> SourceCoordinator:
     return FanOutCoordinator(config, config.fan_out)
 
 
-def create_enumerator(
-    config: SourceConfig, *, subscriptions: Subscriptions | None = None
-) -> StreamEnumerator:
-    """The enumerator that finds shards and plans batches.
-
-    Args:
-        config: the options of the source.
-        subscriptions: says how far subscriptions have come; shards without one are probed. None: all are.
-    """
-    log = KinesisLog.of(config)
-    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
-    probe = Probe(log, data_loss, ProbeSettings(pause=time.sleep))
-    settings = EnumeratorSettings(
-        [stream.name for stream in config.streams],
-        initial_positions(config.start),
-        config.shard_discovery_interval,
-        starting_text(config.start),
-        max_family=config.shards_per_task,
-    )
-    max_drift = None if config.max_drift is None else micros_from_seconds(config.max_drift)
-    planner = Planner(probe, log.server_time, PlannerSettings(config.fail_on_data_loss, max_drift))
-    return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
-
-
-class SourceCoordinator:
+class SourceCoordinator(Coordinator):
     """Plans a streaming query, and says how tasks read its ranges; like Flink's SourceCoordinator.
 
     This one polls. `create_coordinator` gives the one that a source's options ask for.
-
-    Attributes:
-        enumerator: finds shards and plans batches.
     """
 
     def __init__(self, config: SourceConfig, *, subscriptions: Subscriptions | None = None) -> None:
-        self.enumerator: StreamEnumerator = create_enumerator(config, subscriptions=subscriptions)
+        super().__init__(KinesisSource(config).create_enumerator(subscriptions=subscriptions))
 
-    def restore_consumers(self, offsets: Offsets) -> None:
+    def restore(self, offsets: Offsets) -> None:
         """Learns from the offset log which consumers an earlier run of the query registered."""
 
     def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment | None:
@@ -119,7 +80,7 @@ def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
     """
     if isinstance(config.start, Latest):
         _log.warning("a batch read from LATEST finds next to nothing: see option '%s'", STARTING.key)
-    enumerator = create_enumerator(config)
+    enumerator = KinesisSource(config).create_enumerator()
     try:
         return enumerator.bounded(config.end.instant if isinstance(config.end, AtTimestamp) else None)
     finally:

@@ -21,7 +21,7 @@ from sluice.source.offsets import AtTime, Expiry, Position
 from sluice.source.page_cost import page_cost
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import Page, StreamLog
+from sluice.source.stream_log import Page, StreamLog, size_in_bytes
 from sluice.source.tip_search import TipSearch, shortest_span
 
 __all__ = ["LARGEST_PAGE", "SAMPLE", "SAMPLE_BYTES", "SMALL_PAGE", "Probe", "ProbeSession", "ProbeSettings"]
@@ -221,7 +221,7 @@ class ProbeSession:
             state.record_page(page, affordable, asked_at)
             if page.next_iterator is None or (page.millis_behind == 0 and len(page.records) < affordable):
                 return
-            is_small = size is None and sum(len(r.data) for r in page.records) < _PAGE_BYTES // 2
+            is_small = size is None and sum(map(size_in_bytes, page.records)) < _PAGE_BYTES // 2
             if page.records and not is_small:
                 return
         state.mark_undecided(self._settings.clock())
