@@ -117,7 +117,11 @@ LAYERS = (
     ),
     Layer(("sluice.__main__",), ("sluice.cli",)),
     Layer(("pyspark_kinesis_efo", "pyspark_async_sink"), ("sluice.spark",), SPARK),
-    Layer(("sluice",), ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.spark"), SPARK),
+    Layer(
+        ("sluice",),
+        ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.source", "sluice.spark"),
+        SPARK,
+    ),
 )
 GUARDED = (*SDK, *SPARK, "tenacity")
 PROJECT = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink")
@@ -174,7 +178,7 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
         found += [
             f"{line}: {name} at the top"
             for line, name in imports(top, module, is_package=is_package)
-            if under(name, ("sluice.destinations", "sluice.spark", *GUARDED))
+            if under(name, ("sluice.destinations", "sluice.source", "sluice.spark", *GUARDED))
         ]
     return found
 

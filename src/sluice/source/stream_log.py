@@ -87,7 +87,8 @@ class Page:
     """The answer to one read.
 
     Attributes:
-        records: `AnyRecord` or `ValueRecord`, in the order of their sequence numbers. A page without records may come anywhere in a split.
+        records: `AnyRecord` or `ValueRecord`, in the order of their sequence numbers. A page without records
+            may come anywhere in a split.
         next_iterator: where to read on; None at the end of a closed split.
         millis_behind: how far the end of the page is from the tip (milliseconds); 0 at the tip alone.
         size: bytes of data, about; 0 where that is not known.
