@@ -65,7 +65,7 @@ def assemble_enumerator(
     data_loss = DataLossPolicy(checked, common.fail_on_data_loss, checked.server_time)
     probe = Probe(checked, data_loss, source.probe_settings())
     settings = EnumeratorSettings(
-        list(source.streams),
+        list(source.streams or [source.name]),
         source.initial_positions,
         common.discovery_interval,
         source.starting_text,

@@ -29,7 +29,7 @@ class MemorySource(LogSource):
     reads_per_second = 5
 
     def __init__(self, stream: str) -> None:
-        self._stream = stream
+        self.streams = (stream,)
 
     @classmethod
     def of(cls, log: MemoryLog) -> type[MemorySource]:
@@ -40,10 +40,6 @@ class MemorySource(LogSource):
     @classmethod
     def from_options(cls, values: OptionValues) -> MemorySource:
         return cls(values.require(STREAM))
-
-    @property
-    def streams(self) -> Sequence[str]:
-        return (self._stream,)
 
     def schema(self) -> pa.Schema:
         return pa.schema(

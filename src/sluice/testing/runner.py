@@ -116,7 +116,7 @@ class QueryRunner:
         return _read(self._source, ranges, coordinator.assign(ranges))
 
     def read_all(self) -> list[Row]:
-        """The rows of a batch read (``spark.read``)."""
+        """The rows of a batch read (``spark.read``), with those of the options that one takes."""
         source = self._configure(streaming=False)
         return _read(source, *source.plan_bounded())
 
@@ -132,7 +132,13 @@ class QueryRunner:
             self._coordinator = None
 
     def _configure(self, *, streaming: bool) -> Source:
-        return self._class.configured(self._options, streaming=streaming).loaded(None)
+        refused = self._class.BATCH_OPTIONS if streaming else self._class.STREAMING_OPTIONS
+        given = {
+            key: text
+            for key, text in self._options.items()
+            if not any(option.takes(key) for option in refused)
+        }
+        return self._class.configured(given, streaming=streaming).loaded(None)
 
     def _here(self) -> Coordinator:
         if self._coordinator is None:
