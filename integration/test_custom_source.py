@@ -189,7 +189,9 @@ def test_a_killed_driver_reads_the_same_batches_again(
     plan.output.mkdir()
     with started_drivers() as drivers:
         for attempt, moment in enumerate([(1, HALF), (2, WRITTEN)]):
-            driver = Driver(replace(plan, attempt=attempt, stop_at=moment), "integration.support.source_driver")
+            driver = Driver(
+                replace(plan, attempt=attempt, stop_at=moment), "integration.support.source_driver"
+            )
             drivers.append(driver)
             driver.wait_for(f"reached {moment[1]} of batch ")
             driver.kill()

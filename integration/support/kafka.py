@@ -128,7 +128,15 @@ def _jars() -> Path | None:
         jars.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=jars.parent, prefix="installing-") as directory:
             subprocess.run(
-                (maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={directory}/jars"),
+                (
+                    maven,
+                    "-q",
+                    "-B",
+                    "-f",
+                    str(pom),
+                    "dependency:copy-dependencies",
+                    f"-DoutputDirectory={directory}/jars",
+                ),
                 check=True,
                 stdout=subprocess.DEVNULL,
                 env={**os.environ},

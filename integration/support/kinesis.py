@@ -22,6 +22,8 @@ __all__ = ["REGION", "Put", "Stored", "Streams", "kinesis_client"]
 
 REGION = "us-east-1"
 WAIT = 180.0
+# Between two looks at a stream (seconds): the service lets an account look 20 times a second.
+POLL = 0.2
 PUT_AT_ONCE = 500
 
 
@@ -77,7 +79,7 @@ class Streams:
                 self.client.describe_stream_summary(StreamName=stream)
             except self.client.exceptions.ResourceNotFoundException:
                 return
-            time.sleep(0.05)
+            time.sleep(POLL)
         raise TimeoutError(f"{stream} is still there")
 
     def recreate(self, stream: str, shards: int = 1) -> None:
@@ -91,7 +93,7 @@ class Streams:
             summary = self.client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]
             if summary["StreamStatus"] == "ACTIVE":
                 return
-            time.sleep(0.05)
+            time.sleep(POLL)
         raise TimeoutError(f"{stream} does not become ACTIVE")
 
     def put(self, stream: str, records: Iterable[tuple[str, bytes]]) -> list[Put]:
