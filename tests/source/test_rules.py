@@ -10,7 +10,6 @@ import pytest
 
 from sluice.errors import DataLossError, OptionError, SourceRuleError
 from sluice.options import OptionValues
-from sluice.source.admission import NO_LIMITS
 from sluice.source import (
     BaseSplitEnumerator,
     FiniteRange,
@@ -28,6 +27,7 @@ from sluice.source import (
     StreamLog,
     ValueRecord,
 )
+from sluice.source.admission import NO_LIMITS
 from sluice.testing import MemoryLog, MemorySource, QueryRunner
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -249,7 +249,7 @@ class OwnSource(BadSource):
     """Has an enumerator of its own."""
 
     create_coordinator = Source.create_coordinator
-    offsets_to_json = Source.offsets_to_json  # type: ignore[assignment]
+    offsets_to_json = Source.offsets_to_json
 
     def create_enumerator(self, **_: Any) -> Any:
         return Endless()
@@ -263,5 +263,5 @@ def test_offsets_come_back_from_json_as_they_were() -> None:
 
 def test_a_run_of_what_is_available_needs_an_end() -> None:
     """An enumerator that has none is refused by name."""
-    with pytest.raises(OptionError, match="Endless: Trigger.AvailableNow needs stop_at_available"):
+    with pytest.raises(OptionError, match=r"Endless: Trigger.AvailableNow needs stop_at_available"):
         Endless().stop_at_available()
