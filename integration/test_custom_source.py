@@ -155,7 +155,7 @@ def test_files_are_read_from_s3(moto: Server) -> None:
 def test_files_in_spark(spark: SparkSession, modules: Path, tmp_path: Path, checkpoint: str) -> None:
     """A batch read, and a stream that takes what is available in several batches."""
     code = importlib.import_module("file_source")
-    cloudpickle.register_pickle_by_value(code)  # as in a notebook: the workers cannot import it
+    cloudpickle.register_pickle_by_value(code)  # type: ignore[no-untyped-call]  # as in a notebook: the workers cannot import it
     spark.dataSource.register(sluice.data_source(code.FileSource))
     lake = tmp_path / "lake"
     lake.mkdir()
@@ -173,7 +173,7 @@ def test_files_in_spark(spark: SparkSession, modules: Path, tmp_path: Path, chec
         .start()
     )
     query.awaitTermination()
-    cloudpickle.unregister_pickle_by_value(code)
+    cloudpickle.unregister_pickle_by_value(code)  # type: ignore[no-untyped-call]
     assert sum(found) == 3 * FILE_ROWS
     del modules
 
