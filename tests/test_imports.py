@@ -10,11 +10,11 @@ import pytest
 SDK = ("boto3", "botocore", "urllib3")
 ARROW = ("pyarrow", "numpy", "pandas")
 FAN_OUT = (
+    "sluice.channels",
     "sluice.kinesis.consumers",
     "sluice.kinesis.fanout_driver",
     "sluice.kinesis.fanout_task",
     "sluice.kinesis.fanout.agent",
-    "sluice.kinesis.fanout.channel",
     "sluice.kinesis.fanout.driver",
     "sluice.kinesis.fanout.subscriptions",
     "sluice.kinesis.fanout.task",

@@ -1,9 +1,9 @@
 """How many MB/s of 1 KiB records one fan-out agent passes on, and how much CPU that takes.
 
 A server pushes prepared events to a real agent process. The benchmark plans batches, and clients in processes
-of their own read the ranges as tasks do, first without decoding them and then with. All processes share the
-cores of this machine, so the figure to compare is MB of record data per second of the agent's CPU. The
-connections are plain HTTP: TLS is not measured.
+of their own read the ranges as tasks do, first without decoding them and then with; first in clear and then
+encrypted, as between hosts. All processes share the cores of this machine, so the figure to compare is MB of
+record data per second of the agent's CPU. The connections to the service are plain HTTP.
 
     python -m integration.benchmarks.fan_out_throughput
 """
@@ -157,13 +157,14 @@ class Pass:
 class Bench:
     """One agent, and a planner that plans ranges of all data again in each pass."""
 
-    def __init__(self, endpoint: str, load: Load) -> None:
+    def __init__(self, endpoint: str, load: Load, encryption: str) -> None:
         config = source_config_from_options(
             {
                 "streamName": STREAM,
                 "endpointUrl": endpoint,
                 "region": REGION,
                 "consumerArn": CONSUMER_ARN,
+                "fanOutEncryption": encryption,
             },
             streaming=True,
         )
@@ -286,11 +287,12 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         endpoint = stack.enter_context(server.serving(prepare, load))
         limit = statistics.median(server_limit(endpoint, load) for _ in range(3))
-        bench = stack.enter_context(contextlib.closing(Bench(endpoint, load)))
-        for name, decodes in (("passed on", False), ("passed on, decoded", True)):
-            with clients(arguments.clients, decodes=decodes) as connections:
-                bench.measure(connections)
-                runs[name] = [bench.measure(connections) for _ in range(arguments.passes)]
+        for encryption, more in (("none", ""), ("tls", ", TLS")):
+            with contextlib.closing(Bench(endpoint, load, encryption)) as bench:
+                for name, decodes in (("passed on", False), ("passed on, decoded", True)):
+                    with clients(arguments.clients, decodes=decodes) as connections:
+                        bench.measure(connections)
+                        runs[name + more] = [bench.measure(connections) for _ in range(arguments.passes)]
         limit_after = statistics.median(server_limit(endpoint, load) for _ in range(3))
     return report(load, runs, min(limit, limit_after))
 
@@ -302,14 +304,14 @@ def report(load: Load, runs: dict[str, list[Pass]], limit: float) -> int:
         f"{total:,.0f} MB of data a pass; medians of {len(next(iter(runs.values())))} passes"
     )
     columns = ("MB/s", "of the server's", "agent CPU s/GB", "MB/s per core", "of the goal")
-    print(f"{'':<22}" + "".join(f"{title:>17}" for title in columns))
-    print(f"{'server, bare client':<22}{limit:>17,.0f}{1:>17.2f}")
+    print(f"{'':<26}" + "".join(f"{title:>17}" for title in columns))
+    print(f"{'server, bare client':<26}{limit:>17,.0f}{1:>17.2f}")
     rates = {}
     for name, passes in runs.items():
         rate = statistics.median(each.rate for each in passes)
         rates[name] = statistics.median(each.rate_per_core for each in passes)
         print(
-            f"{name:<22}{rate:>17,.0f}{rate / limit:>17.2f}{1000 / rates[name]:>17.2f}"
+            f"{name:<26}{rate:>17,.0f}{rate / limit:>17.2f}{1000 / rates[name]:>17.2f}"
             f"{rates[name]:>17,.0f}{rates[name] / GOAL:>17.2f}"
         )
     panels = [

@@ -1,4 +1,5 @@
-"""The model behind a socket, on the loopback alone: AWS JSON 1.1 and CBOR, and event streams in either.
+"""The model behind a socket: AWS JSON 1.1 and CBOR, and event streams in either. On the loopback, unless told
+otherwise.
 
 A thread a connection, as HTTP/1.1 has them. Signatures are not checked; the access key is, see
 `KinesisModel.expire_credentials`. Paths below ``/_model/`` are not the service's: tests steer the model there
@@ -43,16 +44,18 @@ class ModelServer:
 
     Args:
         port: 0 for a free one.
+        host: an address of this machine.
     """
 
-    def __init__(self, model: KinesisModel, port: int = 0) -> None:
+    def __init__(self, model: KinesisModel, port: int = 0, host: str = LOOPBACK) -> None:
         self.model = model
+        self.host = host
         self.wire = WireFaults()
         self.stopping = threading.Event()
         self._waiting: set[threading.Event] = set()
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._http = _Http((LOOPBACK, port), _Handler)
+        self._http = _Http((host, port), _Handler)
         self._http.owner = self
         self.port: int = self._http.server_address[1]
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
@@ -62,7 +65,7 @@ class ModelServer:
     @property
     def endpoint(self) -> str:
         """The URL to be given to clients."""
-        return f"http://{LOOPBACK}:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def serve(self, model: KinesisModel) -> None:
         """Serves another model from now on. Subscriptions that are open stay with theirs."""
@@ -119,9 +122,10 @@ def serving(
     *,
     faults: FaultPlan | None = None,
     port: int = 0,
+    host: str = LOOPBACK,
 ) -> Iterator[ModelServer]:
     """A server in a thread of this process. Its clock runs, unless another one is given."""
-    server = ModelServer(KinesisModel(laws, clock or RealClock(), seed, faults=faults), port)
+    server = ModelServer(KinesisModel(laws, clock or RealClock(), seed, faults=faults), port, host)
     try:
         yield server
     finally:

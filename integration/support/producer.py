@@ -5,15 +5,24 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from integration.support.kinesis import Put, Streams
-from integration.support.recorder import Recorder
+from integration.support.recorder import Row
 
 __all__ = ["Producer", "check_exact"]
 
 _JOIN_TIMEOUT = 300.0
 _KEYS = 53
+
+
+class Found(Protocol):
+    """What a query has read; see `Recorder`."""
+
+    @property
+    def rows(self) -> Sequence[Row]: ...
+    def found(self) -> Counter[tuple[str, int, bytes]]: ...
 
 
 class Producer:
@@ -69,7 +78,7 @@ class Producer:
         return Counter((where.shard, int(where.sequence_number), data) for where, data in self._placed)
 
 
-def check_exact(recorder: Recorder, producer: Producer) -> None:
+def check_exact(recorder: Found, producer: Producer) -> None:
     """Every record once, and those of a shard in sequence order, from batch to batch and within each."""
     found, expected = recorder.found(), producer.expected()
     lost, more = expected - found, found - expected

@@ -17,6 +17,7 @@ from sluice.errors import OptionError, redact_urls
 from sluice.option_names import ForeignName, Taken, find_foreign_name, log_taken, propose_keys
 
 __all__ = [
+    "BIND_HOST",
     "BOOLEAN",
     "HOST",
     "TEXT",
@@ -26,6 +27,7 @@ __all__ = [
     "choice",
     "duration",
     "integer",
+    "is_unspecified",
     "matching",
     "number",
     "read_options",
@@ -105,21 +107,37 @@ BOOLEAN: Kind[bool] = Kind("boolean", "true or false", _boolean)
 TEXT: Kind[str] = Kind("string", "a non-empty string", _text)
 
 
-def _host(text: str) -> str:
+def _bind_host(text: str) -> str:
     host = text.strip()
     try:
-        is_unspecified = ipaddress.ip_address(host).is_unspecified
+        ipaddress.ip_address(host)
     except ValueError:
         if _HOST.fullmatch(host) is None or host.replace(".", "").isdigit():
             raise
-        return host
-    if is_unspecified:
+    return host
+
+
+def _host(text: str) -> str:
+    host = _bind_host(text)
+    if is_unspecified(host):
         raise OptionError(f"is {text!r}: tasks connect to it, so it has to be an address of one host")
     return host
 
 
+def is_unspecified(host: str) -> bool:
+    """Whether it stands for all addresses of a host."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False  # a name
+
+
 HOST: Kind[str] = Kind("host", "the name or address of a host, without a port", _host)
-"""Where a server of ours listens and tasks connect to."""
+"""Where tasks connect to a server of ours."""
+BIND_HOST: Kind[str] = Kind(
+    "host", "the name or address of a host, without a port; 0.0.0.0 or :: for all", _bind_host
+)
+"""Where a server of ours listens, if that is not where tasks connect to it."""
 
 
 def choice(*values: str) -> Kind[str]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sluice.channels.channel import Address
+from sluice.channels.channel import SPARK_DRIVER, Address
+from sluice.errors import OptionError
 from sluice.kinesis import fanout_driver
 from sluice.kinesis.consumers import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
+from sluice.kinesis.fanout.driver.agent_place import SparkSettings
 from sluice.kinesis.fanout.driver.agent_process import is_alive
+from sluice.kinesis.fanout.launch import AgentPlace
 from sluice.kinesis.options import SourceConfig, source_config_from_options
 from sluice.source.offsets import HORIZON, Closed, Offsets, SplitRange
 from sluice.source.splits import SplitId
@@ -32,7 +35,9 @@ class FakeAgentClient:
     hosts = frozenset({"127.0.0.1"})
 
     def __init__(self, setup: object, arns: Mapping[str, str], **_: object) -> None:
-        del setup, arns
+        del arns
+        self.setup = setup
+        self.release: Callable[[], None] = lambda: None
         self.calls: list[Any] = []
 
     def start(self) -> None:
@@ -160,6 +165,43 @@ def test_the_death_of_the_driver_is_noticed() -> None:
     assert len(slept) == 2
     assert is_alive(7, getppid=lambda: 7, sleep=slept.append)
     assert sum(slept) == pytest.approx(2.1)
+
+
+def test_a_consumer_that_no_task_reaches_is_deregistered_if_it_is_the_querys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not one of somebody else's, nor against ``consumerDeregistration``. What is gone is told no more."""
+    gone: list[str] = []
+    monkeypatch.setattr(FakeRegistrar, "deregister", lambda _self, arn: gone.append(arn), raising=False)
+
+    def release(*, registers: bool, **options: str) -> SourceCoordinator:
+        monkeypatch.setattr(FakeRegistrar, "registers", registers)
+        coordinator = create_coordinator(config(options))
+        coordinator._agent.release()  # type: ignore[attr-defined]
+        coordinator.close()
+        return coordinator
+
+    release(registers=False)
+    release(registers=True, consumerDeregistration="never")
+    assert gone == []
+    coordinator = release(registers=True)
+
+    assert gone == [ARN]
+    assert coordinator.enumerator.registered == {}
+    assert [each for each in agent_calls(coordinator) if isinstance(each, frozenset)][-1] == frozenset()
+
+
+def test_the_agent_is_placed_by_the_options_and_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a loopback address would be of no use on a cluster."""
+    spark = SparkSettings("spark://10.0.0.1:7077", "driver.example", "10.0.0.1")
+    monkeypatch.setattr(fanout_driver, "find_spark_settings", lambda: spark)
+    coordinator = create_coordinator(config())
+
+    setup = coordinator._agent.setup  # type: ignore[attr-defined]
+    assert setup.place == AgentPlace(SPARK_DRIVER, "10.0.0.1")
+    with pytest.raises(OptionError, match="fanOutAgentAddress"):
+        create_coordinator(config({"fanOutAgentAddress": "localhost"}))
+    coordinator.close()
 
 
 # --- where tasks read from ----------------------------------------------------------------------------

@@ -230,6 +230,15 @@ STREAMS_AB = {"streamName": "a,b"}
             },
             FanOutConfig("me", agent="workers", agent_address="::1", buffer_bytes=64 * 1024 * 1024),
         ),
+        (
+            {"consumerName": "me", "fanOutAgentBindAddress": "::", "fanOutAgentPorts": "4000 - 4010"},
+            FanOutConfig("me", agent_bind_address="::", agent_ports=(4000, 4010)),
+        ),
+        (
+            {"consumerName": "me", "fanOutEncryption": "TLS", "fanOutCertificate": " /etc/agent.pem"},
+            FanOutConfig("me", encryption="tls", certificate="/etc/agent.pem"),
+        ),
+        ({"consumerName": "me", "fanOutAgentPorts": "4000"}, FanOutConfig("me", agent_ports=(4000, 4000))),
         ({"streamName": "a", "consumerArn": A}, FanOutConfig(None, "none", False, {"a": A})),
         ({"streamArn": ARN + "a", "consumerArn": A}, FanOutConfig(None, "none", False, {"a": A})),
         ({"streamName": "a", "consumerArn.A": A}, FanOutConfig(None, "none", False, {"a": A})),
@@ -269,6 +278,10 @@ FAN_OUT_ONLY = {
     "consumerArn.orders": ARN + "orders/consumer/me:1",
     "fanOutAgent": "driver",
     "fanOutAgentAddress": "10.0.0.1",
+    "fanOutAgentBindAddress": "::",
+    "fanOutAgentPorts": "4000-4100",
+    "fanOutEncryption": "auto",
+    "fanOutCertificate": "agent.pem",
     "fanOutBufferSize": "1MiB",
     "subscribeToShardFallback": "polling",
 }
@@ -395,6 +408,19 @@ def test_polling_refuses_options_of_fan_out(key: str) -> None:
         ({"consumerName": "me", "fanOutAgentAddress": "10.0.0.1:99"}, "without a port"),
         ({"consumerName": "me", "fanOutAgentAddress": "10.0.0.999"}, "without a port"),
         ({"consumerName": "me", "fanOutAgentAddress": "a b"}, "without a port"),
+        ({"consumerName": "me", "fanOutAgentBindAddress": "a:1"}, "without a port"),
+        *(
+            (
+                {"consumerName": "me", "fanOutAgentPorts": text},
+                f"option 'fanOutAgentPorts' is {text!r}: allowed",
+            )
+            for text in ("0", "4100-4000", "4000-", "-4000", "4000-65536", "4000,4001", "+4000")
+        ),
+        ({"consumerName": "me", "fanOutCertificate": " "}, "allowed is the path of a PEM file"),
+        (
+            {"consumerName": "me", "fanOutEncryption": "none", "fanOutCertificate": "a.pem"},
+            "option 'fanOutCertificate' is 'a.pem': 'fanOutEncryption' is none: it is not used",
+        ),
         ({"consumerName": "me", "fanOutBufferSize": "1"}, "allowed is a size of at least 1048576"),
         (
             {"consumerName": "me", "subscribeToShardFallback": "never"},
@@ -419,9 +445,9 @@ def test_an_agent_listens_on_a_host(host: str) -> None:
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:
-    """32 backoff options, 27 others of the source and 12 of the connection; each with a description."""
+    """32 backoff options, 31 others of the source and 12 of the connection; each with a description."""
     keys = [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)]
-    assert len(keys) == len({key.lower() for key in keys}) == 27 + 32 + 12
+    assert len(keys) == len({key.lower() for key in keys}) == 31 + 32 + 12
     assert all(option.description.endswith(".") for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
     for operation in ("subscribeToShard", "getRecords", "describeStreamConsumer", "listShards"):
         for suffix in ("MaxRetries", "BackoffBase", "BackoffMax", "BackoffExponent"):
@@ -429,7 +455,7 @@ def test_every_option_of_the_interface_is_declared_once() -> None:
 
 
 def test_declared_defaults_are_shown_as_they_are() -> None:
-    """The default in the README parses to the declared default."""
+    """The default in docs/options.md parses to the declared default."""
     for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS):
         if option.default is not None:
             shown = option.shown_default if option.shown_default is not None else str(option.default)

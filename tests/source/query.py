@@ -14,6 +14,7 @@ from sluice.source.assigner import assign_ranges
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
+from sluice.source.logged_offsets import LoggedOffsets
 from sluice.source.offsets import AtHorizon, AtTime, Expiry, Offsets, Position, SplitRange
 from sluice.source.planner import Planner, PlannerSettings
 from sluice.source.probe import Probe, ProbeSettings
@@ -134,6 +135,7 @@ class Query:
         self.page_limit = page_limit
         self.offsets: list[dict[str, Any]] = []
         self.batches: list[Rows] = []
+        self._logged = LoggedOffsets()
         self.enumerator = self._new_enumerator()
 
     # --- what Spark does ---
@@ -141,6 +143,7 @@ class Query:
     def restart(self) -> None:
         """Keeps the offset log, and nothing else."""
         self.enumerator.close()
+        self._logged = LoggedOffsets()
         self.enumerator = self._new_enumerator()
 
     def log_start(self) -> None:
@@ -220,7 +223,7 @@ class Query:
     @property
     def last_end(self) -> Offsets:
         """Where the batch that was logged last ends."""
-        return Offsets.from_json(self.offsets[-1])
+        return self._logged.parse(self.offsets[-1])
 
     def position_of(self, split: SplitId) -> dict[str, Any]:
         """Where the batch that was logged last ends in a split, as JSON."""

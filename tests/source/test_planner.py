@@ -138,6 +138,28 @@ def test_throttling_never_fails_the_query() -> None:
     check_exactly_once(query, records)
 
 
+def test_the_lag_of_a_throttled_shard_is_soon_unknown() -> None:
+    """It was at its tip, and nobody knows how much has come since."""
+    log = new_log(2)
+    query = Query(log)
+    put_many(log, 10)
+    query.run_to_end()
+    assert set(query.enumerator.millis_behind_latest.values()) == {0}
+    log.fault = failing_reads(itertools.repeat(THROTTLED))
+    known = []
+    for _ in range(20):
+        query.run_batch()
+        known.append(len(query.enumerator.millis_behind_latest))
+        log.pass_time(1)
+    assert known == sorted(known, reverse=True)
+    assert (known[0], known[-1]) == (2, 0)
+
+    log.fault = failing_reads(iter(()))
+    log.pass_time(2)
+    query.run_batch()
+    assert set(query.enumerator.millis_behind_latest.values()) == {0}
+
+
 def test_failures_that_last_fail_the_query() -> None:
     """A shard that cannot be read for a minute is an outage."""
     log = new_log()

@@ -120,8 +120,24 @@ def test_a_failing_split_is_failing_since_its_first_failure() -> None:
     assert (state.failing_since, state.next_read_at, state.is_missing) == (10, 45, False)
     state.mark_answered()
     assert state.mark_failed(50, 60, is_missing=False) == 0
-    state.mark_throttled(70)
+    state.mark_throttled(60, 70)
     assert (state.failing_since, state.next_read_at) == (50, 70)
+
+
+def test_a_lag_is_not_known_when_no_answer_has_come_for_a_while() -> None:
+    """The last one may have said that nothing follows: 0 would be a lie. A subscription answers, too."""
+    state = state_at(After("5"))
+    assert state.lag(0, now=10) is None
+    state.adopt(progress(tip=True, caught_up_at=9))
+    assert state.lag(0, now=1000) == 0  # nothing has failed
+    state.mark_throttled(1000, 1001)
+    state.mark_failed(1010, 1011, is_missing=False)
+    assert [state.lag(0, now=now) for now in (1014.9, 1015)] == [0, None]
+    state.mark_answered()
+    assert state.lag(0, now=1020) == 0
+    state.mark_failed(1020, 1021, is_missing=False)
+    state.adopt(progress(tip=True, caught_up_at=9, version=1))
+    assert state.lag(0, now=2000) == 0
 
 
 # --- a target -----------------------------------------------------------------------------------------

@@ -78,7 +78,12 @@ def _empty() -> None:
 @pytest.fixture
 def streaming(monkeypatch: pytest.MonkeyPatch) -> None:
     """The calls are those of a task of a streaming query."""
-    properties = {"streaming.sql.batchId": "7", "sql.streaming.queryId": "q", "spark.jobGroup.id": "r"}
+    properties = {
+        "streaming.sql.batchId": "7",
+        "sql.streaming.queryId": "q",
+        "spark.jobGroup.id": "r",
+        "spark.speculation": "true",
+    }
     context = SimpleNamespace(
         getLocalProperty=properties.get, partitionId=lambda: 3, taskAttemptId=lambda: 12
     )
@@ -110,6 +115,7 @@ def test_what_a_task_leaves_reaches_the_driver() -> None:
     result = message.result
     assert result.origin == Origin("two-phase", query="q", run="r", batch=7, partition=3, attempt=12)
     assert (result.figures.records, result.figures.bytes) == (2, 42)
+    assert not message.may_write_twice  # Spark passes on what one run of each task has left
     assert result.committables == ({"rows": ["a", "b"], "attempt": 12},)
     assert [call for call, _ in CALLS] == ["close", "prepare", "close"]
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
@@ -376,3 +377,39 @@ def test_without_a_query_bucket_no_server_starts(monkeypatch: pytest.MonkeyPatch
     bucket = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "3"}
     for options in (OPTIONS, {**OPTIONS, **bucket}):
         pickle.dumps(sink_writer.StreamSinkWriter(options, SCHEMA, overwrite=False))
+
+
+# --- speculation ------------------------------------------------------------------------------------------
+
+
+class FakeTask:
+    """A task that Spark tells its settings."""
+
+    told: ClassVar[dict[str, str]] = {}
+
+    def getLocalProperty(self, key: str) -> str | None:  # noqa: N802 - Spark's name
+        return self.told.get(key)
+
+    def partitionId(self) -> int:  # noqa: N802
+        return 0
+
+    def taskAttemptId(self) -> int:  # noqa: N802
+        return 0
+
+
+@pytest.mark.parametrize("speculation", ["true", "false", None])
+def test_speculation_is_warned_of_where_rows_may_be_written_twice(
+    speculation: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with the first epoch: only tasks know the setting."""
+    sink_writer._warn_of_speculation.cache_clear()
+    monkeypatch.setattr(TaskContext, "get", FakeTask)
+    monkeypatch.setattr(FakeTask, "told", {} if speculation is None else {"spark.speculation": speculation})
+    writer: Any = source().streamWriter(SCHEMA, overwrite=False)
+    with caplog.at_level(logging.WARNING):
+        for batch in range(3):
+            message = pickle.loads(pickle.dumps(writer.write(batches(2))))
+            writer.commit([message, message, None], batch)
+
+    warned = [record for record in caplog.records if "speculation is on" in record.getMessage()]
+    assert len(warned) == (speculation == "true")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from sluice.channels.channel import Address
 from sluice.errors import OptionError
-from sluice.kinesis import driver
+from sluice.kinesis import driver, fanout_task
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
@@ -67,6 +68,7 @@ class FakeEnumerator:
 
     def __init__(self, tip: int = 25) -> None:
         self.tip = tip
+        self._newest = at(tip)
         self.asked: list[tuple[Offsets, Limits]] = []
         self.initials = 0
         self.stops_at_available = False
@@ -87,7 +89,7 @@ class FakeEnumerator:
 
     def newest(self, start: Offsets) -> Offsets:
         del start
-        return at(self.tip)
+        return self._newest
 
     def stop_at_available(self) -> None:
         self.stops_at_available = True
@@ -255,6 +257,84 @@ def test_a_partition_carries_the_agents_of_its_own_shards() -> None:
     for partition in partitions:
         carried: Any = pickle.loads(pickle.dumps(partition))
         assert carried.assignment.agents == {r.split: agents[r.split] for r in carried.ranges}
+
+
+def test_a_task_finds_agents_beside_the_driver_where_executors_find_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark tells tasks its address, and not the planning process."""
+    seen: list[FanOutAssignment] = []
+
+    monkeypatch.setattr(fanout_task, "FanOutCursors", lambda _config, _fan_out, given: seen.append(given))
+    monkeypatch.setattr(source_reader, "driver_host", lambda: "10.0.0.1")
+    beside, on_worker = (
+        Address("", 40_000, b"secret", b"start"),
+        Address("10.0.0.7", 40_001, b"secret", b"other"),
+    )
+    agents = {SHARD: beside, SplitId("clicks", "b"): on_worker}
+    assignment = FanOutAssignment({"clicks": "arn"}, agents, hub=beside)
+
+    reader = plain_reader(FakeEnumerator(), consumerName="app")
+    list(reader.read(source_reader.RangesPartition((), assignment)))
+
+    found = Address("10.0.0.1", 40_000, b"secret", b"start")
+    assert seen[0].agents == {SHARD: found, SplitId("clicks", "b"): on_worker}
+    assert seen[0].hub == found
+
+
+def partition_bytes(shards: int) -> int:
+    """The most that one of two shards' tasks is sent, in a batch of `shards` shards of as many streams."""
+    ids = [SplitId(f"stream-{number:05}", f"shardId-{number:012}") for number in range(shards)]
+    streams = frozenset(split.stream for split in ids)
+    reader = plain_reader(FakeEnumerator(), shardsPerTask="2")
+    agents = {split: Address("10.0.0.1", 40_000, bytes(32), bytes(16)) for split in ids}
+    arns = {stream: f"arn:{stream}" for stream in streams}
+    cast("FakeCoordinator", reader._coordinator).assignment = FanOutAssignment(arns, agents)
+    end = Offsets({split: After("7") for split in ids}, {}, streams)
+    partitions = reader.partitions(Offsets({}, {}, streams).to_json(), end.to_json())
+    return max(len(pickle.dumps(partition)) for partition in partitions)
+
+
+def test_a_partition_grows_with_its_own_shards_alone() -> None:
+    """Else the bytes of a batch grow with the square of its shards, to hundreds of megabytes."""
+    assert partition_bytes(256) == partition_bytes(2)
+
+
+def test_offsets_are_parsed_and_written_once_for_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark passes the start of a batch some 90 times a second, and asks for a report as often."""
+    parsed: list[int] = []
+    written: list[int] = []
+    from_json, to_json = Offsets.from_json, Offsets.to_json
+
+    def counted_parse(value: Mapping[str, Any]) -> Offsets:
+        parsed.append(len(value))
+        return from_json(value)
+
+    def counted_write(offsets: Offsets) -> dict[str, Any]:
+        written.append(len(offsets.positions))
+        return to_json(offsets)
+
+    reader = admitting_reader(FakeEnumerator()) if HAS_ADMISSION_CONTROL else plain_reader(FakeEnumerator())
+    start: dict[str, Any] = json.loads(json.dumps(at(0).to_json()))
+    monkeypatch.setattr(Offsets, "from_json", counted_parse)
+    monkeypatch.setattr(Offsets, "to_json", counted_write)
+    report = getattr(reader, "reportLatestOffset", lambda: None)
+    changes = 0
+    while True:
+        end = json.loads(json.dumps(reader.latestOffset(start, None)))
+        if end == start:
+            break
+        changes += 1
+        for _ in range(3):  # Spark may ask again before the batch runs
+            reader.partitions(dict(start), dict(end))
+        start = end
+    for _ in range(90):
+        assert reader.latestOffset(json.loads(json.dumps(start)), None) == start
+        report()
+
+    assert changes == 3
+    assert len(parsed) == changes + 1
+    assert len(written) == changes + HAS_ADMISSION_CONTROL  # and the report
 
 
 def test_logged_offsets_tell_which_consumers_an_earlier_run_registered() -> None:

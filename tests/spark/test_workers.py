@@ -32,6 +32,25 @@ def test_what_is_loaded_is_frozen_at_the_end_of_the_first_task(
     assert calls == ["collect", "freeze"]
 
 
+class FakeTask:
+    """A task that Spark tells its settings, which it has from SQL's propagation of them to executors."""
+
+    def __init__(self, **told: str) -> None:
+        self._told = told
+
+    def getLocalProperty(self, key: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._told.get(key.replace(".", "_"))
+
+
+def test_a_task_knows_where_the_driver_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not told, the driver is taken to be on this host."""
+    assert workers.driver_host() == "127.0.0.1"
+    monkeypatch.setattr(TaskContext, "get", FakeTask)
+    assert workers.driver_host() == "127.0.0.1"
+    monkeypatch.setattr(TaskContext, "get", lambda: FakeTask(spark_driver_host="driver.example"))
+    assert workers.driver_host() == "driver.example"
+
+
 def test_outside_a_task_nothing_is_frozen(calls: list[str]) -> None:
     """On the driver and in tests there is no task."""
     workers.freeze_loaded_objects()

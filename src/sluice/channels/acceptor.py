@@ -14,6 +14,7 @@ import math
 import queue
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from typing import Final, Protocol
 
 from sluice.channels.channel import Address, Channel
 from sluice.channels.handshake import HandshakeError, ServerHandshake
+from sluice.channels.tls import TlsSocket
 
 __all__ = ["Acceptor", "Listener", "RareWarning", "listen"]
 
@@ -80,7 +82,7 @@ class RareWarning:
 class _Stranger:
     """A connection whose handshake is not done."""
 
-    connection: socket.socket
+    connection: socket.socket | TlsSocket
     handshake: ServerHandshake
     deadline: float
 
@@ -94,6 +96,7 @@ class Acceptor:
         on_request: is given a connection that has something to receive, and has to give it back to `watch`,
             or close it. Called from the acceptor's thread, which it may not block.
         clock: monotonic seconds.
+        tls: of the server's certificate; None where connections are not encrypted.
     """
 
     def __init__(
@@ -102,7 +105,9 @@ class Acceptor:
         address: Address,
         on_request: Callable[[Channel], None],
         clock: Callable[[], float] = time.monotonic,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._listener = listener
         self._address = address
         self._on_request = on_request
@@ -187,6 +192,8 @@ class Acceptor:
     def _keep(self, channel: Channel) -> None:
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._hand_out(channel))
         self._idle[channel] = self._clock() + _IDLE_TIMEOUT
+        if channel.has_pending:  # a request came with the end of the handshake
+            self._hand_out(channel)
 
     def _hand_out(self, channel: Channel) -> None:
         if self._idle.pop(channel, None) is not None:
@@ -255,8 +262,10 @@ class Acceptor:
 
     # --- handshakes -----------------------------------------------------------------------------------
 
-    def _welcome(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
+    def _welcome(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        tls = self._tls
+        connection = accepted if tls is None else TlsSocket(accepted, tls, server_side=True)
         if len(self._strangers) >= _MOST_STRANGERS:
             self._refuse(next(iter(self._strangers)))
         handshake = ServerHandshake(self._address.secret, self._address.binding)
@@ -274,6 +283,8 @@ class Acceptor:
             return  # dropped while its turn was coming
         try:
             self._advance(stranger)
+            while not stranger.handshake.is_done and _has_pending(stranger.connection):
+                self._advance(stranger)
         except BlockingIOError:
             return
         except Exception:  # noqa: BLE001 - a stranger's connection is worth no more
@@ -331,16 +342,39 @@ class Acceptor:
         channel.close()
 
 
-def listen(host: str) -> socket.socket:
+def _has_pending(connection: socket.socket | TlsSocket) -> bool:
+    return isinstance(connection, TlsSocket) and connection.has_pending
+
+
+def listen(host: str, ports: tuple[int, int] | None = None) -> socket.socket:
     """A socket for an acceptor, at a free port.
 
     Args:
-        host: an address of this host, or a name of one.
+        host: an address of this host, a name of one, or empty for all addresses.
+        ports: the first and the last port of which it takes a free one; None: any.
 
     Raises:
-        OSError: this host has no such address.
+        OSError: this host has no such address, or none of the ports is free.
     """
-    family, *_, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    listener = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
-    listener.setblocking(False)
-    return listener
+    first, last = ports or (0, 0)
+    for port in range(first, last + 1):
+        try:
+            listener = _listen_at(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and port < last:
+                continue
+            if ports is not None and error.errno == errno.EADDRINUSE:
+                raise OSError(error.errno, f"no port from {first} to {last} is free") from None
+            raise
+        listener.setblocking(False)
+        return listener
+    raise AssertionError("a range of ports is never empty")
+
+
+def _listen_at(host: str, port: int) -> socket.socket:
+    if not host and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    if not host:
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(place[:2], family=family, backlog=_BACKLOG)

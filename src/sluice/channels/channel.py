@@ -2,7 +2,8 @@
 
 A frame is its length in four bytes, and that many bytes. Over TCP a handshake comes before the first frame
 (see `handshake`). An end that does not know the query's secret gets no byte of a stream, and a task finds out
-when another program listens at the server's port. Frames are neither encrypted nor signed.
+when another program listens at the server's port. Where the server has a certificate, all of this is
+encrypted (see `tls`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sluice.channels.handshake import ANSWER_BYTES, ClientHandshake, HandshakeError
+from sluice.channels.tls import TlsSocket, connect_tls
 from sluice.errors import ServiceError
 
-__all__ = ["Address", "Channel", "connect", "frame_of"]
+__all__ = ["SPARK_DRIVER", "Address", "Channel", "connect", "frame_of"]
 
 _LENGTH: Final = struct.Struct(">I")
 _LONGEST_FRAME: Final = 32 * 1024 * 1024
@@ -34,28 +36,40 @@ _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT"
 """The system notices within a minute that the other end's host is gone, where nothing else does."""
 
 
+SPARK_DRIVER: Final = ""
+"""As a host: the one at which Spark's executors find the driver. Tasks know it; the planning process, which
+Spark gives no settings, does not."""
+
+
 @dataclass(frozen=True)
 class Address:
     """Where a server listens, and how to prove to it that one may ask. Plain data that Spark may pickle.
 
     Attributes:
-        host: as tasks are told it.
+        host: as tasks are told it; may be `SPARK_DRIVER` until a task fills it in.
         secret: of the query; all its servers of a kind may have the same.
         start: random bytes of this server's start. Another server at the same port has others.
+        fingerprint: of the server's certificate; empty where it speaks no TLS.
     """
 
     host: str
     port: int
     secret: bytes = field(repr=False)
     start: bytes = field(repr=False)
+    fingerprint: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = self.host or "spark.driver.host"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def binding(self) -> bytes:
-        """What a handshake with this server is bound to."""
-        return b"%d:%b%b" % (len(self.start), self.start, str(self).encode())
+        """What a handshake with this server is bound to. It need not know by which name it is found."""
+        return b"%d:%b%d" % (len(self.start), self.start, self.port)
+
+    def found_at(self, driver_host: str) -> Address:
+        """The same with the host of Spark's driver filled in, where it is there."""
+        return replace(self, host=driver_host) if self.host == SPARK_DRIVER else self
 
 
 class Channel:
@@ -66,7 +80,7 @@ class Channel:
         OSError: the connection broke, or the timeout has passed.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket | TlsSocket) -> None:
         self._socket = connection
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,13 +90,18 @@ class Channel:
                     connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
     @property
+    def has_pending(self) -> bool:
+        """Whether something was received that nobody has taken, so that selectors don't tell of it."""
+        return isinstance(self._socket, TlsSocket) and self._socket.has_pending
+
+    @property
     def remote_host(self) -> str | None:
         """The other end's address as this end sees it; None within a host, or where it is gone."""
         try:
             name = self._socket.getpeername()
         except OSError:
             return None
-        return str(name[0]) if isinstance(name, tuple) else None
+        return _plain(str(name[0])) if isinstance(name, tuple) else None
 
     def fileno(self) -> int:
         """The file descriptor, for selectors; -1 after `close`."""
@@ -105,6 +124,8 @@ class Channel:
         Args:
             data: frames, from `frame_of`, or the rest of such bytes.
         """
+        if isinstance(self._socket, TlsSocket):
+            return self._socket.send_some(data)
         try:
             return self._socket.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -150,6 +171,8 @@ class Channel:
         Args:
             seconds: to wait for something at most.
         """
+        if self.has_pending:
+            return False
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(seconds * 1000)
@@ -159,6 +182,11 @@ class Channel:
         with contextlib.suppress(OSError):  # the other end has closed it before
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def _plain(address: str) -> str:
+    """An IPv4 address as such, which a socket for both protocols gives as one of IPv6."""
+    return address.removeprefix("::ffff:") if "." in address else address
 
 
 def frame_of(message: bytes) -> bytes:
@@ -201,15 +229,20 @@ def connect(
 def _connect_once(address: Address, timeout: float, source: str | None, left: Callable[[], float]) -> Channel:
     """Args: left: gives the seconds that it may still take, and raises TimeoutError where there are none."""
     bound = None if source is None else (source, 0)
-    connection = socket.create_connection((address.host, address.port), left(), bound)
+    connection: socket.socket | TlsSocket
+    connection = accepted = socket.create_connection((address.host, address.port), left(), bound)
     channel = Channel(connection)
     try:
+        if address.fingerprint:
+            accepted.settimeout(left())
+            connection = connect_tls(accepted, address.fingerprint)
+            channel = Channel(connection)
         handshake = ClientHandshake(address.secret, address.binding)
         connection.sendall(handshake.hello())
         answer = _receive_exactly(connection, ANSWER_BYTES, left)
         connection.sendall(handshake.prove(bytes(answer)))
         channel.set_timeout(timeout)
-    except HandshakeError:
+    except (HandshakeError, ServiceError):
         channel.close()
         raise ServiceError(f"what listens at {address} is not the server of this query") from None
     except BaseException:
@@ -219,7 +252,7 @@ def _connect_once(address: Address, timeout: float, source: str | None, left: Ca
 
 
 def _receive_exactly(
-    connection: socket.socket, length: int, left: Callable[[], float] | None = None
+    connection: socket.socket | TlsSocket, length: int, left: Callable[[], float] | None = None
 ) -> memoryview:
     """Args: left: gives the seconds that all of it may take; None: the socket's timeout, for each part."""
     buffer = memoryview(bytearray(length))

@@ -9,10 +9,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from sluice.errors import SluiceError
 from sluice.kinesis.consumers import ConsumerRegistrar
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
+from sluice.kinesis.fanout.driver.agent_place import check_encryption, find_spark_settings, place_agent
 from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout_options import FanOutConfig
@@ -37,9 +39,12 @@ class FanOutCoordinator(SourceCoordinator):
         self._registered: dict[str, str] = {}
         self._arns = {stream.name: self._ensure_consumer(stream.name) for stream in config.streams}
         self._restore_registered(fan_out.registered)
-        self._agent = AgentClient(
-            AgentSetup.beside_driver(config, fan_out), self._arns, renew=self._renew_consumer
-        )
+        place = place_agent(fan_out, find_spark_settings())
+        setup = AgentSetup.beside_driver(config, fan_out, place)
+        if fan_out.agent != "none":
+            check_encryption(setup)
+        self._agent = AgentClient(setup, self._arns, renew=self._renew_consumer)
+        self._agent.release = self._release_consumers
         on_stop(self._agent.tell_stop)
         if fan_out.agent == "none":
             super().__init__(config)
@@ -79,6 +84,22 @@ class FanOutCoordinator(SourceCoordinator):
         self._arns[stream] = arn = self._ensure_consumer(stream)
         self._announce_registered()
         return arn
+
+    def _release_consumers(self) -> None:
+        """Deregisters what this query has registered, as no task reaches an agent. It is renewed later."""
+        if self._fan_out.deregister:
+            for stream, arn in list(self._registered.items()):
+                self._release_consumer(stream, arn)
+            self._announce_registered()
+
+    def _release_consumer(self, stream: str, arn: str) -> None:
+        try:
+            self._registrar.deregister(arn)
+        except SluiceError as error:
+            _log.warning("%s: consumer %s stays registered: %s", stream, arn, error)
+        else:
+            _log.info("%s: deregistered consumer %s, which is not used", stream, arn)
+            self._registered.pop(stream, None)
 
     def _restore_registered(self, registered: Mapping[str, str]) -> None:
         # An ARN has the time of its consumer's registration: an equal one is the same consumer.

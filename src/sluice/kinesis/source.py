@@ -163,5 +163,6 @@ class KinesisSource(LogSource):
             return None
         from sluice.kinesis.fanout_task import FanOutCursors, start_agent_if_wanted  # noqa: PLC0415 - see above
 
-        start_agent_if_wanted(self.config, self.config.fan_out, task.assignment)
-        return FanOutCursors(self.config, self.config.fan_out, task.assignment)
+        assignment = task.assignment.found_at(task.driver_host)
+        start_agent_if_wanted(self.config, self.config.fan_out, assignment)
+        return FanOutCursors(self.config, self.config.fan_out, assignment)

@@ -48,10 +48,12 @@ class ReadTask:
     Attributes:
         ranges: what the enumerator gave, in the order to read them.
         assignment: what `Coordinator.assign` tells the task besides; None: nothing.
+        driver_host: the host at which the task finds Spark's driver.
     """
 
     ranges: tuple[Any, ...]
     assignment: Any = None
+    driver_host: str = "127.0.0.1"
 
 
 class Source(ABC):

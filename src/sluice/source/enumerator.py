@@ -17,7 +17,7 @@ from sluice.source.offsets import After, AtHorizon, Closed, Offsets, Position, S
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
-from sluice.source.splits import Split, SplitId, held_back
+from sluice.source.splits import Lineage, Split, SplitId, held_back
 from sluice.source.subscription_tracker import SubscriptionTracker
 from sluice.source.subscriptions import Subscriptions
 
@@ -76,6 +76,22 @@ class EnumeratorSettings:
     max_family: int = 16
 
 
+@dataclass(frozen=True)
+class _Reach:
+    """The splits that one batch may read.
+
+    Attributes:
+        drained: those that were read to their end before.
+        splits: parents before their children.
+        held: those of `splits` that are left to later batches nevertheless.
+    """
+
+    lineage: Lineage
+    drained: frozenset[SplitId]
+    splits: Sequence[Split]
+    held: frozenset[SplitId]
+
+
 class StreamEnumerator:
     """The `SplitEnumerator` of a `StreamLog`, with `Offsets` as positions. Owned by one thread.
 
@@ -122,11 +138,13 @@ class StreamEnumerator:
         self._added: Mapping[SplitId, Position] | None = None
         self._has_checked_start = False
         self._states: dict[SplitId, SplitState] = {}
+        self._reach: _Reach | None = None
         self._held: frozenset[SplitId] = frozenset()
         self._targets: Mapping[SplitId, After | Closed] | None = None
         self._wants_targets = False
         self._expected: dict[tuple[SplitId, After | Closed], int] = {}
         self._lag: dict[SplitId, int] = {}
+        self._newest: tuple[Offsets, dict[SplitId, Position], Offsets] | None = None
         self._next_lag_line = -math.inf
 
     def close(self) -> None:
@@ -245,17 +263,23 @@ class StreamEnumerator:
 
     @property
     def millis_behind_latest(self) -> Mapping[SplitId, int]:
-        """By split, how far the end of the last batch is from the tip (milliseconds)."""
+        """By split, how far the end of the last batch is from the tip (milliseconds).
+
+        A split is left out while that is not known: before its first answer, and when it has failed to answer
+        for 15 s.
+        """
         return self._lag
 
     def newest(self, start: Offsets) -> Offsets:
-        """The newest positions that are known, planned or not."""
-        positions = dict(start.positions)
+        """The newest positions that are known, planned or not; the same object while they stay the same."""
+        newer: dict[SplitId, Position] = {}
         for split_id, state in self._states.items():
-            if state.cut_points and split_id in positions:
+            if state.cut_points and split_id in start.positions:
                 last = state.cut_points[-1]
-                positions[split_id] = After(last.number, arrival=last.arrival)
-        return start.with_positions(positions)
+                newer[split_id] = After(last.number, arrival=last.arrival)
+        if self._newest is None or self._newest[0] is not start or self._newest[1] != newer:
+            self._newest = start, newer, start.with_positions({**start.positions, **newer})
+        return self._newest[2]
 
     # --- splits ---------------------------------------------------------------------------------------
 
@@ -310,9 +334,9 @@ class StreamEnumerator:
 
     def _readable_states(self, base: Offsets, listing: Listing, limits: Limits) -> list[SplitState]:
         """The states of the splits that may be read; in a run with targets, of those not at their target."""
-        within_reach = listing.lineage.within_reach(base.drained)
-        states = {split.id: self._state_of(split, base.position(split.id)) for split in within_reach}
-        self._held = held_back(within_reach, self._settings.max_family)
+        reach = self._reach_of(listing.lineage, base.drained)
+        states = {split.id: self._state_of(split, base.position(split.id)) for split in reach.splits}
+        self._held = reach.held
         self._states = states
         if self._wants_targets:
             self._wants_targets = False
@@ -324,6 +348,15 @@ class StreamEnumerator:
                 state.stop_at(self._targets[split_id])
         # Splits that opened later have no target, and are left to the next run.
         return [state for state in states.values() if state.target not in (None, state.position)]
+
+    def _reach_of(self, lineage: Lineage, drained: frozenset[SplitId]) -> _Reach:
+        """What one batch may read. It stays the same until another listing, or the end of a split."""
+        known = self._reach
+        if known is None or known.lineage is not lineage or known.drained != drained:
+            splits = lineage.within_reach(drained)
+            known = _Reach(lineage, drained, splits, held_back(splits, self._settings.max_family))
+            self._reach = known
+        return known
 
     def _find_targets(
         self, states: dict[SplitId, SplitState], base: Offsets, listing: Listing, limits: Limits
@@ -410,8 +443,9 @@ class StreamEnumerator:
 
     def _remember_plan(self, states: Collection[SplitState], ends: Mapping[SplitId, After | Closed]) -> None:
         """Keeps the lag and the expected records of the batch that was planned last."""
+        now = self._clock()
         self._expected = {}
-        self._lag = {}
+        self._lag, unknown = {}, []
         for state in states:
             state.forget_missing()
             split_id, end = state.split.id, ends.get(state.split.id)
@@ -420,17 +454,19 @@ class StreamEnumerator:
                 count = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
                 if not state.has_gap:
                     self._expected[split_id, end] = sum(point.count for point in state.cut_points[:count])
-            lag = 0 if isinstance(end, Closed) else state.lag(count)
+            lag = 0 if isinstance(end, Closed) else state.lag(count, now)
             if lag is not None:
                 self._lag[split_id] = lag
+            else:
+                unknown.append(split_id)
         if ends:
-            self._log_lag()
+            self._log_lag(now, unknown)
 
-    def _log_lag(self) -> None:
-        now = self._clock()
+    def _log_lag(self, now: float, unknown: Sequence[SplitId]) -> None:
         if self._lag and now >= self._next_lag_line:
             self._next_lag_line = now + _LAG_LINE_INTERVAL
-            lag = {str(split): millis for split, millis in sorted(self._lag.items())}
+            known = {**self._lag, **dict.fromkeys(unknown)}
+            lag = {str(split): millis for split, millis in sorted(known.items())}
             _log.info("millisBehindLatest %s", json.dumps(lag))
 
 

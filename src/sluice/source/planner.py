@@ -321,7 +321,7 @@ class Planner:
         now = self._clock()
         next_read_at = now + _RETRY_PAUSE
         if error.throttling:
-            state.mark_throttled(next_read_at)
+            state.mark_throttled(now, next_read_at)
         else:
             failing_for = state.mark_failed(now, next_read_at, is_missing=error.missing)
             is_awaited = error.missing and not self._fail_on_missing

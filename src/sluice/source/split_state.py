@@ -26,6 +26,8 @@ _MIN_HINT_GAIN = 600 * MICROS_PER_SECOND
 """A hint goes into the offsets if it is this much newer than the one there (microseconds)."""
 _FAILURE_MEMORY = 30.0
 """Seconds after which a failed read does not count any more, if none was tried since."""
+_LAG_HOLDS = 15.0
+"""Seconds without an answer for which a lag is believed."""
 
 
 class Reach(enum.Enum):
@@ -84,6 +86,8 @@ class SplitState:
         next_read_at: the service must not be read before (seconds by the planner's monotonic clock).
         failing_since: when the first of the reads failed that have failed since (monotonic seconds).
         failed_at: when the last of them failed (monotonic seconds).
+        unanswered_since: when the first of the reads failed, or was throttled, that no answer has followed
+            (monotonic seconds).
         is_missing: the service says that there is no such split.
         is_pushed: a subscription gives the news, and the service is not read.
         stalled_since: since when a subscription has brought nothing though it is behind the tip
@@ -110,6 +114,7 @@ class SplitState:
     next_read_at: float = -math.inf
     failing_since: float | None = None
     failed_at: float = -math.inf
+    unanswered_since: float | None = None
     is_missing: bool = False
     is_pushed: bool = False
     stalled_since: float | None = None
@@ -204,9 +209,18 @@ class SplitState:
             count += 1
         return points[count:]
 
-    def lag(self, count: int) -> int | None:
-        """How far a batch that takes the first `count` cut points ends from the tip (milliseconds)."""
+    def lag(self, count: int, now: float) -> int | None:
+        """How far a batch that takes the first `count` cut points ends from the tip (milliseconds).
+
+        Args:
+            now: monotonic seconds.
+
+        Returns:
+            None where that is not known: nothing has been heard of the split yet, or not for 15 s.
+        """
         if self.millis_behind is None:
+            return None
+        if self.unanswered_since is not None and now - self.unanswered_since >= _LAG_HOLDS:
             return None
         if not self.cut_points or count >= len(self.cut_points):
             return self.millis_behind
@@ -331,17 +345,23 @@ class SplitState:
         self.next_read_at = next_read_at
 
     def mark_answered(self) -> None:
-        """Caller: the planner, when a read has succeeded. Affects: `failing_since`."""
-        self.failing_since = None
+        """Caller: the planner, when a read has succeeded. Affects: `failing_since`, `unanswered_since`."""
+        self.failing_since = self.unanswered_since = None
 
-    def mark_throttled(self, next_read_at: float) -> None:
-        """Caller: the planner, when a read was throttled. Affects: `next_read_at`, `is_missing`."""
+    def mark_throttled(self, now: float, next_read_at: float) -> None:
+        """Caller: the planner, when a read was throttled. Affects: `next_read_at`, `is_missing`,
+        `unanswered_since`.
+
+        Args:
+            now: monotonic seconds.
+        """
+        self._mark_unanswered(now)
         self.is_missing = False
         self.next_read_at = next_read_at
 
     def mark_failed(self, now: float, next_read_at: float, *, is_missing: bool) -> float:
         """Caller: the planner, when a read has failed and may succeed later. Affects: `failing_since`,
-        `failed_at`, `next_read_at`, `is_missing`.
+        `failed_at`, `next_read_at`, `is_missing`, `unanswered_since`.
 
         Args:
             now: monotonic seconds.
@@ -352,10 +372,15 @@ class SplitState:
         """
         if self.failing_since is None or now - self.failed_at > _FAILURE_MEMORY:
             self.failing_since = now
+        self._mark_unanswered(now)
         self.failed_at = now
         self.next_read_at = next_read_at
         self.is_missing = is_missing
         return now - self.failing_since
+
+    def _mark_unanswered(self, now: float) -> None:
+        if self.unanswered_since is None:
+            self.unanswered_since = now
 
     def mark_start_reported(self, now: int) -> None:
         """Caller: the enumerator, when it has reported that records after the position may have expired
@@ -375,7 +400,7 @@ class SplitState:
         is_caught_up = progress.is_at_tip and not progress.cut_points and self.target is None
         self.is_pushed = True
         self.caught_up_version = progress.version if is_caught_up else None
-        self.failing_since, self.is_missing = None, False
+        self.failing_since, self.unanswered_since, self.is_missing = None, None, False
         self.millis_behind = progress.millis_behind
         points = self.behind_position(progress.cut_points)
         if not points and (self.cut_points or self.reach is Reach.TARGET):

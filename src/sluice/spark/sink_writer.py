@@ -6,6 +6,8 @@ the process that commits. So it holds plain data: what it works with is made whe
 
 from __future__ import annotations
 
+import functools
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from sluice.query_bucket.launch import end_query, find_or_start
 from sluice.sink.bases import destination_name
 from sluice.sink.dead_letters import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
-from sluice.sink.setup import SinkSetup, query_bucket_settings, with_bucket_server
+from sluice.sink.setup import CommittingSinkSetup, SinkSetup, query_bucket_settings, with_bucket_server
 from sluice.sink.task import TaskResult, check_columns, write_rows
 from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchSinkWriter", "CommitMessage", "StreamSinkWriter"]
 
+_log = logging.getLogger(__name__)
+
 # PySpark 4.1 has a stream writer that takes Arrow. In 4.0 only the batch writer does, but Spark goes by the
 # class and does not look at the kind of query: there, a stream writer that is a batch writer as well gets
 # Arrow, and no row has to be taken apart.
@@ -42,9 +46,15 @@ _ARROW_WRITER: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSour
 
 @dataclass(frozen=True)
 class CommitMessage(WriterCommitMessage):
-    """What a task sends to the driver; plain data."""
+    """What a task sends to the driver; plain data.
+
+    Attributes:
+        may_write_twice: its rows are delivered before the commit, and Spark may run the task twice at the
+            same time.
+    """
 
     result: TaskResult
+    may_write_twice: bool = False
 
 
 class _SinkWriter:
@@ -96,7 +106,7 @@ class _SinkWriter:
         write_id = None if self.is_streaming else self._write_id
         result = write_rows(setup, self._schema, origin, iterator, write_id=write_id)
         freeze_loaded_objects()
-        return CommitMessage(result)
+        return CommitMessage(result, not isinstance(setup, CommittingSinkSetup) and _is_speculative())
 
     @shorten_traceback
     def _end(
@@ -105,6 +115,9 @@ class _SinkWriter:
         """On the driver: ends an epoch. Spark passes None for tasks that failed."""
         configure_driver_log()
         setup = read_sink(self._options) if self._needs_setup else None
+        for message in messages:
+            if isinstance(message, CommitMessage) and message.may_write_twice:
+                _warn_of_speculation(message.result.origin.destination)
         results = [message.result if isinstance(message, CommitMessage) else None for message in messages]
         end_epoch(setup, outcome, results, write_id=self._write_id, batch_id=batch_id)
 
@@ -134,6 +147,23 @@ class StreamSinkWriter(_SinkWriter, _ARROW_WRITER, datasource.DataSourceStreamWr
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._end("aborted", batchId, messages)
+
+
+def _is_speculative() -> bool:
+    """Whether Spark runs slow tasks twice. Tasks know the settings of the session; the driver does not."""
+    context = TaskContext.get()
+    return context is not None and context.getLocalProperty("spark.speculation") == "true"
+
+
+@functools.cache
+def _warn_of_speculation(destination: str) -> None:
+    """Warns once: the process that commits stays the same from one epoch to the next."""
+    _log.warning(
+        "%s: speculation is on (spark.speculation), so Spark may run a slow task twice at the same time, and "
+        "rows of both runs are written: this destination is at-least-once. Turn speculation off for queries "
+        "that write there",
+        destination,
+    )
 
 
 def _origin(setup: SinkSetup, write_id: str) -> Origin:

@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,9 +20,10 @@ from sluice.errors import SluiceError
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.checks import checked_offsets, checked_rows, lag_by_stream
 from sluice.source.contracts import ReadTask
+from sluice.source.logged_offsets import LoggedOffsets
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import freeze_loaded_objects
+from sluice.spark.workers import driver_host, freeze_loaded_objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,14 +91,15 @@ class StreamReader(DataSourceStreamReader):
         self._schema = schema
         self._coordinator: Coordinator | None = None
         self._next_start: Any = None
+        self._offsets = self._no_offsets()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None, "_next_start": None}
+        return {**self.__dict__, "_coordinator": None, "_next_start": None, "_offsets": self._no_offsets()}
 
     @shorten_traceback
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called when a query starts for the first time, possibly more than once."""
-        return self._to_json(self._coordinator_here().enumerator.initial())
+        return self._offsets.write(self._coordinator_here().enumerator.initial())
 
     @shorten_traceback
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -112,13 +115,13 @@ class StreamReader(DataSourceStreamReader):
         """
         coordinator = self._coordinator_here()
         if start is not None:
-            begin = self._source.offsets_from_json(start)
+            begin = self._offsets.parse(start)
             coordinator.restore(begin)
         else:
             begin = coordinator.enumerator.initial() if self._next_start is None else self._next_start
         end = coordinator.enumerator.advance(begin, self._limits(limit))
         self._next_start = begin
-        return dict(start) if start is not None and end is begin else self._to_json(end)
+        return dict(start) if start is not None and end is begin else self._offsets.write(end)
 
     @shorten_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -128,7 +131,7 @@ class StreamReader(DataSourceStreamReader):
         4.1 may call it with an empty batch first (`start` equals `end`).
         """
         coordinator = self._coordinator_here()
-        begin, self._next_start = map(self._source.offsets_from_json, (start, end))
+        begin, self._next_start = self._offsets.parse(start), self._offsets.parse(end)
         coordinator.restore(self._next_start)
         ranges = coordinator.enumerator.ranges(begin, self._next_start)
         return _deal(self._source, ranges, coordinator.assign(ranges))
@@ -156,8 +159,8 @@ class StreamReader(DataSourceStreamReader):
             self._coordinator = self._source.create_coordinator()
         return self._coordinator
 
-    def _to_json(self, offsets: Any) -> dict[str, Any]:
-        return checked_offsets(self._source, offsets)
+    def _no_offsets(self) -> LoggedOffsets:
+        return LoggedOffsets(self._source.offsets_from_json, partial(checked_offsets, self._source))
 
     def _limits(self, limit: Any) -> Limits:
         del limit
@@ -196,7 +199,7 @@ if HAS_ADMISSION_CONTROL:
             if self._next_start is None:
                 return None
             enumerator = self._coordinator_here().enumerator
-            newest = self._to_json(enumerator.newest(self._next_start))
+            newest = self._offsets.write(enumerator.newest(self._next_start))
             lag = lag_by_stream(enumerator.millis_behind_latest)
             return {**newest, "millisBehindLatest": lag} if lag else newest
 
@@ -218,7 +221,7 @@ def _deal(source: Source, ranges: Sequence[Any], assignment: Any) -> list[InputP
 def _read(source: Source, schema: StructType | None, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     given = cast("RangesPartition", partition)
     try:
-        rows = source.read_task(ReadTask(given.ranges, given.assignment))
+        rows = source.read_task(ReadTask(given.ranges, given.assignment, driver_host()))
         if schema is not None:
             rows = checked_rows(source, given.ranges, rows, _arrow_schema(schema))
         yield from rows

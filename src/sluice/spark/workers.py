@@ -1,4 +1,4 @@
-"""Keeps garbage collections short in the Python workers that Spark reuses from task to task."""
+"""What a task's Python worker is asked for and told: garbage collections, and where Spark's driver is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import gc
 
 from pyspark import TaskContext
 
-__all__ = ["freeze_loaded_objects"]
+__all__ = ["driver_host", "freeze_loaded_objects"]
+
+
+def driver_host() -> str:
+    """The host at which executors find the driver; in a task, where Spark passes the session's settings on.
+
+    Outside of tasks, and where a task is not told, it is this host.
+    """
+    context = TaskContext.get()
+    return (None if context is None else context.getLocalProperty("spark.driver.host")) or "127.0.0.1"
 
 
 def freeze_loaded_objects() -> None:

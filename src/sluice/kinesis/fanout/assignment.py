@@ -29,7 +29,21 @@ class FanOutAssignment:
     hosts: frozenset[str] = frozenset()
     is_streaming: bool = True
 
+    def found_at(self, driver_host: str) -> FanOutAssignment:
+        """The same with the host at which Spark finds the driver, for what listens there."""
+        located = {address: address.found_at(driver_host) for address in {*self.agents.values()}}
+        return replace(
+            self,
+            agents={split: located[address] for split, address in self.agents.items()},
+            hub=None if self.hub is None else self.hub.found_at(driver_host),
+        )
+
     def only(self, splits: Iterable[SplitId]) -> FanOutAssignment:
         """What a task has to know that reads these shards. Spark sends each task its own."""
-        agents = {split: self.agents[split] for split in splits if split in self.agents}
-        return replace(self, agents=agents)
+        wanted = list(splits)
+        streams = {split.stream for split in wanted}
+        return replace(
+            self,
+            arns={stream: arn for stream, arn in self.arns.items() if stream in streams},
+            agents={split: self.agents[split] for split in wanted if split in self.agents},
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import sys
@@ -12,7 +13,16 @@ from sluice.channels.channel import Address
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 
-__all__ = ["HELD_SIGNALS", "STOP", "AgentSetup", "WorkerAgentSetup", "agent_command"]
+__all__ = [
+    "HELD_SIGNALS",
+    "ON_THIS_HOST",
+    "STOP",
+    "AgentPlace",
+    "AgentSetup",
+    "WorkerAgentSetup",
+    "agent_command",
+    "is_loopback",
+]
 
 STOP: Final = b"s"
 """What the planning process writes into the stop pipe of its agent when the query is stopped."""
@@ -25,29 +35,69 @@ _SECRET_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
+class AgentPlace:
+    """Where an agent listens.
+
+    Attributes:
+        host: where others find it; `SPARK_DRIVER` for the host of Spark's driver.
+        bind: the address that it listens on; empty for all addresses of its host.
+        is_guessed: the user has named no address, and only this host reaches this one.
+    """
+
+    host: str
+    bind: str
+    is_guessed: bool = False
+
+    @property
+    def is_on_this_host(self) -> bool:
+        """Whether no other host can connect to it."""
+        return is_loopback(self.bind)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is a loopback address by its text. A name may be loopback here and not elsewhere."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+ON_THIS_HOST: Final = AgentPlace("127.0.0.1", "127.0.0.1")
+"""Where nothing but this host reaches it."""
+
+
+@dataclass(frozen=True)
 class AgentSetup:
     """The first message to an agent beside the driver.
 
     Attributes:
         fan_out: the options of fan-out, which `config` has too.
-        host: the address that the agent listens on.
+        place: where it listens.
         secret: tasks and other agents prove that they know it before they are served.
     """
 
     config: SourceConfig
     fan_out: FanOutConfig
-    host: str
+    place: AgentPlace
     secret: bytes = field(repr=False)
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether connections to the agent are to be encrypted; by default if other hosts may open them."""
+        encryption = self.fan_out.encryption
+        return encryption == "tls" or (encryption == "auto" and not self.place.is_on_this_host)
+
     @classmethod
-    def beside_driver(cls, config: SourceConfig, fan_out: FanOutConfig) -> AgentSetup:
+    def beside_driver(
+        cls, config: SourceConfig, fan_out: FanOutConfig, place: AgentPlace = ON_THIS_HOST
+    ) -> AgentSetup:
         """With a secret of its own, for the agent of one run of a query."""
-        return cls(config, fan_out, fan_out.agent_address, os.urandom(_SECRET_BYTES))
+        return cls(config, fan_out, place, os.urandom(_SECRET_BYTES))
 
 
 @dataclass(frozen=True)
 class WorkerAgentSetup(AgentSetup):
-    """The first message to an agent on a worker host. Its `host` is its address on the way to the hub.
+    """The first message to an agent on a worker host. Its place is its address on the way to the hub.
 
     Attributes:
         hub: the agent beside the driver, which it joins.

@@ -5,7 +5,7 @@ Sequence numbers travel as text: they do not fit into msgpack's integers.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,9 @@ __all__ = [
     "FromAgent",
     "JoinHub",
     "Listening",
+    "RangesAsked",
     "ReadRange",
+    "Server",
     "Subscribe",
     "SubscriptionEnded",
     "ToAgent",
@@ -51,6 +53,15 @@ DONE: Final = b"D"
 """The same: every event of the range has been sent, or every event of a shard that has ended."""
 UNAVAILABLE: Final = b"U"
 """The same: the agent can't serve the rest of the range; the reason follows as text."""
+
+
+class Server(NamedTuple):
+    """Where tasks connect to an agent: the fields of `Address` but for the secret, which the planner has."""
+
+    host: str
+    port: int
+    start: bytes
+    fingerprint: bytes = b""
 
 
 class Subscribe(msgspec.Struct, tag=True, frozen=True):
@@ -95,24 +106,26 @@ class Listening(msgspec.Struct, tag=True, frozen=True):
     """Agent to planner: where tasks, and agents on worker hosts, may connect.
 
     Attributes:
-        start: random bytes of this start of the agent, see `Address`.
+        start, fingerprint: see `Address`.
     """
 
     host: str
     port: int
     start: bytes
+    fingerprint: bytes = b""
 
 
 class JoinHub(msgspec.Struct, tag=True, frozen=True):
     """Agent on a worker host to the agent beside the driver: shards may be assigned to it.
 
     Attributes:
-        host, port, start: where tasks may connect to it, see `Address`.
+        host, port, start, fingerprint: where tasks may connect to it, see `Address`.
     """
 
     host: str
     port: int
     start: bytes
+    fingerprint: bytes = b""
 
 
 class WorkerHosts(msgspec.Struct, tag=True, frozen=True):
@@ -121,20 +134,26 @@ class WorkerHosts(msgspec.Struct, tag=True, frozen=True):
     hosts: tuple[str, ...]
 
 
+class RangesAsked(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner: how many ranges tasks have asked for since the last such message."""
+
+    count: int
+
+
 class EventReceived(msgspec.Struct, tag=True, frozen=True):
     """Agent to planner: what an event of a subscription brought.
 
     Attributes:
         first: sequence number of the subscription's first record; None before it came.
         progress: the cut points of this event alone.
-        server: host, port and start of the agent that has the records, see `Address`.
+        server: the agent that has the records.
     """
 
     split: SplitId
     generation: int
     first: str | None
     progress: SubscriptionProgress
-    server: tuple[str, int, bytes]
+    server: Server
 
 
 class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
@@ -170,7 +189,7 @@ class ReadRange(msgspec.Struct, tag=True, frozen=True):
 
 
 ToAgent = Subscribe | Acknowledge | Unsubscribe | ConsumersChanged
-FromAgent = Listening | WorkerHosts | EventReceived | SubscriptionEnded
+FromAgent = Listening | WorkerHosts | RangesAsked | EventReceived | SubscriptionEnded
 FirstFrame = ReadRange | JoinHub
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 
@@ -11,9 +12,10 @@ from sluice.channels.channel import Channel
 from sluice.channels.processes import child_environment
 from sluice.kinesis.fanout.agent.agent import Agent
 from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
-from sluice.kinesis.fanout.agent.shard_buffer import ShardBuffer
+from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.link import Link
+from sluice.kinesis.fanout.protocol import RangesAsked, ReadRange
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
@@ -49,12 +51,28 @@ def test_subscriptions_wait_for_space_in_their_buffers(agent: Agent) -> None:
 
 def test_tasks_are_told_the_start_of_the_agent(agent: Agent) -> None:
     """Their handshakes are bound to it. The next agent has another one, wherever it listens."""
-    host, port, start = agent.place
+    host, port, start, _ = agent.place
 
     assert (host, port) == (agent.server.address.host, agent.server.address.port)
     assert start == agent.server.address.start
     assert len(start) == 16
     assert agent._shards._settings.server == agent.place  # type: ignore[union-attr]
+
+
+def test_an_agent_says_how_many_ranges_it_was_asked_for(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since the last time, whether it could serve them or not; nothing where it was not asked."""
+    reported: list[object] = []
+    monkeypatch.setattr(agent, "report", reported.append)
+    request = ReadRange(SplitId("clicks", "shardId-0"), START, None, None, 0.0)
+    for _ in range(3):
+        with contextlib.suppress(RangeUnavailable):
+            list(agent._read(request))
+    agent.report_use()
+    agent.report_use()
+
+    assert reported == [RangesAsked(3)]
 
 
 def test_an_agent_has_few_memory_arenas(monkeypatch: pytest.MonkeyPatch) -> None:

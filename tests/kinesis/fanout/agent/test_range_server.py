@@ -15,7 +15,7 @@ import pytest
 from sluice.channels.channel import Address, Channel, connect
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.agent import range_server
-from sluice.kinesis.fanout.agent.range_server import RangeServer
+from sluice.kinesis.fanout.agent.range_server import ListenAt, RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.fanout.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, encode
 from sluice.source.splits import SplitId
@@ -228,6 +228,40 @@ def test_an_agent_may_listen_on_ipv6() -> None:
         channel.send(encode(REQUEST))
         assert frames(channel, 1) == [DONE]
         assert str(server.address).startswith("[::1]:")
+
+
+def test_an_agent_may_be_found_elsewhere_than_it_listens() -> None:
+    """Behind address translation, or where only tasks know the driver's host. A host that joins is known by
+    its address, also where the agent listens on IPv4 and IPv6 at once.
+    """
+    seen: list[str | None] = []
+    joined = threading.Event()
+
+    def join(channel: Channel, _request: JoinHub) -> None:
+        seen.append(channel.remote_host)
+        joined.set()
+
+    with (
+        closing(RangeServer("", SECRET, nothing, join, listen_at=ListenAt(""))) as server,
+        closing(connect(server.address.found_at("127.0.0.2"), timeout=PATIENT)) as channel,
+    ):
+        channel.send(encode(REQUEST))
+        assert frames(channel, 1) == [DONE]
+        assert str(server.address).startswith("spark.driver.host:")
+        channel.send(encode(JOIN))
+        assert joined.wait(PATIENT)
+    assert seen == ["127.0.0.1"]
+
+
+def test_an_agent_takes_a_free_port_of_a_range() -> None:
+    """Firewalls are opened for a range, and a host may run agents of several queries."""
+    with closing(RangeServer("127.0.0.1", SECRET, nothing)) as other:
+        first = other.address.port
+        listen = ListenAt("127.0.0.1", (first, min(first + 30, 65_535)))
+        with closing(RangeServer("127.0.0.1", SECRET, nothing, listen_at=listen)) as server:
+            assert first < server.address.port <= first + 30
+        with pytest.raises(OSError, match=f"no port from {first} to {first} is free"):
+            RangeServer("127.0.0.1", SECRET, nothing, listen_at=ListenAt("127.0.0.1", (first, first)))
 
 
 def test_each_start_of_an_agent_is_another_one() -> None:

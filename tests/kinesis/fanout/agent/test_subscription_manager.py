@@ -17,6 +17,7 @@ from sluice.kinesis.fanout.protocol import (
     EventReceived,
     FromAgent,
     ReadRange,
+    Server,
     Subscribe,
     SubscriptionEnded,
 )
@@ -70,7 +71,7 @@ class Bench:
         self.manager = SubscriptionManager(
             self._open,
             self.reports.put,
-            ManagerSettings(capacity, cut_points, ("127.0.0.1", 4000, b"start")),
+            ManagerSettings(capacity, cut_points, Server("127.0.0.1", 4000, b"start")),
             now=lambda: self.now,
             retention=self._retention,
         )
@@ -134,7 +135,7 @@ def test_an_event_is_buffered_before_it_is_reported(make: Callable[..., Bench]) 
     report = bench.received()
 
     progress = SubscriptionProgress((CutPoint("7", 7000, 90, 3, 5000),), 0, caught_up_at=NOW)
-    assert report == EventReceived(SPLIT, 1, "5", progress, server=("127.0.0.1", 4000, b"start"))
+    assert report == EventReceived(SPLIT, 1, "5", progress, server=Server("127.0.0.1", 4000, b"start"))
     assert bench.read(None, 7) == [b"x" * 3 * EACH]
 
 

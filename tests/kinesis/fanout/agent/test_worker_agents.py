@@ -21,6 +21,8 @@ from sluice.kinesis.fanout.protocol import (
     EventReceived,
     FromAgent,
     JoinHub,
+    RangesAsked,
+    Server,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -86,6 +88,10 @@ class Hub:
         assert host in report.hosts
         return self.joined[-1]
 
+    def settle(self) -> None:
+        """So much time passes that nobody waits any more for others to join."""
+        self.pass_time(4, *(worker.host for worker in self.joined))
+
     def report(self) -> FromAgent:
         return self.reports.get(timeout=PATIENT)
 
@@ -128,12 +134,14 @@ def test_a_shard_is_assigned_when_the_first_agent_joins(hub: Hub) -> None:
 
     # Only the agent beside the driver deregisters anything.
     assert worker.received() == ConsumersChanged({"clicks": "arn"}, ())
+    hub.settle()
     assert worker.received() == Subscribe(SPLITS[0], 1, START)
 
 
 def test_shards_are_assigned_evenly(hub: Hub) -> None:
     """Each to the agent that has the fewest."""
     workers = [hub.join("a"), hub.join("b")]
+    hub.settle()
     for generation, split in enumerate(SPLITS):
         hub.workers.subscribe(Subscribe(split, generation, START))
 
@@ -150,10 +158,14 @@ def test_a_newcomer_gets_its_share(hub: Hub) -> None:
     first = hub.join("a")
     for generation, split in enumerate(SPLITS):
         hub.workers.subscribe(Subscribe(split, generation, START))
+    hub.settle()
     for _ in SPLITS:
         first.received()
 
     second = hub.join("b")
+    hub.settle()
+    assert hub.reports.empty()  # the service would refuse another subscription so soon
+    hub.settle()
     ended = [hub.report(), hub.report()]
     left = [first.received(), first.received()]
 
@@ -166,12 +178,46 @@ def test_a_newcomer_gets_its_share(hub: Hub) -> None:
     assert {second.received(), second.received()} == {Subscribe(split, 9, START) for split in moved}
 
 
+def test_shards_are_dealt_out_once_when_hosts_join_one_after_the_other(hub: Hub) -> None:
+    """Tasks start their agents within seconds of one another, and no shard moves for that."""
+    for generation, split in enumerate(SPLITS):
+        hub.workers.subscribe(Subscribe(split, generation, START))
+    first = hub.join("a")
+    hub.pass_time(2, "a")
+    second = hub.join("b")
+    hub.pass_time(2, "a", "b")
+    hub.workers.subscribe(Subscribe(SPLITS[0], 9, START))  # the planner has read on meanwhile
+    hub.pass_time(2, "a", "b")
+
+    given = {first.received(), first.received(), second.received(), second.received()}
+
+    assert {message.split for message in given if isinstance(message, Subscribe)} == set(SPLITS)
+    assert Subscribe(SPLITS[0], 9, START) in given
+    hub.settle()
+    hub.settle()
+    assert hub.reports.empty()
+
+
+def test_shards_are_dealt_out_although_hosts_go_on_joining(hub: Hub) -> None:
+    """The wait for others has an end."""
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+    hosts = ["a", "b", "c", "d", "e"]
+    workers = []
+    for number, host in enumerate(hosts):
+        workers.append(hub.join(host))
+        hub.pass_time(2, *hosts[: number + 1])
+
+    assert workers[0].received() == Subscribe(SPLITS[0], 1, START)
+
+
 def test_the_subscriptions_of_an_agent_that_leaves_have_ended(hub: Hub) -> None:
     """Its shards go to the others when the planner subscribes again."""
     first = hub.join("a")
+    hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     first.received()
     second = hub.join("b")
+    hub.settle()
 
     first.leave()
 
@@ -198,10 +244,11 @@ def test_a_second_agent_of_a_host_is_turned_away(hub: Hub) -> None:
 def test_messages_pass_between_the_planner_and_the_shards_agent(hub: Hub) -> None:
     """A message about an earlier subscription is not passed on."""
     worker = hub.join("a")
+    hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 3, START))
     worker.received()
     stale, fresh = (
-        EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), ("a", 1, b"start"))
+        EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), Server("a", 1, b"start"))
         for generation in (2, 3)
     )
     worker.send(stale)
@@ -213,9 +260,18 @@ def test_messages_pass_between_the_planner_and_the_shards_agent(hub: Hub) -> Non
     assert [worker.received(), worker.received()] == [Acknowledge(SPLITS[0], "77"), Unsubscribe(SPLITS[0])]
 
 
+def test_the_planner_learns_what_agents_are_asked_for(hub: Hub) -> None:
+    """It shows whether tasks reach them."""
+    worker = hub.join("a")
+    worker.send(RangesAsked(7))
+
+    assert hub.report() == RangesAsked(7)
+
+
 def test_a_consumer_that_another_reader_uses_is_contested(hub: Hub) -> None:
     """Whichever agent noticed."""
     worker = hub.join("a")
+    hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     worker.received()
 
@@ -234,6 +290,7 @@ def test_the_shards_of_a_silent_agent_go_to_others(hub: Hub, caplog: pytest.LogC
     """
     caplog.set_level(logging.INFO, "sluice.kinesis.fanout.agent.worker_agents")
     first, second = hub.join("a"), hub.join("b")
+    hub.settle()
     for generation, split in enumerate(SPLITS):
         hub.workers.subscribe(Subscribe(split, generation, START))
     mine = [first.received(), first.received()]
@@ -252,24 +309,28 @@ def test_the_shards_of_a_silent_agent_go_to_others(hub: Hub, caplog: pytest.LogC
     assert {second.received(), second.received()} == {Subscribe(split, 9, START) for split in lost}
     assert hub.reports.empty()
 
-    hub.pass_time(2, "a", "b")
+    hub.pass_time(9, "a", "b")
     moved = [hub.report(), hub.report()]
     assert all(isinstance(each, SubscriptionEnded) for each in moved)
     told = [first.received(), first.received()]
     assert {each.split for each in told if isinstance(each, Unsubscribe)} == lost
     assert len([line for line in caplog.messages if "on a has said nothing for 5 s" in line]) == 1
-    assert len([line for line in caplog.messages if "on a speaks again; 2 shards" in line]) == 1
+    assert len([line for line in caplog.messages if "on a speaks again" in line]) == 1
+    assert any(
+        f"its 2 shards go to others, or else are polled: {min(lost)}, " in line for line in caplog.messages
+    )
 
 
 def test_without_another_agent_shards_wait_for_the_silent_one(hub: Hub) -> None:
     """They are polled meanwhile: the planner was told that their subscriptions have ended."""
     worker = hub.join("a")
+    hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     hub.pass_time(5)
     assert isinstance(hub.report(), SubscriptionEnded)
     hub.workers.subscribe(Subscribe(SPLITS[0], 2, START))
 
-    hub.pass_time(1, "a")
+    hub.pass_time(4, "a")
 
     assert [worker.received() for _ in range(3)] == [
         Subscribe(SPLITS[0], 1, START),
@@ -281,6 +342,7 @@ def test_without_another_agent_shards_wait_for_the_silent_one(hub: Hub) -> None:
 def test_an_agent_that_stays_silent_is_given_up(hub: Hub) -> None:
     """Its link is closed, at which it ends if it still can. A task on its host may start another one."""
     worker = hub.join("a")
+    hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     hub.pass_time(30)
 
@@ -295,6 +357,7 @@ def test_an_agent_that_stays_silent_is_given_up(hub: Hub) -> None:
 def test_messages_of_a_silent_agent_about_what_it_has_lost_are_ignored(hub: Hub) -> None:
     """Another reader has taken over the shard: the agent that it was moved to."""
     worker = hub.join("a")
+    hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     hub.pass_time(5)
     assert isinstance(hub.report(), SubscriptionEnded)
@@ -310,6 +373,7 @@ def test_the_hub_never_waits_for_an_agent(hub: Hub) -> None:
     """One that is stopped takes nothing. The others get their messages all the same."""
     hub.join("a")
     other = hub.join("b")
+    hub.settle()
     for split in SPLITS[:2]:
         hub.workers.subscribe(Subscribe(split, 1, START))
 

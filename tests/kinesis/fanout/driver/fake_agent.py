@@ -7,16 +7,18 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from sluice.channels.channel import Channel
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
-from sluice.kinesis.fanout.launch import AgentSetup
+from sluice.kinesis.fanout.launch import ON_THIS_HOST, AgentSetup
 from sluice.kinesis.fanout.protocol import (
     ConsumersChanged,
     EventReceived,
     FromAgent,
     Listening,
+    Server,
     Subscribe,
     ToAgent,
     decode_to_agent,
@@ -116,6 +118,10 @@ class Planning:
         self.renewed.put(stream)
         return self.new_arn
 
+    def guessed(self) -> AgentSetup:
+        """The client's set-up, where the agent is at an address that nobody has named."""
+        return replace(self.client._setup, place=replace(ON_THIS_HOST, is_guessed=True))
+
     @property
     def agent(self) -> FakeAgent:
         return self.agents[-1]
@@ -161,7 +167,7 @@ def event(
     generation: int, *cut_points: CutPoint, first: str | None = None, behind: int = 0, ended: bool = False
 ) -> EventReceived:
     progress = SubscriptionProgress(cut_points, behind, ended, 7 if behind == 0 else None)
-    return EventReceived(SPLIT, generation, first, progress, ("10.0.0.7", 4000, b"start"))
+    return EventReceived(SPLIT, generation, first, progress, Server("10.0.0.7", 4000, b"start"))
 
 
 def cut_point(number: int, count: int = 1) -> CutPoint:

@@ -9,7 +9,7 @@ from fake_agent import Planning, plannings
 from memory_log import S0, MemoryLog, new_log, put_to
 from query import new_enumerator
 
-from sluice.kinesis.fanout.protocol import EventReceived, Subscribe
+from sluice.kinesis.fanout.protocol import EventReceived, Server, Subscribe
 from sluice.source.cut_points import CutPoint
 from sluice.source.enumerator import StreamEnumerator
 from sluice.source.offsets import Offsets
@@ -50,7 +50,7 @@ class Query:
         progress = SubscriptionProgress(points, 0, caught_up_at=self.log.now)
         version = self.version
         first = points[0].number if points else None
-        self.agent.send(EventReceived(S0, self.generation, first, progress, ("127.0.0.1", 1, b"start")))
+        self.agent.send(EventReceived(S0, self.generation, first, progress, Server("127.0.0.1", 1, b"start")))
         self.planning.until(lambda: self.version != version)
 
     @property

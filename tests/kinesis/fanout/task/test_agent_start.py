@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import socket
@@ -12,7 +13,8 @@ import pytest
 
 from sluice.channels.channel import Address
 from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.fanout.launch import WorkerAgentSetup
+from sluice.kinesis.fanout.launch import AgentPlace, WorkerAgentSetup
+from sluice.kinesis.fanout.task import agent_start
 from sluice.kinesis.fanout.task.agent_start import AgentStarter, address_towards
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.splits import SplitId
@@ -123,13 +125,57 @@ def test_an_address_that_spark_was_given_comes_first(monkeypatch: pytest.MonkeyP
     assert address_towards("127.0.0.1") == "127.0.0.9"
 
 
+@pytest.fixture
+def _routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of the driver is that of this host, which means 127.0.1.1, as Debian has it. Its address on
+    its network is 10.0.0.7.
+    """
+
+    class Probe:
+        def connect(self, place: tuple[str, int]) -> None:
+            self.host = place[0]
+
+        def getsockname(self) -> tuple[str, int]:
+            return ("127.0.0.1" if self.host.startswith("127.") else "10.0.0.7"), 0
+
+    def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        address = "127.0.1.1" if host == "driver.example" else host
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", (address, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "socket", lambda *_: contextlib.nullcontext(Probe()))
+
+
+@pytest.mark.usefixtures("_no_names", "_routes")
+def test_a_host_that_calls_itself_loopback_is_known_by_its_address_on_the_network() -> None:
+    """It is the driver's host, where executors run too. Tasks on other hosts have to reach its agent."""
+    assert address_towards("driver.example") == "10.0.0.7"
+    assert address_towards("10.0.0.1") == "10.0.0.7"
+
+
+@pytest.mark.usefixtures("_no_names", "_routes")
+@pytest.mark.parametrize("driver", ["127.0.0.1", "127.0.0.5"])
+def test_where_the_driver_is_at_a_loopback_address_all_hosts_are_one(driver: str) -> None:
+    """Then there is no other host that could not use it."""
+    assert address_towards(driver) == "127.0.0.1"
+
+
+@pytest.mark.usefixtures("_no_names", "_routes")
+def test_a_host_without_another_address_gets_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a loopback address would hold shards that tasks of other hosts poll."""
+    monkeypatch.setattr(agent_start, "_ELSEWHERE", ())
+
+    with pytest.raises(OSError, match=r"driver\.example is this host, which has loopback addresses only"):
+        address_towards("driver.example")
+
+
 def test_the_first_task_of_a_host_starts_an_agent_there(host: Host) -> None:
     """It listens at the address by which the hub will know the host, and is one of the same query."""
     assert host.run_task() == 1
     assert host.run_task("10.0.0.8") == 1  # it is on its way
 
     (setup,) = host.started
-    assert (setup.host, setup.hub, setup.secret) == ("10.0.0.7", HUB, HUB.secret)
+    assert (setup.place, setup.hub, setup.secret) == (AgentPlace("10.0.0.7", "10.0.0.7"), HUB, HUB.secret)
 
 
 def test_no_agent_is_started_where_there_is_one_or_no_hub(host: Host) -> None:

@@ -22,14 +22,16 @@ import logging
 import pickle
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Final
 
 from sluice.channels.channel import Channel, connect
+from sluice.channels.tls import Certificate, load_certificate, make_certificate
 from sluice.errors import SluiceError
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.consumers import ConsumerRegistrar
-from sluice.kinesis.fanout.agent.range_server import RangeServer
+from sluice.kinesis.fanout.agent.range_server import ListenAt, RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.agent.subscription_manager import ManagerSettings, SubscriptionManager
 from sluice.kinesis.fanout.agent.termination import Termination
@@ -42,7 +44,9 @@ from sluice.kinesis.fanout.protocol import (
     FromAgent,
     JoinHub,
     Listening,
+    RangesAsked,
     ReadRange,
+    Server,
     Subscribe,
     ToAgent,
     Unsubscribe,
@@ -70,7 +74,7 @@ class Agent:
         assigns_to_workers: it has no subscriptions itself, but assigns shards to agents on worker hosts.
 
     Attributes:
-        place: host, port and start of its server, see `Address`.
+        place: where tasks connect to it.
     """
 
     def __init__(self, setup: AgentSetup, link: Link, *, assigns_to_workers: bool) -> None:
@@ -79,10 +83,18 @@ class Agent:
         self._consumers = ConsumersChanged({}, ())
         workers = WorkerAgents(self.report) if assigns_to_workers else None
         join = None if workers is None else workers.join
-        self.server = RangeServer(setup.host, setup.secret, self._read, join)
+        self.server = RangeServer(
+            setup.place.host,
+            setup.secret,
+            self._read,
+            join,
+            listen_at=ListenAt(setup.place.bind, setup.fan_out.agent_ports, _certificate_of(setup)),
+        )
         address = self.server.address
-        self.place = address.host, address.port, address.start
+        self.place = Server(address.host, address.port, address.start, address.fingerprint)
         self._shards = workers or self._subscription_manager(setup)
+        self._asked = 0
+        self._asked_lock = threading.Lock()
 
     def _subscription_manager(self, setup: AgentSetup) -> SubscriptionManager:
         log = KinesisLog.of(setup.config)
@@ -102,6 +114,13 @@ class Agent:
     def report(self, message: FromAgent | JoinHub) -> None:
         """Sends a message to the other end of the link. May be called from any thread, and never blocks."""
         self._link.send(encode(message))
+
+    def report_use(self) -> None:
+        """Says how many ranges were asked for, if any were since the last time. Called once a second."""
+        with self._asked_lock:
+            count, self._asked = self._asked, 0
+        if count:
+            self.report(RangesAsked(count))
 
     def serve(self) -> None:
         """Handles messages until the link closes. Then ends all subscriptions, and returns."""
@@ -143,12 +162,37 @@ class Agent:
                     self._shards.use_consumers(message)
 
     def _read(self, request: ReadRange) -> Iterator[bytes | memoryview]:
+        with self._asked_lock:
+            self._asked += 1
         if isinstance(self._shards, WorkerAgents):
             raise RangeUnavailable("the agent beside the driver has no subscriptions; those on workers have")
         return self._shards.read(request)
 
     def _open_source(self, split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> Subscriber:
         return open_subscriber(self._config, lambda: self._consumers.arns[split.stream], split, start, buffer)
+
+
+def _certificate_of(setup: AgentSetup) -> Certificate | None:
+    """The agent's certificate; None: its connections are not encrypted.
+
+    Raises:
+        SluiceError: they have to be, and can't.
+    """
+    if not setup.is_encrypted:
+        return None
+    file = setup.fan_out.certificate
+    try:
+        return make_certificate() if file is None else load_certificate(file)
+    except (ImportError, OSError) as error:
+        if setup.fan_out.encryption == "tls" or file is not None:
+            source = "" if file is None else f"{file}: "
+            raise SluiceError(f"the fan-out agent has no certificate: {source}{error}") from error
+        _log.warning(
+            "the fan-out agent at %s passes on records in clear, as it can't make a certificate: %s",
+            setup.place.host or "the driver",
+            error,
+        )
+        return None
 
 
 def main(arguments: list[str]) -> None:
@@ -186,8 +230,14 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
     channel = Channel(socket.socket(fileno=link_descriptor))
     setup: AgentSetup = pickle.loads(channel.receive())  # noqa: S301 - over a socket pair with our own parent
     link = Link(channel)
-    link.start(lambda: link.close() if termination.is_due else None)
     agent = Agent(setup, link, assigns_to_workers=setup.fan_out.agent == "workers")
+
+    def check() -> None:
+        agent.report_use()
+        if termination.is_due:
+            link.close()
+
+    link.start(check)
     agent.report(Listening(*agent.place))
     agent.serve()
     if termination.wait_for_reason():
@@ -197,7 +247,7 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
 def _run_on_worker() -> None:
     setup: WorkerAgentSetup = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the task that has started us
     try:
-        channel = connect(setup.hub, timeout=_CONNECT_TIMEOUT, source=setup.host)
+        channel = connect(setup.hub, timeout=_CONNECT_TIMEOUT, source=setup.place.bind)
     except (OSError, EOFError, SluiceError) as error:
         _log.warning(
             "this host gets no fan-out agent, and its tasks go on without: can't join the agent beside the "
@@ -210,10 +260,11 @@ def _run_on_worker() -> None:
     agent = Agent(setup, link, assigns_to_workers=False)
     agent.report(JoinHub(*agent.place))
 
-    def end_without_hub() -> None:
+    def check() -> None:
+        agent.report_use()
         if link.unanswered >= GIVEN_UP_AFTER:
             _log.warning("the agent beside the driver does not answer: the fan-out agent on this host ends")
             link.close()
 
-    link.start(end_without_hub)
+    link.start(check)
     agent.serve()

@@ -6,18 +6,20 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from sluice.channels.acceptor import Acceptor, RareWarning, listen
 from sluice.channels.channel import Address, Channel
+from sluice.channels.tls import Certificate
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.agent.answer_threads import AnswerThreads
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.fanout.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, decode_first_frame
 
-__all__ = ["RangeServer"]
+__all__ = ["ListenAt", "RangeServer"]
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +33,21 @@ _LINGER: Final = 0.02
 _START_BYTES: Final = 16
 
 
+@dataclass(frozen=True)
+class ListenAt:
+    """Where a server listens.
+
+    Attributes:
+        bind: an address of this host, or its name; empty for all addresses.
+        ports: the first and the last port of which it takes a free one; None: any.
+        certificate: for TLS; None: connections are not encrypted.
+    """
+
+    bind: str
+    ports: tuple[int, int] | None = None
+    certificate: Certificate | None = None
+
+
 class RangeServer:
     """Listens at a free port, and answers one request after the other on each connection.
 
@@ -38,11 +55,15 @@ class RangeServer:
     takes.
 
     Args:
-        host: the address to listen on, as tasks are told it.
+        host: where tasks find it.
         secret: a connection that does not prove that it knows it is closed.
         read: gives the events of a range; raises RangeUnavailable.
         join: takes the connection of an agent on a worker host, and returns when that agent is gone. None
             where no agent may join.
+        listen_at: where it listens, where that is not `host` at any port.
+
+    Raises:
+        OSError: it can't listen there.
 
     Attributes:
         address: where tasks connect.
@@ -54,14 +75,20 @@ class RangeServer:
         secret: bytes,
         read: Callable[[ReadRange], Iterator[bytes | memoryview]],
         join: Callable[[Channel, JoinHub], None] | None = None,
+        *,
+        listen_at: ListenAt | None = None,
     ) -> None:
         self._read = read
         self._join = join
-        listener = listen(host)
-        self.address = Address(host, listener.getsockname()[1], secret, os.urandom(_START_BYTES))
+        place = listen_at or ListenAt(host)
+        listener = listen(place.bind, place.ports)
+        fingerprint, tls = b"", None
+        if (certificate := place.certificate) is not None:
+            fingerprint, tls = certificate.fingerprint, certificate.context
+        self.address = Address(host, listener.getsockname()[1], secret, os.urandom(_START_BYTES), fingerprint)
         self._threads = AnswerThreads(self._handle_request, _MOST_ANSWERS)
         self._no_thread = RareWarning()
-        self._acceptor = Acceptor(listener, self.address, self._submit)
+        self._acceptor = Acceptor(listener, self.address, self._submit, tls=tls)
         self._acceptor.start()
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from sluice.kinesis.fanout.protocol import (
     EventReceived,
     FromAgent,
     ReadRange,
+    Server,
     Subscribe,
     SubscriptionEnded,
 )
@@ -57,12 +58,12 @@ class ManagerSettings:
     Attributes:
         buffer_bytes: bytes that all buffers may hold together, see `BufferBudget`.
         cut_points: at most as many are made of an event. One is enough where batches have no limits.
-        server: host, port and start of the agent where tasks read, see `Address`.
+        server: where tasks read.
     """
 
     buffer_bytes: int
     cut_points: int
-    server: tuple[str, int, bytes]
+    server: Server
 
 
 @dataclass(slots=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from sluice.channels.channel import Channel
 from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, SILENT_AFTER, Link
@@ -20,6 +21,7 @@ from sluice.kinesis.fanout.protocol import (
     EventReceived,
     FromAgent,
     JoinHub,
+    RangesAsked,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -33,6 +35,16 @@ from sluice.source.splits import SplitId
 __all__ = ["WorkerAgents"]
 
 _log = logging.getLogger(__name__)
+
+_JOIN_INTERVAL: Final = 3.0
+"""Seconds without another agent that joins after which shards are dealt out: hosts start theirs one after the
+other, and each shard that moves is polled for a moment."""
+_LONGEST_WAIT: Final = 10.0
+"""Seconds from the first agent that joins until shards are dealt out at the latest."""
+_MOVABLE_AFTER: Final = 6.0
+"""Seconds from a subscription until its shard may move. The service refuses a second one within 5 s."""
+_NAMED: Final = 8
+"""Shards that a line of the log names."""
 
 
 @dataclass(eq=False)
@@ -55,10 +67,14 @@ class _WorkerAgent:
 class WorkerAgents:
     """Gives each shard to one agent: the one that has the fewest when the planner subscribes to it.
 
-    When an agent is gone or has said nothing for 5 s, or another one joins and takes over part of the shards,
-    the planner is told that the subscriptions to those shards have ended. It then subscribes to them again,
-    from where batches are. An agent that speaks again gets shards as one that has just joined. One that
-    leaves 30 questions in a row unanswered is given up: its link is closed.
+    Shards are dealt out when no other agent has joined for 3 s, and after 10 s at the latest. Shards also
+    move to agents that join later, after the same wait, but none that was subscribed to in the last 6 s: the
+    service would refuse the next subscription, and the shard would be polled all the longer.
+
+    When an agent is gone or has said nothing for 5 s, or shards move from it, the planner is told that the
+    subscriptions to those shards have ended. It then subscribes to them again, from where batches are. An
+    agent that speaks again gets shards as one that has just joined. One that leaves 30 questions in a row
+    unanswered is given up: its link is closed.
 
     Args:
         report: sends a message to the planner. Called from many threads; does not block.
@@ -72,6 +88,9 @@ class WorkerAgents:
         self._clock = clock
         self._agents: dict[str, _WorkerAgent] = {}
         self._unassigned: dict[SplitId, Subscribe] = {}
+        self._subscribed_at: dict[SplitId, float] = {}
+        self._waits_since: float | None = None  # for others to join
+        self._deal_at = 0.0
         self._consumers: ConsumersChanged | None = None
         self._contested: set[str] = set()
         self._lock = threading.Lock()
@@ -91,10 +110,13 @@ class WorkerAgents:
     def subscribe(self, request: Subscribe) -> None:
         """Has an agent subscribe to a shard, in place of an earlier subscription to it.
 
-        While no agent has joined the shard is left unassigned; the first one that joins gets it.
+        While no agent has joined, or the first ones do, the shard is left unassigned.
         """
         with self._lock:
-            self._assign(request)
+            if self._waits_since is None or any(agent.subscriptions for agent in self._agents.values()):
+                self._assign(request)
+            else:
+                self._unassigned[request.split] = request
 
     def acknowledge(self, split: SplitId, number: int) -> None:
         """Has the shard's agent drop buffered records up to the sequence number `number`."""
@@ -106,6 +128,7 @@ class WorkerAgents:
         with self._lock:
             self._send_to_owner(split, Unsubscribe(split))
             self._unassigned.pop(split, None)
+            self._subscribed_at.pop(split, None)
             for agent in self._agents.values():
                 agent.subscriptions.pop(split, None)
 
@@ -118,13 +141,14 @@ class WorkerAgents:
             self._agents[request.host] = agent
             if self._consumers is not None:
                 agent.send(self._consumers)
-            moved = self._give_share(agent)
+            self._wait_for_others()
             hosts = WorkerHosts(tuple(self._agents))
         _log.info(
-            "the fan-out agent on %s has joined as one of %d; %d shards move to it from others",
+            "the fan-out agent on %s has joined as one of %d; it gets its share of the shards when no other "
+            "one has joined for %g s",
             request.host,
             len(hosts.hosts),
-            len(moved),
+            _JOIN_INTERVAL,
         )
         if (seen := channel.remote_host) not in (None, request.host):
             _log.warning(
@@ -134,7 +158,6 @@ class WorkerAgents:
                 seen,
             )
         self._report(hosts)
-        self._report_ended(moved, f"the shard moves to the fan-out agent on {request.host}")
         agent.link.start(lambda: self.check(request.host))
         try:
             while True:
@@ -148,10 +171,11 @@ class WorkerAgents:
                 orphans = list(agent.subscriptions.values())
                 hosts = WorkerHosts(tuple(self._agents))
             _log.info(
-                "the fan-out agent on %s is gone; its %d shards go to the %d others, or else are polled",
+                "the fan-out agent on %s is gone; its %d shards go to the %d others, or else are polled: %s",
                 request.host,
                 len(orphans),
                 len(hosts.hosts),
+                _named(orphans),
             )
             self._report(hosts)
             self._report_ended(orphans, f"the fan-out agent on {request.host} is gone")
@@ -163,7 +187,10 @@ class WorkerAgents:
                 agent.link.close()
 
     def check(self, host: str) -> None:
-        """Notices that an agent has fallen silent, or speaks again. Called once a second by its link."""
+        """Notices that an agent has fallen silent, or speaks again, and deals out shards when it is time.
+
+        Called once a second by the link of each agent.
+        """
         with self._lock:
             agent = self._agents.get(host)
             if agent is None:
@@ -173,23 +200,66 @@ class WorkerAgents:
             if agent.link.unanswered >= GIVEN_UP_AFTER:
                 _log.warning("giving up the fan-out agent on %s, which does not answer", host)
                 agent.link.close()
-            if agent.is_silent == was_silent:
-                return
-            moved = self._take_all(agent) if agent.is_silent else self._give_share(agent)
-        if agent.is_silent:
+            lost = self._take_all(agent) if agent.is_silent and not was_silent else []
+            speaks_again = was_silent and not agent.is_silent
+            if speaks_again:
+                self._wait_for_others()
+            moved = self._deal()
+        if agent.is_silent and not was_silent:
             _log.warning(
                 "the fan-out agent on %s has said nothing for %.0f s; until it speaks again its %d shards go "
-                "to others, or else are polled",
+                "to others, or else are polled: %s",
                 host,
                 silence,
-                len(moved),
+                len(lost),
+                _named(lost),
             )
-            self._report_ended(moved, f"the fan-out agent on {host} has said nothing for {silence:.0f} s")
-        else:
-            _log.info("the fan-out agent on %s speaks again; %d shards move to it", host, len(moved))
-            self._report_ended(moved, f"the shard moves to the fan-out agent on {host}")
+            self._report_ended(lost, f"the fan-out agent on {host} has said nothing for {silence:.0f} s")
+        if speaks_again:
+            _log.info("the fan-out agent on %s speaks again; it gets its share of the shards", host)
+        self._report_ended(moved, "the shard moves to another fan-out agent, which has fewer")
+
+    def _wait_for_others(self) -> None:
+        """An agent can take shards. Others may follow, so that is put off for a moment."""
+        now = self._clock()
+        if self._waits_since is None or len(self._agents) == 1:
+            self._waits_since = now
+        self._deal_at = min(now + _JOIN_INTERVAL, self._waits_since + _LONGEST_WAIT)
+
+    def _deal(self) -> list[Subscribe]:
+        """If it is time, deals out what nobody has, and takes from agents what they have beyond their share.
+
+        Returns:
+            What agents have lost; the planner's next subscriptions to it go to those that have fewer.
+        """
+        now = self._clock()
+        speaking = [agent for agent in self._agents.values() if not agent.is_silent]
+        if self._waits_since is None or now < self._deal_at or not speaking:
+            return []
+        self._waits_since = None
+        unassigned, self._unassigned = self._unassigned, {}
+        for request in unassigned.values():
+            self._assign(request)
+        share = -(-sum(len(agent.subscriptions) for agent in speaking) // len(speaking))
+        moved = []
+        for agent in speaking:
+            surplus = len(agent.subscriptions) - share
+            old = [
+                request
+                for split, request in agent.subscriptions.items()
+                if now - self._subscribed_at[split] >= _MOVABLE_AFTER
+            ]
+            for request in old[: max(surplus, 0)]:
+                del agent.subscriptions[request.split]
+                agent.send(Unsubscribe(request.split))
+                moved.append(request)
+            if len(agent.subscriptions) > share:
+                self._waits_since = now  # the rest moves when it may
+        return moved
 
     def _handle_message(self, agent: _WorkerAgent, message: FromAgent) -> None:
+        if isinstance(message, RangesAsked):
+            self._report(message)
         if not isinstance(message, EventReceived | SubscriptionEnded):
             return
         with self._lock:
@@ -212,26 +282,8 @@ class WorkerAgents:
             return
         owner = min(speaking, key=lambda agent: (len(agent.subscriptions), agent.host))
         owner.subscriptions[request.split] = request
+        self._subscribed_at[request.split] = self._clock()
         owner.send(request)
-
-    def _give_share(self, newcomer: _WorkerAgent) -> list[Subscribe]:
-        """Takes from the other agents what they have beyond an equal share, and deals out what nobody has.
-
-        Returns:
-            What the others have lost; the planner's next subscriptions to it go to the newcomer.
-        """
-        speaking = [agent for agent in self._agents.values() if not agent.is_silent]
-        share = -(-sum(len(agent.subscriptions) for agent in speaking) // len(speaking))
-        moved = []
-        for agent in speaking:
-            while agent is not newcomer and len(agent.subscriptions) > share:
-                split, request = agent.subscriptions.popitem()
-                agent.send(Unsubscribe(split))
-                moved.append(request)
-        unassigned, self._unassigned = self._unassigned, {}
-        for request in unassigned.values():
-            self._assign(request)
-        return moved
 
     def _take_all(self, agent: _WorkerAgent) -> list[Subscribe]:
         """Takes all shards from an agent. It learns of that when it reads its messages again."""
@@ -249,3 +301,9 @@ class WorkerAgents:
         for agent in self._agents.values():
             if split in agent.subscriptions:
                 agent.send(message)
+
+
+def _named(requests: Sequence[Subscribe]) -> str:
+    names = sorted(str(request.split) for request in requests)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (", ".join(names[:_NAMED]) or "none") + more

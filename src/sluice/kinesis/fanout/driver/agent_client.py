@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from sluice.channels.channel import Address
+from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import ServiceError
 from sluice.instants import iso_instant
 from sluice.kinesis.fanout.driver.agent_process import AgentProcess, RunningAgent
 from sluice.kinesis.fanout.driver.agent_supervisor import AgentSupervisor, SupervisedAgent
+from sluice.kinesis.fanout.driver.agent_use import AgentUse
 from sluice.kinesis.fanout.driver.shard_subscription import ShardSubscription
-from sluice.kinesis.fanout.launch import AgentSetup
+from sluice.kinesis.fanout.launch import AgentPlace, AgentSetup
 from sluice.kinesis.fanout.protocol import (
     INTEGRITY_PROBLEM,
     TAKEN_OVER,
@@ -28,6 +30,7 @@ from sluice.kinesis.fanout.protocol import (
     EventReceived,
     FromAgent,
     Listening,
+    RangesAsked,
     Subscribe,
     SubscriptionEnded,
     Unsubscribe,
@@ -53,6 +56,9 @@ _LONGEST_START_PAUSE: Final = 5.0
 """Seconds that a wait for an agent may include before one is even started: agents have failed to start."""
 _START_INTERVAL: Final = 0.5
 """Seconds between attempts to start an agent while one is waited for."""
+_UNUSED_PAUSE: Final = 600.0
+_LONGEST_UNUSED_PAUSE: Final = 3600.0
+"""Seconds for which nothing is subscribed to where no task reaches an agent; longer and longer."""
 _TAKEOVER_RETRY: Final = 300.0
 """The same where another reader has taken over the shard: the two would take it from each other again and
 again. And where records are about to expire, which goes on for a while."""
@@ -71,6 +77,10 @@ class AgentClient:
             the consumer to use from now on.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
+
+    Attributes:
+        release: called, in a thread of its own, when consumers are not used, as no task reaches an agent.
+            `renew` is called for each when that is tried again.
     """
 
     def __init__(
@@ -83,6 +93,7 @@ class AgentClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fan_out = setup.fan_out
+        self._streams = ", ".join(arns)
         self._secret = setup.secret
         self._renew = renew
         self._clock = clock
@@ -90,7 +101,13 @@ class AgentClient:
         self._registered: frozenset[str] = frozenset()
         self._renewing: set[str] = set()
         self._lock = threading.RLock()
-        self._supervisor = AgentSupervisor(", ".join(arns), lambda: launch(setup), clock)
+        self._setup = setup
+        self._supervisor = AgentSupervisor(self._streams, lambda: launch(self._setup), clock)
+        self._use = AgentUse(clock)
+        self.release: Callable[[], None] = lambda: None
+        self._unused_pause = _UNUSED_PAUSE
+        self._resume_at: float | None = None  # nothing is subscribed to until then
+        self._is_resuming = False
         self._address: Address | None = None
         self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
@@ -112,7 +129,20 @@ class AgentClient:
         """Where tasks get the records of each shard, for the shards that an agent has a subscription to.
 
         Tasks are sent to no agent that is silent, and not for a shard whose subscription is: they would wait.
+        Called for each batch.
         """
+        with self._lock:
+            found = self._agents(splits)
+            has_no_hosts = self._fan_out.agent == "workers" and not self._hosts
+            is_awaited = has_no_hosts and self._address is not None and self._resume_at is None
+            if is_awaited and splits:
+                self._use.record_awaiting_batch()
+            else:
+                self._use.record_batch(len(found))
+            self._judge_use()
+            return {} if self._resume_at is not None else found
+
+    def _agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
         with self._lock:
             if self._address is None or self._supervisor.is_silent:
                 return {}
@@ -122,8 +152,8 @@ class AgentClient:
                 if shard is None or shard.ended is not None or (shard.is_silent and not shard.has_news):
                     continue
                 if shard.server is not None:
-                    host, port, start = shard.server
-                    found[split] = Address(host, port, self._secret, start)
+                    host, port, start, fingerprint = shard.server
+                    found[split] = Address(host, port, self._secret, start, fingerprint)
                 elif self._fan_out.agent == "driver":
                     found[split] = self._address
             return found
@@ -178,11 +208,11 @@ class AgentClient:
         """
         with self._lock:
             self.start()
+            if self._is_unused():
+                positions = {}
             if not self._supervisor.is_running or self._supervisor.is_silent:
                 return  # the next agent, or this one when it speaks again, is told where batches are by then
-            for split in [split for split in self._shards if split not in positions]:
-                del self._shards[split]
-                self._supervisor.send(Unsubscribe(split))
+            self._unsubscribe_but(positions)
             for split, position in positions.items():
                 self._follow(split, position)
 
@@ -234,6 +264,11 @@ class AgentClient:
             elif (number := shard.advance_to(position)) is not None:
                 self._supervisor.send(Acknowledge(split, str(number)))
 
+    def _unsubscribe_but(self, wanted: Container[SplitId]) -> None:
+        for split in [split for split in self._shards if split not in wanted]:
+            del self._shards[split]
+            self._supervisor.send(Unsubscribe(split))
+
     def _subscribe(self, split: SplitId, position: Position) -> None:
         self._generation += 1
         self._shards[split] = ShardSubscription(self._generation, position, self._clock)
@@ -249,6 +284,60 @@ class AgentClient:
                 code=ended.code,
                 retryable=True,
             )
+
+    # --- agents that no task reaches ------------------------------------------------------------------
+
+    def _judge_use(self) -> None:
+        """Stops paying for what tasks can't reach, and says so."""
+        if self._use.is_unused:
+            self._use.reset()
+            if self._fan_out.may_poll:
+                self._handle_unused()
+        elif (part := self._use.find_small_part()) is not None:
+            _log.warning(
+                "%s: tasks have asked fan-out agents for %d of the %d ranges that these hold, and poll the "
+                "others: some hosts can't connect to all agents; see their executors' logs for the addresses",
+                self._streams,
+                *part,
+            )
+
+    def _handle_unused(self) -> None:
+        problem = f"no task has reached the fan-out agent at {self._address}, or asked it for anything"
+        if self._setup.place.is_guessed:
+            self._setup = replace(self._setup, place=AgentPlace(SPARK_DRIVER, ""))
+            _log.warning("%s: %s; another one is started, at Spark's own address", self._streams, problem)
+            self._supervisor.restart()
+            return
+        self._resume_at = self._clock() + self._unused_pause
+        _log.warning(
+            "%s: %s, for a minute: everything is polled. Subscriptions are ended, and consumers that this "
+            "query registered are deregistered; next attempt in %.0f min. Let workers connect to the driver "
+            "at the ports of option 'fanOutAgentPorts', or name an address that they reach: option "
+            "'fanOutAgentAddress'",
+            self._streams,
+            problem,
+            self._unused_pause / 60,
+        )
+        self._unsubscribe_but({})  # before the consumers go, which would be an error of each subscription
+        self._unused_pause = min(2 * self._unused_pause, _LONGEST_UNUSED_PAUSE)
+        threading.Thread(target=self.release, daemon=True).start()
+
+    def _is_unused(self) -> bool:
+        """Whether nothing is to be subscribed to; ends that when the pause is over."""
+        if self._resume_at is None:
+            return False
+        if self._clock() >= self._resume_at and not self._is_resuming:
+            self._is_resuming = True
+            threading.Thread(target=self._resume, daemon=True).start()
+        return True
+
+    def _resume(self) -> None:
+        for stream in list(self._arns):
+            self._renew_consumer(stream)
+        with self._lock:
+            self._is_resuming = False
+            self._resume_at = None
+        _log.info("%s: subscribing again; tasks may reach the fan-out agent by now", self._streams)
 
     # --- messages of the agent ------------------------------------------------------------------------
 
@@ -276,11 +365,15 @@ class AgentClient:
         with self._lock:
             match message:
                 case Listening():
-                    self._address = Address(message.host, message.port, self._secret, message.start)
+                    self._address = Address(
+                        message.host, message.port, self._secret, message.start, message.fingerprint
+                    )
                     self._supervisor.mark_listening()
                     self._listens.set()
                 case WorkerHosts():
                     self._hosts = frozenset(message.hosts)
+                case RangesAsked():
+                    self._use.record_asked(message.count)
                 case EventReceived() | SubscriptionEnded():
                     shard = self._shards.get(message.split)
                     if shard is None or shard.generation != message.generation:
@@ -313,6 +406,8 @@ class AgentClient:
                 stream,
                 self._arns.get(stream),
             )
+        if self._resume_at is not None:
+            return  # the consumer is not wanted
         if ended.code == _CONSUMER_MISSING and stream not in self._renewing:
             self._renewing.add(stream)
             threading.Thread(target=self._renew_consumer, args=(stream,), daemon=True).start()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sluice.kinesis.fanout.coverage import Coverage, exclusive_start
-from sluice.kinesis.fanout.protocol import EventReceived, SubscriptionEnded
+from sluice.kinesis.fanout.protocol import EventReceived, Server, SubscriptionEnded
 from sluice.source.cursor import iterator_start
 from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, Position
@@ -100,8 +100,8 @@ class ShardSubscription:
     # --- what is known of it --------------------------------------------------------------------------
 
     @property
-    def server(self) -> tuple[str, int, bytes] | None:
-        """Host, port and start of the agent that has its records; None before the first event."""
+    def server(self) -> Server | None:
+        """The agent that has its records; None before the first event."""
         return None if self._last_event is None else self._last_event.server
 
     @property

@@ -23,7 +23,7 @@ from typing import Final
 from sluice.channels.channel import Address
 from sluice.channels.processes import child_environment
 from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.fanout.launch import WorkerAgentSetup, agent_command
+from sluice.kinesis.fanout.launch import AgentPlace, WorkerAgentSetup, agent_command, is_loopback
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Backoff
@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 _STARTS: Final = Backoff(max_retries=0, base=10.0, max=300.0, exponent=2.0)
 """An agent that was started has joined within 10 s. If it has not, another one is started, after longer and
 longer pauses."""
+_ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
+"""Addresses for documentation (RFC 5737, RFC 3849), which no host has."""
 _MOST_HUBS: Final = 16
 """Hubs that are remembered: those of the queries whose tasks run in this process, and of some before them."""
 
@@ -44,14 +46,31 @@ def address_towards(host: str) -> str:
 
     The address that Spark was given (``SPARK_LOCAL_IP``) comes first, if one can get there from it.
 
+    The name of this host itself may mean a loopback address (Debian's 127.0.1.1), which is of no use to other
+    hosts. Then this is the address on the way to anywhere else.
+
     Args:
         host: address or name of the other one.
 
     Raises:
-        OSError: there is no way to it, or its name does not resolve.
+        OSError: there is no way to it, or its name does not resolve; or it is this host, which has no address
+            that others could use.
     """
+    given = _given_address()
+    found = _source_towards(host, given)
+    if given is None and is_loopback(found) and not is_loopback(host):
+        for elsewhere in _ELSEWHERE:
+            with contextlib.suppress(OSError):
+                return _source_towards(elsewhere, None)
+        raise OSError(
+            f"{host} is this host, which has loopback addresses only; SPARK_LOCAL_IP may name another"
+        )
+    return found
+
+
+def _source_towards(host: str, given: str | None) -> str:
     family, kind, protocol, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-    for source in (_given_address(), None):
+    for source in (given, None):
         with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
             if source is not None:
                 probe.bind((source, 0))
@@ -133,7 +152,8 @@ class AgentStarter:
                 attempts.host = attempts.host or self._find_address(hub.host)
                 if attempts.host in assignment.hosts:
                     return
-                process = self._launch(WorkerAgentSetup(config, fan_out, attempts.host, hub.secret, hub))
+                place = AgentPlace(attempts.host, attempts.host)
+                process = self._launch(WorkerAgentSetup(config, fan_out, place, hub.secret, hub))
             except OSError as error:
                 _log.warning(
                     "can't start a fan-out agent on this host for the one beside the driver at %s; tasks "

@@ -1,0 +1,273 @@
+"""Fan-out where it is at home: on a cluster of several hosts, which lose their power or their network.
+
+The hosts are network namespaces (`integration.support.hosts`). In each scene every record comes once and in
+order, and no lag of 0 is reported for a shard that has waited for more than 15 s. No record waits for longer
+than 30 s, and what Spark takes to start Python on a host: in place of an executor that is lost it does so in
+the midst of a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from integration.model.server import serving
+from integration.support.cluster_driver import ROWS, TASKS
+from integration.support.hosts import find_obstacle, network
+from integration.support.model_streams import LAWS, ModelStreams
+from integration.support.network_cluster import DRIVER, MASTER, WORKERS, Cluster, Query, TimedProducer
+from integration.support.producer import check_exact
+from integration.support.spark import JVM_OPTIONS
+
+pytestmark = pytest.mark.cluster
+
+SHARDS = 12
+SINK_SHARDS = 2
+EPOCHS = 4
+LONGEST_UNREAD = 30.0
+OPTIONS = {"consumerName": "reader", "shardsPerTask": "2"}
+SETTINGS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": os.environ.get(JVM_OPTIONS, ""),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if (obstacle := find_obstacle()) is not None:
+        pytest.skip(f"no cluster of hosts: {obstacle}")
+    with contextlib.ExitStack() as stack:
+        made = stack.enter_context(network([MASTER, DRIVER, *WORKERS]))
+        server = stack.enter_context(serving(LAWS, host=made.address))
+        cluster = Cluster(made, ModelStreams(server), tmp_path_factory.mktemp("cluster"))
+        yield stack.enter_context(cluster)
+
+
+@pytest.fixture(scope="module")
+def application(cluster: Cluster) -> Cluster:
+    cluster.start_driver(SETTINGS)
+    return cluster
+
+
+@pytest.fixture
+def producer(cluster: Cluster) -> TimedProducer:
+    return TimedProducer(cluster.service, cluster.service.create(SHARDS))
+
+
+@contextlib.contextmanager
+def reading(
+    cluster: Cluster, producer: TimedProducer, scene: str, *, before: Query | None = None, **options: str
+) -> Iterator[Scene]:
+    """Reads what is put meanwhile; then checks what holds in each scene, and prints its figures.
+
+    Args:
+        before: a run of the query that this one goes on with.
+    """
+    made = Scene(scene, cluster, producer)
+    with cluster.query(producer.stream, {**OPTIONS, **options}, before=before) as query:
+        made.query = query
+        with producer.putting():
+            begin = time.time()
+            made.wait_for_rows()
+            made.since = time.time()
+            made.cold_start = made.since - begin
+            yield made
+        made.finish()
+    made.check()
+
+
+@dataclass
+class Scene:
+    """A query on the cluster, and what was measured.
+
+    Attributes:
+        since: when the first rows had come.
+        cold_start: what Spark takes until then, to start Python on its hosts (seconds).
+        figures: seconds.
+    """
+
+    name: str
+    cluster: Cluster
+    producer: TimedProducer
+    since: float = 0.0
+    cold_start: float = 0.0
+    figures: dict[str, float] = field(default_factory=dict)
+    query: Query = field(init=False)
+
+    def wait_until_pushed(self, figure: str) -> None:
+        """Waits until nothing is polled any more. The seconds that it took are a figure."""
+        self.figures[figure] = self.cluster.wait_until_pushed(self.query)
+
+    def wait_until(self, holds: Callable[[], object], what: str) -> None:
+        self.cluster.wait_until(holds, what)
+
+    def wait_for_rows(self, more: int = 1) -> None:
+        wanted = self.query.count() + more
+        self.wait_until(lambda: self.query.count() >= wanted, f"{more} more rows")
+
+    def wait_for_agents(self, hosts: Sequence[str] = WORKERS) -> None:
+        self.wait_until(lambda: all(self.cluster.agents(host) for host in hosts), "an agent on each host")
+
+    def finish(self) -> None:
+        count = self.producer.count
+        self.wait_until(lambda: self.query.count() >= count, f"{count} rows")
+
+    def check(self) -> None:
+        check_exact(self.query, self.producer)
+        waited, shard = self.query.longest_unread(self.producer, self.since)
+        told = [f"{self.producer.count} records, each once and in order", f"at most {waited:.1f} s unread"]
+        told.append(f"cold start: {self.cold_start:.1f} s")
+        told += [f"{name}: {value:.1f} s" for name, value in self.figures.items()]
+        print(f"\n{self.name}: {'; '.join(told)}", flush=True)
+        assert waited < LONGEST_UNREAD + self.cold_start, f"{shard} was not read for {waited:.1f} s"
+        assert self.query.lies(self.producer) == []
+
+
+def test_defaults(application: Cluster, producer: TimedProducer) -> None:
+    """Nothing is said of addresses: the tasks of all hosts read from the one agent beside the driver."""
+    with reading(application, producer, "defaults") as scene:
+        scene.wait_until_pushed("all is pushed after")
+        assert len(application.agents(DRIVER)) == 1
+        polls = application.service.count("GetRecords")
+        time.sleep(5)
+        assert application.service.count("GetRecords") == polls
+    assert not scene.query.lines("cross the network in clear")
+
+
+def test_agents_on_workers(application: Cluster, producer: TimedProducer) -> None:
+    """Each host, whose name means 127.0.1.1 there, gets an agent that the others reach."""
+    with reading(application, producer, "workers", fanOutAgent="workers") as scene:
+        scene.wait_for_agents()
+        scene.wait_until_pushed("all is pushed after")
+        assert [len(application.agents(host)) for host in WORKERS] == [1, 1, 1]
+    assert "can't serve" not in application.executor_logs()
+
+
+def test_power_off(application: Cluster, producer: TimedProducer) -> None:
+    """A worker's host is gone, with its agent. What was its is read at once, and it is taken in again."""
+    lost = WORKERS[0]
+    with reading(application, producer, "power off", fanOutAgent="workers") as scene:
+        scene.wait_for_agents()
+        scene.wait_until_pushed("all is pushed after")
+        application.host(lost).power_off()
+        try:
+            scene.wait_for_rows(2000)
+            scene.wait_until_pushed("pushed without it after")
+        finally:
+            application.host(lost).plug_cable()
+            application.start_worker(lost, wait=False)
+        scene.wait_for_agents()
+        scene.wait_until_pushed("pushed with it after")
+    lost_address = application.host(lost).address
+    [warning] = scene.query.lines("WARNING", "has said nothing", lost_address)
+    assert "shardId-" in warning
+
+
+def test_cable_out(application: Cluster, producer: TimedProducer) -> None:
+    """A worker's host loses its network for half a minute. Its processes go on meanwhile."""
+    cut = application.host(WORKERS[1])
+    with reading(application, producer, "cable out", fanOutAgent="workers") as scene:
+        scene.wait_for_agents()
+        scene.wait_until_pushed("all is pushed after")
+        cut.pull_cable()
+        try:
+            time.sleep(30)
+        finally:
+            cut.plug_cable()
+        scene.wait_for_agents()
+        scene.wait_until_pushed("pushed again after")
+
+
+@pytest.mark.parametrize("agent", ["driver", "workers"])
+def test_frozen_agent(application: Cluster, producer: TimedProducer, agent: str) -> None:
+    """An agent stands still for a quarter of a minute, and goes on."""
+    host = DRIVER if agent == "driver" else WORKERS[2]
+    with reading(application, producer, f"frozen agent ({agent})", fanOutAgent=agent) as scene:
+        scene.wait_for_agents([host])
+        scene.wait_until_pushed("all is pushed after")
+        [frozen] = application.agents(host)
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            time.sleep(15)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        scene.wait_until_pushed("pushed again after")
+
+
+def test_replaced_executor(application: Cluster, producer: TimedProducer) -> None:
+    """An executor is killed, and Spark starts another one. The agent of its host stays as it is."""
+    host = WORKERS[0]
+    with reading(application, producer, "replaced executor", fanOutAgent="workers") as scene:
+        scene.wait_for_agents()
+        scene.wait_until_pushed("all is pushed after")
+        before, executors = application.agents(host), application.executors(host)
+        for executor in executors:
+            os.kill(executor, signal.SIGKILL)
+        scene.wait_until(lambda: set(application.executors(host)) - set(executors), "another executor")
+        scene.wait_for_rows(500)
+        scene.wait_until_pushed("pushed again after")
+        assert application.agents(host) == before
+
+
+def test_sink(application: Cluster) -> None:
+    """Six tasks on three hosts write to one stream, as much as it takes. What they get is printed."""
+    stream = application.service.create(SINK_SHARDS)
+    with application.query(stream, {}, sink={"destination": "kinesis"}) as query:
+        application.wait_until(lambda: len(query.lines("committed destination")) >= EPOCHS, "epochs")
+    written: dict[int, list[tuple[float, str]]] = {}
+    for record in application.service.model.oracle.records(stream):
+        task, number = record.data.decode().split()
+        written.setdefault(int(number) // ROWS, []).append((record.arrival / 1e6, task))
+    capacity = 1_000.0 * SINK_SHARDS
+    for epoch, line in zip(range(EPOCHS), query.lines("committed destination"), strict=False):
+        records = sorted(written[epoch])
+        first_end = min(max(at for at, task in records if task == name) for name in {t for _, t in records})
+        shares = Counter(task for at, task in records if at <= first_end)
+        figures = {key: float(value) for key, value in re.findall(r"(records_out|refused)=(\d+)", line)}
+        used = len(records) / (records[-1][0] - records[0][0]) / capacity
+        refused = figures["refused"] / figures["records_out"]
+        print(
+            f"\nsink, epoch {epoch}: {used:.0%} of the capacity used, {refused:.1%} refused; when the first "
+            f"task ends, they have written {min(shares.values())} to {max(shares.values())} records",
+            flush=True,
+        )
+        assert len(records) >= ROWS
+        assert len(shares) == TASKS
+
+
+def test_driver_known_by_name(cluster: Cluster, producer: TimedProducer) -> None:
+    """The name of the driver means 127.0.1.1 on its own host. A worker runs there, too."""
+    everywhere = "0.0.0.0"  # noqa: S104 - of the network namespace
+    cluster.start_driver({**SETTINGS, "spark.driver.host": DRIVER, "spark.driver.bindAddress": everywhere})
+    cluster.start_worker(DRIVER, wait=False)
+    with reading(cluster, producer, "driver known by name", fanOutAgent="workers") as scene:
+        scene.wait_until(lambda: len(cluster.agents(DRIVER)) == 2, "an agent beside that of the driver")
+        scene.wait_for_agents()
+        scene.wait_until_pushed("all is pushed after")
+
+
+def test_driver_elsewhere(cluster: Cluster, producer: TimedProducer) -> None:
+    """The driver's host is gone. Its query goes on from another host, and reads each record once.
+
+    Spark's master does not notice, and leaves the application's cores to it. So each has half of them.
+    """
+    settings = {**SETTINGS, "spark.cores.max": "3"}
+    cluster.start_driver(settings)
+    with cluster.query(producer.stream, {**OPTIONS, "fanOutAgent": "workers"}) as first:
+        with producer.putting():
+            cluster.wait_until_pushed(first)
+        cluster.lose_driver(DRIVER)
+    try:
+        cluster.start_driver(settings, host=MASTER)
+        with reading(cluster, producer, "driver elsewhere", before=first, fanOutAgent="workers") as scene:
+            scene.wait_until_pushed("all is pushed after")
+    finally:
+        cluster.host(DRIVER).plug_cable()

@@ -1,0 +1,118 @@
+"""Where the agent beside the driver listens, and where tasks find it, on what Spark's command line says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sluice.channels.channel import SPARK_DRIVER
+from sluice.errors import OptionError
+from sluice.kinesis.fanout.driver import agent_place
+from sluice.kinesis.fanout.driver.agent_place import SparkSettings, find_spark_settings, place_agent
+from sluice.kinesis.fanout.launch import AgentPlace
+from sluice.kinesis.fanout_options import FanOutConfig
+
+LOCAL = SparkSettings("local[2]")
+CLUSTER = SparkSettings("spark://10.0.0.1:7077", "driver.example", "10.0.0.1")
+ON_ONE_HOST = SparkSettings("spark://127.0.0.1:7077", "127.0.0.1", "127.0.0.1")
+UNKNOWN = SparkSettings()
+ALL = ""
+EVERY = "0.0.0.0"  # noqa: S104 - nothing listens
+
+
+@pytest.mark.parametrize(
+    ("spark", "address", "bind", "place"),
+    [
+        (LOCAL, None, None, AgentPlace("127.0.0.1", "127.0.0.1", is_guessed=True)),
+        (UNKNOWN, None, None, AgentPlace(SPARK_DRIVER, ALL)),
+        (CLUSTER, None, None, AgentPlace(SPARK_DRIVER, "10.0.0.1")),
+        (SparkSettings("yarn"), None, None, AgentPlace(SPARK_DRIVER, ALL)),
+        (SparkSettings("local-cluster[2,1,512]"), None, None, AgentPlace(SPARK_DRIVER, ALL)),
+        (CLUSTER, "10.0.0.9", None, AgentPlace("10.0.0.9", "10.0.0.9")),
+        (CLUSTER, "nat.example", EVERY, AgentPlace("nat.example", ALL)),
+        (CLUSTER, "nat.example", "10.0.0.2", AgentPlace("nat.example", "10.0.0.2")),
+        (CLUSTER, None, "::", AgentPlace(SPARK_DRIVER, ALL)),
+        (CLUSTER, None, "10.0.0.2", AgentPlace("10.0.0.2", "10.0.0.2")),
+        (LOCAL, None, "10.0.0.2", AgentPlace("10.0.0.2", "10.0.0.2")),
+        (LOCAL, None, EVERY, AgentPlace("127.0.0.1", ALL)),
+        (LOCAL, "127.0.0.1", None, AgentPlace("127.0.0.1", "127.0.0.1")),
+        (ON_ONE_HOST, "127.0.0.1", None, AgentPlace("127.0.0.1", "127.0.0.1")),
+        (UNKNOWN, "localhost", None, AgentPlace("localhost", "localhost")),
+    ],
+)
+def test_the_agent_is_where_tasks_reach_it(
+    spark: SparkSettings, address: str | None, bind: str | None, place: AgentPlace
+) -> None:
+    """With a local master nothing else can; otherwise it listens as Spark's driver does."""
+    fan_out = FanOutConfig("me", agent_address=address, agent_bind_address=bind)
+
+    assert place_agent(fan_out, spark) == place
+
+
+@pytest.mark.parametrize("given", ["127.0.0.1", "127.0.1.1", "::1", "localhost"])
+def test_a_loopback_address_is_refused_on_a_cluster(given: str) -> None:
+    """Every task on another host would poll, while the consumer is paid for."""
+    with pytest.raises(OptionError, match=f"'fanOutAgentAddress' is '{given}'.* spark://10.0.0.1:7077"):
+        place_agent(FanOutConfig("me", agent_address=given), CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "found"),
+    [
+        ("java org.apache.spark.deploy.SparkSubmit --conf spark.master=local[2] pyspark-shell", {}, LOCAL),
+        ("java org.apache.spark.deploy.SparkSubmit --master local[2] app.py", {}, LOCAL),
+        (
+            "java -Dspark.master=spark://10.0.0.1:7077 -Dspark.driver.host=driver.example DriverWrapper",
+            {"SPARK_LOCAL_IP": "10.0.0.1"},
+            CLUSTER,
+        ),
+        (
+            "java SparkSubmit --master yarn a.py",
+            {"SPARK_LOCAL_IP": "10.1.1.1"},
+            ("yarn", "10.1.1.1", "10.1.1.1"),
+        ),
+        ("java SparkSubmit pyspark-shell", {}, UNKNOWN),
+        ("java SparkSubmit pyspark-shell", {"SPARK_LOCAL_IP": EVERY}, UNKNOWN),
+        ("java SparkSubmit pyspark-shell", {"SPARK_LOCAL_IP": "a-name"}, UNKNOWN),
+        ("", {}, UNKNOWN),
+    ],
+)
+def test_what_the_command_line_says(
+    command: str, environment: dict[str, str], found: SparkSettings | tuple[str, str, str]
+) -> None:
+    """Settings that Spark got when it was started. Where it says nothing, nothing is assumed."""
+    expected = found if isinstance(found, SparkSettings) else SparkSettings(*found)
+
+    assert find_spark_settings(command.split(), environment) == expected
+
+
+def test_settings_of_files_come_after_those_of_the_command_line(tmp_path: Path) -> None:
+    """As for SparkSubmit, which reads either file."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# a comment\nspark.master  spark://10.0.0.1:7077\nspark.driver.host=driver.example\n"
+    )
+    (tmp_path / "other").write_text("spark.master=yarn\n")
+    environment = {"SPARK_CONF_DIR": str(tmp_path)}
+
+    def read(*more: str) -> SparkSettings:
+        return find_spark_settings(["java", "SparkSubmit", *more], environment)
+
+    assert read() == SparkSettings("spark://10.0.0.1:7077", "driver.example")
+    assert read("--master", "local[2]").is_local
+    assert read("--properties-file", str(tmp_path / "other")).master == "yarn"
+    assert read("--properties-file", str(tmp_path / "gone")) == UNKNOWN
+
+
+def test_the_jvm_is_looked_for_among_the_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon may stand between. Here is no JVM, so nothing is known."""
+    parents = {
+        30: (20, ["python", "-m", "pyspark.daemon"]),
+        20: (1, ["java", "org.apache.spark.deploy.SparkSubmit"]),
+    }
+    assert agent_place._process(os.getpid())[0] == os.getppid()
+    monkeypatch.setattr(agent_place, "_process", lambda pid: parents.get(pid, (0, [])))
+
+    assert agent_place._command_of_jvm(30) == parents[20][1]
+    assert agent_place._command_of_jvm(40) == ()
