@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import shutil
 import subprocess
 import tempfile
 import time
 import uuid
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,11 @@ def kafka() -> Iterator[str]:
         with leashed((*run, "kafka.Kafka", str(settings)), directory) as process:
             servers = f"{LOOPBACK}:{port}"
             _wait_for(servers, process, directory / "log")
+            with (
+                warnings.catch_warnings()
+            ):  # the client leaves open what was refused before the broker was there
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
             yield servers
 
 
