@@ -24,7 +24,6 @@ PLANNING = ("sluice.source.enumerator", "sluice.source.planner", "sluice.kinesis
 READING = (
     "sluice.source.reader",
     "sluice.kinesis.record_batches",
-    "sluice.kinesis.task",
     "sluice.kinesis.kpl",
 )
 CALLING = ("sluice.aws.calls", "sluice.aws.clients", "tenacity")
@@ -33,7 +32,8 @@ SINK = ("sluice.sink", "sluice.destinations")
 OPTIONS = {"streamname": "s", "region": "eu-west-1", "startingposition": "TRIM_HORIZON"}
 LOAD = f"""
 from pyspark.sql.datasource import DataSource
-from sluice.spark.source import SCHEMA, KinesisDataSource
+from sluice.kinesis.source import SCHEMA
+from sluice.spark.source import KinesisDataSource
 source = KinesisDataSource({OPTIONS})
 source.schema()
 """
@@ -51,11 +51,13 @@ from sluice.aws.pages import take_records
 from sluice.aws.record_bounds import RecordBounds
 from sluice.aws.record_columns import RecordColumns
 from sluice.aws.records import WireRecord
-from sluice.kinesis import task
 from sluice.kinesis.record_batches import to_record_batches
 from sluice.source.offsets import HORIZON, Closed, SplitRange
 from sluice.source.splits import SplitId
+from sluice.source.log_assembly import read_side_by_side
 from sluice.source.stream_log import Record
+from sluice.spark import source_reader
+source_reader._arrow_schema(schema)
 record = dict(ApproximateArrivalTimestamp=1441215410.867, Data=b"x", PartitionKey="k", SequenceNumber="1")
 body = encode([record] * 300, TIMES)
 columns = take_records(RecordBounds.of_array(body, 0)[0])
@@ -87,7 +89,8 @@ assert sum(rows) == 604, rows
             id="a query that polls is planned",
         ),
         pytest.param(
-            f"{READER}\nimport sluice.kinesis.task",
+            f"{READER}\nimport sluice.source.fetcher, sluice.source.log_assembly, sluice.source.reader\n"
+            "import sluice.kinesis.record_batches, sluice.kinesis.client",
             (*FAN_OUT, *PLANNING, *SINK),
             id="a task polls",
         ),

@@ -50,10 +50,10 @@ KINESIS_BASE = (
     "sluice.kinesis.record_batches",
     "sluice.kinesis.starting_positions",
     "sluice.kinesis.streams",
-    "sluice.kinesis.task_reports",
 )
 DRIVER = ("sluice.kinesis.driver", "sluice.kinesis.fanout_driver", "sluice.kinesis.polling_driver")
-TASK = ("sluice.kinesis.task", "sluice.kinesis.fanout_task")
+TASK = ("sluice.kinesis.fanout_task",)
+SOURCE = "sluice.kinesis.source"
 BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source")
 
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
@@ -83,8 +83,10 @@ LAYERS = (
         (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS, *SHARED_BY_SIDES, f"{FANOUT}.task"),
     ),
     Layer((FANOUT,), (f"{FANOUT}.agent",)),  # its __main__ runs an agent
-    Layer(DRIVER, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver", *DRIVER)),
+    Layer(DRIVER, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver", *DRIVER, SOURCE)),
     Layer(TASK, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.task", *TASK)),
+    # What Spark is given: it imports either side in the process that runs it.
+    Layer((SOURCE,), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, *DRIVER, *TASK)),
     Layer(("sluice.kinesis",)),
     Layer(
         ("sluice.destinations.kinesis",),
@@ -126,9 +128,15 @@ LAYERS = (
             "sluice.source",
         ),
     ),
+    # For tests of sources that others write: no Spark, no service.
+    Layer(("sluice.testing",), (*BASE, "sluice.source", "sluice.testing")),
     Layer(("sluice.__main__",), ("sluice.cli",)),
     Layer(("pyspark_kinesis_efo", "pyspark_async_sink"), ("sluice.spark",), SPARK),
-    Layer(("sluice",), ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.spark"), SPARK),
+    Layer(
+        ("sluice",),
+        ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.source", "sluice.spark"),
+        SPARK,
+    ),
 )
 GUARDED = (*SDK, *SPARK, "tenacity")
 PROJECT = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink")
@@ -185,7 +193,7 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
         found += [
             f"{line}: {name} at the top"
             for line, name in imports(top, module, is_package=is_package)
-            if under(name, ("sluice.destinations", "sluice.spark", *GUARDED))
+            if under(name, ("sluice.destinations", "sluice.source", "sluice.spark", *GUARDED))
         ]
     return found
 
@@ -238,7 +246,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.aws.clients", "from sluice.kinesis.options import SourceConfig"),
         ("sluice.destinations.sqs", "from sluice.kinesis.kpl.aggregator import Aggregator"),
         ("sluice.destinations.kinesis.shard_map", "from sluice.kinesis.client import KinesisLog"),
-        ("sluice.kinesis.client", "from sluice.kinesis.driver import create_enumerator"),
+        ("sluice.kinesis.client", "from sluice.kinesis.driver import create_coordinator"),
         (
             "sluice.kinesis.fanout.agent.agent",
             "from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher",
@@ -247,13 +255,16 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.kinesis.fanout.driver.agent_client", "from ..agent.agent import Agent"),
         ("sluice.kinesis.fanout.task.publishers", "from sluice.kinesis.fanout.agent import range_server"),
         ("sluice.kinesis.fanout.protocol", "from sluice.kinesis.fanout.agent import range_server"),
-        ("sluice.kinesis.task", "from sluice.kinesis.fanout.driver.agent_client import AgentClient"),
-        ("sluice.kinesis.driver", "from sluice.kinesis.task import read_ranges"),
+        ("sluice.kinesis.fanout_task", "from sluice.kinesis.fanout.driver.agent_client import AgentClient"),
+        ("sluice.kinesis.fanout_task", "from sluice.kinesis.source import KinesisSource"),
+        ("sluice.kinesis.driver", "from sluice.kinesis.fanout_task import FanOutCursors"),
         ("sluice.spark.source", "import boto3"),
         ("sluice.cli.storage", "import boto3"),
         ("sluice.cli.commands.check", "from sluice.spark.source import KinesisDataSource"),
         ("sluice.cli.commands.check", "def late():\n    import pyspark"),
         ("sluice.__main__", "import sluice.spark.source"),
+        ("sluice.testing.runner", "from sluice.kinesis.source import KinesisSource"),
+        ("sluice.testing.runner", "import pyspark"),
         ("sluice.spark.sink", "from botocore import session"),
         ("pyspark_async_sink", "from sluice.sink import AsyncSinkWriter"),
         ("sluice", "from sluice.spark import register"),

@@ -34,6 +34,7 @@ from sluice.channels.channel import Address
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.source import KinesisSource
 from sluice.kinesis.starting_positions import initial_positions
 from sluice.source.cut_points import CutPoint
 from sluice.source.data_loss import DataLossPolicy
@@ -42,7 +43,7 @@ from sluice.source.offsets import Position, SplitRange
 from sluice.source.planner import Planner, PlannerSettings
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
+from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
 from sluice.source.subscriptions import SubscriptionProgress, Subscriptions
 from sluice.spark.source_reader import make_stream_reader
 
@@ -70,7 +71,7 @@ class Clock:
         return START + int(self.seconds * 1e6)
 
 
-class OneRecordABatch:
+class OneRecordABatch(StreamLog):
     """A `StreamLog` of which every shard has got one record for each batch, and the `Subscriptions` to it."""
 
     def __init__(self, shards: int, clock: Clock) -> None:
@@ -182,7 +183,7 @@ def _measure(shards: int, pushed: bool) -> Cost:
     before = _peak_memory()
     clock = Clock()
     log = OneRecordABatch(shards, clock)
-    reader: Any = make_stream_reader(CONFIG)
+    reader: Any = make_stream_reader(KinesisSource(CONFIG))
     reader._coordinator = Coordinator(log, clock, pushed=pushed)
     spark = Spark(reader)
     offset = spark.initial()

@@ -33,6 +33,7 @@ _SECONDS = {
     "integration/test_destinations.py": 30,
     "integration/test_polling_agent.py": 20,
     "integration/test_readme_examples.py": 15,
+    "integration/test_custom_source.py": 25,
     "integration/test_examples.py": 15,
     "integration/test_model.py": 5,
     "integration/test_chaos.py": 10,

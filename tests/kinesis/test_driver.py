@@ -20,11 +20,11 @@ from sluice.kinesis.fanout.driver.agent_place import SparkSettings
 from sluice.kinesis.fanout.driver.agent_process import is_alive
 from sluice.kinesis.fanout.launch import AgentPlace
 from sluice.kinesis.options import SourceConfig, source_config_from_options
-from sluice.kinesis.task_reports import send_report
 from sluice.letterboxes import Letterbox
 from sluice.source.offsets import HORIZON, Closed, Offsets, SplitRange
 from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
+from sluice.source.task_reports import send_report
 
 STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks"
 ARN, OTHER_ARN = f"{STREAM_ARN}/consumer/app:1", f"{STREAM_ARN}/consumer/app:2"
@@ -143,7 +143,7 @@ def test_a_consumer_registered_earlier_is_known_by_its_arn(
     monkeypatch.setattr(FakeRegistrar, "registers", False)
     coordinator = create_coordinator(config(at_load=at_load))
 
-    coordinator.restore_consumers(Offsets({}, consumers=logged))
+    coordinator.restore(Offsets({}, consumers=logged))
 
     assert coordinator.enumerator.registered == registered
     last = [each for each in agent_calls(coordinator) if isinstance(each, frozenset)][-1]
@@ -220,7 +220,7 @@ def test_tasks_of_a_polling_query_get_no_assignment() -> None:
     polling = source_config_from_options({"streamName": "clicks", "region": "us-east-1"})
     coordinator = create_coordinator(polling)
 
-    coordinator.restore_consumers(Offsets({}, consumers={"clicks": ARN}))
+    coordinator.restore(Offsets({}, consumers={"clicks": ARN}))
     assert coordinator.assign(RANGES) is None
     assert assign_bounded_read(polling) is None
     coordinator.close()

@@ -248,7 +248,8 @@ class Query:
     @property
     def last_end(self) -> Offsets:
         """Where the batch that was logged last ends."""
-        return self._logged.parse(self.offsets[-1])
+        offsets: Offsets = self._logged.parse(self.offsets[-1])
+        return offsets
 
     def position_of(self, split: SplitId) -> dict[str, Any]:
         """Where the batch that was logged last ends in a split, as JSON."""

@@ -17,7 +17,7 @@ from integration.model.limits import CallLimit, ReadLimit
 
 from sluice.errors import ServiceError
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
+from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
 
 SECOND = 1_000_000
 MIB = 2**20
@@ -48,7 +48,7 @@ class _Shard:
     iterators: CallLimit = field(default_factory=CallLimit)
 
 
-class SteadyLog:
+class SteadyLog(StreamLog):
     """A `StreamLog` of stream ``s``.
 
     Args:

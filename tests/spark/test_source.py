@@ -12,24 +12,26 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from sluice.channels.channel import Address
 from sluice.errors import OptionError, SluiceError
-from sluice.kinesis import driver, task
+from sluice.kinesis import driver, fanout_task
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.record_batches import ARROW_SCHEMA
-from sluice.kinesis.task_reports import ReportAddress, TaskReports
+from sluice.kinesis.source import SCHEMA, KinesisSource
 from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.contracts import ReadTask
 from sluice.source.offsets import HORIZON, After, Offsets, SplitRange
 from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
+from sluice.source.task_reports import ReportAddress, TaskReports
 from sluice.spark import source_reader
-from sluice.spark.source import SCHEMA, KinesisDataSource
+from sluice.spark.source import KinesisDataSource
 from sluice.spark.source_reader import HAS_ADMISSION_CONTROL, BatchReader, StreamReader
 
 OPTIONS = {"streamName": "clicks", "region": "us-east-1", "startingPosition": "TRIM_HORIZON"}
@@ -49,7 +51,7 @@ SHARD = SplitId("clicks", "shardId-000000000000")
 needs_admission_control = pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="PySpark has it from 4.2 on")
 
 
-def source(**options: str) -> KinesisDataSource:
+def source(**options: str) -> DataSource:
     return KinesisDataSource(CaseInsensitiveDict(OPTIONS | options))
 
 
@@ -102,7 +104,7 @@ class FakeCoordinator:
     """A `SourceCoordinator` without a service.
 
     Attributes:
-        restored: the argument of every `restore_consumers`.
+        restored: the argument of every `restore`.
         assignment: what tasks are given.
         reads, reports: what tasks have read, and where they report it, if `takes_reports`.
         posts: how often listeners could have been told.
@@ -127,7 +129,7 @@ class FakeCoordinator:
     def post_report(self) -> None:
         self.posts += 1
 
-    def restore_consumers(self, offsets: Offsets) -> None:
+    def restore(self, offsets: Offsets) -> None:
         self.restored.append(offsets)
 
     def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
@@ -146,7 +148,7 @@ class FakeCoordinator:
 def plain_reader(enumerator: FakeEnumerator, **options: str) -> StreamReader:
     """The reader for Spark 4.0 and 4.1, whichever is installed."""
     made = cast("StreamReader", source(**options).streamReader(SPARK_SCHEMA))
-    reader = StreamReader(made._config)
+    reader = StreamReader(made._source)
     reader._coordinator = cast("SourceCoordinator", FakeCoordinator(enumerator))
     return reader
 
@@ -282,11 +284,7 @@ def test_a_task_finds_agents_beside_the_driver_where_executors_find_it(
     """Spark tells tasks its address, and not the planning process."""
     seen: list[FanOutAssignment] = []
 
-    def read_ranges(_config: object, _ranges: object, given: FanOutAssignment, _figures: object) -> Any:
-        seen.append(given)
-        return iter(())
-
-    monkeypatch.setattr(task, "read_ranges", read_ranges)
+    monkeypatch.setattr(fanout_task, "FanOutCursors", lambda _config, _fan_out, given: seen.append(given))
     monkeypatch.setattr(source_reader, "driver_host", lambda: "10.0.0.1")
     beside, on_worker = (
         Address("", 40_000, b"secret", b"start"),
@@ -295,7 +293,8 @@ def test_a_task_finds_agents_beside_the_driver_where_executors_find_it(
     agents = {SHARD: beside, SplitId("clicks", "b"): on_worker}
     assignment = FanOutAssignment({"clicks": "arn"}, agents, hub=beside)
 
-    list(plain_reader(FakeEnumerator()).read(source_reader.RangesPartition((), assignment)))
+    reader = plain_reader(FakeEnumerator(), consumerName="app")
+    list(reader.read(source_reader.RangesPartition((), assignment)))
 
     found = Address("10.0.0.1", 40_000, b"secret", b"start")
     assert seen[0].agents == {SHARD: found, SplitId("clicks", "b"): on_worker}
@@ -387,18 +386,13 @@ def test_a_batch_that_is_read_again_has_the_same_ranges() -> None:
 @pytest.mark.parametrize("mode", ["batch", "stream"])
 def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader gives it the options, the partition its ranges and the fan-out assignment."""
-    seen: list[tuple[SourceConfig, Sequence[SplitRange], FanOutAssignment | None]] = []
+    seen: list[tuple[SourceConfig, ReadTask]] = []
 
-    def read_ranges(
-        config: SourceConfig,
-        given: Sequence[SplitRange],
-        assignment: FanOutAssignment | None,
-        _figures: ReadFigures,
-    ) -> Any:
-        seen.append((config, given, assignment))
+    def read_task(source: KinesisSource, given: ReadTask) -> Any:
+        seen.append((source.config, given))
         return iter(())
 
-    monkeypatch.setattr(task, "read_ranges", read_ranges)
+    monkeypatch.setattr(KinesisSource, "read_task", read_task)
     made: Any = source().reader(SPARK_SCHEMA) if mode == "batch" else source().streamReader(SPARK_SCHEMA)
     wanted = SplitRange(SHARD, After("3"), After("9"))
 
@@ -408,7 +402,7 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(source_reader, "freeze_loaded_objects", lambda: frozen.append(bool(seen)))
     list(copy.read(source_reader.RangesPartition((wanted,), assignment)))
 
-    assert seen == [(made._config, (wanted,), assignment)]
+    assert seen == [(made._source.config, ReadTask((wanted,), assignment))]
     assert frozen == [True]  # at the end, when the SDK is loaded
 
 
@@ -444,9 +438,9 @@ def test_a_pickled_reader_is_plain_data() -> None:
 
     assert copy._coordinator is None
     assert copy._next_start is None
-    assert copy._config == reader._config
+    assert copy._source.config == cast("KinesisSource", reader._source).config
     assert reader._coordinator is not None
-    assert "s3cret" not in repr(copy._config)
+    assert "s3cret" not in repr(copy._source.config)
 
 
 def test_a_reader_that_never_planned_can_be_stopped() -> None:
@@ -619,13 +613,13 @@ def test_a_task_reports_what_it_has_read(monkeypatch: pytest.MonkeyPatch, *, fai
     coordinator.takes_reports = True
     partitions = reader.partitions(at(0).to_json(), at(10).to_json())
 
-    def read_ranges(_config: SourceConfig, _ranges: object, _assignment: object, figures: ReadFigures) -> Any:
-        figures.count_page(SHARD, 10, 1000, is_pushed=True)
+    def read_task(_source: KinesisSource, given: ReadTask) -> Any:
+        given.figures.count_page(SHARD, 10, 1000, is_pushed=True)
         yield from ()
         if fails:
             raise SluiceError("no")
 
-    monkeypatch.setattr(task, "read_ranges", read_ranges)
+    monkeypatch.setattr(KinesisSource, "read_task", read_task)
     with contextlib.suppress(SluiceError):
         list(reader.read(pickle.loads(pickle.dumps(partitions[0]))))
 

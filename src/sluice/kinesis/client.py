@@ -21,7 +21,7 @@ from sluice.kinesis.options import SourceConfig
 from sluice.retry import Retrier
 from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
+from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
 
 __all__ = ["KinesisLog", "answer_size", "kinesis_calls"]
 
@@ -52,7 +52,7 @@ def kinesis_calls(
 _NEAR_NOW: Final = 2 * MICROS_PER_SECOND
 
 
-class KinesisLog:
+class KinesisLog(StreamLog):
     """Streams of one account and region as a `StreamLog`. May be pickled, and used from several threads.
 
     Args:

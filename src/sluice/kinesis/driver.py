@@ -11,25 +11,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.instants import micros_from_seconds
-from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.starting_positions import (
-    STARTING,
-    AtTimestamp,
-    Latest,
-    initial_positions,
-    starting_text,
-)
-from sluice.kinesis.task_reports import ReportAddress, TaskReports
+from sluice.kinesis.source import KinesisSource
+from sluice.kinesis.starting_positions import STARTING, AtTimestamp, Latest
 from sluice.letterboxes import post
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
+from sluice.source.contracts import Coordinator
 from sluice.source.offsets import Offsets, SplitRange
-from sluice.source.planner import Planner, PlannerSettings
-from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.subscriptions import Subscriptions
+from sluice.source.task_reports import ReportAddress, TaskReports
 
 if TYPE_CHECKING:
     from sluice.kinesis.fanout.assignment import FanOutAssignment
@@ -38,7 +28,6 @@ __all__ = [
     "SourceCoordinator",
     "assign_bounded_read",
     "create_coordinator",
-    "create_enumerator",
     "plan_bounded_read",
 ]
 
@@ -65,41 +54,10 @@ def create_coordinator(config: SourceConfig) -> SourceCoordinator:
     return FanOutCoordinator(config, config.fan_out)
 
 
-def create_enumerator(
-    config: SourceConfig,
-    *,
-    subscriptions: Subscriptions | None = None,
-    figures: ReadFigures | None = None,
-) -> StreamEnumerator:
-    """The enumerator that finds shards and plans batches.
-
-    Args:
-        config: the options of the source.
-        subscriptions: says how far subscriptions have come; shards without one are probed. None: all are.
-        figures: get what reads were refused and repeated.
-    """
-    log = KinesisLog.of(config, figures=figures)
-    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
-    probe = Probe(log, data_loss, ProbeSettings(pause=time.sleep))
-    settings = EnumeratorSettings(
-        [stream.name for stream in config.streams],
-        initial_positions(config.start),
-        config.shard_discovery_interval,
-        starting_text(config.start),
-        max_family=config.shards_per_task,
-    )
-    max_drift = None if config.max_drift is None else micros_from_seconds(config.max_drift)
-    planner = Planner(probe, log.server_time, PlannerSettings(config.fail_on_data_loss, max_drift))
-    return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
-
-
-class SourceCoordinator:
+class SourceCoordinator(Coordinator):
     """Plans a streaming query, and says how tasks read its ranges; like Flink's SourceCoordinator.
 
     This one polls. `create_coordinator` gives the one that a source's options ask for.
-
-    Attributes:
-        enumerator: finds shards and plans batches.
     """
 
     def __init__(self, config: SourceConfig, *, subscriptions: Subscriptions | None = None) -> None:
@@ -107,16 +65,11 @@ class SourceCoordinator:
         self._reports = TaskReports(self._figures)
         self._streams = sorted(stream.name for stream in config.streams)
         self._next_post = -math.inf
-        self.enumerator: StreamEnumerator = create_enumerator(
-            config, subscriptions=subscriptions, figures=self._figures
-        )
+        source = KinesisSource(config)
+        super().__init__(source.create_enumerator(subscriptions=subscriptions, figures=self._figures))
 
-    def restore_consumers(self, offsets: Offsets) -> None:
+    def restore(self, offsets: Offsets) -> None:
         """Learns from the offset log which consumers an earlier run of the query registered."""
-
-    def stop_at_available(self) -> None:
-        """Makes the run end at what is available; see `StreamEnumerator.stop_at_available`."""
-        self.enumerator.stop_at_available()
 
     def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment | None:
         """How tasks read these ranges from agents, or by fan-out; None: they poll."""
@@ -185,8 +138,7 @@ class SourceCoordinator:
                 stopped the query, although its signal may come too late: then the consumers that the query
                 registered are deregistered. If the driver has died, they stay for its restart.
         """
-        del is_disconnected
-        self.enumerator.close()
+        super().close(is_disconnected=is_disconnected)
         self._reports.close()
 
 
@@ -198,7 +150,7 @@ def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
     """
     if isinstance(config.start, Latest):
         _log.warning("a batch read from LATEST finds next to nothing: see option '%s'", STARTING.key)
-    enumerator = create_enumerator(config)
+    enumerator = KinesisSource(config).create_enumerator()
     try:
         return enumerator.bounded(config.end.instant if isinstance(config.end, AtTimestamp) else None)
     finally:

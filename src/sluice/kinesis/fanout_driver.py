@@ -53,7 +53,7 @@ class FanOutCoordinator(SourceCoordinator):
             super().__init__(config, subscriptions=self._agent)
         self._announce_registered()
 
-    def restore_consumers(self, offsets: Offsets) -> None:
+    def restore(self, offsets: Offsets) -> None:
         self._restore_registered(offsets.consumers)
         self._announce_registered()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from sluice.kinesis.agent_options import AgentConfig
-from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.task.agent_start import start_agent_here
 from sluice.kinesis.fanout.task.publishers import (
@@ -18,6 +17,8 @@ from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import Position, SplitRange
 from sluice.source.publisher import PublisherCursor, RecordPublisher
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import StreamLog
 
 __all__ = ["FanOutCursors", "start_agent_if_wanted"]
 
@@ -43,8 +44,12 @@ class FanOutCursors:
         self._may_poll = config.fan_out is None or config.fan_out.may_poll
         self._agents_read = agent.agent != "none" and assignment.is_streaming
 
+    def is_buffered(self, split: SplitId) -> bool:
+        """Whether an agent has buffered the records of this split."""
+        return split in self._assignment.agents
+
     def open(
-        self, log: KinesisLog, data_loss: DataLossPolicy, split_range: SplitRange, position: Position
+        self, log: StreamLog, data_loss: DataLossPolicy, split_range: SplitRange, position: Position
     ) -> Cursor:
         agent = self._assignment.agents.get(split_range.split)
         has_agent = agent is not None and is_reachable(agent)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from sluice.errors import ServiceError
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, expected_record
+from sluice.source.sequence import sequence_of
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import AnyRecord, IteratorStart, Page, StreamLog
 
@@ -129,8 +130,11 @@ class Cursor:
         return page
 
     def _open(self) -> str | None:
+        start = iterator_start(self.position)
+        if start.kind == "AT_TIMESTAMP" and not self._log.seeks_by_time:
+            start = IteratorStart("TRIM_HORIZON")  # `_unread` leaves out what is older
         try:
-            return self._log.get_iterator(self.split, iterator_start(self.position))
+            return self._log.get_iterator(self.split, start)
         except ServiceError as error:
             if isinstance(self.position, After) and (error.invalid_argument or error.missing):
                 # The number may belong to no record of this shard: the first page from the horizon shows
@@ -144,8 +148,10 @@ class Cursor:
         if self._is_verified or expected is None or not self._shows_start(page):
             return
         self._is_verified = True
-        oldest = int(page.records[0].sequence_number) if page.records else None
-        if isinstance(self.position, After | AtHorizon) and (oldest is None or oldest > int(expected)):
+        oldest = page.records[0].sequence_number if page.records else None
+        if isinstance(self.position, After | AtHorizon) and (
+            oldest is None or sequence_of(oldest) > sequence_of(expected)
+        ):
             self._data_loss.report_missing_record(self.split, self.position, oldest)
 
     def _is_doubtful(self, page: Page) -> bool:
@@ -172,11 +178,14 @@ class Cursor:
 
     def _unread(self, records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
         position = self.position
+        if isinstance(position, AtTime) and not self._log.seeks_by_time:
+            count = next((n for n, r in enumerate(records) if r.arrival >= position.instant), len(records))
+            return records[count:]
         if not isinstance(position, After):
             return records
         # Inside an aggregate the record itself is read again, for the user records that are left.
         done = position.sequence - 1 if position.sub is not None else position.sequence
         count = 0
-        while count < len(records) and int(records[count].sequence_number) <= done:
+        while count < len(records) and sequence_of(records[count].sequence_number) <= done:
             count += 1
         return records[count:] if count else records

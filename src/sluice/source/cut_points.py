@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sluice.source.stream_log import AnyRecord
+from sluice.source.sequence import sequence_of
+from sluice.source.stream_log import AnyRecord, size_in_bytes
 
 __all__ = ["CutPoint"]
 
@@ -35,9 +36,7 @@ class CutPoint(NamedTuple):
     @classmethod
     def of(cls, record: AnyRecord) -> CutPoint:
         """The cut point that counts one record."""
-        return cls(
-            record.sequence_number, record.arrival, len(record.data) + len(record.partition_key.encode())
-        )
+        return cls(record.sequence_number, record.arrival, size_in_bytes(record))
 
     @classmethod
     def of_all(cls, records: Sequence[AnyRecord], size: int) -> CutPoint:
@@ -48,7 +47,7 @@ class CutPoint(NamedTuple):
     @property
     def sequence(self) -> int:
         """The sequence number, to compare by."""
-        return int(self.number)
+        return sequence_of(self.number)
 
     @property
     def first_arrival(self) -> int | None:

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sluice.errors import OptionError
 from sluice.source.admission import NO_LIMITS, Limits
@@ -52,8 +52,8 @@ class SplitEnumerator(Protocol[SplitT_co, PositionT]):
     def advance(self, start: PositionT, limits: Limits = NO_LIMITS) -> PositionT:
         """Where a batch from `start` ends; `start` itself where there is nothing new."""
 
-    def ranges(self, start: PositionT, end: PositionT) -> Sequence[SplitRange]:
-        """What the batch reads, by split."""
+    def ranges(self, start: PositionT, end: PositionT) -> Sequence[Any]:
+        """What the batch reads, by split: a `SplitRange` for each, or what the source's own reader takes."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,11 @@ class StreamEnumerator:
         self._next_lag_line = -math.inf
 
     def close(self) -> None:
-        """Ends the planner's threads and the subscriptions."""
+        """Ends the planner's threads and the subscriptions, and closes the log."""
         self._planner.close()
         if self._subscriptions is not None:
             self._subscriptions.close()
+        self._log.close()
 
     def discover(self) -> Sequence[Split]:
         """Lists the splits of all streams.

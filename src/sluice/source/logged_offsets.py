@@ -8,7 +8,7 @@ before takes 2.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sluice.source.offsets import Offsets
@@ -24,33 +24,42 @@ class LoggedOffsets:
 
     What is parsed does not come from what was written: JSON has milliseconds, and memory has microseconds. So
     a batch is the same after a restart, when only JSON is there.
+
+    Args:
+        parse, write: of a source's offsets, if they are others than those of logs.
     """
 
-    def __init__(self) -> None:
-        self._parsed: deque[tuple[Mapping[str, Any], Offsets]] = deque(maxlen=_KEPT)
-        self._written: deque[tuple[Offsets, dict[str, Any]]] = deque(maxlen=_KEPT)
+    def __init__(
+        self,
+        parse: Callable[[Mapping[str, Any]], Any] = Offsets.from_json,
+        write: Callable[[Any], dict[str, Any]] = Offsets.to_json,
+    ) -> None:
+        self._parse = parse
+        self._write = write
+        self._parsed: deque[tuple[Mapping[str, Any], Any]] = deque(maxlen=_KEPT)
+        self._written: deque[tuple[Any, dict[str, Any]]] = deque(maxlen=_KEPT)
 
-    def parse(self, value: Mapping[str, Any]) -> Offsets:
+    def parse(self, value: Mapping[str, Any]) -> Any:
         """The offsets of a JSON value; the same object for an equal value.
 
         Args:
             value: nobody may change it afterwards.
 
         Raises:
-            SluiceError: as `Offsets.from_json`.
+            SluiceError: these are no offsets of the source.
         """
         for known, offsets in self._parsed:
             if known == value:
                 return offsets
-        offsets = Offsets.from_json(value)
+        offsets = self._parse(value)
         self._parsed.appendleft((value, offsets))
         return offsets
 
-    def write(self, offsets: Offsets) -> dict[str, Any]:
+    def write(self, offsets: Any) -> dict[str, Any]:
         """The JSON value of offsets, which nobody may change; the same one for the same object."""
         for known, value in self._written:
             if known is offsets:
                 return value
-        value = offsets.to_json()
+        value = self._write(offsets)
         self._written.appendleft((offsets, value))
         return value

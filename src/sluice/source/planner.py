@@ -269,7 +269,7 @@ class Planner:
             session.seek_to_tip(self._now() - _TIP_DELAY, exact=exact)
         else:
             session.seek_to_time(until, exact=exact)
-            if is_strict:
+            if is_strict or not self._probe.log.seeks_by_time:  # then it has read on, and may be further
                 return _end_before(state, until)
         return state.cut_at(len(state.cut_points))
 

@@ -19,7 +19,7 @@ from sluice.source.offsets import AtTime, Expiry, Position
 from sluice.source.read_pace import ReadPace
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import Page, StreamLog
+from sluice.source.stream_log import Page, StreamLog, size_in_bytes
 from sluice.source.tip_search import TipSearch, shortest_span
 
 __all__ = ["LARGEST_PAGE", "SAMPLE", "SAMPLE_BYTES", "SMALL_PAGE", "Probe", "ProbeSession", "ProbeSettings"]
@@ -62,6 +62,8 @@ _SMALL = 16
 """Pages that the rest of a backlog may fill for another one to be read before it is searched by time."""
 _FULL = 0.75
 """How full a page is to be by the density that is known. One that is too full leaves the tip to another."""
+_READ_ON_PAGES = 16
+"""Pages that a plan reads of a split that cannot be searched by time, at most; the next batch goes on."""
 _FAR_BEHIND = 20_000
 """Milliseconds from the tip after which more than one or two large records follow."""
 _KEPT_PACES = 10_000
@@ -224,7 +226,7 @@ class ProbeSession:
             state.record_page(page, affordable, asked_at)
             if page.next_iterator is None or (page.millis_behind == 0 and len(page.records) < affordable):
                 return
-            is_small = size is None and sum(len(r.data) for r in page.records) < _PAGE_BYTES // 2
+            is_small = size is None and sum(map(size_in_bytes, page.records)) < _PAGE_BYTES // 2
             if page.records and not is_small:
                 return
         state.mark_undecided(self._settings.clock())
@@ -263,6 +265,8 @@ class ProbeSession:
         Returns:
             Whether a record arrived at `instant` or later.
         """
+        if not self._probe.log.seeks_by_time:
+            return self._read_on(instant, exact_until)
         state, is_exact = self._state, exact_until is not None
         try:
             found = self._first_at(instant, limit, exact=is_exact)
@@ -279,6 +283,18 @@ class ProbeSession:
             self.read_page(SAMPLE, exact=is_exact)
         self._search_tip(instant, exact_until)
         return False
+
+    def _read_on(self, instant: int, exact_until: int | None) -> bool:
+        """`_seek` without a search by time: reads on, and some pages only where that may be."""
+        state, is_exact = self._state, exact_until is not None
+        until = instant if exact_until is None else exact_until
+        pages = 0
+        while not state.is_exhausted and (is_exact or pages < _READ_ON_PAGES):
+            self.read_page(self._page_limit, exact=is_exact)
+            pages += 1
+            if state.cut_points and state.cut_points[-1].arrival >= until:
+                break
+        return bool(state.cut_points) and state.cut_points[-1].arrival >= instant
 
     def _search_tip(self, high: int | None, exact_until: int | None) -> None:
         """Makes the last cut point the newest record, or one near it.

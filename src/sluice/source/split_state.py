@@ -15,8 +15,9 @@ from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Position
+from sluice.source.sequence import sequence_of
 from sluice.source.splits import Split
-from sluice.source.stream_log import Page
+from sluice.source.stream_log import Page, size_in_bytes
 from sluice.source.subscriptions import SubscriptionProgress
 
 __all__ = ["Reach", "SplitState"]
@@ -299,10 +300,10 @@ class SplitState:
             limit, asked_at: as those of `record_page`.
         """
         records, last = page.records, self.last_sequence
-        known = bisect_right(records, last, key=lambda record: int(record.sequence_number))
+        known = bisect_right(records, last, key=lambda record: sequence_of(record.sequence_number))
         if known == len(records):
             return  # the first record at that time may precede one that is known
-        size = page.size or sum(len(record.data) for record in records)
+        size = page.size or sum(map(size_in_bytes, records))
         if self.record_size is None:
             self.record_size = size / len(records)
         if not known:

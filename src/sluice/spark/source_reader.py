@@ -7,30 +7,30 @@ with, and imports it, when it needs it. ``docs/architecture.md`` follows a batch
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from sluice.errors import SluiceError
-from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.task_reports import ReportAddress, send_report
 from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.assigner import assign_ranges
+from sluice.source.checks import checked_offsets, checked_rows
+from sluice.source.contracts import ReadTask
 from sluice.source.logged_offsets import LoggedOffsets
-from sluice.source.offsets import Offsets, SplitRange
-from sluice.source.read_figures import ReadFigures
+from sluice.source.task_reports import ReportAddress, send_report
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import driver_host, freeze_loaded_objects, ids_of_query, without_garbage_collection
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
-    from sluice.kinesis.driver import SourceCoordinator
-    from sluice.kinesis.fanout.assignment import FanOutAssignment
+    from sluice.source.contracts import Coordinator, Source
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -53,36 +53,33 @@ class RangesPartition(InputPartition):
     """The ranges that one task reads.
 
     Attributes:
-        assignment: how the task reads from agents, or by fan-out. None: it polls.
+        assignment: what the coordinator tells the task besides, such as how to read by fan-out.
         report: where the task says what it has read; None: nowhere.
     """
 
-    ranges: tuple[SplitRange, ...]
-    assignment: FanOutAssignment | None = None
+    ranges: tuple[Any, ...]
+    assignment: Any = None
     report: ReportAddress | None = None
 
 
 class BatchReader(DataSourceReader):
     """The reader of a batch read (``spark.read``)."""
 
-    def __init__(self, config: SourceConfig) -> None:
-        self._config = config
+    def __init__(self, source: Source, schema: StructType | None = None) -> None:
+        self._source = source
+        self._schema = schema
 
     @shorten_traceback
     def partitions(self) -> Sequence[InputPartition]:
         """Called once, when the read is planned."""
-        with without_garbage_collection():
-            from sluice.kinesis.driver import assign_bounded_read, plan_bounded_read  # noqa: PLC0415 - see above
-
         configure_driver_log()
-        assignment = assign_bounded_read(self._config)
-        ranges = plan_bounded_read(self._config)
+        ranges, assignment = self._source.plan_bounded()
         # Spark replaces an empty partition list by a dummy partition; return an empty one of ours.
-        return _deal(ranges, self._config.shards_per_task, assignment) or [RangesPartition(())]
+        return _deal(self._source, ranges, assignment) or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in each task."""
-        return _read(self._config, partition)
+        return _read(self._source, self._schema, partition)
 
 
 class StreamReader(DataSourceStreamReader):
@@ -92,14 +89,15 @@ class StreamReader(DataSourceStreamReader):
     and ``Trigger.Once`` run one batch.
     """
 
-    def __init__(self, config: SourceConfig) -> None:
-        self._config = config
-        self._coordinator: SourceCoordinator | None = None
-        self._next_start: Offsets | None = None
-        self._offsets = LoggedOffsets()
+    def __init__(self, source: Source, schema: StructType | None = None) -> None:
+        self._source = source
+        self._schema = schema
+        self._coordinator: Coordinator | None = None
+        self._next_start: Any = None
+        self._offsets = self._no_offsets()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_coordinator": None, "_next_start": None, "_offsets": LoggedOffsets()}
+        return {**self.__dict__, "_coordinator": None, "_next_start": None, "_offsets": self._no_offsets()}
 
     @shorten_traceback
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -121,9 +119,9 @@ class StreamReader(DataSourceStreamReader):
         coordinator = self._coordinator_here()
         if start is not None:
             begin = self._offsets.parse(start)
-            coordinator.restore_consumers(begin)
+            coordinator.restore(begin)
         else:
-            begin = self._next_start or coordinator.enumerator.initial()
+            begin = coordinator.enumerator.initial() if self._next_start is None else self._next_start
         end = coordinator.enumerator.advance(begin, self._limits(limit))
         self._next_start = begin
         coordinator.post_report()
@@ -138,9 +136,9 @@ class StreamReader(DataSourceStreamReader):
         """
         coordinator = self._coordinator_here()
         begin, self._next_start = self._offsets.parse(start), self._offsets.parse(end)
-        coordinator.restore_consumers(self._next_start)
+        coordinator.restore(self._next_start)
         ranges = coordinator.enumerator.ranges(begin, self._next_start)
-        partitions = _deal(ranges, self._config.shards_per_task, coordinator.assign(ranges))
+        partitions = _deal(self._source, ranges, coordinator.assign(ranges))
         report = coordinator.begin_batch(len(partitions)) if partitions else None
         if report is not None:
             for number, partition in enumerate(partitions):
@@ -149,7 +147,7 @@ class StreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in each task."""
-        return _read(self._config, partition)
+        return _read(self._source, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Called for a batch when the next one is planned. Does nothing: only the offset log keeps state."""
@@ -158,29 +156,30 @@ class StreamReader(DataSourceStreamReader):
         """Called when a planning method raises, or the connection to the JVM is closed.
 
         It is not called when a query is stopped: the process gets SIGTERM, possibly after the connection was
-        closed in the middle of a call. See `SourceCoordinator.close`.
+        closed in the middle of a call. See `Coordinator.close`.
         """
         if self._coordinator is not None:
             self._coordinator.close(is_disconnected=isinstance(sys.exc_info()[1], (EOFError, OSError)))
 
-    def _coordinator_here(self) -> SourceCoordinator:
+    def _coordinator_here(self) -> Coordinator:
         """The coordinator in this process. The first call creates it."""
         if self._coordinator is None:
-            with without_garbage_collection():
-                from sluice.kinesis.driver import create_coordinator  # noqa: PLC0415 - see above
-
             configure_driver_log()
-            self._coordinator = create_coordinator(self._config)
+            with without_garbage_collection():
+                self._coordinator = self._source.create_coordinator()
         return self._coordinator
+
+    def _no_offsets(self) -> LoggedOffsets:
+        return LoggedOffsets(self._source.offsets_from_json, partial(checked_offsets, self._source))
 
     def _limits(self, limit: Any) -> Limits:
         del limit
-        return self._config.limits
+        return self._source.limits
 
 
-def make_stream_reader(config: SourceConfig) -> DataSourceStreamReader:
+def make_stream_reader(source: Source, schema: StructType | None = None) -> DataSourceStreamReader:
     """A reader with the methods that the installed Spark calls."""
-    return AdmittingStreamReader(config) if HAS_ADMISSION_CONTROL else StreamReader(config)
+    return (AdmittingStreamReader if HAS_ADMISSION_CONTROL else StreamReader)(source, schema)
 
 
 if HAS_ADMISSION_CONTROL:
@@ -197,7 +196,7 @@ if HAS_ADMISSION_CONTROL:
             With ``Trigger.Once`` it passes `ReadAllAvailable` instead, which lifts all limits. So this must
             not return `ReadAllAvailable` if there is any limit.
             """
-            limits = self._config.limits
+            limits = self._source.limits
             if limits.is_none:
                 return ReadAllAvailable()
             if limits.records is None and limits.bytes is not None:
@@ -218,38 +217,41 @@ if HAS_ADMISSION_CONTROL:
             self._coordinator_here().stop_at_available()
 
         def _limits(self, limit: Any) -> Limits:
-            return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._config.limits
+            return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._source.limits
 
 
-def _deal(
-    ranges: Sequence[SplitRange], shards_per_task: int, assignment: FanOutAssignment | None
-) -> list[RangesPartition]:
-    """A partition for each task. A task reads several shards: it costs about 50 ms, and a shard delivers at
-    most 2 MiB/s.
+def _deal(source: Source, ranges: Sequence[Any], assignment: Any) -> list[RangesPartition]:
+    """A partition for each task. A task reads several splits: it costs about 50 ms, and a shard of Kinesis
+    delivers at most 2 MiB/s.
     """
-    partitions: list[RangesPartition] = []
-    for task in assign_ranges(ranges, shards_per_task):
-        splits = [split_range.split for split_range in task]
-        partitions.append(RangesPartition(task, None if assignment is None else assignment.only(splits)))
-    return partitions
+    return [RangesPartition(task, source.assignment_of(assignment, task)) for task in source.deal(ranges)]
 
 
-def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    with without_garbage_collection():
-        from sluice.kinesis.task import read_ranges  # noqa: PLC0415 - see above
-
+def _read(source: Source, schema: StructType | None, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     given = cast("RangesPartition", partition)
-    assignment = given.assignment
-    if assignment is not None:
-        assignment = assignment.found_at(driver_host())
-    figures, is_complete = ReadFigures(), False
+    task = ReadTask(given.ranges, given.assignment, driver_host())
+    is_complete = False
     try:
-        yield from read_ranges(config, given.ranges, assignment, figures)
+        with without_garbage_collection():
+            rows = source.read_task(task)
+        if schema is not None:
+            rows = checked_rows(source, given.ranges, rows, _arrow_schema(schema))
+        yield from rows
         is_complete = True
     except SluiceError as error:
         raise shortened(error) from error.__cause__
     finally:
         if given.report is not None:
             query, run = ids_of_query()
-            send_report(given.report, figures, is_complete=is_complete, query=query, run=run)
+            send_report(given.report, task.figures, is_complete=is_complete, query=query, run=run)
     freeze_loaded_objects()  # the SDK is loaded by now
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark expects of record batches, as it makes it itself."""
+    from pyspark.sql.pandas import types  # noqa: PLC0415 - see above
+
+    make: Any = types.to_arrow_schema
+    is_told = "timezone" in inspect.signature(make).parameters  # 4.2 and later are
+    expected: pa.Schema = make(schema, timezone="UTC") if is_told else make(schema)
+    return expected

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.kinesis.task_reports import ReportAddress, TaskReports, send_report
 from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
+from sluice.source.task_reports import ReportAddress, TaskReports, send_report
 
 SPLITS = [SplitId("a-stream-" * 14, f"shardId-{number:012}") for number in range(20)]
 
