@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from botocore.parsers import ResponseParserFactory
 
+from sluice.aws.changes import read_changes
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.receiving import PageReceiver
 from sluice.aws.request_bodies import insert_body, substitute
@@ -135,6 +136,13 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any] | None
 }
 
 
+def _reader_of(shape: Any) -> Callable[[Mapping[str, Any]], dict[str, Any] | None] | None:
+    # Kinesis and DynamoDB Streams call their answers by the same name.
+    if shape.name == "GetRecordsOutput" and "MillisBehindLatest" not in shape.members:
+        return read_changes
+    return _READERS.get(shape.name)
+
+
 class ParserFactory(ResponseParserFactory):
     """A session's ``response_parser_factory``: the SDK's own, with `_READERS` before its JSON parser."""
 
@@ -152,8 +160,8 @@ class _Parser:
         self._parser = parser
 
     def parse(self, response: Mapping[str, Any], shape: Any) -> Any:
-        if shape is not None and response["status_code"] < 300 and shape.name in _READERS:
-            answer = _READERS[shape.name](response)
+        if shape is not None and response["status_code"] < 300 and (read := _reader_of(shape)) is not None:
+            answer = read(response)
             if answer is not None:
                 return answer
         return self._parser.parse(error_in_json(response), shape)
