@@ -43,6 +43,9 @@ KINESIS_BASE = (
     "sluice.kinesis.starting_positions",
     "sluice.kinesis.streams",
 )
+DRIVER = ("sluice.kinesis.driver", "sluice.kinesis.fanout_driver")
+TASK = ("sluice.kinesis.fanout_task",)
+SOURCE = "sluice.kinesis.source"
 BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source")
 
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
@@ -71,8 +74,10 @@ LAYERS = (
         (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS, *SHARED_BY_SIDES, f"{FANOUT}.task"),
     ),
     Layer((FANOUT,), (f"{FANOUT}.agent",)),  # its __main__ runs an agent
-    Layer(("sluice.kinesis.driver",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver")),
-    Layer(("sluice.kinesis.task",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.task")),
+    Layer(DRIVER, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver", *DRIVER, SOURCE)),
+    Layer(TASK, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.task", *TASK)),
+    # What Spark is given: it imports either side in the process that runs it.
+    Layer((SOURCE,), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, *DRIVER, *TASK)),
     Layer(("sluice.kinesis",)),
     Layer(
         ("sluice.destinations.kinesis",),
@@ -222,7 +227,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.aws.clients", "from sluice.kinesis.options import SourceConfig"),
         ("sluice.destinations.sqs", "from sluice.kinesis.kpl.aggregator import Aggregator"),
         ("sluice.destinations.kinesis.shard_map", "from sluice.kinesis.client import KinesisLog"),
-        ("sluice.kinesis.client", "from sluice.kinesis.driver import create_enumerator"),
+        ("sluice.kinesis.client", "from sluice.kinesis.driver import create_coordinator"),
         (
             "sluice.kinesis.fanout.agent.agent",
             "from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher",
@@ -231,8 +236,9 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.kinesis.fanout.driver.agent_client", "from ..agent.agent import Agent"),
         ("sluice.kinesis.fanout.task.publishers", "from sluice.kinesis.fanout.agent import range_server"),
         ("sluice.kinesis.fanout.protocol", "from sluice.kinesis.fanout.agent import range_server"),
-        ("sluice.kinesis.task", "from sluice.kinesis.fanout.driver.agent_client import AgentClient"),
-        ("sluice.kinesis.driver", "from sluice.kinesis.task import read_ranges"),
+        ("sluice.kinesis.fanout_task", "from sluice.kinesis.fanout.driver.agent_client import AgentClient"),
+        ("sluice.kinesis.fanout_task", "from sluice.kinesis.source import KinesisSource"),
+        ("sluice.kinesis.driver", "from sluice.kinesis.fanout_task import FanOutCursors"),
         ("sluice.spark.source", "import boto3"),
         ("sluice.cli.storage", "import boto3"),
         ("sluice.cli.commands.check", "from sluice.spark.source import KinesisDataSource"),

@@ -83,6 +83,7 @@ def test_a_stream_is_polled() -> None:
         printed = on_windows(
             """
             from sluice.kinesis.options import source_config_from_options
+            from sluice.kinesis.source import KinesisSource
             from sluice.spark.source_reader import BatchReader, make_stream_reader
 
             def rows(reader, *offsets):
@@ -91,9 +92,9 @@ def test_a_stream_is_polled() -> None:
 
             options = {"streamName": "s", "startingPosition": "TRIM_HORIZON", "endpointUrl": sys.argv[1]}
             options |= {"region": "eu-west-1", "awsAccessKeyId": "k", "awsSecretAccessKey": "s"}
-            reader = BatchReader(source_config_from_options(options))
+            reader = BatchReader(KinesisSource(source_config_from_options(options)))
             print(rows(reader))
-            reader = make_stream_reader(source_config_from_options(options, streaming=True))
+            reader = make_stream_reader(KinesisSource(source_config_from_options(options, streaming=True)))
             start = reader.initialOffset()
             print(rows(reader, start, reader.latestOffset(start)))
             reader.stop()

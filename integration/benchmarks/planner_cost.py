@@ -31,7 +31,7 @@ from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, StreamInfo
+from sluice.source.stream_log import IteratorStart, Page, StreamInfo, StreamLog
 
 SHARDS = (1, 64, 512)
 PAUSE = 1.2  # seconds between triggers; a shard is read at most once a second
@@ -80,7 +80,7 @@ def prepare_busy(shards: int) -> server.Operations:
     return prepare(shards, busy=True)
 
 
-class CountingLog:
+class CountingLog(StreamLog):
     """A `StreamLog` that counts its calls."""
 
     def __init__(self, log: KinesisLog) -> None:

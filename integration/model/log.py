@@ -20,7 +20,7 @@ from sluice.aws.errors import translate
 from sluice.errors import ServiceError
 from sluice.retry import Backoff, Retrier
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
+from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
 
 __all__ = ["BACKOFFS", "NO_RETRIES", "ModelLog", "service_error"]
 
@@ -40,7 +40,7 @@ NO_RETRIES: Final[Mapping[str, Backoff]] = dict.fromkeys(BACKOFFS, Backoff(0, 0.
 _TARGET: Final = "http://model"
 
 
-class ModelLog:
+class ModelLog(StreamLog):
     """Implements `sluice.source.stream_log.StreamLog`, and does to a stream what tests do to `MemoryLog`.
 
     Args:

@@ -15,11 +15,15 @@ from sluice.errors import (
     OptionError,
     ServiceError,
     SluiceError,
+    SourceRuleError,
     SparkVersionError,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+    from sluice.source import Source
 
 __all__ = [
     "CommitError",
@@ -28,8 +32,10 @@ __all__ = [
     "OptionError",
     "ServiceError",
     "SluiceError",
+    "SourceRuleError",
     "SparkVersionError",
     "committed_files",
+    "data_source",
     "register",
     "warn_of_dropped_rows",
 ]
@@ -55,6 +61,30 @@ def committed_files(path: str, *, scheme: str = "s3", **connection: str) -> list
     from sluice.destinations.s3.committed_files import list_committed  # noqa: PLC0415 - imports the SDK
 
     return list_committed(path, scheme, connection)
+
+
+def data_source(source: type[Source] | str, *, name: str | None = None) -> type[DataSource]:
+    """Makes Spark's ``DataSource`` class of a source.
+
+    ``spark.dataSource.register(sluice.data_source(MySource))`` registers it with a session. A package makes
+    its format known on installation by a top-level module whose name starts with ``pyspark_``::
+
+        import sluice
+
+        DefaultSource = sluice.data_source("my_package.source:MySource", name="my-format")
+
+    Args:
+        source: the class, or ``package.module:Name``, which is imported when a query uses the format, and not
+            in every session.
+        name: of the format; needed where `source` is text. None: the class' ``name``.
+
+    Raises:
+        OptionError: there is no name.
+        SparkVersionError: there is no PySpark here, or one before 4.0.
+    """
+    from sluice.spark.data_source import data_source as make  # noqa: PLC0415 - imports Spark
+
+    return make(source, name=name)
 
 
 def register(spark: SparkSession) -> None:

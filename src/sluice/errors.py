@@ -15,6 +15,7 @@ __all__ = [
     "OptionError",
     "ServiceError",
     "SluiceError",
+    "SourceRuleError",
     "SparkVersionError",
     "redact_urls",
 ]
@@ -56,6 +57,10 @@ class InvalidRecordError(SluiceError, ValueError):
 
 class DataLossError(SluiceError):
     """Records between two offsets are gone: trimmed by retention, or with their shard or stream."""
+
+
+class SourceRuleError(SluiceError):
+    """A source broke a rule of its contract: its code is wrong. Names the source, the split and the rule."""
 
 
 class CommitError(SluiceError):

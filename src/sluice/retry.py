@@ -11,11 +11,12 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
-
-import tenacity
+from typing import TYPE_CHECKING, TypeVar
 
 from sluice.errors import ServiceError, SluiceError
+
+if TYPE_CHECKING:
+    import tenacity
 
 __all__ = ["Backoff", "Retrier"]
 
@@ -65,6 +66,7 @@ class Retrier:
         Raises:
             SluiceError: that `function` raised last: it is not retryable, or no retry is left.
         """
+        import tenacity  # noqa: PLC0415 - processes that only parse options know backoffs, and call nothing
 
         def wait(state: tenacity.RetryCallState) -> float:
             return self.jitter() * backoff.ceiling(state.attempt_number - 1)

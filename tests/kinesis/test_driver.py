@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.channels.channel import Address
-from sluice.kinesis import driver
+from sluice.kinesis import fanout_driver
 from sluice.kinesis.consumers import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
@@ -69,9 +69,9 @@ class FakeRegistrar:
 @pytest.fixture(autouse=True)
 def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeRegistrar, "registers", True)
-    monkeypatch.setattr(driver, "AgentClient", FakeAgentClient)
-    monkeypatch.setattr(driver, "ConsumerRegistrar", FakeRegistrar)
-    monkeypatch.setattr(driver, "on_stop", lambda _tell: None)
+    monkeypatch.setattr(fanout_driver, "AgentClient", FakeAgentClient)
+    monkeypatch.setattr(fanout_driver, "ConsumerRegistrar", FakeRegistrar)
+    monkeypatch.setattr(fanout_driver, "on_stop", lambda _tell: None)
 
 
 def config(
@@ -99,7 +99,7 @@ def test_a_driver_that_disconnects_and_lives_has_stopped_the_query(
     monkeypatch: pytest.MonkeyPatch, *, is_disconnected: bool, driver_lives: bool, first: str
 ) -> None:
     """Its signal may come too late. The agent has to know of the stop before its link closes."""
-    monkeypatch.setattr(driver, "is_alive", lambda _driver: driver_lives)
+    monkeypatch.setattr(fanout_driver, "is_alive", lambda _driver: driver_lives)
     coordinator = create_coordinator(config())
     calls = agent_calls(coordinator)
     calls.clear()
@@ -130,7 +130,7 @@ def test_a_consumer_registered_earlier_is_known_by_its_arn(
     monkeypatch.setattr(FakeRegistrar, "registers", False)
     coordinator = create_coordinator(config(at_load=at_load))
 
-    coordinator.restore_consumers(Offsets({}, consumers=logged))
+    coordinator.restore(Offsets({}, consumers=logged))
 
     assert coordinator.enumerator.registered == registered
     last = [each for each in agent_calls(coordinator) if isinstance(each, frozenset)][-1]
@@ -170,7 +170,7 @@ def test_tasks_of_a_polling_query_get_no_assignment() -> None:
     polling = source_config_from_options({"streamName": "clicks", "region": "us-east-1"})
     coordinator = create_coordinator(polling)
 
-    coordinator.restore_consumers(Offsets({}, consumers={"clicks": ARN}))
+    coordinator.restore(Offsets({}, consumers={"clicks": ARN}))
     assert coordinator.assign(RANGES) is None
     assert assign_bounded_read(polling) is None
     coordinator.close()

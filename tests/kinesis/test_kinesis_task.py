@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.channels.channel import Address
-from sluice.kinesis import task
+from sluice.kinesis import fanout_task
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import source_config_from_options
@@ -39,7 +39,7 @@ def test_a_task_subscribes_only_where_no_agent_does(
     expected: type[Cursor],
 ) -> None:
     """A shard has one subscription per consumer: a task's would end the agent's, so the task polls."""
-    monkeypatch.setattr(task, "is_reachable", lambda _address: agent == "reachable")
+    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address: agent == "reachable")
     base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
     config = source_config_from_options(base | options)
     assert config.fan_out is not None
@@ -48,7 +48,7 @@ def test_a_task_subscribes_only_where_no_agent_does(
     log = KinesisLog.of(config)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
 
-    cursors = task._FanOutCursors(config, config.fan_out, assignment)
+    cursors = fanout_task.FanOutCursors(config, config.fan_out, assignment)
     cursor = cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)
 
     assert type(cursor) is expected

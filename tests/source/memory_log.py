@@ -13,7 +13,7 @@ from integration.model import ModelLog
 
 from sluice.errors import ServiceError
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
+from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
 
 SECOND = 1_000_000
 """In microseconds, the unit of instants."""
@@ -43,7 +43,7 @@ class MemoryShard:
     records: list[Record] = field(default_factory=list)
 
 
-class MemoryLog:
+class MemoryLog(StreamLog):
     """A `StreamLog` over plain lists.
 
     Args:

@@ -67,16 +67,49 @@ def test_a_page_tells_what_lies_behind_it(given: Page, reach: Reach) -> None:
 
 
 def test_a_jump_leaves_a_gap_and_never_goes_back() -> None:
-    """A record found by time may lie before one that is known: then it is no news."""
+    """Records found by time may lie before one that is known: then they are no news."""
     state = state_at(After("5"))
     state.record_page(page(10, 20), limit=2, asked_at=0)
     cursor = state.cursor
-    state.jump_to(CutPoint("15", 15, 1), cursor.at(After("15")), page(15))
+    state.jump_to(page(15), cursor.at(After("15")), limit=1, asked_at=0)
     assert (numbers(state), state.has_gap) == ([10, 20], False)
-    state.jump_to(CutPoint("90", 90, 1), cursor.at(After("90")), page(90))
+    state.jump_to(page(90), cursor.at(After("90")), limit=1, asked_at=0)
     assert (numbers(state), state.has_gap) == ([10, 20, 90], True)
     assert state.cursor.position == After("90")
     assert state.reach is Reach.UNKNOWN
+    state.jump_to(page(95, behind=0), cursor.at(After("95")), limit=2, asked_at=7)
+    assert (numbers(state), state.reach, state.tip_at) == ([10, 20, 90, 95], Reach.TIP, 7)
+
+
+def test_a_jump_to_records_of_which_some_are_known_leaves_no_gap() -> None:
+    state = state_at(After("5"))
+    state.record_page(page(10, 20), limit=2, asked_at=0)
+    state.jump_to(page(20, 30, 40), state.cursor.at(After("40")), limit=3, asked_at=0)
+    assert (numbers(state), state.has_gap) == ([10, 20, 30, 40], False)
+
+
+def test_records_found_by_time_are_one_cut_point() -> None:
+    """A search for the tip finds thousands, and a run without limits ends after the last of them."""
+    state = state_at(After("5"))
+    state.jump_to(page(80, 85, 90), state.cursor.at(After("90")), limit=3, asked_at=0)
+    (point,) = state.cut_points
+    assert (point.number, point.arrival, point.count, point.since) == ("90", 90, 3, 80)
+    state.stop_at(After("85", arrival=85))
+    assert state.cut_at(1) == After("85", arrival=85)
+
+
+def test_what_lies_before_a_gap_can_be_gone_back_to() -> None:
+    """Limits count all records, also those that a search for the tip has left out."""
+    state = state_at(After("5"))
+    state.record_page(page(10, 20), limit=2, asked_at=0)
+    before = state.cursor
+    for number in (90, 95):
+        state.jump_to(page(number, behind=0), before.at(After(str(number))), limit=2, asked_at=0)
+    state.drop_after_gap()
+    assert (numbers(state), state.has_gap, state.reach) == ([10, 20], False, Reach.UNKNOWN)
+    assert state.cursor is before
+    state.drop_after_gap()
+    assert numbers(state) == [10, 20]
 
 
 def test_a_failing_split_is_failing_since_its_first_failure() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -11,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.kinesis.options import source_config_from_options
-from sluice.spark import source_reader
+from sluice.kinesis.source import KinesisSource
 from sluice.spark.border import shorten_traceback
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.source import KinesisDataSource
@@ -72,12 +73,13 @@ def test_options_are_refused_within_a_few_lines() -> None:
 def test_a_read_that_fails_says_why_within_a_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a task."""
 
-    def read_ranges(*_arguments: object) -> object:
+    def read_task(*_arguments: object) -> object:
         yield "rows"
         raise ServiceError("GetRecords failed")
 
-    monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
-    rows = BatchReader(source_config_from_options({"streamName": "a"})).read(RangesPartition(()))
+    monkeypatch.setattr(KinesisSource, "read_task", read_task)
+    source = KinesisSource(source_config_from_options({"streamName": "a"}))
+    rows: Any = BatchReader(source).read(RangesPartition(()))
     assert next(rows) == "rows"
     with pytest.raises(ServiceError) as caught:
         next(rows)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from sluice.errors import OptionError
+from sluice.kinesis.source import SCHEMA
 from sluice.spark.sink import AsyncSinkDataSource
-from sluice.spark.source import SCHEMA, KinesisDataSource
+from sluice.spark.source import KinesisDataSource
 
 # What Spark passes on at CREATE TABLE, besides what the statement has.
 TABLE = {"provider": "kinesis-efo", "owner": "root"}
 WITH = r"SELECT \.\.\. FROM <table> WITH \(streamName = '\.\.\.', \.\.\.\)"
 
 
-def source(**given: str) -> KinesisDataSource:
+def source(**given: str) -> DataSource:
     return KinesisDataSource(CaseInsensitiveDict(given))
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from sluice.kinesis import consumers
 from sluice.kinesis.options import SourceConfig
-from sluice.spark.source import SCHEMA, KinesisDataSource
+from sluice.kinesis.source import SCHEMA
+from sluice.spark.source import KinesisDataSource
 
 OPTIONS = {"streamname": "clicks", "region": "eu-west-1", "consumername": "me"}
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks/consumer/me:1700000000"
@@ -31,15 +33,15 @@ def test_a_pickled_source_knows_the_consumers_registered_at_load(monkeypatch: py
 
     copy = pickle.loads(pickle.dumps(source))
     for streaming in (True, False):
-        fan_out = copy._config(streaming=streaming).fan_out
+        fan_out = copy._source(streaming=streaming).config.fan_out
         assert fan_out.registered == {"clicks": ARN}
 
 
 @pytest.mark.parametrize("more", [{}, {"consumerregistration": "lazy"}, {"consumerarn": ARN}])
 def test_nothing_else_is_registered_at_load(more: Mapping[str, str]) -> None:
     """Otherwise the query registers its consumer, or the user has."""
-    source = KinesisDataSource(OPTIONS | dict(more))
+    source: Any = KinesisDataSource(OPTIONS | dict(more))
     source.schema()
-    fan_out = source._config(streaming=True).fan_out
+    fan_out = source._source(streaming=True).config.fan_out
     assert fan_out is not None
     assert fan_out.registered == {}

@@ -19,12 +19,12 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from sluice.channels.channel import Address
 from sluice.errors import OptionError
+from sluice.kinesis.source import SCHEMA as SOURCE_SCHEMA
 from sluice.query_bucket.launch import BucketSettings
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
 from sluice.sink.strategy_cache import strategy_cache
 from sluice.spark import sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
-from sluice.spark.source import KinesisDataSource
 
 SCHEMA = StructType([StructField("data", StringType())])
 
@@ -191,9 +191,7 @@ def test_a_column_that_would_be_dropped_is_refused(name: str, *, streaming: bool
 
 def test_all_columns_of_the_source_can_be_given_to_a_stream() -> None:
     """They say where a record was read; the stream makes them anew."""
-    columns = " ".join(
-        column.split()[0] for column in KinesisDataSource({"streamName": "s"}).schema().split(",")
-    )
+    columns = " ".join(column.split()[0] for column in SOURCE_SCHEMA.split(","))
     options = {"destination": "kinesis", "streamName": "s", "region": "eu-west-1"}
     AsyncSinkDataSource(CaseInsensitiveDict(options)).streamWriter(string_columns(columns), False)
 

@@ -11,21 +11,24 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from sluice.channels.channel import Address
 from sluice.errors import OptionError
+from sluice.kinesis import driver
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.record_batches import ARROW_SCHEMA
+from sluice.kinesis.source import SCHEMA, KinesisSource
 from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.contracts import ReadTask
 from sluice.source.offsets import HORIZON, After, Offsets, SplitRange
 from sluice.source.splits import SplitId
 from sluice.spark import source_reader
-from sluice.spark.source import SCHEMA, KinesisDataSource
+from sluice.spark.source import KinesisDataSource
 from sluice.spark.source_reader import HAS_ADMISSION_CONTROL, BatchReader, StreamReader
 
 OPTIONS = {"streamName": "clicks", "region": "us-east-1", "startingPosition": "TRIM_HORIZON"}
@@ -45,7 +48,7 @@ SHARD = SplitId("clicks", "shardId-000000000000")
 needs_admission_control = pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="PySpark has it from 4.2 on")
 
 
-def source(**options: str) -> KinesisDataSource:
+def source(**options: str) -> DataSource:
     return KinesisDataSource(CaseInsensitiveDict(OPTIONS | options))
 
 
@@ -97,7 +100,7 @@ class FakeCoordinator:
     """A `SourceCoordinator` without a service.
 
     Attributes:
-        restored: the argument of every `restore_consumers`.
+        restored: the argument of every `restore`.
         assignment: what tasks are given.
     """
 
@@ -106,7 +109,7 @@ class FakeCoordinator:
         self.restored: list[Offsets] = []
         self.assignment = FanOutAssignment({"clicks": "arn:consumer"})
 
-    def restore_consumers(self, offsets: Offsets) -> None:
+    def restore(self, offsets: Offsets) -> None:
         self.restored.append(offsets)
 
     def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
@@ -121,7 +124,7 @@ class FakeCoordinator:
 def plain_reader(enumerator: FakeEnumerator, **options: str) -> StreamReader:
     """The reader for Spark 4.0 and 4.1, whichever is installed."""
     made = cast("StreamReader", source(**options).streamReader(SPARK_SCHEMA))
-    reader = StreamReader(made._config)
+    reader = StreamReader(made._source)
     reader._coordinator = cast("SourceCoordinator", FakeCoordinator(enumerator))
     return reader
 
@@ -281,15 +284,13 @@ def test_a_batch_that_is_read_again_has_the_same_ranges() -> None:
 @pytest.mark.parametrize("mode", ["batch", "stream"])
 def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader gives it the options, the partition its ranges and the fan-out assignment."""
-    seen: list[tuple[SourceConfig, Sequence[SplitRange], FanOutAssignment | None]] = []
+    seen: list[tuple[SourceConfig, ReadTask]] = []
 
-    def read_ranges(
-        config: SourceConfig, given: Sequence[SplitRange], assignment: FanOutAssignment | None
-    ) -> Any:
-        seen.append((config, given, assignment))
+    def read_task(source: KinesisSource, given: ReadTask) -> Any:
+        seen.append((source.config, given))
         return iter(())
 
-    monkeypatch.setattr(source_reader, "read_ranges", read_ranges)
+    monkeypatch.setattr(KinesisSource, "read_task", read_task)
     made: Any = source().reader(SPARK_SCHEMA) if mode == "batch" else source().streamReader(SPARK_SCHEMA)
     wanted = SplitRange(SHARD, After("3"), After("9"))
 
@@ -299,14 +300,14 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(source_reader, "freeze_loaded_objects", lambda: frozen.append(bool(seen)))
     list(copy.read(source_reader.RangesPartition((wanted,), assignment)))
 
-    assert seen == [(made._config, (wanted,), assignment)]
+    assert seen == [(made._source.config, ReadTask((wanted,), assignment))]
     assert frozen == [True]  # at the end, when the SDK is loaded
 
 
 def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """By ``shardsPerTask``."""
     wanted = [SplitRange(SplitId("clicks", f"shardId-{n}"), HORIZON, After("9")) for n in range(3)]
-    monkeypatch.setattr(source_reader, "plan_bounded_read", lambda _config: wanted)
+    monkeypatch.setattr(driver, "plan_bounded_read", lambda _config: wanted)
 
     partitions = source(shardsPerTask="2").reader(SPARK_SCHEMA).partitions()
 
@@ -315,7 +316,7 @@ def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.Mon
 
 def test_a_batch_read_of_nothing_has_one_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would replace an empty list by a dummy partition."""
-    monkeypatch.setattr(source_reader, "plan_bounded_read", lambda _config: [])
+    monkeypatch.setattr(driver, "plan_bounded_read", lambda _config: [])
     reader = source().reader(SPARK_SCHEMA)
 
     (partition,) = reader.partitions()
@@ -335,9 +336,9 @@ def test_a_pickled_reader_is_plain_data() -> None:
 
     assert copy._coordinator is None
     assert copy._next_start is None
-    assert copy._config == reader._config
+    assert copy._source.config == cast("KinesisSource", reader._source).config
     assert reader._coordinator is not None
-    assert "s3cret" not in repr(copy._config)
+    assert "s3cret" not in repr(copy._source.config)
 
 
 def test_a_reader_that_never_planned_can_be_stopped() -> None:

@@ -19,7 +19,7 @@ from sluice.instants import (
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Retrier
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo
+from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
 
 __all__ = ["KinesisLog", "kinesis_calls"]
 
@@ -50,7 +50,7 @@ def kinesis_calls(
 _NEAR_NOW: Final = 2 * MICROS_PER_SECOND
 
 
-class KinesisLog:
+class KinesisLog(StreamLog):
     """Streams of one account and region as a `StreamLog`. May be pickled, and used from several threads.
 
     Args:

@@ -54,14 +54,16 @@ from sluice.options import (
 )
 from sluice.retry import Backoff
 from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.contracts import refuse_idle_options
 
 __all__ = [
+    "ALL_OPTIONS",
     "BACKOFF_DEFAULTS",
-    "OPTION_KEYS",
     "SOURCE_OPTIONS",
     "Polling",
     "SourceConfig",
     "source_config_from_options",
+    "source_config_from_values",
 ]
 
 FORMAT: Final = "kinesis-efo"
@@ -219,10 +221,7 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     *(option for backoff in _BACKOFFS.values() for option in backoff.all),
 )
 
-OPTION_KEYS: Final = frozenset(
-    [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)] + [name.name for name in SOURCE_NAMES]
-)
-"""All names that the source reads options by, those of other connectors included."""
+ALL_OPTIONS: Final[tuple[Option[Any], ...]] = (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,14 +284,23 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool | 
     Raises:
         OptionError: all problems in one message.
     """
-    values = read_options(FORMAT, (*SOURCE_OPTIONS, *CONNECTION_OPTIONS), options, foreign=SOURCE_NAMES)
-    _refuse_idle_options(values, streaming=streaming)
+    values = read_options(FORMAT, ALL_OPTIONS, options, foreign=SOURCE_NAMES)
+    refuse_idle_options(values, STREAMING_OPTIONS, BATCH_OPTIONS, streaming=streaming)
+    return source_config_from_values(values)
+
+
+def source_config_from_values(values: OptionValues) -> SourceConfig:
+    """What parsed options say.
+
+    Raises:
+        OptionError: all problems in one message.
+    """
     streams = streams_from_options(values)
     fan_out = fan_out_from_options(values, streams)
     connection = replace(connection_from_options(values), wire_format=values.require(WIRE_FORMAT))
     connection = _with_region(values, connection, streams, fan_out)
     start = _read_start(values, streams)
-    end = LATEST if streaming else _read_end(values, start)
+    end = _read_end(values, start)
     values.check()
     return SourceConfig(
         connection=connection,
@@ -345,17 +353,6 @@ def _read_start(values: OptionValues, streams: tuple[StreamRef, ...]) -> Startin
     if position == Word("TRIM_HORIZON"):
         return TRIM_HORIZON
     return LATEST if instant is None else AtTimestamp(instant)
-
-
-def _refuse_idle_options(values: OptionValues, *, streaming: bool | None) -> None:
-    if streaming:
-        for option in BATCH_OPTIONS:
-            if values.given(option):
-                values.reject(option.key, "is for batch reads only: a stream has no end")
-    if streaming is False:
-        for option in STREAMING_OPTIONS:
-            if values.given(option):
-                values.reject(option.key, "is for streaming reads only: in a batch read it does nothing")
 
 
 def _read_end(values: OptionValues, start: StartingPosition) -> EndingPosition:

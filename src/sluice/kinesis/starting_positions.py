@@ -8,15 +8,17 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant_or_seconds
 from sluice.options import Kind, Option
-from sluice.source.enumerator import InitialPositions
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, before
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart
+
+if TYPE_CHECKING:  # tasks and ``load()`` parse options, and plan nothing
+    from sluice.source.enumerator import InitialPositions
 
 __all__ = [
     "ENDING",

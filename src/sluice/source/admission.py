@@ -11,10 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from sluice.source.cut_points import CutPoint
-from sluice.source.split_state import SplitState
 from sluice.source.splits import SplitId
+
+if TYPE_CHECKING:  # tasks and ``load()`` know limits, and no states
+    from sluice.source.split_state import SplitState
 
 __all__ = ["NO_LIMITS", "Limits", "admission_end", "admit", "is_sampled"]
 

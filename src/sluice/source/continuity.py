@@ -14,6 +14,7 @@ from sluice.instants import MICROS_PER_SECOND
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position, SplitRange
 from sluice.source.probe import Probe
+from sluice.source.sequence import sequence_of
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
 from sluice.source.subscriptions import Subscriptions
@@ -203,4 +204,4 @@ def _is_within(position: Position, split: Split | None) -> bool:
     """
     if split is None or not isinstance(position, After):
         return False
-    return 0 < int(split.starting_sequence) <= position.sequence
+    return 0 < sequence_of(split.starting_sequence) <= position.sequence

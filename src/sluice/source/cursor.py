@@ -13,6 +13,7 @@ from dataclasses import replace
 from sluice.errors import ServiceError
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, expected_record
+from sluice.source.sequence import sequence_of
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import AnyRecord, IteratorStart, Page, StreamLog
 
@@ -144,8 +145,10 @@ class Cursor:
         if self._is_verified or expected is None or not self._shows_start(page):
             return
         self._is_verified = True
-        oldest = int(page.records[0].sequence_number) if page.records else None
-        if isinstance(self.position, After | AtHorizon) and (oldest is None or oldest > int(expected)):
+        oldest = page.records[0].sequence_number if page.records else None
+        if isinstance(self.position, After | AtHorizon) and (
+            oldest is None or sequence_of(oldest) > sequence_of(expected)
+        ):
             self._data_loss.report_missing_record(self.split, self.position, oldest)
 
     def _is_doubtful(self, page: Page) -> bool:
@@ -177,6 +180,6 @@ class Cursor:
         # Inside an aggregate the record itself is read again, for the user records that are left.
         done = position.sequence - 1 if position.sub is not None else position.sequence
         count = 0
-        while count < len(records) and int(records[count].sequence_number) <= done:
+        while count < len(records) and sequence_of(records[count].sequence_number) <= done:
             count += 1
         return records[count:] if count else records

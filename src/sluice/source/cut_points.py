@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from sluice.source.stream_log import AnyRecord
+from sluice.source.sequence import sequence_of
+from sluice.source.stream_log import AnyRecord, size_in_bytes
 
 __all__ = ["CutPoint"]
 
@@ -12,9 +14,10 @@ __all__ = ["CutPoint"]
 class CutPoint(NamedTuple):
     """A record after which a batch may end, with what admission needs of the records before it.
 
-    A probe makes one cut point for each record that it reads; a subscription makes one for many records
-    that came in one event. The records that are counted lie between the cut point before this one
-    (excluded) and the record itself (included).
+    A probe makes one cut point for each record that it reads on its way, and one for all records of a page
+    that it finds at a point in time; a subscription makes one for many records that came in one event. The
+    records that are counted lie between the cut point before this one (excluded) and the record itself
+    (included).
 
     Attributes:
         number: sequence number of the record.
@@ -33,14 +36,18 @@ class CutPoint(NamedTuple):
     @classmethod
     def of(cls, record: AnyRecord) -> CutPoint:
         """The cut point that counts one record."""
-        return cls(
-            record.sequence_number, record.arrival, len(record.data) + len(record.partition_key.encode())
-        )
+        return cls(record.sequence_number, record.arrival, size_in_bytes(record))
+
+    @classmethod
+    def of_all(cls, records: Sequence[AnyRecord], size: int) -> CutPoint:
+        """The cut point that counts records of one page, which have `size` bytes, about."""
+        first, last = records[0], records[-1]
+        return cls(last.sequence_number, last.arrival, size, len(records), first.arrival)
 
     @property
     def sequence(self) -> int:
         """The sequence number, to compare by."""
-        return int(self.number)
+        return sequence_of(self.number)
 
     @property
     def first_arrival(self) -> int | None:

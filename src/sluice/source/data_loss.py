@@ -56,7 +56,7 @@ class DataLossPolicy:
             )
         _log.warning("data loss, reading on from the oldest record: %s", what)
 
-    def report_missing_record(self, split: SplitId, position: After | AtHorizon, found: int | None) -> None:
+    def report_missing_record(self, split: SplitId, position: After | AtHorizon, found: str | None) -> None:
         """Reports that the record which `position` names is gone, unless no record can have followed it.
 
         Args:

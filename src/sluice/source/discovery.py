@@ -39,13 +39,14 @@ class _Answers(NamedTuple):
         splits: those that it lists.
         kept: those that it does not list this time, though they are still there. Listings are only eventually
             consistent: with hundreds of splits, each one may leave out another.
-        at: as that of `Listing`.
+        at, begun_at: as those of `Listing`.
     """
 
     infos: Mapping[str, StreamInfo]
     splits: Sequence[Split]
     kept: Sequence[Split]
     at: int
+    begun_at: int
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Listing:
             brought all their records.
         infos: by stream.
         at: an instant (microseconds): every split that existed then is listed, or has expired.
+        begun_at: when splits began to be listed (microseconds), by the service's clock. Its answers had told
+            the time by then.
         absent_at: an instant (microseconds) at which a split did not exist yet, as an earlier listing shows.
     """
 
@@ -65,6 +68,7 @@ class Listing:
     lineage: Lineage
     infos: Mapping[str, StreamInfo]
     at: int
+    begun_at: int
     absent_at: Mapping[SplitId, int] = field(default_factory=dict)
 
     @property
@@ -176,8 +180,9 @@ class SplitDiscovery:
     def _ask(self) -> _Answers:
         at = self._log.server_time() - _LISTING_DELAY
         infos = {stream: self._log.describe(stream) for stream in self._streams}
+        begun_at = self._log.server_time()
         splits = [split for stream in self._streams for split in self._log.list_splits(stream)]
-        return _Answers(infos, splits, self._still_there(splits, infos), at)
+        return _Answers(infos, splits, self._still_there(splits, infos), at, begun_at)
 
     def _still_there(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
         if self._listing is None:
@@ -192,10 +197,10 @@ class SplitDiscovery:
         ]
 
     def _accept(self, answers: _Answers) -> Listing:
-        infos, splits, kept, at = answers
+        infos, splits, kept, at, begun_at = answers
         splits = [*splits, *kept]
         lineage = Lineage([*splits, *self._unlisted(splits, infos)])
-        self._listing = listing = Listing(splits, lineage, infos, at, self._absent_at(lineage))
+        self._listing = listing = Listing(splits, lineage, infos, at, begun_at, self._absent_at(lineage))
         is_old = self._pending is not None and self._is_stale
         self._pending = None
         self._listed_at = now = self._clock()

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sluice.errors import OptionError
 from sluice.source.admission import NO_LIMITS, Limits
@@ -52,8 +52,8 @@ class SplitEnumerator(Protocol[SplitT_co, PositionT]):
     def advance(self, start: PositionT, limits: Limits = NO_LIMITS) -> PositionT:
         """Where a batch from `start` ends; `start` itself where there is nothing new."""
 
-    def ranges(self, start: PositionT, end: PositionT) -> Sequence[SplitRange]:
-        """What the batch reads, by split."""
+    def ranges(self, start: PositionT, end: PositionT) -> Sequence[Any]:
+        """What the batch reads, by split: a `SplitRange` for each, or what the source's own reader takes."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,11 @@ class StreamEnumerator:
         self._next_lag_line = -math.inf
 
     def close(self) -> None:
-        """Ends the planner's threads and the subscriptions."""
+        """Ends the planner's threads and the subscriptions, and closes the log."""
         self._planner.close()
         if self._subscriptions is not None:
             self._subscriptions.close()
+        self._log.close()
 
     def discover(self) -> Sequence[Split]:
         """Lists the splits of all streams.
@@ -151,11 +152,9 @@ class StreamEnumerator:
             ServiceError: as `discover`.
         """
         if self._initial is None:
-            # The first answer tells how far the service's clock is off: LATEST is a time of that clock.
-            self._log.describe(self._settings.streams[0])
-            now = self._log.server_time()  # before the listing, so that records in between are read
             listing = self._discovery.list_splits()
-            positions = dict(self._settings.initial(listing.listed, now))
+            # LATEST is a time of the service's clock before the listing, so records in between are read.
+            positions = dict(self._settings.initial(listing.listed, listing.begun_at))
             starting = dict.fromkeys(self._settings.streams, self._settings.starting)
             offsets = self._offsets(positions, listing)
             expiry = self._continuity.observe(offsets, listing)
@@ -188,7 +187,7 @@ class StreamEnumerator:
         base = self._with_added(base, listing)
         starts_elsewhere = base is not start or start == self._initial
         has_all_splits = (base := self._with_unlogged(base, listing)) is start
-        states = self._readable_states(base, listing)
+        states = self._readable_states(base, listing, limits)
         held = [state for state in states if state.split.id in self._held]
         states = [state for state in states if state.split.id not in self._held]
         self._tracker.follow(
@@ -224,6 +223,7 @@ class StreamEnumerator:
             OptionError: `end` belongs to other streams.
         """
         self._check_streams(end)
+        self._probe.expect_tasks()
         ranges = self._with_details(start.ranges_to(end))
         self._tracker.follow_rerun({each.split: each.start for each in ranges})
         return ranges
@@ -308,7 +308,7 @@ class StreamEnumerator:
 
     # --- states ---------------------------------------------------------------------------------------
 
-    def _readable_states(self, base: Offsets, listing: Listing) -> list[SplitState]:
+    def _readable_states(self, base: Offsets, listing: Listing, limits: Limits) -> list[SplitState]:
         """The states of the splits that may be read; in a run with targets, of those not at their target."""
         within_reach = listing.lineage.within_reach(base.drained)
         states = {split.id: self._state_of(split, base.position(split.id)) for split in within_reach}
@@ -316,7 +316,7 @@ class StreamEnumerator:
         self._states = states
         if self._wants_targets:
             self._wants_targets = False
-            self._targets = self._find_targets(states, base, listing)
+            self._targets = self._find_targets(states, base, listing, limits)
         if self._targets is None:
             return list(states.values())
         for split_id, state in states.items():
@@ -326,7 +326,7 @@ class StreamEnumerator:
         return [state for state in states.values() if state.target not in (None, state.position)]
 
     def _find_targets(
-        self, states: dict[SplitId, SplitState], base: Offsets, listing: Listing
+        self, states: dict[SplitId, SplitState], base: Offsets, listing: Listing, limits: Limits
     ) -> Mapping[SplitId, After | Closed]:
         """The tips of all splits as of now, also of those whose parents have to be read before them."""
         fresh = [
@@ -335,8 +335,11 @@ class StreamEnumerator:
             if not isinstance(base.position(split_id), Closed)
         ]
         targets = self._planner.tips(fresh)
-        # What a fresh state has found need not be read again, unless it left out records that limits count.
-        states |= {s.split.id: s for s in fresh if s.split.id in states and not s.has_gap}
+        # What a fresh state has found need not be read again.
+        states |= {state.split.id: state for state in fresh if state.split.id in states}
+        if not limits.is_none:  # they count records that the search for the tip has left out
+            for state in fresh:
+                state.drop_after_gap()
         return targets
 
     def _state_of(self, split: Split, position: Position) -> SplitState:

@@ -31,13 +31,13 @@ Beside ``streams`` there are:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.errors import SluiceError
 from sluice.instants import iso_instant, parse_instant
+from sluice.source.sequence import sequence_of
 from sluice.source.splits import SplitId
 
 __all__ = [
@@ -55,8 +55,6 @@ __all__ = [
 ]
 
 VERSION = 1
-
-_DIGITS = re.compile(r"[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class After:
     @property
     def sequence(self) -> int:
         """The sequence number, to compare by: numbers differ in length, so their texts do not compare."""
-        return int(self.number)
+        return sequence_of(self.number)
 
     @property
     def position_record(self) -> str:
@@ -171,8 +169,10 @@ def expected_record(position: Position) -> str | None:
 
 def before(number: str) -> After | AtHorizon:
     """The position right before the record `number`."""
-    if int(number) == 0:
+    if sequence_of(number) == 0:
         return HORIZON
+    if not number.isdecimal():
+        return After("0", next=number)  # it compares as less than any text
     return After(str(int(number) - 1).zfill(len(number)), next=number)
 
 
@@ -387,8 +387,9 @@ def _next(value: Mapping[str, Any]) -> str | None:
 
 
 def _sequence(text: object) -> str:
-    if not isinstance(text, str) or not _DIGITS.match(text):
-        raise ValueError(f"not a sequence number: {text!r}")
+    if not isinstance(text, str):
+        raise ValueError(f"not a sequence number: {text!r}")  # noqa: TRY004 - as any other wrong value
+    sequence_of(text)
     return text
 
 

@@ -16,7 +16,7 @@ from sluice.instants import MICROS_PER_SECOND, iso_instant
 from sluice.source.admission import Limits, admission_end, admit, is_sampled
 from sluice.source.alignment import Bound, alignment_bound, exceeds, without_orphans
 from sluice.source.offsets import After, Closed, before
-from sluice.source.probe import LARGEST_PAGE, SAMPLE, SMALL_PAGE, Probe, ProbeSession
+from sluice.source.probe import LARGEST_PAGE, SAMPLE, SAMPLE_BYTES, SMALL_PAGE, Probe, ProbeSession
 from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import SplitId
 
@@ -52,7 +52,7 @@ class PlannerSettings:
 
     fail_on_missing: bool = True
     max_drift: int | None = None
-    threads: int = 32
+    threads: int = 64
     patience: float = 60.0
 
 
@@ -155,7 +155,7 @@ class Planner:
     def _find_tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
         if state.split.is_closed:
             return Closed()
-        session.read_page(SMALL_PAGE, exact=True)
+        session.read_page(SAMPLE, exact=True, most_bytes=SAMPLE_BYTES)
         if state.cut_points and not state.is_exhausted:
             session.seek_to_tip(until - _TIP_DELAY, exact=True)
         return state.cut_at(len(state.cut_points))

@@ -16,20 +16,22 @@ from dataclasses import dataclass
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
-from sluice.source.cut_points import CutPoint
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import AtTime, Expiry, Position
 from sluice.source.page_cost import page_cost
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import Page, StreamLog
+from sluice.source.stream_log import Page, StreamLog, size_in_bytes
+from sluice.source.tip_search import TipSearch, shortest_span
 
-__all__ = ["LARGEST_PAGE", "SAMPLE", "SMALL_PAGE", "Probe", "ProbeSession", "ProbeSettings"]
+__all__ = ["LARGEST_PAGE", "SAMPLE", "SAMPLE_BYTES", "SMALL_PAGE", "Probe", "ProbeSession", "ProbeSettings"]
 
 SMALL_PAGE = 100
 """Records asked for where few may have come."""
 SAMPLE = 1_000
 """Records that tell how dense a backlog is."""
+SAMPLE_BYTES = 2**18
+"""Bytes of such records, about, where a few hundred do."""
 LARGEST_PAGE = 10_000
 """Records of the largest page that Kinesis gives."""
 
@@ -52,12 +54,20 @@ _ITERATOR_LIFE = 240.0
 """Seconds for which an iterator surely lives. Kinesis' live for 300."""
 _SCANNED_PAGES = 2
 _COARSE = 16
-"""A batch may leave this part of an old backlog to the next one."""
+"""A batch may leave this part of an old backlog to the next one (one sixteenth)."""
 _LARGE = _PAGE_BYTES / 2
 """Bytes of a record from which on a probe finds as few as it can: each costs a quarter of a second in which
 the shard might have been read, and 5 s where it has 10 MiB."""
+_RECENT = 3 * MICROS_PER_SECOND
+"""How far back a search begins, at most. Nearly all streams have had a record since."""
+_SMALL = 16
+"""Pages that the rest of a backlog may fill for another one to be read before it is searched by time."""
+_FULL = 0.75
+"""How full a page is to be by the density that is known. One that is too full leaves the tip to another."""
 _FAR_BEHIND = 20_000
 """Milliseconds from the tip after which more than one or two large records follow."""
+_BURST_SECONDS = 1.02
+"""A little more than the second in which Kinesis counts reads: some take longer to get there than others."""
 _KEPT_TIMES = 10_000
 """Splits whose reads are remembered; of more, those that have not been read for a second are forgotten."""
 
@@ -72,6 +82,7 @@ class ProbeSettings:
         clock: monotonic seconds. Reads are paced by it, because a wall clock may be set back.
         seconds_per_read: until a split may be read again, for each read of it.
         burst: reads of one split in any second.
+        first_burst: the same before the first batch, while no task can read.
         throttled_pause: pause before a read that was throttled is repeated (seconds).
     """
 
@@ -79,16 +90,23 @@ class ProbeSettings:
     clock: Callable[[], float] = time.monotonic
     seconds_per_read: float = 1.0
     burst: int = 4
+    first_burst: int = 5
     throttled_pause: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The first record at or after an instant, the answer that held it, and a cursor right after it."""
+    """The first records at or after an instant, and a cursor right after them.
 
-    point: CutPoint
+    Attributes:
+        limit: how many records were asked for.
+        asked_at: when (microseconds).
+    """
+
     page: Page
     cursor: Cursor
+    limit: int
+    asked_at: int
 
 
 class _UndecidedError(Exception):
@@ -109,16 +127,22 @@ class Probe:
         self.data_loss = data_loss
         self.settings = settings
         self._read_times: dict[SplitId, deque[float]] = {}
+        self._is_alone = True
+
+    def expect_tasks(self) -> None:
+        """From now on tasks may read, and get their part of the reads that the service allows."""
+        self._is_alone = False
 
     def pace(self, split: SplitId) -> None:
         """Waits until a split may be read once more, which then counts as read. One thread a split."""
-        clock, burst = self.settings.clock, self.settings.burst
+        clock = self.settings.clock
+        burst = self.settings.first_burst if self._is_alone else self.settings.burst
         times = self._read_times.get(split)
         if times is None:
-            times = self._read_times[split] = deque(maxlen=burst)
+            times = self._read_times[split] = deque(maxlen=self.settings.first_burst)
             self._forget_read_times()
-        elif len(times) == burst:
-            wait = times[0] + 1.0 - clock()
+        elif len(times) >= burst:
+            wait = times[-burst] + _BURST_SECONDS - clock()
             if wait > 0:
                 self.settings.pause(wait)
         times.append(clock())
@@ -174,10 +198,12 @@ class ProbeSession:
         """Leaves a split alone for a while that is throttled or failing."""
         self._settings.pause(2 * self._settings.seconds_per_read)
 
-    def read_page(self, limit: int, *, exact: bool = False) -> None:
+    def read_page(self, limit: int, *, exact: bool = False, most_bytes: int = _PAGE_BYTES) -> None:
         """Reads on after the last cut point: one page, or several as long as they are empty.
 
         Args:
+            limit: records that the page may hold.
+            most_bytes: bytes that it may hold, about.
             exact: read on until records come, or the service says that there are none. Otherwise the
                 next trigger goes on after some empty pages.
         """
@@ -189,14 +215,13 @@ class ProbeSession:
         while exact or pages < _MAX_EMPTY_PAGES:
             pages += 1
             self._pace()
-            size = state.record_size
-            affordable = min(limit, _FIRST_PAGE if size is None else max(1, int(_PAGE_BYTES / max(size, 1))))
+            size, affordable = state.record_size, min(limit, self._affordable(most_bytes))
             asked_at = self._probe.log.server_time()
             page = self._next_page(state.cursor, affordable)
             state.record_page(page, affordable, asked_at)
             if page.next_iterator is None or (page.millis_behind == 0 and len(page.records) < affordable):
                 return
-            is_small = size is None and sum(len(r.data) for r in page.records) < _PAGE_BYTES // 2
+            is_small = size is None and sum(map(size_in_bytes, page.records)) < _PAGE_BYTES // 2
             if page.records and not is_small:
                 return
         state.mark_undecided(self._settings.clock())
@@ -211,10 +236,10 @@ class ProbeSession:
             exact: find the very tip at `until`, and not a record near it.
         """
         last = self._state.last_sequence
-        is_found = self.seek_to_time(until, exact=exact)
-        if is_found and exact:
-            self._scan(until, exact=True)
-        elif is_found and self._state.last_sequence == last:
+        if exact:
+            recent = min(self._shortest_span(), _RECENT)
+            self._seek(min(until, self._probe.log.server_time() - recent), self._page_limit, until)
+        elif self.seek_to_time(until) and self._state.last_sequence == last:
             self.read_page(SAMPLE)  # many records came at once, all of them after `until`
 
     def seek_to_time(self, until: int, *, exact: bool = False) -> bool:
@@ -224,68 +249,102 @@ class ProbeSession:
             False where there is no such record. Then the last cut point is a record near the tip, or, with
             `exact`, the last record before `until`.
         """
+        return self._seek(until, 1, until if exact else None)
+
+    def _seek(self, instant: int, limit: int, exact_until: int | None) -> bool:
+        """Reads `limit` records from `instant` on, and looks for the tip if there is none, or more follow.
+
+        Args:
+            exact_until: find the very tip at this instant (microseconds); None: a record near it.
+
+        Returns:
+            Whether a record arrived at `instant` or later.
+        """
+        state, is_exact = self._state, exact_until is not None
         try:
-            found = self._first_at(until, exact=exact)
+            found = self._first_at(instant, limit, exact=is_exact)
         except _UndecidedError:
             return False
         if found is not None:
-            self._state.jump_to(found.point, found.cursor, found.page)
+            self._jump_to(found)
+            if limit > 1:
+                self._search_tip(None, exact_until)
             return True
-        # No record arrived at `until` or later. A backlog is often small: read on before searching by time.
-        state = self._state
-        if not (self._is_large and (state.millis_behind or 0) > _FAR_BEHIND):
-            self.read_page(SAMPLE, exact=exact)
-        if state.cut_points and not state.is_exhausted:
-            latest = self._latest_between(state.cut_points[-1].arrival, until, exact=exact)
-            if latest is not None:
-                state.jump_to(latest.point, latest.cursor, latest.page)
-            if exact or not self._is_large:
-                self._scan(until, exact=exact)
+        # No record arrived then or later. A backlog is often small: read on before searching by time.
+        is_sampled = len(state.cut_points) >= min(SAMPLE, self._affordable(SAMPLE_BYTES))
+        if not is_sampled and not (self._is_large and (state.millis_behind or 0) > _FAR_BEHIND):
+            self.read_page(SAMPLE, exact=is_exact)
+        self._search_tip(instant, exact_until)
         return False
 
-    def _scan(self, until: int, *, exact: bool) -> None:
-        """Reads on in large pages to `until`; without `exact` some pages at most."""
-        pages = 0
-        state = self._state
-        while not state.is_exhausted and (exact or pages < _SCANNED_PAGES):
-            self.read_page(LARGEST_PAGE, exact=exact)
-            pages += 1
-            if state.cut_points and state.cut_points[-1].arrival > until:
-                return
+    def _search_tip(self, high: int | None, exact_until: int | None) -> None:
+        """Makes the last cut point the newest record, or one near it.
 
-    def _latest_between(self, low: int, high: int, *, exact: bool) -> _Found | None:
-        """The latest record found from `low` on, where none is at or after `high`.
-
-        Asks first near `high`, and then ever further away: an answer without a record costs next to nothing,
-        and one with a record what the record is worth.
+        Args:
+            high: no record arrived at this instant (microseconds) or later; None: not known.
+            exact_until: as that of `_seek`. A record that arrived later is new enough.
         """
-        latest: _Found | None = None
-        start, precision = low, MICROS_PER_SECOND
-        step = precision if exact else max(precision, (high - low) // _COARSE)
-        for _ in range(_MAX_SEARCHES):
-            if high - low <= precision:
-                break
-            instant = max(high - step, (low + high) // 2)
-            step *= 2
+        state = self._state
+        now = self._probe.log.server_time()
+        high = now + 1 if high is None else high
+        start = state.cut_points[-1].arrival if state.cut_points else high
+        searches = pages = 0
+        while state.cut_points and not state.is_exhausted:
+            low = state.cut_points[-1].arrival
+            if exact_until is not None and low > exact_until:
+                return
+            span = self._span()
+            # A batch may leave a part of an old backlog to the next one.
+            rest = span if exact_until is not None else max(span, (low - start) // _COARSE)
+            search = TipSearch(now, low, high, span, rest, self._is_large)
+            is_small = not searches and high - low <= _SMALL * span and not self._is_large
+            instant = None if is_small or searches >= _MAX_SEARCHES else search.next_instant()
+            searches += 1
+            if instant is None:
+                if exact_until is None and (pages == _SCANNED_PAGES or self._is_large):
+                    return
+                self.read_page(self._page_limit, exact=exact_until is not None)
+                pages += 1
+                continue
+            limit = self._page_limit if search.is_in_reach(instant) else 1
             try:
-                found = self._first_at(instant, exact=exact)
+                found = self._first_at(instant, limit, exact=exact_until is not None)
             except _UndecidedError:
-                break
+                return
             if found is None:
                 high = instant
-            else:
-                latest = found
-                if not exact:
-                    precision = max(precision, (found.point.arrival - start) // _COARSE)
-                low = max(instant, min(found.point.arrival, high))
-        return latest
+            elif not self._jump_to(found):
+                searches = _MAX_SEARCHES  # arrival times are out of order here: read on
+
+    def _jump_to(self, found: _Found) -> bool:
+        """Returns whether the records found are news."""
+        last = self._state.last_sequence
+        self._state.jump_to(found.page, found.cursor, found.limit, found.asked_at)
+        return self._state.last_sequence > last
 
     @property
     def _is_large(self) -> bool:
         return (self._state.record_size or 0.0) >= _LARGE
 
-    def _first_at(self, instant: int, *, exact: bool) -> _Found | None:
-        """The first record at or after `instant` (microseconds); None where the service says there is none.
+    @property
+    def _page_limit(self) -> int:
+        """How many records a page holds that takes little of the shard's 2 MiB/s."""
+        return self._affordable(_PAGE_BYTES)
+
+    def _affordable(self, most_bytes: int) -> int:
+        size = self._state.record_size
+        return _FIRST_PAGE if size is None else max(1, min(LARGEST_PAGE, int(most_bytes / max(size, 1.0))))
+
+    def _shortest_span(self) -> int:
+        return shortest_span(self._page_limit, self._state.record_size or 1.0)
+
+    def _span(self) -> int:
+        """The arrival time that a page covers (microseconds), as far as the pages read have shown it."""
+        density, shortest = self._state.density, self._shortest_span()
+        return shortest if not density else max(shortest, int(_FULL * self._page_limit / density))
+
+    def _first_at(self, instant: int, limit: int, *, exact: bool) -> _Found | None:
+        """The first records at or after `instant` (microseconds); None where the service says there is none.
 
         Raises:
             _UndecidedError: only empty pages came; never with `exact`.
@@ -297,9 +356,10 @@ class ProbeSession:
         while exact or pages < _MAX_EMPTY_PAGES:
             pages += 1
             self._pace()
-            page = self._next_page(cursor, 1)
+            asked_at = self._probe.log.server_time()
+            page = self._next_page(cursor, limit)
             if page.records:
-                return _Found(CutPoint.of(page.records[0]), page, cursor)
+                return _Found(page, cursor, limit, asked_at)
             if page.next_iterator is None or page.millis_behind == 0:
                 return None
         raise _UndecidedError

@@ -16,6 +16,7 @@ from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Position, SplitRange, expected_record
+from sluice.source.sequence import sequence_of
 from sluice.source.stream_log import Page, StreamLog
 
 __all__ = ["OpenPublisher", "PublisherCursor", "RecordPublisher"]
@@ -157,16 +158,21 @@ class PublisherCursor(Cursor):
             return f"it starts after record {expected}"
         if not isinstance(end, After):
             return None
-        place = bisect_left(page.records, end.sequence, key=lambda record: int(record.sequence_number))
-        found = int(page.records[place].sequence_number) if place < len(page.records) else None
+        place = bisect_left(
+            page.records, end.sequence, key=lambda record: sequence_of(record.sequence_number)
+        )
+        found = sequence_of(page.records[place].sequence_number) if place < len(page.records) else None
         if found is None and page.next_iterator is None:
             return f"it ends before record {end.position_record}, where the batch ends"
-        if found is not None and found > int(end.position_record):
-            return f"it has no record {end.position_record}, where the batch ends, but record {found}"
+        if found is not None and found > sequence_of(end.position_record):
+            return (
+                f"it has no record {end.position_record}, where the batch ends, but record "
+                f"{page.records[place].sequence_number}"
+            )
         return None
 
 
 def _starts_behind(page: Page, expected: str) -> bool:
     if not page.records:
         return page.next_iterator is None
-    return int(page.records[0].sequence_number) > int(expected)
+    return sequence_of(page.records[0].sequence_number) > sequence_of(expected)

@@ -12,13 +12,14 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Closed, Position, SplitRange, before
 from sluice.source.page_cost import page_cost
+from sluice.source.sequence import sequence_of
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import AnyRecord, Page, StreamLog
 
@@ -40,8 +41,8 @@ OpenCursor = Callable[[SplitRange, Position], Cursor]
 class SplitReader(Protocol[SplitT_contra]):
     """FLIP-27's split reader: gives the records of one assigned split in order, then ends."""
 
-    def read(self, split: SplitT_contra) -> Iterator[Sequence[AnyRecord]]:
-        """Yields the records in pages; no page is empty.
+    def read(self, split: SplitT_contra) -> Iterator[Any]:
+        """Yields the records in pages; no page is empty. Those of a `Source` of one's own are record batches.
 
         A reader keeps no position between calls: the split says where it starts and ends.
         """
@@ -193,7 +194,7 @@ class RangeReader:
         end = split.end
         if isinstance(end, Closed):
             return page.next_iterator is None
-        last = int(page.records[-1].sequence_number) if page.records else None
+        last = sequence_of(page.records[-1].sequence_number) if page.records else None
         if last is not None and last >= end.sequence:
             self._check_end(split, end, page.records)
             return True
@@ -205,9 +206,9 @@ class RangeReader:
 
     def _check_end(self, split: SplitRange, end: After, records: Sequence[AnyRecord]) -> None:
         """Reports a loss if the record that the end names is missing among records that pass the end."""
-        place = bisect_left(records, end.sequence, key=lambda record: int(record.sequence_number))
-        found = int(records[place].sequence_number)
-        if found > int(end.position_record):
+        place = bisect_left(records, end.sequence, key=lambda record: sequence_of(record.sequence_number))
+        found = records[place].sequence_number
+        if sequence_of(found) > sequence_of(end.position_record):
             self._lost_end(split, end, f"the next record is {found}")
 
     def _is_over_at_tip(self, split: SplitRange, end: After, cursor: Cursor, reads: _PacedReads) -> bool:
@@ -269,6 +270,8 @@ def _until(records: Sequence[AnyRecord], end: After | Closed) -> Sequence[AnyRec
     """The records of a page up to the end of the range."""
     if isinstance(end, Closed):
         return records
-    if records and int(records[-1].sequence_number) <= end.sequence:
+    if records and sequence_of(records[-1].sequence_number) <= end.sequence:
         return records
-    return records[: bisect_right(records, end.sequence, key=lambda record: int(record.sequence_number))]
+    return records[
+        : bisect_right(records, end.sequence, key=lambda record: sequence_of(record.sequence_number))
+    ]

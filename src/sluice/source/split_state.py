@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,8 +15,9 @@ from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Position
+from sluice.source.sequence import sequence_of
 from sluice.source.splits import Split
-from sluice.source.stream_log import Page
+from sluice.source.stream_log import Page, size_in_bytes
 from sluice.source.subscriptions import SubscriptionProgress
 
 __all__ = ["Reach", "SplitState"]
@@ -72,6 +74,7 @@ class SplitState:
         reach: what follows the last cut point.
         has_gap: records that no cut point counts lie between the cut points.
         record_size: mean size of the records of the last page that held any (bytes); None before the first.
+        density: records a microsecond of arrival time, in the last page that shows it; None before the first.
         millis_behind: how far the last answer was from the tip (milliseconds).
         caught_up_at: an instant (microseconds) at which no record followed `position`.
         tip_at: when the service last said that nothing follows the last cut point (microseconds).
@@ -98,6 +101,7 @@ class SplitState:
     reach: Reach = Reach.UNKNOWN
     has_gap: bool = False
     record_size: float | None = None
+    density: float | None = None
     millis_behind: int | None = None
     caught_up_at: int | None = None
     tip_at: int | None = None
@@ -110,6 +114,7 @@ class SplitState:
     is_pushed: bool = False
     stalled_since: float | None = None
     caught_up_version: int | None = field(default=None, repr=False)
+    _before_gap: tuple[int, Cursor] | None = field(default=None, repr=False)
 
     # --- what is known --------------------------------------------------------------------------------
 
@@ -251,7 +256,7 @@ class SplitState:
 
     def record_page(self, page: Page, limit: int, asked_at: int) -> None:
         """Caller: a probe that has read on through `cursor`. Affects: `cut_points`, `reach`, `millis_behind`,
-        `record_size`, `caught_up_at`, `tip_at`, `first_number`, `undecided_at`.
+        `record_size`, `density`, `caught_up_at`, `tip_at`, `first_number`, `undecided_at`.
 
         Args:
             limit: how many records were asked for.
@@ -263,6 +268,7 @@ class SplitState:
         points = list(map(CutPoint.of, page.records))
         if points:
             self.record_size = sum(point.size for point in points) / len(points)
+            self._observe_density(points)
             if not self.cut_points and not self.start_has_expired(asked_at):
                 self.first_number = points[0].number
         self._add(points)
@@ -270,22 +276,51 @@ class SplitState:
             self.tip_at = asked_at
             self._confirm_caught_up(asked_at)
 
-    def jump_to(self, point: CutPoint, cursor: Cursor, page: Page) -> None:
-        """Caller: a probe that found a record by time. Affects: `cut_points`, `reach`, `has_gap`, `cursor`,
-        `millis_behind`.
+    def jump_to(self, page: Page, cursor: Cursor, limit: int, asked_at: int) -> None:
+        """Caller: a probe that found records by time. Affects: `cut_points`, `reach`, `has_gap`, `cursor`,
+        `millis_behind`, `record_size`, `density`, `tip_at`.
 
         Args:
-            point: the record that was found.
-            cursor: reads on after it.
-            page: the answer that held it.
+            page: the records that were found.
+            cursor: reads on after them.
+            limit, asked_at: as those of `record_page`.
         """
-        if point.sequence <= self.last_sequence:
+        records, last = page.records, self.last_sequence
+        known = bisect_right(records, last, key=lambda record: sequence_of(record.sequence_number))
+        if known == len(records):
             return  # the first record at that time may precede one that is known
-        self._add([point])
-        self.has_gap = True
+        size = page.size or sum(map(size_in_bytes, records))
+        if self.record_size is None:
+            self.record_size = size / len(records)
+        if not known:
+            if not self.has_gap:
+                self._before_gap = len(self.cut_points), self.cursor
+            self.has_gap = True
+        # Behind a gap nobody cuts between the records of a page.
+        points = (
+            [CutPoint.of_all(records[known:], size)]
+            if self.has_gap
+            else list(map(CutPoint.of, records[known:]))
+        )
+        self._add(points)
         self.cursor = cursor
         self.millis_behind = page.millis_behind
-        self._set_reach(Reach.END if page.next_iterator is None else Reach.UNKNOWN)
+        self._observe_density(points)
+        self._set_reach(_reach_of(page, limit))
+        if self.reach is Reach.TIP:
+            self.tip_at = asked_at
+
+    def drop_after_gap(self) -> None:
+        """Caller: the enumerator, of a state that has looked for the tip. Affects: `cut_points`, `reach`,
+        `has_gap`, `cursor`.
+
+        Probes go on before the first gap, so that all records are counted.
+        """
+        if self._before_gap is not None:
+            count, self.cursor = self._before_gap
+            points = self.cut_points[:count]
+            self._drop_cut_points()
+            self.cut_points = points
 
     def mark_undecided(self, now: float) -> None:
         """Caller: a probe that gives up among empty pages for this trigger. Affects: `undecided_at`."""
@@ -413,7 +448,7 @@ class SplitState:
         if isinstance(position, After) and position != self.position:
             taken = sum(1 for point in self.cut_points if point.sequence <= position.sequence)
             self.cut_points = self.cut_points[taken:]
-            self.has_gap = False
+            self.has_gap, self._before_gap = False, None
             self.position = position
             self.caught_up_at = None
             self.first_number = None
@@ -432,6 +467,14 @@ class SplitState:
 
     def _drop_cut_points(self) -> None:
         self.cut_points, self.has_gap, self.reach = (), False, Reach.UNKNOWN
+        self._before_gap = None
+
+    def _observe_density(self, points: Sequence[CutPoint]) -> None:
+        """Takes the density of records that followed one another."""
+        first = points[0].arrival if points[0].since is None else points[0].since
+        count = sum(point.count for point in points)
+        if points[-1].arrival > first:
+            self.density = (count - 1) / (points[-1].arrival - first)
 
     def _set_reach(self, reach: Reach) -> None:
         """Records after a target do not matter, so `Reach.TARGET` stays until the cut points are dropped."""

@@ -12,9 +12,8 @@ from typing import Final
 
 from sluice.errors import OptionError
 
-__all__ = ["READ_TABLE", "WRITE_TABLE", "explain_if_of_table", "is_create_table"]
+__all__ = ["WRITE_TABLE", "explain_if_of_table", "is_create_table", "read_table"]
 
-READ_TABLE: Final = "SELECT ... FROM <table> WITH (streamName = '...', ...)"
 WRITE_TABLE: Final = "INSERT INTO <table> WITH (destination = '...', ...) SELECT ..."
 
 # Of the table, as Spark passes them on to whom it asks for the columns. `provider` is always there.
@@ -22,13 +21,19 @@ _PROVIDER = "provider"
 _OPTION = "option."
 
 
-def is_create_table(what: str, given: Mapping[str, str], keys: Collection[str]) -> bool:
+def read_table(options: str) -> str:
+    """The statement that reads a table; `options` are what nearly every reader gives (``key = '...'``)."""
+    return f"SELECT ... FROM <table> WITH ({options}, ...)"  # noqa: S608 - shown, and not run
+
+
+def is_create_table(what: str, given: Mapping[str, str], keys: Collection[str], options: str) -> bool:
     """Whether Spark asks for the columns because a table is created.
 
     Args:
         what: the format.
         given: what Spark passes: options of a reader, or properties of a table.
         keys: of the format's options.
+        options: as those of `read_table`.
 
     Raises:
         OptionError: the table is created with options of the format, which would do nothing.
@@ -40,7 +45,7 @@ def is_create_table(what: str, given: Mapping[str, str], keys: Collection[str]) 
     if any(name.startswith(_OPTION) or name in ours for name in names):
         raise OptionError(
             f"{what}: Spark does not pass on options that are stored with a table: leave them out, and read "
-            f"it by {READ_TABLE}; or write CREATE TEMPORARY VIEW <view> USING `{what}` OPTIONS (...)"
+            f"it by {read_table(options)}; or write CREATE TEMPORARY VIEW <view> USING `{what}` OPTIONS (...)"
         )
     return True
 

@@ -2,7 +2,7 @@
 
 Two processes use a reader. Spark calls the planning methods in a process beside the driver, and sends a
 pickled copy to the tasks, which call ``read``. So a reader holds plain data; a process makes what it works
-with when it needs it. ``docs/architecture.md`` follows a batch from here on.
+with, and imports it, when it needs it. ``docs/architecture.md`` follows a batch from here on.
 """
 
 from __future__ import annotations
@@ -10,27 +10,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from sluice.errors import SluiceError
-from sluice.kinesis.driver import (
-    SourceCoordinator,
-    assign_bounded_read,
-    create_coordinator,
-    plan_bounded_read,
-)
-from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.task import read_ranges
 from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.assigner import assign_ranges
-from sluice.source.offsets import Offsets, SplitRange
+from sluice.source.checks import checked_offsets, checked_rows, lag_by_stream
+from sluice.source.contracts import ReadTask
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import freeze_loaded_objects
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from sluice.source.contracts import Coordinator, Source
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -53,31 +49,31 @@ class RangesPartition(InputPartition):
     """The ranges that one task reads.
 
     Attributes:
-        assignment: how the task reads by fan-out. None: it polls.
+        assignment: what the coordinator tells the task besides, such as how to read by fan-out.
     """
 
-    ranges: tuple[SplitRange, ...]
-    assignment: FanOutAssignment | None = None
+    ranges: tuple[Any, ...]
+    assignment: Any = None
 
 
 class BatchReader(DataSourceReader):
     """The reader of a batch read (``spark.read``)."""
 
-    def __init__(self, config: SourceConfig) -> None:
-        self._config = config
+    def __init__(self, source: Source, schema: StructType | None = None) -> None:
+        self._source = source
+        self._schema = schema
 
     @shorten_traceback
     def partitions(self) -> Sequence[InputPartition]:
         """Called once, when the read is planned."""
         configure_driver_log()
-        assignment = assign_bounded_read(self._config)
-        ranges = plan_bounded_read(self._config)
+        ranges, assignment = self._source.plan_bounded()
         # Spark replaces an empty partition list by a dummy partition; return an empty one of ours.
-        return _deal(ranges, self._config.shards_per_task, assignment) or [RangesPartition(())]
+        return _deal(self._source, ranges, assignment) or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in each task."""
-        return _read(self._config, partition)
+        return _read(self._source, self._schema, partition)
 
 
 class StreamReader(DataSourceStreamReader):
@@ -87,10 +83,11 @@ class StreamReader(DataSourceStreamReader):
     and ``Trigger.Once`` run one batch.
     """
 
-    def __init__(self, config: SourceConfig) -> None:
-        self._config = config
-        self._coordinator: SourceCoordinator | None = None
-        self._next_start: Offsets | None = None
+    def __init__(self, source: Source, schema: StructType | None = None) -> None:
+        self._source = source
+        self._schema = schema
+        self._coordinator: Coordinator | None = None
+        self._next_start: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_coordinator": None, "_next_start": None}
@@ -98,7 +95,7 @@ class StreamReader(DataSourceStreamReader):
     @shorten_traceback
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called when a query starts for the first time, possibly more than once."""
-        return self._coordinator_here().enumerator.initial().to_json()
+        return self._to_json(self._coordinator_here().enumerator.initial())
 
     @shorten_traceback
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -114,13 +111,13 @@ class StreamReader(DataSourceStreamReader):
         """
         coordinator = self._coordinator_here()
         if start is not None:
-            begin = Offsets.from_json(start)
-            coordinator.restore_consumers(begin)
+            begin = self._source.offsets_from_json(start)
+            coordinator.restore(begin)
         else:
-            begin = self._next_start or coordinator.enumerator.initial()
+            begin = coordinator.enumerator.initial() if self._next_start is None else self._next_start
         end = coordinator.enumerator.advance(begin, self._limits(limit))
         self._next_start = begin
-        return dict(start) if start is not None and end is begin else end.to_json()
+        return dict(start) if start is not None and end is begin else self._to_json(end)
 
     @shorten_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -130,14 +127,14 @@ class StreamReader(DataSourceStreamReader):
         4.1 may call it with an empty batch first (`start` equals `end`).
         """
         coordinator = self._coordinator_here()
-        self._next_start = Offsets.from_json(end)
-        coordinator.restore_consumers(self._next_start)
-        ranges = coordinator.enumerator.ranges(Offsets.from_json(start), self._next_start)
-        return _deal(ranges, self._config.shards_per_task, coordinator.assign(ranges))
+        begin, self._next_start = map(self._source.offsets_from_json, (start, end))
+        coordinator.restore(self._next_start)
+        ranges = coordinator.enumerator.ranges(begin, self._next_start)
+        return _deal(self._source, ranges, coordinator.assign(ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in each task."""
-        return _read(self._config, partition)
+        return _read(self._source, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Called for a batch when the next one is planned. Does nothing: only the offset log keeps state."""
@@ -146,26 +143,29 @@ class StreamReader(DataSourceStreamReader):
         """Called when a planning method raises, or the connection to the JVM is closed.
 
         It is not called when a query is stopped: the process gets SIGTERM, possibly after the connection was
-        closed in the middle of a call. See `SourceCoordinator.close`.
+        closed in the middle of a call. See `Coordinator.close`.
         """
         if self._coordinator is not None:
             self._coordinator.close(is_disconnected=isinstance(sys.exc_info()[1], (EOFError, OSError)))
 
-    def _coordinator_here(self) -> SourceCoordinator:
+    def _coordinator_here(self) -> Coordinator:
         """The coordinator in this process. The first call creates it."""
         if self._coordinator is None:
             configure_driver_log()
-            self._coordinator = create_coordinator(self._config)
+            self._coordinator = self._source.create_coordinator()
         return self._coordinator
+
+    def _to_json(self, offsets: Any) -> dict[str, Any]:
+        return checked_offsets(self._source, offsets)
 
     def _limits(self, limit: Any) -> Limits:
         del limit
-        return self._config.limits
+        return self._source.limits
 
 
-def make_stream_reader(config: SourceConfig) -> DataSourceStreamReader:
+def make_stream_reader(source: Source, schema: StructType | None = None) -> DataSourceStreamReader:
     """A reader with the methods that the installed Spark calls."""
-    return AdmittingStreamReader(config) if HAS_ADMISSION_CONTROL else StreamReader(config)
+    return (AdmittingStreamReader if HAS_ADMISSION_CONTROL else StreamReader)(source, schema)
 
 
 if HAS_ADMISSION_CONTROL:
@@ -182,7 +182,7 @@ if HAS_ADMISSION_CONTROL:
             With ``Trigger.Once`` it passes `ReadAllAvailable` instead, which lifts all limits. So this must
             not return `ReadAllAvailable` if there is any limit.
             """
-            limits = self._config.limits
+            limits = self._source.limits
             if limits.is_none:
                 return ReadAllAvailable()
             if limits.records is None and limits.bytes is not None:
@@ -195,36 +195,34 @@ if HAS_ADMISSION_CONTROL:
             if self._next_start is None:
                 return None
             enumerator = self._coordinator_here().enumerator
-            lag: dict[str, dict[str, int]] = {}
-            for split, millis in sorted(enumerator.millis_behind_latest.items()):
-                lag.setdefault(split.stream, {})[split.shard] = millis
-            return {**enumerator.newest(self._next_start).to_json(), "millisBehindLatest": lag}
+            newest = self._to_json(enumerator.newest(self._next_start))
+            lag = lag_by_stream(enumerator.millis_behind_latest)
+            return {**newest, "millisBehindLatest": lag} if lag else newest
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Called once, when a query with ``Trigger.AvailableNow`` starts."""
             self._coordinator_here().enumerator.stop_at_available()
 
         def _limits(self, limit: Any) -> Limits:
-            return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._config.limits
+            return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._source.limits
 
 
-def _deal(
-    ranges: Sequence[SplitRange], shards_per_task: int, assignment: FanOutAssignment | None
-) -> list[InputPartition]:
-    """A partition for each task. A task reads several shards: it costs about 50 ms, and a shard delivers at
-    most 2 MiB/s.
+def _deal(source: Source, ranges: Sequence[Any], assignment: Any) -> list[InputPartition]:
+    """A partition for each task. A task reads several splits: it costs about 50 ms, and a shard of Kinesis
+    delivers at most 2 MiB/s.
     """
-    partitions: list[InputPartition] = []
-    for task in assign_ranges(ranges, shards_per_task):
-        splits = [split_range.split for split_range in task]
-        partitions.append(RangesPartition(task, None if assignment is None else assignment.only(splits)))
-    return partitions
+    return [RangesPartition(task, source.assignment_of(assignment, task)) for task in source.deal(ranges)]
 
 
-def _read(config: SourceConfig, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(source: Source, schema: StructType | None, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     given = cast("RangesPartition", partition)
     try:
-        yield from read_ranges(config, given.ranges, given.assignment)
+        rows = source.read_task(ReadTask(given.ranges, given.assignment))
+        if schema is not None:
+            from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - see above
+
+            rows = checked_rows(source, given.ranges, rows, to_arrow_schema(schema))
+        yield from rows
     except SluiceError as error:
         raise shortened(error) from error.__cause__
     freeze_loaded_objects()  # the SDK is loaded by now

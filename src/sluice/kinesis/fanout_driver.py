@@ -1,0 +1,114 @@
+"""Coordinates fan-out beside the driver: registers consumers, and runs the agent that holds subscriptions
+between batches.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sluice.kinesis.consumers import ConsumerRegistrar
+from sluice.kinesis.driver import SourceCoordinator
+from sluice.kinesis.fanout.assignment import FanOutAssignment
+from sluice.kinesis.fanout.driver.agent_client import AgentClient
+from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
+from sluice.kinesis.fanout.launch import AgentSetup
+from sluice.kinesis.fanout_options import FanOutConfig
+from sluice.kinesis.options import SourceConfig
+from sluice.source.offsets import Offsets, SplitRange
+
+__all__ = ["FanOutCoordinator", "register_for_bounded_read"]
+
+_log = logging.getLogger(__name__)
+
+_AGENT_START: Final = 45.0
+"""Seconds that tasks wait for an agent, if they may not poll: one that is silent is replaced after 30."""
+
+
+class FanOutCoordinator(SourceCoordinator):
+    """The coordinator of a query that reads by fan-out: has consumers and an agent."""
+
+    def __init__(self, config: SourceConfig, fan_out: FanOutConfig) -> None:
+        self._driver = os.getppid()
+        self._fan_out = fan_out
+        self._registrar = ConsumerRegistrar(config)
+        self._registered: dict[str, str] = {}
+        self._arns = {stream.name: self._ensure_consumer(stream.name) for stream in config.streams}
+        self._restore_registered(fan_out.registered)
+        self._agent = AgentClient(
+            AgentSetup.beside_driver(config, fan_out), self._arns, renew=self._renew_consumer
+        )
+        on_stop(self._agent.tell_stop)
+        if fan_out.agent == "none":
+            super().__init__(config)
+        else:
+            self._agent.start()
+            super().__init__(config, subscriptions=self._agent)
+        self._announce_registered()
+
+    def restore(self, offsets: Offsets) -> None:
+        self._restore_registered(offsets.consumers)
+        self._announce_registered()
+
+    def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
+        if self._fan_out.agent == "none":
+            return FanOutAssignment(self._arns)
+        if not self._fan_out.may_poll:
+            # Without an agent a task would subscribe itself, and end the subscription of a later agent.
+            self._agent.wait_for_agent(_AGENT_START)
+        splits = [split_range.split for split_range in ranges]
+        return FanOutAssignment(self._arns, self._agent.agents(splits), self._agent.hub, self._agent.hosts)
+
+    def close(self, *, is_disconnected: bool = False) -> None:
+        if is_disconnected and self._registered and is_alive(self._driver):
+            self._agent.tell_stop()
+        super().close()
+        self._agent.close()
+
+    def _ensure_consumer(self, stream: str) -> str:
+        consumer = self._registrar.ensure(stream)
+        if consumer.registered:
+            self._registered[stream] = consumer.arn
+        elif self._registered.get(stream) != consumer.arn:
+            self._registered.pop(stream, None)
+        return consumer.arn
+
+    def _renew_consumer(self, stream: str) -> str:
+        self._arns[stream] = arn = self._ensure_consumer(stream)
+        self._announce_registered()
+        return arn
+
+    def _restore_registered(self, registered: Mapping[str, str]) -> None:
+        # An ARN has the time of its consumer's registration: an equal one is the same consumer.
+        for stream, arn in registered.items():
+            if self._arns.get(stream) == arn:
+                self._registered[stream] = arn
+
+    def _announce_registered(self) -> None:
+        """Has the enumerator log the consumers that this query registered, and the agent deregister them."""
+        self._agent.set_registered(frozenset(self._registered.values()))
+        self.enumerator.registered = dict(self._registered)
+        if self._registered and self._fan_out.deregister:
+            self._agent.start()  # also with fanOutAgent=none: the agent deregisters when the query is stopped
+
+
+def register_for_bounded_read(config: SourceConfig, fan_out: FanOutConfig) -> FanOutAssignment:
+    """Registers the consumers of a batch read; returns how its tasks use them.
+
+    Raises:
+        SluiceError: as `ConsumerRegistrar.ensure`.
+    """
+    registrar = ConsumerRegistrar(config)
+    consumers = {stream.name: registrar.ensure(stream.name) for stream in config.streams}
+    for stream, consumer in consumers.items():
+        if consumer.registered or fan_out.registered.get(stream) == consumer.arn:
+            # Spark does not say when the last task has read, so nothing can deregister it.
+            _log.warning(
+                "consumer %s was registered for a batch read, and stays registered: "
+                "deregister it when you need it no more",
+                consumer.arn,
+            )
+    arns = {stream: consumer.arn for stream, consumer in consumers.items()}
+    return FanOutAssignment(arns, is_streaming=False)

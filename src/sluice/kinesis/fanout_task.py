@@ -1,0 +1,69 @@
+"""Reads ranges by fan-out inside a task."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sluice.kinesis.fanout.assignment import FanOutAssignment
+from sluice.kinesis.fanout.task.agent_start import start_agent_here
+from sluice.kinesis.fanout.task.publishers import (
+    AgentRecordPublisher,
+    SubscriptionRecordPublisher,
+    is_reachable,
+)
+from sluice.kinesis.fanout_options import FanOutConfig
+from sluice.kinesis.options import SourceConfig
+from sluice.source.cursor import Cursor
+from sluice.source.data_loss import DataLossPolicy
+from sluice.source.offsets import Position, SplitRange
+from sluice.source.publisher import PublisherCursor, RecordPublisher
+from sluice.source.splits import SplitId
+from sluice.source.stream_log import StreamLog
+
+__all__ = ["FanOutCursors", "start_agent_if_wanted"]
+
+_MAX_WAIT: Final = 2.0
+"""Seconds without an event of the agent after which a task polls the rest of its range."""
+_MAX_WAIT_WITHOUT_POLLING: Final = 120.0
+"""Seconds without an event of the agent after which a task fails that may not poll."""
+
+
+def start_agent_if_wanted(config: SourceConfig, fan_out: FanOutConfig, assignment: FanOutAssignment) -> None:
+    """Starts an agent on this host where agents run on the workers; see `start_agent_here`."""
+    if fan_out.agent == "workers":
+        start_agent_here(config, fan_out, assignment)
+
+
+class FanOutCursors:
+    """Opens cursors over what the service pushes: from the agent that holds a shard's subscription, or from a
+    subscription of the task's own."""
+
+    def __init__(self, config: SourceConfig, fan_out: FanOutConfig, assignment: FanOutAssignment) -> None:
+        self._config = config
+        self._assignment = assignment
+        self._may_poll = fan_out.may_poll
+        self._agents_subscribe = fan_out.agent != "none" and assignment.is_streaming
+
+    def is_buffered(self, split: SplitId) -> bool:
+        """Whether an agent has buffered the records of this split."""
+        return split in self._assignment.agents
+
+    def open(
+        self, log: StreamLog, data_loss: DataLossPolicy, split_range: SplitRange, position: Position
+    ) -> Cursor:
+        agent = self._assignment.agents.get(split_range.split)
+        has_agent = agent is not None and is_reachable(agent)
+        if self._agents_subscribe and not has_agent and self._may_poll:
+            # A subscription of the task's own would end that of an agent: a consumer has one per shard.
+            return Cursor(log, data_loss, split_range.split, position)
+        return PublisherCursor(
+            log, data_loss, split_range, position, self._open_publisher, may_poll=self._may_poll
+        )
+
+    def _open_publisher(self, split_range: SplitRange, position: Position) -> RecordPublisher:
+        agent = self._assignment.agents.get(split_range.split)
+        if agent is not None:
+            max_wait = _MAX_WAIT if self._may_poll else _MAX_WAIT_WITHOUT_POLLING
+            return AgentRecordPublisher(agent, split_range, position, max_wait=max_wait)
+        arn = self._assignment.arns[split_range.split.stream]
+        return SubscriptionRecordPublisher(self._config, lambda: arn, split_range, position)

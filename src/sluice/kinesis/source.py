@@ -1,0 +1,170 @@
+"""The source of Kinesis: a `sluice.source.LogSource` that may read by fan-out.
+
+Spark has it imported at ``load()``, and in every process of a query. So what only one of them uses is
+imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from sluice.kinesis.foreign_names import SOURCE_NAMES
+from sluice.kinesis.options import (
+    ALL_OPTIONS,
+    BATCH_OPTIONS,
+    FORMAT,
+    STREAMING_OPTIONS,
+    SourceConfig,
+    source_config_from_values,
+)
+from sluice.kinesis.starting_positions import initial_positions, starting_text
+from sluice.option_names import ForeignName
+from sluice.options import Option, OptionValues
+from sluice.source.contracts import Coordinator, ReadTask
+from sluice.source.log_source import LogSource
+from sluice.source.settings import SourceSettings
+from sluice.source.splits import Split, SplitId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sluice.kinesis.client import KinesisLog
+    from sluice.kinesis.fanout.assignment import FanOutAssignment
+    from sluice.kinesis.fanout_task import FanOutCursors
+    from sluice.source.enumerator import StreamEnumerator
+    from sluice.source.offsets import Position, SplitRange
+    from sluice.source.stream_log import AnyRecord
+    from sluice.source.subscriptions import Subscriptions
+
+__all__ = ["SCHEMA", "KinesisSource"]
+
+SCHEMA: Final = (
+    "data binary, partitionKey string, sequenceNumber string, subSequenceNumber long, "
+    "approximateArrivalTimestamp timestamp, streamName string, shardId string"
+)
+
+
+class KinesisSource(LogSource):
+    """``format("kinesis-efo")``. Its splits are shards.
+
+    Args:
+        config: what the options say.
+    """
+
+    name: ClassVar[str] = FORMAT
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = ALL_OPTIONS
+    COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = ()
+    STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = STREAMING_OPTIONS
+    BATCH_OPTIONS: ClassVar[Sequence[Option[Any]]] = BATCH_OPTIONS
+    FOREIGN_NAMES: ClassVar[Sequence[ForeignName]] = SOURCE_NAMES
+    TABLE_SCHEMA: ClassVar[str | None] = SCHEMA
+    TABLE_OPTIONS: ClassVar[str] = "streamName = '...'"
+
+    reads_per_second = 5  # https://docs.aws.amazon.com/streams/latest/dev/service-sizes-and-limits.html
+
+    def __init__(self, config: SourceConfig) -> None:
+        self.config = config
+        self.page_limit = config.polling.records_limit
+        self.read_interval = config.polling.interval
+        self.settings = SourceSettings(
+            config.limits,
+            config.max_drift,
+            config.shard_discovery_interval,
+            config.shards_per_task,
+            config.fail_on_data_loss,
+        )
+
+    # --- options and schema ---------------------------------------------------------------------------
+
+    @classmethod
+    def from_options(cls, values: OptionValues) -> KinesisSource:
+        return cls(source_config_from_values(values))
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def at_load(self, earlier: Mapping[str, str] | None) -> Mapping[str, str]:
+        """Registers consumers if ``consumerRegistration`` is ``eager``.
+
+        Raises:
+            ServiceError: a consumer cannot be registered.
+        """
+        if self.config.fan_out is None:
+            return {}
+        from sluice.kinesis.consumers import register_at_load  # noqa: PLC0415 - see above
+
+        return {**(earlier or {}), **register_at_load(self.config)}
+
+    def loaded(self, data: Mapping[str, str] | None) -> KinesisSource:
+        """The source that knows the consumers which `at_load` has registered, by stream."""
+        if self.config.fan_out is None or not data:
+            return self
+        return KinesisSource(
+            replace(self.config, fan_out=replace(self.config.fan_out, registered=dict(data)))
+        )
+
+    # --- the log --------------------------------------------------------------------------------------
+
+    @property
+    def streams(self) -> Sequence[str]:
+        return [stream.name for stream in self.config.streams]
+
+    @property
+    def starting_text(self) -> str:
+        return starting_text(self.config.start)
+
+    def initial_positions(self, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
+        return initial_positions(self.config.start)(splits, now)
+
+    def create_log(self, pause: Callable[[float], None]) -> KinesisLog:
+        from sluice.kinesis.client import KinesisLog  # noqa: PLC0415 - see above
+        from sluice.retry import Retrier  # noqa: PLC0415
+
+        return KinesisLog.of(self.config, retrier=Retrier(sleep=pause), is_endpoint_known=True)
+
+    def to_record_batch(self, split: SplitId, records: Sequence[AnyRecord]) -> pa.RecordBatch:
+        """Not called: `to_record_batches` gathers the records of several pages."""
+        raise NotImplementedError
+
+    def to_record_batches(
+        self, pages: Iterable[tuple[SplitRange, Sequence[AnyRecord]]]
+    ) -> Iterator[pa.RecordBatch]:
+        from sluice.kinesis.record_batches import to_record_batches  # noqa: PLC0415 - see above
+
+        return to_record_batches(pages, unpack=self.config.deaggregate)
+
+    # --- beside the driver ----------------------------------------------------------------------------
+
+    def create_enumerator(self, *, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
+        from sluice.kinesis.client import KinesisLog  # noqa: PLC0415 - see above
+        from sluice.source.log_assembly import assemble_enumerator  # noqa: PLC0415
+
+        return assemble_enumerator(self, KinesisLog.of(self.config), subscriptions)
+
+    def create_coordinator(self) -> Coordinator:
+        from sluice.kinesis.driver import create_coordinator  # noqa: PLC0415 - see above
+
+        return create_coordinator(self.config)
+
+    def plan_bounded(self) -> tuple[Sequence[SplitRange], FanOutAssignment | None]:
+        from sluice.kinesis.driver import assign_bounded_read, plan_bounded_read  # noqa: PLC0415 - see above
+
+        assignment = assign_bounded_read(self.config)
+        return plan_bounded_read(self.config), assignment
+
+    def assignment_of(
+        self, assignment: FanOutAssignment | None, ranges: Sequence[SplitRange]
+    ) -> FanOutAssignment | None:
+        return None if assignment is None else assignment.only([each.split for each in ranges])
+
+    # --- in tasks -------------------------------------------------------------------------------------
+
+    def pushed_cursors(self, task: ReadTask) -> FanOutCursors | None:
+        if task.assignment is None or self.config.fan_out is None:
+            return None
+        from sluice.kinesis.fanout_task import FanOutCursors, start_agent_if_wanted  # noqa: PLC0415 - see above
+
+        start_agent_if_wanted(self.config, self.config.fan_out, task.assignment)
+        return FanOutCursors(self.config, self.config.fan_out, task.assignment)

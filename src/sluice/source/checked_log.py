@@ -1,0 +1,70 @@
+"""Checks what a log answers: one that gives records out of order would be read wrongly without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sluice.errors import SourceRuleError
+from sluice.source.sequence import sequence_of
+from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import IteratorStart, Page, StreamInfo, StreamLog
+
+__all__ = ["CheckedLog"]
+
+
+class CheckedLog(StreamLog):
+    """A `StreamLog` whose answers are checked. The iterators it gives hold the last number that was read.
+
+    Args:
+        log: the service.
+        source: the name of the source, for errors.
+    """
+
+    def __init__(self, log: StreamLog, source: str) -> None:
+        self._log = log
+        self._source = source
+        self.seeks_by_time = log.seeks_by_time
+
+    def describe(self, stream: str) -> StreamInfo:
+        return self._log.describe(stream)
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        """Raises SourceRuleError where a split is listed twice, or under another stream."""
+        splits = self._log.list_splits(stream)
+        seen: set[SplitId] = set()
+        for split in splits:
+            if split.id.stream != stream:
+                self._reject(split.id, f"list_splits({stream!r}) lists splits of that stream alone")
+            if split.id in seen:
+                self._reject(split.id, "a split is listed once, and ids are never used again")
+            seen.add(split.id)
+        return splits
+
+    def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
+        iterator = self._log.get_iterator(split, start)
+        return None if iterator is None else f"|{iterator}"
+
+    def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
+        """Raises SourceRuleError where records do not rise, or come again."""
+        last, _, inner = iterator.partition("|")
+        page = self._log.get_records(split, inner, limit)
+        if page.records:
+            first, newest = page.records[0].sequence_number, page.records[-1].sequence_number
+            if last and sequence_of(first) <= sequence_of(last):
+                self._reject(split, f"positions rise; after record {last} came record {first}")
+            if sequence_of(newest) < sequence_of(first) or (newest == first and len(page.records) > 1):
+                self._reject(split, f"positions rise; a page goes from record {first} to record {newest}")
+            last = newest
+        if page.next_iterator is None:
+            return page
+        return replace(page, next_iterator=f"{last}|{page.next_iterator}")
+
+    def server_time(self) -> int:
+        return self._log.server_time()
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _reject(self, split: SplitId, rule: str) -> None:
+        raise SourceRuleError(f"source {self._source}, split {split}: {rule}")

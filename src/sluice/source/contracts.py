@@ -1,0 +1,294 @@
+"""What a source is (FLIP-27): the contracts between a source that somebody writes and Spark's readers.
+
+A source is written in one of three ways, from easy to free:
+
+- a *log* of streams that are sharded and ordered: inherit from `sluice.source.LogSource`, and give it a
+  `sluice.source.StreamLog` or, where every record has a number to read from, a `sluice.source.PositionLog`;
+- a *set of finite splits*, such as files: inherit from `sluice.source.SplitSource`;
+- *an enumerator and a reader of one's own*: inherit from `Source`.
+
+Two processes use a source. Spark calls what plans in a process beside the driver, and sends a pickled copy to
+the tasks. So a source holds plain data; a process makes what it works with when it needs it.
+
+https://cwiki.apache.org/confluence/display/FLINK/FLIP-27%3A+Refactor+Source+Interface
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from typing_extensions import Self
+
+from sluice.errors import OptionError
+from sluice.option_names import ForeignName
+from sluice.options import Option, OptionValues, read_options
+from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.settings import SETTINGS_OPTIONS, SourceSettings, settings_from_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sluice.source.enumerator import SplitEnumerator
+    from sluice.source.reader import SplitReader
+
+__all__ = ["BaseSplitEnumerator", "Coordinator", "ReadTask", "Source", "refuse_idle_options"]
+
+SplitT = TypeVar("SplitT")
+OffsetsT = TypeVar("OffsetsT")
+SourceT = TypeVar("SourceT", bound="Source")
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """What one Spark task reads. Spark pickles it.
+
+    Attributes:
+        ranges: what the enumerator gave, in the order to read them.
+        assignment: what `Coordinator.assign` tells the task besides; None: nothing.
+    """
+
+    ranges: tuple[Any, ...]
+    assignment: Any = None
+
+
+class Source(ABC):
+    """A source of rows. Inherit from it to bring an enumerator and a reader of one's own.
+
+    Attributes:
+        name: of the format, as in ``spark.readStream.format(name)``; also how errors call the source.
+        OPTIONS: the source's own options. Keys are case-insensitive.
+        COMMON_OPTIONS: options with a meaning of their own here, that every source of this kind has:
+            see `sluice.source.SourceSettings`. A source that declares one of these keys itself takes it over.
+        STREAMING_OPTIONS, BATCH_OPTIONS: options that are refused in the other kind of read, where they would
+            do nothing.
+        FOREIGN_NAMES: names of other connectors' options that users may bring.
+        TABLE_SCHEMA: the columns, where they depend on no option: for ``CREATE TABLE`` without columns.
+        TABLE_OPTIONS: what nearly every user gives, for messages (``path = '...'``).
+        settings: what the common options say. Set before anything else of a source is called.
+    """
+
+    name: ClassVar[str]
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = ()
+    COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = SETTINGS_OPTIONS
+    STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = ()
+    BATCH_OPTIONS: ClassVar[Sequence[Option[Any]]] = ()
+    FOREIGN_NAMES: ClassVar[Sequence[ForeignName]] = ()
+    TABLE_SCHEMA: ClassVar[str | None] = None
+    TABLE_OPTIONS: ClassVar[str] = "<option> = '...'"
+
+    settings: SourceSettings = SourceSettings()
+
+    # --- options and schema ---------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def from_options(cls: type[SourceT], values: OptionValues) -> SourceT:
+        """Makes the source of its options; calls no service.
+
+        An option that cannot work is noted with ``values.reject``.
+
+        Raises:
+            OptionError: an option cannot work, and nothing can be made without it.
+        """
+
+    @abstractmethod
+    def schema(self) -> pa.Schema | str:
+        """The columns: an Arrow schema, or a schema of Spark's as text (``"id long, name string"``).
+
+        Called at ``load()``, and beside the driver. It may read what the options point at.
+        """
+
+    @classmethod
+    def configured(cls, options: Mapping[str, str], *, streaming: bool | None = None) -> Self:
+        """The source that a user's options make.
+
+        Args:
+            options: as Spark passes them: keys in any case, values as text.
+            streaming: whether it is a streaming read or a batch read; None: not known yet.
+
+        Raises:
+            OptionError: all problems in one message.
+        """
+        own = {option.key for option in cls.OPTIONS}
+        common = [option for option in cls.COMMON_OPTIONS if option.key not in own]
+        values = read_options(cls.name, (*cls.OPTIONS, *common), options, foreign=cls.FOREIGN_NAMES)
+        refuse_idle_options(values, cls.STREAMING_OPTIONS, cls.BATCH_OPTIONS, streaming=streaming)
+        settings = settings_from_options(values, common, streaming=streaming)
+        source = cls.from_options(values)
+        values.check()
+        if cls.COMMON_OPTIONS:
+            object.__setattr__(source, "settings", settings)  # a source may be a frozen dataclass
+        return source
+
+    @classmethod
+    def option_keys(cls) -> frozenset[str]:
+        """All names that options are read by, those of other connectors included."""
+        declared = [option.key for option in (*cls.OPTIONS, *cls.COMMON_OPTIONS)]
+        return frozenset([*declared, *(foreign.name for foreign in cls.FOREIGN_NAMES)])
+
+    def at_load(self, earlier: Any) -> Any:
+        """Called at ``load()``. What it returns is plain data, and goes to `loaded` of the source that reads.
+
+        Args:
+            earlier: what it returned the last time, because Spark may ask twice; None the first time.
+        """
+        return earlier
+
+    def loaded(self, data: Any) -> Self:
+        """The source with what `at_load` has set up; called before it reads.
+
+        Args:
+            data: what `at_load` returned; None where Spark did not call it, as for tables.
+        """
+        del data
+        return self
+
+    @property
+    def limits(self) -> Limits:
+        """What one batch of a streaming query may hold."""
+        return self.settings.limits
+
+    # --- beside the driver ----------------------------------------------------------------------------
+
+    def create_enumerator(self) -> SplitEnumerator[Any, Any]:
+        """Finds splits and says where batches end; see `SplitEnumerator` and `BaseSplitEnumerator`."""
+        raise NotImplementedError(f"{self.name}: {type(self).__name__} has no create_enumerator")
+
+    def create_coordinator(self) -> Coordinator:
+        """Plans a streaming query. The default has an enumerator and nothing else."""
+        return Coordinator(self.create_enumerator())
+
+    def offsets_to_json(self, offsets: Any) -> dict[str, Any]:
+        """Offsets as Spark logs them. By default an enumerator's offsets are such a dict already."""
+        return dict(offsets)
+
+    def offsets_from_json(self, value: Mapping[str, Any]) -> Any:
+        """Offsets that `offsets_to_json` made, maybe in an earlier run."""
+        return dict(value)
+
+    def deal(self, ranges: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Deals ranges out to tasks; the same ranges always in the same way."""
+        size = self.settings.splits_per_task
+        return [tuple(ranges[start : start + size]) for start in range(0, len(ranges), size)]
+
+    def assignment_of(self, assignment: Any, ranges: Sequence[Any]) -> Any:
+        """The part of `Coordinator.assign`'s result that the task needs which reads these ranges."""
+        del ranges
+        return assignment
+
+    def plan_bounded(self) -> tuple[Sequence[Any], Any]:
+        """The ranges of a batch read, and what `Coordinator.assign` tells its tasks."""
+        coordinator = Coordinator(self.create_enumerator())
+        enumerator = coordinator.enumerator
+        try:
+            start = end = enumerator.initial()
+            enumerator.stop_at_available()
+            while (further := enumerator.advance(end, NO_LIMITS)) != end:
+                end = further
+            return enumerator.ranges(start, end), None
+        finally:
+            coordinator.close()
+
+    # --- in tasks -------------------------------------------------------------------------------------
+
+    def create_reader(self) -> SplitReader[Any]:
+        """Reads one range; see `SplitReader`. Its pages are record batches of the source's schema."""
+        raise NotImplementedError(f"{self.name}: {type(self).__name__} has no create_reader")
+
+    def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
+        """The rows of a task. The default reads its ranges one after the other."""
+        reader = self.create_reader()
+        for each in task.ranges:
+            yield from reader.read(each)
+
+
+class BaseSplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
+    """A `SplitEnumerator` with the optional methods. Owned by one thread beside the driver.
+
+    Offsets are the only state that a restart needs: what they say is read again after any failure. They are
+    JSON (a dict), or what `Source.offsets_to_json` makes JSON of, and compare by ``==``.
+    """
+
+    def discover(self) -> Sequence[SplitT]:
+        """All splits there are now."""
+        return ()
+
+    @abstractmethod
+    def initial(self) -> OffsetsT:
+        """Where the first batch starts. Called again if the first batch has to be run again."""
+
+    @abstractmethod
+    def advance(self, start: OffsetsT, limits: Limits = NO_LIMITS) -> OffsetsT:
+        """Where a batch from `start` ends; `start` itself where there is nothing new."""
+
+    @abstractmethod
+    def ranges(self, start: OffsetsT, end: OffsetsT) -> Sequence[Any]:
+        """What the batch reads. The same pair always gives the same ranges, which can be pickled."""
+
+    def stop_at_available(self) -> None:
+        """Makes the run end: later calls of `advance` go no further than what there is now.
+
+        Called for ``Trigger.AvailableNow``, and in batch reads.
+        """
+        raise OptionError(f"{type(self).__name__}: Trigger.AvailableNow needs stop_at_available()")
+
+    def newest(self, start: OffsetsT) -> OffsetsT:
+        """The newest offsets that are known, planned or not, for Spark's progress reports."""
+        return start
+
+    @property
+    def millis_behind_latest(self) -> Mapping[Any, int]:
+        """By split, how far the end of the last batch is from the newest record (milliseconds)."""
+        return {}
+
+    def close(self) -> None:
+        """Releases what the enumerator holds."""
+
+
+class Coordinator:
+    """Plans a streaming query beside the driver, and says what tasks need to know; FLIP-27's coordinator.
+
+    Attributes:
+        enumerator: finds splits and plans batches.
+    """
+
+    def __init__(self, enumerator: SplitEnumerator[Any, Any]) -> None:
+        self.enumerator: Any = enumerator
+
+    def restore(self, offsets: Any) -> None:
+        """Told the start of every batch that is planned, and the end of every batch that is read."""
+
+    def assign(self, ranges: Sequence[Any]) -> Any:
+        """What the tasks that read these ranges are told besides; plain data, None for nothing."""
+        del ranges
+
+    def close(self, *, is_disconnected: bool = False) -> None:
+        """Ends the enumerator.
+
+        Args:
+            is_disconnected: Spark has closed its connection to this process: it has stopped the query, or
+                the driver has died.
+        """
+        del is_disconnected
+        self.enumerator.close()
+
+
+def refuse_idle_options(
+    values: OptionValues,
+    streaming_only: Sequence[Option[Any]],
+    batch_only: Sequence[Option[Any]],
+    *,
+    streaming: bool | None,
+) -> None:
+    """Notes options that do nothing in this kind of read. With None for `streaming`, it is not known yet."""
+    if streaming:
+        for option in batch_only:
+            if values.given(option):
+                values.reject(option.key, "is for batch reads only: a stream has no end")
+    if streaming is False:
+        for option in streaming_only:
+            if values.given(option):
+                values.reject(option.key, "is for streaming reads only: in a batch read it does nothing")

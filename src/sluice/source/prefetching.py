@@ -1,0 +1,66 @@
+"""Makes what an iterator gives before it is asked for, in a thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Generator, Iterator
+from typing import Final, TypeVar
+
+__all__ = ["prefetch"]
+
+T = TypeVar("T")
+
+_AHEAD: Final = 2
+_CHECK_INTERVAL: Final = 0.5
+
+
+class _End:
+    """The iterator has ended, maybe with an error."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+def prefetch(items: Generator[T, None, None], *, ahead: int = _AHEAD) -> Iterator[T]:
+    """Yields the items in their order, while the next ones are being made.
+
+    Args:
+        items: closed in its own thread when the consumer ends before it does.
+        ahead: how many items wait for the consumer, at most.
+
+    Raises:
+        BaseException: what `items` raises.
+    """
+    made: queue.Queue[T | _End] = queue.Queue(ahead)
+    stopping = threading.Event()
+
+    def put(item: T | _End) -> bool:
+        while not stopping.is_set():
+            try:
+                made.put(item, timeout=_CHECK_INTERVAL)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            for item in items:
+                if not put(item):
+                    break
+        except BaseException as caught:  # noqa: BLE001 - raised again in the consumer's thread
+            error = caught
+        finally:
+            items.close()
+        put(_End(error))
+
+    threading.Thread(target=run, name="sluice-prefetch", daemon=True).start()
+    try:
+        while not isinstance(item := made.get(), _End):
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        stopping.set()

@@ -1,0 +1,28 @@
+"""How positions in a log compare.
+
+A position is text. Text of digits alone compares as a number, whatever its length; all other text compares by
+its bytes. A log uses one of the two in a split.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["LONGEST_TEXT", "sequence_of"]
+
+LONGEST_TEXT: Final = 128
+"""Bytes that a position may have that is not a number."""
+
+
+def sequence_of(position: str) -> int:
+    """A number to compare the position by.
+
+    Raises:
+        ValueError: the position is neither digits nor text of 1 to `LONGEST_TEXT` bytes.
+    """
+    if position.isdecimal():
+        return int(position)
+    encoded = position.encode()
+    if not 0 < len(encoded) <= LONGEST_TEXT:
+        raise ValueError(f"a position has 1 to {LONGEST_TEXT} bytes: {position!r}")
+    return int.from_bytes(encoded.ljust(LONGEST_TEXT, b"\0"), "big")

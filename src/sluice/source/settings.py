@@ -1,0 +1,163 @@
+"""Options that every source has, and the `SourceSettings` that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sluice.instants import MICROS_PER_SECOND, micros_from_seconds, parse_instant_or_seconds
+from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, duration, integer, size
+from sluice.source.admission import NO_LIMITS, Limits
+
+__all__ = [
+    "LOG_OPTIONS",
+    "LOG_STREAMING_OPTIONS",
+    "SETTINGS_OPTIONS",
+    "STREAMING_OPTIONS",
+    "SourceSettings",
+    "settings_from_options",
+]
+
+_MILLISECOND: Final = 0.001
+
+MAX_RECORDS = Option("maxRecordsPerTrigger", integer(1), None, "Records that a batch aims at.")
+MAX_BYTES = Option("maxBytesPerTrigger", size(1), None, "Bytes that a batch aims at.")
+MAX_TIME_SPAN = Option(
+    "maxTimeSpanPerTrigger",
+    duration(_MILLISECOND),
+    None,
+    "A batch covers at most this much arrival time on every split.",
+)
+MAX_DRIFT = Option(
+    "maxDrift",
+    duration(1.0),
+    None,
+    "No row of a later batch arrived more than this before the latest row of an earlier one. At least 1s.",
+)
+DISCOVERY_INTERVAL = Option(
+    "splitDiscoveryInterval",
+    duration(_MILLISECOND),
+    10.0,
+    "How often splits are listed again.",
+    shown_default="10s",
+)
+SPLITS_PER_TASK = Option("splitsPerTask", integer(1), 16, "Splits that one Spark task reads.")
+FAIL_ON_DATA_LOSS = Option(
+    "failOnDataLoss",
+    BOOLEAN,
+    True,
+    "Fail when records between two batches have expired or a split has vanished; `false`: log it and go on.",
+    shown_default="true",
+)
+
+
+def _time(text: str) -> int:
+    return parse_instant_or_seconds(text.strip())
+
+
+TIMESTAMP: Kind[int] = Kind(
+    "timestamp", "an ISO-8601 time (2026-11-22T12:00:00Z) or seconds since the epoch", _time
+)
+STARTING = Option(
+    "startingPosition",
+    choice("EARLIEST", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"),
+    None,
+    "Where a query without a checkpoint starts. `TRIM_HORIZON` is another name of `EARLIEST`.",
+    shown_default="`LATEST`; in batch reads `EARLIEST`",
+)
+STARTING_TIMESTAMP = Option(
+    "startingTimestamp", TIMESTAMP, None, "For `AT_TIMESTAMP`: the arrival time of the first records."
+)
+ENDING_TIMESTAMP = Option(
+    "endingTimestamp", TIMESTAMP, None, "Batch reads: leave out records that arrived then or later."
+)
+
+SETTINGS_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    MAX_RECORDS,
+    MAX_BYTES,
+    DISCOVERY_INTERVAL,
+    SPLITS_PER_TASK,
+    FAIL_ON_DATA_LOSS,
+)
+"""The common options of all sources."""
+STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (MAX_RECORDS, MAX_BYTES, DISCOVERY_INTERVAL)
+LOG_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    *SETTINGS_OPTIONS,
+    MAX_TIME_SPAN,
+    MAX_DRIFT,
+    STARTING,
+    STARTING_TIMESTAMP,
+    ENDING_TIMESTAMP,
+)
+"""The common options of logs."""
+LOG_STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (*STREAMING_OPTIONS, MAX_TIME_SPAN, MAX_DRIFT)
+LOG_BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING_TIMESTAMP,)
+
+
+@dataclass(frozen=True)
+class SourceSettings:
+    """What the common options say; see `sluice.source.settings` for each.
+
+    Attributes:
+        limits: what one batch may hold.
+        max_drift: seconds; None: any.
+        discovery_interval: seconds.
+        starting: `EARLIEST`, `LATEST` or `AT_TIMESTAMP`.
+        starting_timestamp, ending_timestamp: microseconds since the epoch; None: not given.
+    """
+
+    limits: Limits = NO_LIMITS
+    max_drift: float | None = None
+    discovery_interval: float = 10.0
+    splits_per_task: int = 16
+    fail_on_data_loss: bool = True
+    starting: str = "LATEST"
+    starting_timestamp: int | None = None
+    ending_timestamp: int | None = None
+
+    @property
+    def starting_text(self) -> str:
+        """The starting position as it is logged, to report a change of it."""
+        if self.starting_timestamp is None:
+            return self.starting
+        return f"{self.starting} {self.starting_timestamp / MICROS_PER_SECOND:.3f}"
+
+
+def settings_from_options(
+    values: OptionValues, declared: Sequence[Option[Any]], *, streaming: bool | None
+) -> SourceSettings:
+    """The settings that a user's options make. Notes what does not fit together.
+
+    Args:
+        values: the parsed options.
+        declared: those of the common options that the source leaves to its base.
+        streaming: None: not known yet.
+
+    Raises:
+        OptionError: an option has no value.
+    """
+    known = set(declared)
+
+    def get(option: Option[Any], otherwise: Any = None) -> Any:
+        value = values.get(option) if option in known else None
+        return otherwise if value is None else value
+
+    span, starting = get(MAX_TIME_SPAN), get(STARTING)
+    if starting in (None, "TRIM_HORIZON"):
+        starting = "EARLIEST" if starting or streaming is False else "LATEST"
+    instant = get(STARTING_TIMESTAMP)
+    if starting == "AT_TIMESTAMP" and instant is None and not values.mentions(STARTING_TIMESTAMP):
+        values.reject(STARTING_TIMESTAMP.key, f"is required with '{STARTING.key}' AT_TIMESTAMP")
+    if instant is not None and starting != "AT_TIMESTAMP":
+        values.reject(STARTING_TIMESTAMP.key, f"needs '{STARTING.key}' AT_TIMESTAMP")
+    return SourceSettings(
+        Limits(get(MAX_RECORDS), get(MAX_BYTES), None if span is None else micros_from_seconds(span)),
+        get(MAX_DRIFT),
+        get(DISCOVERY_INTERVAL, DISCOVERY_INTERVAL.default),
+        get(SPLITS_PER_TASK, SPLITS_PER_TASK.default),
+        get(FAIL_ON_DATA_LOSS, FAIL_ON_DATA_LOSS.default),
+        starting,
+        instant,
+        get(ENDING_TIMESTAMP),
+    )

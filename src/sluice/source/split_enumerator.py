@@ -1,0 +1,299 @@
+"""Plans batches of finite splits; its offsets say which splits are done, and how far others are.
+
+JSON, version 1::
+
+    {"version": 1, "splits": {"a.json": {"done": true}, "b.json": {"at": 4096, "split": "etag-2"}}}
+
+A split that is not there has not been begun. ``split`` is its version, where it has one. ``unlisted`` says
+since when (milliseconds) a split that is done is not listed any more; it is forgotten a day later.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sluice.errors import DataLossError, ServiceError, SluiceError, SourceRuleError
+from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.contracts import BaseSplitEnumerator
+from sluice.source.split_source import FiniteRange, FiniteSplit, SplitEnd
+
+if TYPE_CHECKING:
+    from sluice.source.split_source import SplitSource
+
+__all__ = ["FiniteSplitEnumerator"]
+
+_log = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+_KEPT: Final = 24 * 3600 * 1000
+"""For how long a split that is done and not listed any more is remembered (milliseconds). A listing may leave
+it out by mistake, and it would be read again."""
+
+Offsets = Mapping[str, Any]
+"""As Spark logs them."""
+
+
+class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
+    """The `SplitEnumerator` of a `SplitSource`. It keeps nothing that cannot be made again.
+
+    Args:
+        source: lists splits.
+        clock: monotonic seconds.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        source: SplitSource,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._source = source
+        self._settings = source.settings
+        self._clock = clock
+        self._now = now
+        self._listing: dict[str, FiniteSplit] | None = None
+        self._next_listing = -math.inf
+        self._is_stopping = False
+        self._ends: dict[tuple[str, str], Sequence[SplitEnd]] = {}
+
+    def discover(self) -> Sequence[FiniteSplit]:
+        """Lists the splits now.
+
+        Raises:
+            SourceRuleError: a split is listed twice.
+        """
+        listed: dict[str, FiniteSplit] = {}
+        for split in self._source.list_splits():
+            if split.id in listed:
+                self._break(split.id, "list_splits() lists a split once")
+            listed[split.id] = split
+        self._listing = listed
+        self._next_listing = self._clock() + self._settings.discovery_interval
+        self._ends = {key: ends for key, ends in self._ends.items() if key[0] in listed}
+        return list(listed.values())
+
+    def initial(self) -> Offsets:
+        """Before all splits."""
+        return {"version": _VERSION, "splits": {}}
+
+    def stop_at_available(self) -> None:
+        """The run takes the splits that are listed now, and no others."""
+        self.discover()
+        self._is_stopping = True
+
+    def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
+        """Where a batch from `start` ends. It takes splits in the order in which they are listed.
+
+        Raises:
+            DataLossError: a split that was read in part is gone or another one, and the query has to fail.
+            ServiceError: splits cannot be listed.
+            SourceRuleError: see `SourceRuleError`.
+        """
+        begun = _splits(start)
+        listing = self._current()
+        positions = self._without_lost(begun, listing)
+        room = _Room(limits)
+        for split in listing.values():
+            if positions.get(split.id, {}).get("done"):
+                continue
+            for end in self._ends_after(split, positions.get(split.id)):
+                if not room.take(end):
+                    break
+                positions[split.id] = self._entry(split, end)
+            if room.is_full:
+                break
+        self._note_unlisted(positions, listing)
+        return start if positions == begun else {"version": _VERSION, "splits": positions}
+
+    def ranges(self, start: Offsets, end: Offsets) -> Sequence[FiniteRange]:
+        """The parts of splits between two offsets, in the order of the listing.
+
+        Raises:
+            DataLossError: a split of the batch is gone or another one, and the query has to fail.
+        """
+        begun, ended = _splits(start), _splits(end)
+        changed = {
+            split: entry
+            for split, entry in ended.items()
+            if not begun.get(split, {}).get("done") and begun.get(split, {}).get("at") != entry.get("at", ...)
+        }
+        if not changed:
+            return []
+        listing = self._listing or {}
+        if not changed.keys() <= listing.keys():
+            self.discover()
+            listing = self._listing or {}
+        order = {split: place for place, split in enumerate(listing)}
+        found: list[FiniteRange] = []
+        for split_id in sorted(changed, key=lambda split: order.get(split, -1)):
+            split, entry = listing.get(split_id), changed[split_id]
+            if split is None or split.version != entry.get("split", ""):
+                self._lose(
+                    split_id, "is gone" if split is None else "was replaced", "a batch has to be read again"
+                )
+                continue
+            found += self._parts(split, begun.get(split_id), entry)
+        return found
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _current(self) -> dict[str, FiniteSplit]:
+        is_due = self._listing is None or (not self._is_stopping and self._clock() >= self._next_listing)
+        if is_due:
+            try:
+                self.discover()
+            except ServiceError as error:
+                if self._listing is None or not error.retryable:
+                    raise
+                self._next_listing = self._clock() + self._settings.discovery_interval
+                _log.warning(
+                    "%s: splits could not be listed; reading those known, next listing in %g s: %s",
+                    self._source.name,
+                    self._settings.discovery_interval,
+                    error,
+                )
+        return self._listing or {}
+
+    def _without_lost(
+        self, begun: Mapping[str, Mapping[str, Any]], listing: Mapping[str, FiniteSplit]
+    ) -> dict[str, Mapping[str, Any]]:
+        kept = dict(begun)
+        for split_id, entry in begun.items():
+            if entry.get("done"):
+                continue
+            split = listing.get(split_id)
+            if split is None or split.version != entry.get("split", ""):
+                self._lose(split_id, "is gone" if split is None else "was replaced", "it was read in part")
+                kept[split_id] = {"done": True}
+        return kept
+
+    def _note_unlisted(
+        self, positions: dict[str, Mapping[str, Any]], listing: Mapping[str, FiniteSplit]
+    ) -> None:
+        now = int(self._now() * 1000)
+        for split_id, entry in list(positions.items()):
+            since = entry.get("unlisted")
+            if split_id in listing:
+                if since is not None:
+                    positions[split_id] = {key: value for key, value in entry.items() if key != "unlisted"}
+            elif since is None:
+                positions[split_id] = {**entry, "unlisted": now}
+            elif now - since > _KEPT:
+                del positions[split_id]
+
+    def _all_ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
+        """The ends of a split, checked. The last one has no position: it is the end of the split."""
+        key = split.id, split.version
+        if key not in self._ends:
+            ends = list(self._source.ends(split))
+            texts = [json.dumps(end.position, sort_keys=True) for end in ends[:-1]]
+            if not ends:
+                self._break(split.id, "ends() gives at least the end of the split")
+            if len({*texts, "null"}) < len(ends):
+                self._break(
+                    split.id, f"ends() gives each position once, and None for the last alone: {texts}"
+                )
+            for before, after in zip(ends, ends[1:-1], strict=False):
+                if not _rises(before.position, after.position):
+                    self._break(
+                        split.id, f"positions rise; ends() gave {after.position!r} behind {before.position!r}"
+                    )
+            self._ends[key] = [*ends[:-1], SplitEnd(None, ends[-1].size, ends[-1].records)]
+        return self._ends[key]
+
+    def _ends_after(self, split: FiniteSplit, entry: Mapping[str, Any] | None) -> Sequence[SplitEnd]:
+        ends = self._all_ends(split)
+        if entry is None:
+            return ends
+        return ends[self._place(split, ends, entry["at"]) + 1 :]
+
+    def _place(self, split: FiniteSplit, ends: Sequence[SplitEnd], position: Any) -> int:
+        for place, end in enumerate(ends):
+            if end.position == position:
+                return place
+        self._break(
+            split.id,
+            f"ends() always gives the same positions; a batch ended at {position!r}, which is none of them now",
+        )
+        raise AssertionError  # the line above raises
+
+    def _entry(self, split: FiniteSplit, end: SplitEnd) -> Mapping[str, Any]:
+        entry: dict[str, Any] = {"done": True} if end.position is None else {"at": end.position}
+        return {**entry, "split": split.version} if split.version else entry
+
+    def _parts(
+        self, split: FiniteSplit, begun: Mapping[str, Any] | None, ended: Mapping[str, Any]
+    ) -> Iterator[FiniteRange]:
+        start = None if begun is None else begun["at"]
+        last = None if ended.get("done") else ended["at"]
+        for end in self._ends_after(split, begun):
+            yield FiniteRange(split.id, start, end.position, split.version, end.size)
+            if end.position == last:
+                return
+            start = end.position
+
+    def _lose(self, split: str, what: str, why: str) -> None:
+        message = (
+            f"source {self._source.name}, split {split}: it {what}, and {why}: "
+            "splits stay as they are until they are read to the end"
+        )
+        if self._settings.fail_on_data_loss:
+            raise DataLossError(
+                f"{message}. With option 'failOnDataLoss' false this is logged, and it is left out"
+            )
+        _log.warning("data loss, going on without it: %s", message)
+
+    def _break(self, split: str, rule: str) -> None:
+        raise SourceRuleError(f"source {self._source.name}, split {split}: {rule}")
+
+
+class _Room:
+    """What of a batch's limits is left."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._is_begun = False
+        self._records = self._bytes = 0
+        self.is_full = False
+
+    def take(self, end: SplitEnd) -> bool:
+        """Whether the range that ends there is in the batch. The first one always is."""
+        limits = self._limits
+        unknown = limits.records is not None and end.records is None
+        records, size = self._records + (end.records or 0), self._bytes + end.size
+        over = (limits.records is not None and records > limits.records) or (
+            limits.bytes is not None and size > limits.bytes
+        )
+        if self._is_begun and (unknown or over):
+            self.is_full = True
+            return False
+        self._is_begun = True
+        self._records, self._bytes = records, size
+        self.is_full = unknown
+        return True
+
+
+def _splits(offsets: Offsets) -> dict[str, Mapping[str, Any]]:
+    """Raises SluiceError where these are no such offsets."""
+    try:
+        if offsets["version"] != _VERSION:
+            raise SluiceError(
+                f"the checkpoint's offsets have version {offsets['version']!r}; this release reads version "
+                f"{_VERSION}: use the release that wrote them, or a new checkpoint"
+            )
+        return dict(offsets["splits"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise SluiceError(f"these are not offsets of finite splits: {offsets!r} ({error!r})") from error
+
+
+def _rises(before: Any, after: Any) -> bool:
+    try:
+        return bool(before < after)
+    except TypeError:  # what does not compare is the source's own business
+        return True

@@ -1,0 +1,143 @@
+"""Makes a source of a set of finite splits that never change, such as files or partitions of a table."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from sluice.errors import DataLossError, ServiceError
+from sluice.options import Option
+from sluice.source.contracts import ReadTask, Source
+from sluice.source.settings import STREAMING_OPTIONS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sluice.source.split_enumerator import FiniteSplitEnumerator
+
+__all__ = ["FiniteRange", "FiniteSplit", "SplitEnd", "SplitSource"]
+
+_log = logging.getLogger(__name__)
+
+TASK_BYTES: Final = 128 * 2**20
+"""Bytes of splits that one task reads, at most, if they are in several ranges; as Spark's own files."""
+
+
+@dataclass(frozen=True)
+class FiniteSplit:
+    """A split as a source lists it. What it holds never changes.
+
+    Attributes:
+        id: what tells it from all other splits, for as long as it is listed.
+        size: bytes, about; what ``maxBytesPerTrigger`` counts. 0: not known.
+        records: how many; what ``maxRecordsPerTrigger`` counts. None: not known, and it counts as one batch.
+        version: text that is another one if the split was replaced, such as an ETag. A split that changes
+            after a part of it was planned is a data loss.
+    """
+
+    id: str
+    size: int = 0
+    records: int | None = None
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class SplitEnd:
+    """A place in a split where a range may end.
+
+    Attributes:
+        position: any JSON. The range that starts there holds what the one that ends there does not.
+        size, records: of the range that ends here, as those of a `FiniteSplit`.
+    """
+
+    position: Any
+    size: int = 0
+    records: int | None = None
+
+
+@dataclass(frozen=True)
+class FiniteRange:
+    """A part of a split that one task reads.
+
+    Attributes:
+        split: its id.
+        start: where it starts: the position of a `SplitEnd`; None: at the start of the split.
+        end: where it ends; None: at the end of the split.
+        version: that of the split when it was planned.
+        size: bytes, about.
+    """
+
+    split: str
+    start: Any = None
+    end: Any = None
+    version: str = ""
+    size: int = field(default=0, compare=False)
+
+
+class SplitSource(Source):
+    """A source of finite splits. New ones are found while a streaming query runs.
+
+    To be implemented: `from_options`, `schema`, `list_splits` and `read_range`. Spark's offset log says which
+    splits are done, for as long as they are listed.
+    """
+
+    STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = STREAMING_OPTIONS
+
+    @abstractmethod
+    def list_splits(self) -> Sequence[FiniteSplit]:
+        """All splits there are now, in the order to read them."""
+
+    @abstractmethod
+    def read_range(self, split: FiniteRange) -> Iterator[pa.RecordBatch]:
+        """The rows of a part of a split, with the source's schema. Called in tasks, from several threads."""
+
+    def ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
+        """Where ranges of a split may end, in order; the last one is the end of the split.
+
+        By default a split is read as a whole. Several tasks read a split side by side that has several ends,
+        and a batch with limits may take some of them. Called once for every split, when it is planned.
+        """
+        return (SplitEnd(None, split.size, split.records),)
+
+    def create_enumerator(self) -> FiniteSplitEnumerator:
+        """The enumerator that finds splits and plans batches."""
+        from sluice.source.split_enumerator import FiniteSplitEnumerator  # noqa: PLC0415 - not in tasks
+
+        return FiniteSplitEnumerator(self)
+
+    def deal(self, ranges: Sequence[FiniteRange]) -> list[tuple[FiniteRange, ...]]:
+        """Deals ranges out in their order: to a task at most `TASK_BYTES`, and ``splitsPerTask`` ranges."""
+        tasks: list[list[FiniteRange]] = []
+        room = 0
+        for each in ranges:
+            if not tasks or each.size > room or len(tasks[-1]) == self.settings.splits_per_task:
+                tasks.append([])
+                room = TASK_BYTES
+            tasks[-1].append(each)
+            room -= each.size
+        return [tuple(task) for task in tasks]
+
+    def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
+        """Reads ranges one after the other, in the order of the splits, some record batches ahead."""
+        from sluice.source.prefetching import prefetch  # noqa: PLC0415 - not beside the driver
+
+        yield from prefetch(row for each in task.ranges for row in self._read_or_lose(each))
+
+    def _read_or_lose(self, split: FiniteRange) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.read_range(split)
+        except (FileNotFoundError, ServiceError) as error:
+            if isinstance(error, ServiceError) and not error.missing:
+                raise
+            what = (
+                f"source {self.name}, split {split.split}: it is gone, and a planned batch holds a part of it"
+            )
+            if self.settings.fail_on_data_loss:
+                raise DataLossError(
+                    f"{what}: splits stay until they are read ({error}). With option 'failOnDataLoss' false "
+                    "this is logged, and it is left out"
+                ) from error
+            _log.warning("data loss, going on without it: %s (%s)", what, error)

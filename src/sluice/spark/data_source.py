@@ -1,0 +1,163 @@
+"""Makes the class by which Spark knows a source.
+
+Spark imports the module of such a class in every session to learn the name of the format. What a source needs
+takes long to import, so it is imported when a query uses the format.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from pyspark.sql.datasource import DataSource
+
+from sluice.errors import OptionError
+from sluice.spark.border import shorten_traceback
+from sluice.spark.catalog_tables import explain_if_of_table, is_create_table, read_table
+from sluice.spark.logs import configure_driver_log
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+    from sluice.source.contracts import Source
+
+__all__ = ["SourceDataSource", "data_source"]
+
+
+class SourceDataSource(DataSource):
+    """``spark.readStream.format(...)`` and ``spark.read.format(...)`` of a `sluice.source.Source`.
+
+    Attributes:
+        SOURCE: the source's class, or where to import it from (``package.module:Name``).
+        NAME: of the format.
+    """
+
+    SOURCE: ClassVar[Any]
+    NAME: ClassVar[str]
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.NAME
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        # Spark calls `schema` first; then it pickles this object and lets the copy make the readers.
+        self._at_load: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The class is made when its module is imported, and no module has it under its own name.
+        return _remade, (self.SOURCE, self.NAME, self.options, self._at_load)
+
+    @shorten_traceback
+    def schema(self) -> Any:
+        """The columns. Called at ``load()``, and for ``CREATE TABLE`` if the statement does not list them.
+
+        Raises:
+            OptionError: the options cannot work.
+            ServiceError: what the source does at ``load()`` has failed.
+        """
+        source_class = self._source_class()
+        if is_create_table(self.name(), self.options, source_class.option_keys(), source_class.TABLE_OPTIONS):
+            if source_class.TABLE_SCHEMA is None:
+                raise OptionError(
+                    f"{self.name()}: its columns depend on options, which Spark does not keep with a table: "
+                    "list the columns in CREATE TABLE"
+                )
+            return source_class.TABLE_SCHEMA
+        source = self._source()
+        self._at_load = source.at_load(self._at_load)
+        return _for_spark(source.schema())
+
+    @shorten_traceback
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Called for ``spark.read``.
+
+        Raises:
+            OptionError: the options or the schema cannot work.
+        """
+        from sluice.spark.source_reader import BatchReader  # noqa: PLC0415 - see above
+
+        source = self._source(streaming=False)
+        _check_schema(source, schema)
+        return BatchReader(source, schema)
+
+    @shorten_traceback
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Called for ``spark.readStream``.
+
+        Raises:
+            OptionError: the options or the schema cannot work.
+        """
+        from sluice.spark.source_reader import make_stream_reader  # noqa: PLC0415 - see above
+
+        source = self._source(streaming=True)
+        _check_schema(source, schema)
+        return make_stream_reader(source, schema)
+
+    @classmethod
+    def _source_class(cls) -> type[Source]:
+        if isinstance(cls.SOURCE, str):
+            module, _, name = cls.SOURCE.partition(":")
+            found: type[Source] = getattr(importlib.import_module(module), name)
+            return found
+        given: type[Source] = cls.SOURCE
+        return given
+
+    def _source(self, *, streaming: bool | None = None) -> Source:
+        source_class = self._source_class()
+        configure_driver_log()
+        try:
+            source = source_class.configured(dict(self.options), streaming=streaming)
+        except OptionError as error:
+            if streaming is None:  # at load(), which no table comes by
+                raise
+            raise explain_if_of_table(error, self.options, read_table(source_class.TABLE_OPTIONS)) from None
+        return source if streaming is None else source.loaded(self._at_load)
+
+
+def data_source(source: type[Source] | str, *, name: str | None = None) -> type[DataSource]:
+    """See `sluice.data_source`."""
+    if isinstance(source, str):
+        if name is None or ":" not in source:
+            raise OptionError(
+                f"data_source({source!r}): a source that is given as text is 'package.module:Name', with the "
+                "name of its format beside it: data_source('...', name='my-format')"
+            )
+        called = source.rpartition(":")[2]
+    else:
+        name = name or getattr(source, "name", None)
+        if not isinstance(name, str) or not name:
+            raise OptionError(f"data_source({source.__name__}): the class needs a name: name = 'my-format'")
+        called = source.__name__
+    return type(f"{called}DataSource", (SourceDataSource,), {"SOURCE": source, "NAME": name, "__doc__": None})
+
+
+def _remade(source: Any, name: str, options: Any, at_load: Any) -> DataSource:
+    made: Any = data_source(source, name=name)(options)
+    made._at_load = at_load  # noqa: SLF001 - see `SourceDataSource.__reduce__`
+    return cast("DataSource", made)
+
+
+def _for_spark(schema: Any) -> Any:
+    """Text as it is; of an Arrow schema, Spark's."""
+    if isinstance(schema, str):
+        return schema
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - imports Arrow
+
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def _check_schema(source: Source, schema: StructType) -> None:
+    """Spark passes a schema of the user's own where there is one."""
+    given = [f"{field.name} {field.dataType.simpleString()}" for field in schema.fields]
+    own = source.schema()
+    if isinstance(own, str):
+        expected, shown = own.replace(" long", " bigint").split(", "), own
+    else:
+        expected = [f"{field.name} {field.dataType.simpleString()}" for field in _for_spark(own).fields]
+        shown = ", ".join(expected)
+    if given != expected:
+        raise OptionError(f"{source.name}: the schema can't be chosen; it is always: {shown}")
