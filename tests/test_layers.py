@@ -23,6 +23,7 @@ class Layer(NamedTuple):
     guarded: tuple[str, ...] = ()
 
 
+SHIMS = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 BASE = ("sluice.errors", "sluice.instants", "sluice.option_names", "sluice.options", "sluice.retry")
 FANOUT = "sluice.kinesis.fanout"
 # What the three sides of fan-out say to each other. None of them imports another side.
@@ -80,6 +81,9 @@ LAYERS = (
     Layer((SOURCE,), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, *DRIVER, *TASK)),
     Layer(("sluice.kinesis",)),
     Layer(
+        ("sluice.dynamodb_streams",), (*BASE, "sluice.aws", "sluice.dynamodb_streams", "sluice.source"), ()
+    ),
+    Layer(
         ("sluice.destinations.kinesis",),
         (*BASE, "sluice.aws", "sluice.kinesis.arns", "sluice.kinesis.kpl", "sluice.sink"),
         SDK,
@@ -92,6 +96,7 @@ LAYERS = (
             *BASE,
             "sluice.channels",
             "sluice.destinations",
+            "sluice.dynamodb_streams",
             "sluice.environment",
             "sluice.kinesis",
             "sluice.query_bucket",
@@ -116,11 +121,11 @@ LAYERS = (
         ),
     ),
     Layer(("sluice.__main__",), ("sluice.cli",)),
-    Layer(("pyspark_kinesis_efo", "pyspark_async_sink"), ("sluice.spark",), SPARK),
+    Layer(SHIMS, ("sluice.spark",), SPARK),
     Layer(("sluice",), ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.spark"), SPARK),
 )
 GUARDED = (*SDK, *SPARK, "tenacity")
-PROJECT = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink")
+PROJECT = ("sluice", *SHIMS)
 
 # Imported at their top, these would load Spark or an SDK into every process that only wants a name.
 LIGHT = ("sluice",)
@@ -218,6 +223,9 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.query_bucket.bucket", "from sluice.sink.contracts import RequestInfo"),
         ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),
         ("sluice.kinesis.client", "import sluice.spark.source"),
+        ("sluice.dynamodb_streams.client", "from sluice.kinesis.streams import StreamRef"),
+        ("sluice.dynamodb_streams.client", "import botocore"),
+        ("sluice.kinesis.client", "from sluice.dynamodb_streams.client import DynamoDbStreamsLog"),
         ("sluice.kinesis.client", "from pyspark import TaskContext"),
         ("sluice.destinations.sqs", "from sluice.destinations.kinesis import KinesisDestination"),
         ("sluice.destinations.sqs", "from .kinesis import KinesisDestination"),

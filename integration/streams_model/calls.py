@@ -17,23 +17,24 @@ from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, micros_from_seconds, micros_to_datetime
 from sluice.retry import Backoff, Retrier
 
-__all__ = ["BACKOFF", "ModelCalls"]
+__all__ = ["ModelCalls"]
 
 T = TypeVar("T")
 
-BACKOFF: Final = Backoff(3, 0.3, 1.0, 1.5)
+LISTING: Final = Backoff(10, 1.0, 5.0, 1.5, throttle_patience=900.0)
+READING: Final = Backoff(3, 0.3, 1.0, 1.5)
 
 
 class ModelCalls(Calls):
     """`Calls` of a `StreamsModel`. Requests and answers pass through JSON, as they would on the wire."""
 
-    def __init__(self, model: StreamsModel, *, backoff: Backoff = BACKOFF) -> None:
-        super().__init__(ConnectionConfig(), "dynamodbstreams", {})
-        object.__setattr__(self, "model", model)
-        object.__setattr__(self, "backoff", backoff)
-
     model: StreamsModel
-    backoff: Backoff
+
+    def __init__(self, model: StreamsModel) -> None:
+        backoffs = dict.fromkeys(("GetRecords", "GetShardIterator"), READING)
+        backoffs |= dict.fromkeys(("DescribeStream", "ListStreams"), LISTING)
+        super().__init__(ConnectionConfig(), "dynamodbstreams", backoffs)
+        object.__setattr__(self, "model", model)
 
     def server_time(self) -> float:
         """See `Calls.server_time`."""
@@ -62,7 +63,7 @@ class ModelCalls(Calls):
             raise problem
 
         retrier = Retrier(self.model.clock.sleep, lambda: 0.5)
-        return retrier.call(self.backoff, attempt)
+        return retrier.call(self.backoffs[operation], attempt)
 
 
 def _encoded(request: Mapping[str, Any]) -> bytes:

@@ -10,6 +10,7 @@ from integration.model import FaultPlan, ManualClock
 from integration.streams_model import Laws, ModelCalls, StreamsModel
 
 from sluice.dynamodb_streams.client import EMPTY_PAGES_IN_RANGE, DynamoDbStreamsLog
+from sluice.dynamodb_streams.options import EMPTY_PAGES_AT_TIP
 from sluice.dynamodb_streams.starting_positions import StartingPosition, initial_positions
 from sluice.dynamodb_streams.streams import TableRef
 from sluice.source.admission import NO_LIMITS, Limits
@@ -38,7 +39,9 @@ def new_model(
 
 def new_log(model: StreamsModel, **settings: Any) -> DynamoDbStreamsLog:
     """The source's own client of the model."""
-    return DynamoDbStreamsLog(ModelCalls(model), [TableRef(TABLE)], **settings)
+    return DynamoDbStreamsLog(
+        ModelCalls(model), [TableRef(TABLE)], **{"empty_pages": EMPTY_PAGES_AT_TIP, **settings}
+    )
 
 
 class StreamsQuery:
@@ -147,7 +150,9 @@ class StreamsQuery:
             log, _policy(log, fail=self._fail), ProbeSettings(pause=clock.sleep, clock=clock.elapsed)
         )
         planner = Planner(probe, log.server_time, PlannerSettings(self._fail, threads=1))
-        settings = EnumeratorSettings([TABLE], initial_positions(self._start, log))
+        settings = EnumeratorSettings(
+            [TABLE], lambda splits, now: initial_positions(self._start, splits, now, log)
+        )
         return StreamEnumerator(settings, probe, planner)
 
 

@@ -12,7 +12,7 @@ from integration.model import SECOND, FaultPlan
 from integration.streams_model import Laws
 from streams_query import TABLE, StreamsQuery, all_numbers, new_model, put_many
 
-from sluice.dynamodb_streams.client import EMPTY_PAGES_AT_TIP
+from sluice.dynamodb_streams.options import EMPTY_PAGES_AT_TIP
 from sluice.errors import ServiceError
 from sluice.source.admission import Limits
 

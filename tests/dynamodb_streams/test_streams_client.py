@@ -9,7 +9,8 @@ from integration.model import SECOND, FaultPlan
 from integration.streams_model import Laws, ModelCalls, StreamsModel
 from streams_query import TABLE, new_log, new_model, put_many
 
-from sluice.dynamodb_streams.client import EMPTY_PAGES_AT_TIP, DynamoDbStreamsLog
+from sluice.dynamodb_streams.client import DynamoDbStreamsLog
+from sluice.dynamodb_streams.options import EMPTY_PAGES_AT_TIP
 from sluice.dynamodb_streams.streams import TableRef
 from sluice.errors import ServiceError
 from sluice.source.splits import SplitId
@@ -57,7 +58,7 @@ def test_a_stream_named_by_its_arn_stays_the_one_that_is_read() -> None:
     put_many(model, 3)
     model.disable(TABLE)
     model.enable(TABLE)
-    log = DynamoDbStreamsLog(ModelCalls(model), [TableRef(TABLE, arn)])
+    log = DynamoDbStreamsLog(ModelCalls(model), [TableRef(TABLE, arn)], empty_pages=5)
 
     (split,) = log.list_splits(TABLE)
     page = log.get_records(split.id, log.get_iterator(split.id, HORIZON) or "", 10)
@@ -69,7 +70,7 @@ def test_a_stream_named_by_its_arn_stays_the_one_that_is_read() -> None:
 
 def test_a_table_without_a_stream_says_what_to_do() -> None:
     """The error names the table, and what enables a stream."""
-    log = DynamoDbStreamsLog(ModelCalls(StreamsModel()), [TableRef("plain")])
+    log = DynamoDbStreamsLog(ModelCalls(StreamsModel()), [TableRef("plain")], empty_pages=5)
     with pytest.raises(ServiceError, match=r"ListStreams of plain: .*StreamEnabled") as error:
         log.describe("plain")
     assert error.value.missing

@@ -18,9 +18,9 @@ from sluice.dynamodb_streams.streams import TableRef
 from sluice.errors import ServiceError
 from sluice.instants import micros_from_datetime, micros_from_seconds, parse_instant
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, StreamInfo
+from sluice.source.stream_log import IteratorStart, Page, StreamInfo, StreamLog
 
-__all__ = ["EMPTY_PAGES_AT_TIP", "EMPTY_PAGES_IN_RANGE", "LARGEST_PAGE", "RETENTION", "DynamoDbStreamsLog"]
+__all__ = ["EMPTY_PAGES_IN_RANGE", "LARGEST_PAGE", "RETENTION", "DynamoDbStreamsLog"]
 
 LARGEST_PAGE: Final = 1_000
 """Records of the largest page that the service gives."""
@@ -28,10 +28,8 @@ RETENTION: Final = 24 * 3600.0
 """Seconds for which records are kept; nobody can change it."""
 
 _TRIMMED: Final = "TrimmedDataAccessException"
-EMPTY_PAGES_AT_TIP: Final = 20
-"""Empty pages in a row after which the planner takes an open shard for read to its tip."""
 EMPTY_PAGES_IN_RANGE: Final = 200
-"""The same for a task, which reads up to a record that is known to be there: it looks for it anew then."""
+"""Empty pages in a row after which a task looks anew for the record that its range ends with."""
 
 _SIDE_BY_SIDE: Final = 16
 
@@ -59,7 +57,7 @@ class _Iterator(NamedTuple):
         return cls(iterator, int(empty_pages), int(since) if since else None)
 
 
-class DynamoDbStreamsLog:
+class DynamoDbStreamsLog(StreamLog):
     """Streams of tables of one account and region as a `StreamLog`. May be used from several threads.
 
     Args:
@@ -70,9 +68,9 @@ class DynamoDbStreamsLog:
             says how many.
     """
 
-    def __init__(
-        self, calls: Calls, tables: Iterable[TableRef], *, empty_pages: int = EMPTY_PAGES_AT_TIP
-    ) -> None:
+    seeks_by_time = False
+
+    def __init__(self, calls: Calls, tables: Iterable[TableRef], *, empty_pages: int) -> None:
         self._calls = calls
         self._given = {table.name: table.arn for table in tables}
         self._empty_pages = empty_pages

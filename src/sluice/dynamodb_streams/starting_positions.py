@@ -7,15 +7,16 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sluice.dynamodb_streams.client import DynamoDbStreamsLog
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.options import Kind, Option
-from sluice.source.enumerator import InitialPositions
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, before
 from sluice.source.splits import Split, SplitId
+
+if TYPE_CHECKING:
+    from sluice.dynamodb_streams.client import DynamoDbStreamsLog
 
 __all__ = [
     "STARTING",
@@ -161,7 +162,9 @@ STARTING: Option[Word | ShardTable] = Option(
 )
 
 
-def initial_positions(start: StartingPosition, log: DynamoDbStreamsLog) -> InitialPositions:
+def initial_positions(
+    start: StartingPosition, splits: Iterable[Split], now: int, log: DynamoDbStreamsLog
+) -> Mapping[SplitId, Position]:
     """The positions of the splits at which a query starts.
 
     ``LATEST`` is the newest record of every open shard; shards that are closed by now have nothing later. A
@@ -169,25 +172,22 @@ def initial_positions(start: StartingPosition, log: DynamoDbStreamsLog) -> Initi
     that, and services cut the times of records, to minutes even.
 
     Args:
+        now: the service's time (microseconds since the epoch).
         log: for iterators at the newest records.
 
-    Returns:
-        A function of the splits and the service's time (microseconds since the epoch). It raises OptionError
-        where a position names a shard that does not exist.
+    Raises:
+        OptionError: a position names a shard that does not exist.
+        ServiceError: a call failed, and retries did not help.
     """
-
-    def positions_of(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
-        splits = list(splits)
-        if isinstance(start, ByShard):
-            return _positions_by_shard(start, splits, now)
-        if start == "TRIM_HORIZON":
-            return {split.id: AtHorizon(pinned=now) for split in splits}
-        instant = now // _MINUTE * _MINUTE
-        log.start_at_latest([split.id for split in splits if not split.is_closed], instant)
-        latest = AtTime(instant, pinned=now)
-        return {split.id: Closed() if split.is_closed else latest for split in splits}
-
-    return positions_of
+    splits = list(splits)
+    if isinstance(start, ByShard):
+        return _positions_by_shard(start, splits, now)
+    if start == "TRIM_HORIZON":
+        return {split.id: AtHorizon(pinned=now) for split in splits}
+    instant = now // _MINUTE * _MINUTE
+    log.start_at_latest([split.id for split in splits if not split.is_closed], instant)
+    latest = AtTime(instant, pinned=now)
+    return {split.id: Closed() if split.is_closed else latest for split in splits}
 
 
 def starting_text(start: StartingPosition) -> str:
