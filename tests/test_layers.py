@@ -122,7 +122,11 @@ LAYERS = (
     ),
     Layer(("sluice.__main__",), ("sluice.cli",)),
     Layer(SHIMS, ("sluice.spark",), SPARK),
-    Layer(("sluice",), ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.spark"), SPARK),
+    Layer(
+        ("sluice",),
+        ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.source", "sluice.spark"),
+        SPARK,
+    ),
 )
 GUARDED = (*SDK, *SPARK, "tenacity")
 PROJECT = ("sluice", *SHIMS)
@@ -179,7 +183,7 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
         found += [
             f"{line}: {name} at the top"
             for line, name in imports(top, module, is_package=is_package)
-            if under(name, ("sluice.destinations", "sluice.spark", *GUARDED))
+            if under(name, ("sluice.destinations", "sluice.source", "sluice.spark", *GUARDED))
         ]
     return found
 

@@ -140,23 +140,6 @@ def test_a_page_is_a_thousand_records_at_most() -> None:
     assert len(log.get_records(split, log.get_iterator(split, HORIZON) or "", 10_000).records) == 1000
 
 
-def test_a_start_at_a_time_leaves_out_what_was_before() -> None:
-    """There is no such iterator: reading begins at the oldest record, and skips up to the first in time."""
-    model = new_model(PLAIN)
-    before = put_many(model, 30, per_second=1)
-    instant = model.clock.now()
-    after = put_many(model, 5, per_second=1)
-    log, split = new_log(model), only_split(model)
-
-    page, read = Page((), log.get_iterator(split, IteratorStart("AT_TIMESTAMP", timestamp=instant)), 1), []
-    for _ in range(12):
-        page = next_page(log, model, split, page, 10)
-        read += numbers(page)
-        assert not read or page.records or page.millis_behind
-    assert read == after
-    assert before
-
-
 def test_latest_is_pinned_once() -> None:
     """The first iterator of a start at LATEST reads nothing old; a later one skips nothing new."""
     model = new_model(PLAIN)
@@ -165,7 +148,7 @@ def test_latest_is_pinned_once() -> None:
     instant = model.clock.now() // (60 * SECOND) * 60 * SECOND
     log.start_at_latest([split], instant)
     later = put_many(model, 7, name="later")
-    start = IteratorStart("AT_TIMESTAMP", timestamp=instant)
+    start = IteratorStart("TRIM_HORIZON", timestamp=instant)
     calls = model.calls["GetRecords"]
 
     assert numbers(log.get_records(split, log.get_iterator(split, start) or "", 100)) == later

@@ -40,21 +40,18 @@ class _Iterator(NamedTuple):
     Attributes:
         text: the service's iterator.
         empty_pages: how many empty pages have come in a row.
-        since: records that were made before this instant (microseconds) are left out, up to the first that
-            was not; None: none are.
     """
 
     text: str
     empty_pages: int = 0
-    since: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.empty_pages} {'' if self.since is None else self.since} {self.text}"
+        return f"{self.empty_pages} {self.text}"
 
     @classmethod
     def parse(cls, text: str) -> _Iterator:
-        empty_pages, since, iterator = text.split(" ", 2)
-        return cls(iterator, int(empty_pages), int(since) if since else None)
+        empty_pages, _, iterator = text.partition(" ")
+        return cls(iterator, int(empty_pages))
 
 
 class DynamoDbStreamsLog(StreamLog):
@@ -102,20 +99,15 @@ class DynamoDbStreamsLog(StreamLog):
             request["ExclusiveStartShardId"] = last
 
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
-        """See `StreamLog.get_iterator`.
-
-        For a time the iterator starts at the oldest record, and reading leaves out the records before.
-        """
-        if start.kind == "AT_TIMESTAMP":
-            instant = start.timestamp or 0
-            text = self._latest.pop((split, instant), None)
-            if text is None:
-                text = self._iterator(split, {"ShardIteratorType": "TRIM_HORIZON"})
-            return None if text is None else str(_Iterator(text, since=instant))
-        request: dict[str, str] = {"ShardIteratorType": start.kind}
-        if start.sequence_number is not None:
-            request["SequenceNumber"] = start.sequence_number
-        text = self._iterator(split, request)
+        """See `StreamLog.get_iterator`, and `start_at_latest`."""
+        text = None
+        if start.timestamp is not None:
+            text = self._latest.pop((split, start.timestamp), None)
+        if text is None:
+            request: dict[str, str] = {"ShardIteratorType": start.kind}
+            if start.sequence_number is not None:
+                request["SequenceNumber"] = start.sequence_number
+            text = self._iterator(split, request)
         return None if text is None else str(_Iterator(text))
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
@@ -161,12 +153,7 @@ class DynamoDbStreamsLog(StreamLog):
         text = answer.get("NextShardIterator") or None
         empty_pages = 0 if records else here.empty_pages + 1
         behind, size = self._millis_behind(records, text, empty_pages), sum(record.size for record in records)
-        since = here.since
-        if since is not None and records:
-            first = next((n for n, record in enumerate(records) if record.arrival >= since), None)
-            records = () if first is None else records[first:]
-            since = since if first is None else None
-        following = None if text is None else str(_Iterator(text, empty_pages, since))
+        following = None if text is None else str(_Iterator(text, empty_pages))
         return Page(records, following, behind, size)
 
     def _millis_behind(self, records: Sequence[ChangeRecord], text: str | None, empty_pages: int) -> int:

@@ -52,7 +52,7 @@ def checked_rows(
     """
     declared: pa.Schema | None = None
     for batch in rows:
-        if _is_same(batch.schema, schema):
+        if batch.schema.equals(schema):
             yield batch
             continue
         if declared is None:

@@ -130,8 +130,12 @@ class Cursor:
         return page
 
     def _open(self) -> str | None:
+        start = iterator_start(self.position)
+        if start.kind == "AT_TIMESTAMP" and not self._log.seeks_by_time:
+            # `_unread` leaves out what is older. A log may know a later record to start at.
+            start = IteratorStart("TRIM_HORIZON", timestamp=start.timestamp)
         try:
-            return self._log.get_iterator(self.split, iterator_start(self.position))
+            return self._log.get_iterator(self.split, start)
         except ServiceError as error:
             if isinstance(self.position, After) and (error.invalid_argument or error.missing):
                 # The number may belong to no record of this shard: the first page from the horizon shows
@@ -175,6 +179,9 @@ class Cursor:
 
     def _unread(self, records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
         position = self.position
+        if isinstance(position, AtTime) and not self._log.seeks_by_time:
+            count = next((n for n, r in enumerate(records) if r.arrival >= position.instant), len(records))
+            return records[count:]
         if not isinstance(position, After):
             return records
         # Inside an aggregate the record itself is read again, for the user records that are left.

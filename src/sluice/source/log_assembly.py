@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["assemble_enumerator", "positions_by_settings", "probe_settings", "read_side_by_side"]
 
 _POLL_INTERVAL: Final = 0.1
-"""Seconds until the planner reads a split again that may be read at any rate: Spark asks 90 times a second."""
+"""Seconds until the planner reads a split again that may be read at any rate. Spark asks 90 times a second."""
 _ANY_NUMBER: Final = 1000
 
 

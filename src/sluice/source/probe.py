@@ -64,6 +64,8 @@ _SMALL = 16
 """Pages that the rest of a backlog may fill for another one to be read before it is searched by time."""
 _FULL = 0.75
 """How full a page is to be by the density that is known. One that is too full leaves the tip to another."""
+_READ_ON_PAGES = 16
+"""Pages that a plan reads of a split that cannot be searched by time, at most; the next batch goes on."""
 _FAR_BEHIND = 20_000
 """Milliseconds from the tip after which more than one or two large records follow."""
 _BURST_SECONDS = 1.02
@@ -260,6 +262,8 @@ class ProbeSession:
         Returns:
             Whether a record arrived at `instant` or later.
         """
+        if not self._probe.log.seeks_by_time:
+            return self._read_on(instant, exact_until)
         state, is_exact = self._state, exact_until is not None
         try:
             found = self._first_at(instant, limit, exact=is_exact)
@@ -276,6 +280,19 @@ class ProbeSession:
             self.read_page(SAMPLE, exact=is_exact)
         self._search_tip(instant, exact_until)
         return False
+
+    def _read_on(self, instant: int, exact_until: int | None) -> bool:
+        """`_seek` where the service does not search by time: reads on, and some pages only where that may be.
+        """
+        state, is_exact = self._state, exact_until is not None
+        until = instant if exact_until is None else exact_until
+        pages = 0
+        while not state.is_exhausted and (is_exact or pages < _READ_ON_PAGES):
+            self.read_page(self._page_limit, exact=is_exact)
+            pages += 1
+            if state.cut_points and state.cut_points[-1].arrival >= until:
+                break
+        return bool(state.cut_points) and state.cut_points[-1].arrival >= instant
 
     def _search_tip(self, high: int | None, exact_until: int | None) -> None:
         """Makes the last cut point the newest record, or one near it.

@@ -10,12 +10,13 @@ since when (milliseconds) a split that is done is not listed any more; it is for
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sluice.errors import DataLossError, ServiceError, SluiceError, SourceRuleError
 from sluice.source.admission import NO_LIMITS, Limits
@@ -199,7 +200,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
                 self._break(
                     split.id, f"ends() gives each position once, and None for the last alone: {texts}"
                 )
-            for before, after in zip(ends, ends[1:-1], strict=False):
+            for before, after in itertools.pairwise(ends[:-1]):
                 if not _rises(before.position, after.position):
                     self._break(
                         split.id, f"positions rise; ends() gave {after.position!r} behind {before.position!r}"
@@ -214,14 +215,13 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         return ends[self._place(split, ends, entry["at"]) + 1 :]
 
     def _place(self, split: FiniteSplit, ends: Sequence[SplitEnd], position: Any) -> int:
-        for place, end in enumerate(ends):
-            if end.position == position:
-                return place
-        self._break(
-            split.id,
-            f"ends() always gives the same positions; a batch ended at {position!r}, which is none of them now",
-        )
-        raise AssertionError  # the line above raises
+        places = [place for place, end in enumerate(ends) if end.position == position]
+        if not places:
+            self._break(
+                split.id,
+                f"ends() always gives the same positions; {position!r}, where a batch ended, is none of them",
+            )
+        return places[0]
 
     def _entry(self, split: FiniteSplit, end: SplitEnd) -> Mapping[str, Any]:
         entry: dict[str, Any] = {"done": True} if end.position is None else {"at": end.position}
@@ -249,7 +249,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
             )
         _log.warning("data loss, going on without it: %s", message)
 
-    def _break(self, split: str, rule: str) -> None:
+    def _break(self, split: str, rule: str) -> NoReturn:
         raise SourceRuleError(f"source {self._source.name}, split {split}: {rule}")
 
 

@@ -87,7 +87,8 @@ class Page:
     """The answer to one read.
 
     Attributes:
-        records: `AnyRecord` or `ValueRecord`, in the order of their sequence numbers. A page without records may come anywhere in a split.
+        records: `AnyRecord` or `ValueRecord`, in the order of their sequence numbers. A page without records
+            may come anywhere in a split.
         next_iterator: where to read on; None at the end of a closed split.
         millis_behind: how far the end of the page is from the tip (milliseconds); 0 at the tip alone.
         size: bytes of data, about; 0 where that is not known.
@@ -123,7 +124,8 @@ class IteratorStart:
 
     kind: Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"]
     sequence_number: str | None = None
-    timestamp: int | None = None  # microseconds since the epoch
+    timestamp: int | None = None
+    """Microseconds since the epoch. With ``TRIM_HORIZON``: records that arrived before are left out anyway."""
 
 
 class StreamLog(Protocol):

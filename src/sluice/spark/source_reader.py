@@ -7,6 +7,7 @@ with, and imports it, when it needs it. ``docs/architecture.md`` follows a batch
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -219,10 +220,18 @@ def _read(source: Source, schema: StructType | None, partition: InputPartition) 
     try:
         rows = source.read_task(ReadTask(given.ranges, given.assignment))
         if schema is not None:
-            from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - see above
-
-            rows = checked_rows(source, given.ranges, rows, to_arrow_schema(schema))
+            rows = checked_rows(source, given.ranges, rows, _arrow_schema(schema))
         yield from rows
     except SluiceError as error:
         raise shortened(error) from error.__cause__
     freeze_loaded_objects()  # the SDK is loaded by now
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark expects of record batches, as it makes it itself."""
+    from pyspark.sql.pandas import types  # noqa: PLC0415 - see above
+
+    make: Any = types.to_arrow_schema
+    is_told = "timezone" in inspect.signature(make).parameters  # 4.2 and later are
+    expected: pa.Schema = make(schema, timezone="UTC") if is_told else make(schema)
+    return expected
