@@ -156,8 +156,9 @@ STARTING: Option[Word | ShardTable] = Option(
     Kind("position", "LATEST, TRIM_HORIZON, or JSON: " + _FORM, _parse),
     None,
     "Where a new query, or a table added to one, starts: `LATEST`, `TRIM_HORIZON`, or JSON "
-    '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`, `{"TRIM_HORIZON": true}`, '
-    'and `{"SHARD_END": true}`, which leaves a shard out; shards not listed start at `TRIM_HORIZON`).',
+    '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`; with several tables '
+    '`{"<table>": {"<shardId>": ...}}`; shards not listed start at `TRIM_HORIZON`; '
+    '`{"SHARD_END": true}` leaves a shard out).',
     shown_default="`LATEST`; in batch reads `TRIM_HORIZON`",
 )
 

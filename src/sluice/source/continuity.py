@@ -122,8 +122,8 @@ class Continuity:
         for stream in recreated(start, listing):
             before, now = iso_instant(start.created[stream]), iso_instant(listing.created[stream])
             self._data_loss.report(
-                f"stream {stream} was deleted and created again since the last batch: the checkpoint is of the "
-                f"one that was created {before}, and now there is one that was created {now}"
+                f"stream {stream} was deleted and created again since the last batch: the checkpoint is of "
+                f"the one that was created {before}, and now there is one that was created {now}"
             )
             has_lost = True
             positions = {

@@ -125,7 +125,7 @@ class IteratorStart:
     kind: Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"]
     sequence_number: str | None = None
     timestamp: int | None = None
-    """Microseconds since the epoch. With ``TRIM_HORIZON``: records that arrived before are left out anyway."""
+    """Microseconds since the epoch. With ``TRIM_HORIZON``: records from before are left out anyway."""
 
 
 class StreamLog(Protocol):
