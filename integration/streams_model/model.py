@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from bisect import bisect_left
 from collections import Counter
@@ -40,6 +41,7 @@ class Stored(NamedTuple):
     made_at: int
     fields: Mapping[str, Any]
     size: int
+    begins_portion: bool
 
 
 @dataclass
@@ -49,6 +51,7 @@ class _Shard:
     keys: tuple[int, int]
     starting: int
     opened: float
+    due: float  # when it rolls over
     ending: int | None = None
     closed: float | None = None
     closed_at: int = 0
@@ -321,7 +324,7 @@ class StreamsModel:
         size = 0
         while place < len(shard.records) and place - first < limit:
             record = shard.records[place]
-            if place > first and (size + record.size > self.laws.page_bytes or self._begins_portion(record)):
+            if place > first and (size + record.size > self.laws.page_bytes or record.begins_portion):
                 break
             size += record.size
             place += 1
@@ -335,9 +338,6 @@ class StreamsModel:
             answer["NextShardIterator"] = self._iterate(stream, shard, at, drawn=drawn)
         return answer
 
-    def _begins_portion(self, record: Stored) -> bool:
-        return fraction(self._seed, "portion", record.number) * self.laws.portion < 1
-
     def _tail(self, shard: _Shard) -> int:
         return int(fraction(self._seed, "tail", shard.id) * (self.laws.empty_tail + 1))
 
@@ -346,7 +346,7 @@ class StreamsModel:
         if drawn is None:
             drawn = 0
             place = bisect_left(shard.records, at, key=lambda record: record.number)
-            if place < len(shard.records) and self._begins_portion(shard.records[place]):
+            if place < len(shard.records) and shard.records[place].begins_portion:
                 chance = fraction(self._seed, "empty", shard.records[place].number)
                 drawn = int(max(0.0, 2 * chance - 1) * (self.laws.empty_pages + 1))
         name = f"{stream.arn}|1|{next(self._names):x}"
@@ -392,7 +392,8 @@ class StreamsModel:
         }
         if identity is not None:
             fields["userIdentity"] = identity
-        return Stored(shard.id, number, made_at, fields, size)
+        begins = fraction(self._seed, "portion", number) * self.laws.portion < 1
+        return Stored(shard.id, number, made_at, fields, size, begins)
 
     def _settle(self) -> None:
         """Does what is due by now: records expire, shards roll over."""
@@ -400,11 +401,8 @@ class StreamsModel:
         for stream in list(self._streams.values()):
             for shard in list(stream.shards.values()):
                 self._trim(stream, shard, now)
-                life = self.laws.shard_life
-                if life is not None and shard.closed is None:
-                    due = life * (0.9 + 0.2 * fraction(self._seed, "life", shard.id))
-                    if elapsed - shard.opened >= due:
-                        self._roll(stream, shard, 1)
+                if shard.closed is None and elapsed >= shard.due:
+                    self._roll(stream, shard, 1)
             if stream.disabled_at is not None and not stream.shards:
                 del self._streams[stream.arn]
 
@@ -429,7 +427,9 @@ class StreamsModel:
 
     def _open(self, stream: _Stream, parent: str | None, keys: tuple[int, int]) -> _Shard:
         name = f"shardId-{self.clock.now() // 1000:020d}-{next(self._names):08x}"
-        shard = _Shard(name, parent, keys, next(self._numbers), self.clock.elapsed())
+        opened, life = self.clock.elapsed(), self.laws.shard_life
+        due = math.inf if life is None else opened + life * (0.9 + 0.2 * fraction(self._seed, "life", name))
+        shard = _Shard(name, parent, keys, next(self._numbers), opened, due)
         stream.shards[name] = shard
         return shard
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration.model import SECOND, FaultPlan
 from integration.streams_model import Laws
@@ -108,6 +108,7 @@ class History:
         return "LimitExceededException"
 
 
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     shards=st.integers(1, 4),

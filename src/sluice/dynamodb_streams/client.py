@@ -63,16 +63,24 @@ class DynamoDbStreamsLog(StreamLog):
         empty_pages: after how many empty pages in a row an open shard counts as read to its tip. "It might
             take multiple calls to get to a portion of the shard that contains stream records", and nothing
             says how many.
+        arns: those of tables' streams that are known already, the newest first. `describe` lists them anew.
     """
 
     seeks_by_time = False
 
-    def __init__(self, calls: Calls, tables: Iterable[TableRef], *, empty_pages: int) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        tables: Iterable[TableRef],
+        *,
+        empty_pages: int,
+        arns: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self._calls = calls
         self._given = {table.name: table.arn for table in tables}
         self._empty_pages = empty_pages
         self._lock = threading.Lock()
-        self._arns: dict[str, Sequence[str]] = {}  # those of a table's streams, the newest first
+        self._arns = dict(arns or {})
         self._latest: dict[tuple[SplitId, int], str] = {}
 
     # --- StreamLog ------------------------------------------------------------------------------------
@@ -80,7 +88,7 @@ class DynamoDbStreamsLog(StreamLog):
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. A stream is known by its label, the time at which it was enabled."""
         self._forget_arns(stream)
-        arn = self._arns_of(stream)[0]
+        arn = self.arns_of(stream)[0]
 
         def read(answer: Mapping[str, Any]) -> StreamInfo:
             return StreamInfo(stream, _created(answer["StreamDescription"]), RETENTION)
@@ -89,7 +97,7 @@ class DynamoDbStreamsLog(StreamLog):
 
     def list_splits(self, stream: str) -> Sequence[Split]:
         """See `StreamLog.list_splits`."""
-        request: dict[str, Any] = {"StreamArn": self._arns_of(stream)[0]}
+        request: dict[str, Any] = {"StreamArn": self.arns_of(stream)[0]}
         splits: dict[SplitId, Split] = {}  # a shard that rolls over between two pages may be in both
         while True:
             shards, last = self._calls.call("DescribeStream", stream, request, _shards)
@@ -146,6 +154,22 @@ class DynamoDbStreamsLog(StreamLog):
         with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="sluice-latest") as pool:
             list(pool.map(pin, splits))
 
+    def arns_of(self, table: str) -> Sequence[str]:
+        """The ARNs of a table's streams, the newest first: those of the last 24 hours, or the one given.
+
+        Raises:
+            ServiceError: the table has no stream.
+        """
+        if (given := self._given.get(table)) is not None:
+            return (given,)
+        with self._lock:
+            known = self._arns.get(table)
+        if known is None:
+            known = self._list_arns(table)
+            with self._lock:
+                self._arns[table] = known
+        return known
+
     # --- inside ---------------------------------------------------------------------------------------
 
     def _page(self, here: _Iterator, answer: Mapping[str, Any]) -> Page:
@@ -166,7 +190,7 @@ class DynamoDbStreamsLog(StreamLog):
 
     def _iterator(self, split: SplitId, request: Mapping[str, Any]) -> str | None:
         """An iterator of the service; None where it gives none."""
-        arns = self._arns_of(split.stream)
+        arns = self.arns_of(split.stream)
         for arn in arns:
             try:
                 return self._calls.call(
@@ -181,22 +205,6 @@ class DynamoDbStreamsLog(StreamLog):
                 if not error.missing or arn == arns[-1]:
                     raise
         return None
-
-    def _arns_of(self, table: str) -> Sequence[str]:
-        """The ARNs of a table's streams, the newest first: those of the last 24 hours, or the one given.
-
-        Raises:
-            ServiceError: the table has no stream.
-        """
-        if (given := self._given.get(table)) is not None:
-            return (given,)
-        with self._lock:
-            known = self._arns.get(table)
-        if known is None:
-            known = self._list_arns(table)
-            with self._lock:
-                self._arns[table] = known
-        return known
 
     def _forget_arns(self, table: str) -> None:
         with self._lock:

@@ -25,6 +25,7 @@ from sluice.dynamodb_streams.starting_positions import (
     starting_text,
 )
 from sluice.options import Option, OptionValues
+from sluice.source.contracts import Coordinator, ReadTask
 from sluice.source.log_source import LogSource
 from sluice.source.splits import Split, SplitId
 
@@ -41,6 +42,7 @@ __all__ = ["FORMAT", "SCHEMA", "DynamoDbStreamsSource"]
 
 _log = logging.getLogger(__name__)
 
+StreamArns = Mapping[str, Sequence[str]]
 FORMAT: Final = "dynamodb-streams"
 SCHEMA: Final = (
     "eventID string, eventName string, keys string, newImage string, oldImage string, streamViewType string, "
@@ -72,6 +74,7 @@ class DynamoDbStreamsSource(LogSource):
         self.page_limit = config.records_limit
         self.read_interval = config.records_interval
         self._planning_log: DynamoDbStreamsLog | None = None
+        self._arns: StreamArns = {}
 
     @classmethod
     def from_options(cls, values: OptionValues) -> DynamoDbStreamsSource:
@@ -91,28 +94,45 @@ class DynamoDbStreamsSource(LogSource):
         return starting_text(self._start)
 
     def initial_positions(self, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
-        assert self._planning_log is not None, "only the enumerator asks"  # noqa: S101
-        return initial_positions(self._start, splits, now, self._planning_log)
+        return initial_positions(self._start, splits, now, self._beside_driver())
 
     def create_log(self, pause: Callable[[float], None]) -> DynamoDbStreamsLog:
-        """The log of a task, which knows that the records of its range are there."""
+        """The log of a task, which knows the streams, and that the records of its range are there."""
         from sluice.dynamodb_streams.client import EMPTY_PAGES_IN_RANGE  # noqa: PLC0415 - see above
 
         return self._connect(
             pause, max(EMPTY_PAGES_IN_RANGE, self.config.empty_pages), is_endpoint_known=True
         )
 
+    # --- beside the driver ----------------------------------------------------------------------------
+
     def create_enumerator(self, *, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
         from sluice.source.log_assembly import assemble_enumerator  # noqa: PLC0415 - see above
 
-        planning = copy.copy(self)
-        planning._planning_log = log = self._connect(time.sleep, self.config.empty_pages)  # noqa: SLF001
-        return assemble_enumerator(planning, log, subscriptions)
+        return assemble_enumerator(self, self._beside_driver(), subscriptions)
 
-    def plan_bounded(self) -> tuple[Sequence[SplitRange], Any]:
+    def create_coordinator(self) -> Coordinator:
+        return _StreamsCoordinator(self.create_enumerator(), self._beside_driver())
+
+    def plan_bounded(self) -> tuple[Sequence[SplitRange], StreamArns]:
         if self._start == "LATEST":
             _log.warning("a batch read from LATEST finds next to nothing: see option '%s'", STARTING.key)
-        return super().plan_bounded()
+        coordinator = _StreamsCoordinator(self.create_enumerator(), self._beside_driver())
+        try:
+            ranges = coordinator.enumerator.bounded()
+            return ranges, coordinator.assign(ranges)
+        finally:
+            coordinator.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planning_log": None}
+
+    # --- in tasks -------------------------------------------------------------------------------------
+
+    def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
+        told = copy.copy(self)
+        told._arns = task.assignment or {}  # noqa: SLF001 - of the same class
+        yield from super(DynamoDbStreamsSource, told).read_task(task)
 
     # --- rows -----------------------------------------------------------------------------------------
 
@@ -138,6 +158,12 @@ class DynamoDbStreamsSource(LogSource):
             return self.config.start
         return "TRIM_HORIZON" if self.settings.starting == "EARLIEST" else "LATEST"
 
+    def _beside_driver(self) -> DynamoDbStreamsLog:
+        """The log of the process that plans. There is one, as it knows where the newest records were."""
+        if self._planning_log is None:
+            self._planning_log = self._connect(time.sleep, self.config.empty_pages)
+        return self._planning_log
+
     def _connect(
         self, pause: Callable[[float], None], empty_pages: int, *, is_endpoint_known: bool = False
     ) -> DynamoDbStreamsLog:
@@ -153,4 +179,16 @@ class DynamoDbStreamsSource(LogSource):
             Retrier(sleep=pause),
             is_endpoint_known=is_endpoint_known,
         )
-        return DynamoDbStreamsLog(calls, config.tables, empty_pages=empty_pages)
+        return DynamoDbStreamsLog(calls, config.tables, empty_pages=empty_pages, arns=self._arns)
+
+
+class _StreamsCoordinator(Coordinator):
+    """Tells tasks which streams the tables have: each would list them itself, and again for each range."""
+
+    def __init__(self, enumerator: StreamEnumerator, log: DynamoDbStreamsLog) -> None:
+        super().__init__(enumerator)
+        self._streams = log
+
+    def assign(self, ranges: Sequence[SplitRange]) -> StreamArns:
+        """By table, the ARNs of its streams, the newest first."""
+        return {table: self._streams.arns_of(table) for table in {each.split.stream for each in ranges}}
