@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from integration.support.queries import read_stream
 from integration.support.spark import spark_session
 
-__all__ = ["BEFORE", "HALF", "WRITTEN", "DriverPlan", "run"]
+__all__ = ["BEFORE", "HALF", "WRITTEN", "DriverPlan", "Writer", "run", "wait_for_end"]
 
 BEFORE = "before"  # the batch is logged, and none of its rows has been read
 HALF = "half"  # rows of some tasks are written; other tasks have not run
@@ -119,7 +119,7 @@ def run(plan: DriverPlan, read: Callable[[SparkSession], DataFrame]) -> None:
             .start()
         )
         closed = threading.Event()
-        threading.Thread(target=_wait_for_end, args=(closed,), daemon=True).start()
+        threading.Thread(target=wait_for_end, args=(closed,), daemon=True).start()
         while query.isActive and not closed.is_set():
             time.sleep(0.05)
         query.stop()
@@ -127,7 +127,7 @@ def run(plan: DriverPlan, read: Callable[[SparkSession], DataFrame]) -> None:
             raise error
 
 
-def _wait_for_end(closed: threading.Event) -> None:
+def wait_for_end(closed: threading.Event) -> None:
     sys.stdin.read()
     closed.set()
     time.sleep(120)  # ends by itself in less, unless it stands still

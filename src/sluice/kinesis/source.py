@@ -66,6 +66,7 @@ class KinesisSource(LogSource):
 
     def __init__(self, config: SourceConfig) -> None:
         self.config = config
+        self.streams = [stream.name for stream in config.streams]
         self.page_limit = config.polling.records_limit
         self.read_interval = config.polling.interval
         self.settings = SourceSettings(
@@ -106,10 +107,6 @@ class KinesisSource(LogSource):
         )
 
     # --- the log --------------------------------------------------------------------------------------
-
-    @property
-    def streams(self) -> Sequence[str]:
-        return [stream.name for stream in self.config.streams]
 
     @property
     def starting_text(self) -> str:

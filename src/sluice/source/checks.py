@@ -1,4 +1,4 @@
-"""Checks what a source gives: a source that breaks a rule is told which one, instead of being read wrongly."""
+"""Checks what a source gives: a source that breaks a rule is told which one, and not read wrongly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def checked_offsets(source: Source, offsets: Any) -> dict[str, Any]:
         raise SourceRuleError(f"source {source.name}: offsets are JSON: {error}: {value!r}") from error
     if json.loads(text) != value:
         raise SourceRuleError(
-            f"source {source.name}: offsets come back from JSON as they were, so their keys are text and their "
+            f"source {source.name}: offsets come back from JSON as they were, so keys are text and "
             f"sequences are lists: {value!r}"
         )
     return value

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["assemble_enumerator", "positions_by_settings", "probe_settings", "read_side_by_side"]
 
 _POLL_INTERVAL: Final = 0.1
-"""Seconds until the planner reads a split again that may be read at any rate. Spark asks 90 times a second."""
+"""Seconds until the planner reads a split again that may be read at any rate. Spark asks 90 times a
+second."""
 _ANY_NUMBER: Final = 1000
 
 
@@ -64,7 +65,7 @@ def assemble_enumerator(
     data_loss = DataLossPolicy(checked, common.fail_on_data_loss, checked.server_time)
     probe = Probe(checked, data_loss, source.probe_settings())
     settings = EnumeratorSettings(
-        list(source.streams),
+        list(source.streams or [source.name]),
         source.initial_positions,
         common.discovery_interval,
         source.starting_text,

@@ -50,6 +50,7 @@ class LogSource(Source):
     Attributes:
         page_limit: records asked for at a time, at most.
         read_interval: pause between two reads of one split in a task (seconds).
+        streams: names of the streams to read, which are part of the offsets; none: one of the source's name.
         reads_per_second: of one split, for all readers together; None: any number. The planner leaves one of
             them to tasks.
     """
@@ -58,6 +59,7 @@ class LogSource(Source):
     STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = LOG_STREAMING_OPTIONS
     BATCH_OPTIONS: ClassVar[Sequence[Option[Any]]] = LOG_BATCH_OPTIONS
 
+    streams: Sequence[str] = ()
     page_limit: int = 10_000
     read_interval: float = 0.0
     reads_per_second: int | None = None
@@ -78,11 +80,6 @@ class LogSource(Source):
     @abstractmethod
     def to_record_batch(self, split: SplitId, records: Sequence[Any]) -> pa.RecordBatch:
         """The rows of some records of a split, with the source's schema, in their order."""
-
-    @property
-    def streams(self) -> Sequence[str]:
-        """The names of the streams to read; they are part of the offsets."""
-        return (self.name,)
 
     # --- to be overridden where a log needs it ----------------------------------------------------------
 

@@ -282,8 +282,7 @@ class ProbeSession:
         return False
 
     def _read_on(self, instant: int, exact_until: int | None) -> bool:
-        """`_seek` where the service does not search by time: reads on, and some pages only where that may be.
-        """
+        """`_seek` without a search by time: reads on, and some pages only where that may be."""
         state, is_exact = self._state, exact_until is not None
         until = instant if exact_until is None else exact_until
         pages = 0

@@ -95,7 +95,8 @@ class SplitSource(Source):
         """The rows of a part of a split, with the source's schema. Called in tasks, from several threads."""
 
     def ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
-        """Where ranges of a split may end, in order; the last one is the end of the split.
+        """Where ranges of a split may end, in order; the last one is the end of the split,
+        whatever its position. None: the split is one range.
 
         By default a split is read as a whole. Several tasks read a split side by side that has several ends,
         and a batch with limits may take some of them. Called once for every split, when it is planned.

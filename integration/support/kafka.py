@@ -1,0 +1,138 @@
+"""A broker of Kafka on a loopback port, from Maven Central, and what tests do with it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import KafkaError
+
+from integration.support.paths import BUILD, EMULATORS
+from integration.support.servers import LOOPBACK, free_port, leashed
+
+__all__ = ["Topic", "kafka"]
+
+_READY_TIMEOUT = 180.0
+_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+
+
+class Topic:
+    """A topic of its own.
+
+    Attributes:
+        name: of the topic.
+        put_so_far: partition and offset of every record.
+    """
+
+    def __init__(self, servers: str, partitions: int = 2) -> None:
+        self.name = f"topic-{uuid.uuid4().hex[:8]}"
+        self.put_so_far: list[tuple[int, int]] = []
+        admin: Any = KafkaAdminClient(bootstrap_servers=servers)
+        admin.create_topics([NewTopic(self.name, partitions, 1)])
+        admin.close()
+        self._partitions = partitions
+        self._producer: Any = KafkaProducer(bootstrap_servers=servers, linger_ms=5)
+
+    def put(self, count: int) -> None:
+        """Puts records to the partitions in turn."""
+        begun = len(self.put_so_far)
+        sent = [
+            self._producer.send(
+                self.name, value=f"record {begun + n}".encode(), partition=(begun + n) % self._partitions
+            )
+            for n in range(count)
+        ]
+        self._producer.flush()
+        placed = [future.get(60) for future in sent]
+        self.put_so_far += [(each.partition, each.offset) for each in placed]
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+@contextlib.contextmanager
+def kafka() -> Iterator[str]:
+    """Gives the address of a broker. A machine without Maven or Java has none, and its test is skipped."""
+    java = shutil.which("java")
+    jars = _jars()
+    if java is None or jars is None:
+        pytest.skip("Kafka's broker comes from Maven Central: it needs mvn and java")
+    with tempfile.TemporaryDirectory(prefix="sluice-kafka-") as made:
+        directory = Path(made)
+        port, controller = free_port(), free_port()
+        settings = directory / "server.properties"
+        settings.write_text(_settings(port, controller, directory / "data"))
+        run = (java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*")
+        subprocess.run(
+            (*run, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)),
+            check=True,
+            capture_output=True,
+            timeout=_READY_TIMEOUT,
+        )
+        with leashed((*run, "kafka.Kafka", str(settings)), directory) as process:
+            servers = f"{LOOPBACK}:{port}"
+            _wait_for(servers, process, directory / "log")
+            yield servers
+
+
+def _settings(port: int, controller: int, data: Path) -> str:
+    return "\n".join(
+        (
+            "process.roles=broker,controller",
+            "node.id=1",
+            f"controller.quorum.voters=1@{LOOPBACK}:{controller}",
+            f"listeners=PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{LOOPBACK}:{controller}",
+            f"advertised.listeners=PLAINTEXT://{LOOPBACK}:{port}",
+            "controller.listener.names=CONTROLLER",
+            "inter.broker.listener.name=PLAINTEXT",
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            f"log.dirs={data}",
+            "offsets.topic.replication.factor=1",
+            "transaction.state.log.replication.factor=1",
+            "transaction.state.log.min.isr=1",
+        )
+    )
+
+
+def _wait_for(servers: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + _READY_TIMEOUT
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(KafkaError, OSError):
+            consumer: Any = KafkaConsumer(bootstrap_servers=servers)
+            consumer.topics()
+            consumer.close()
+            return
+    raise RuntimeError(f"Kafka does not start; its log ends with:\n{log.read_text()[-2000:]}")
+
+
+def _jars() -> Path | None:
+    """The broker and what it needs, brought by Maven if they are not there; None without Maven."""
+    pom = EMULATORS / "kafka" / "pom.xml"
+    jars = BUILD / "maven" / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    maven = shutil.which("mvn")
+    if not jars.exists():
+        if maven is None:
+            return None
+        jars.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=jars.parent, prefix="installing-") as directory:
+            subprocess.run(
+                (maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={directory}/jars"),
+                check=True,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ},
+            )
+            with contextlib.suppress(OSError):  # another process was first: its copy is as good
+                Path(directory, "jars").rename(jars)
+    return jars

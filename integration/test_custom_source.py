@@ -1,0 +1,230 @@
+"""The sources of docs/custom-source.md, as they are printed: in Spark, on S3, and before a broker of Kafka."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from pyspark.sql import SparkSession
+
+import sluice
+from integration.support.drivers import Driver, Line, Outcome, started_drivers
+from integration.support.kafka import Topic, kafka
+from integration.support.replay_driver import HALF, WRITTEN, DriverPlan
+from integration.support.servers import Server
+from integration.support.source_driver import FILE_ROWS, MODULES
+from sluice.source import Limits
+from sluice.testing import QueryRunner, Subject, check_history
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-source.md"
+TITLES = {
+    "file_source": "Reads Parquet files and JSON lines below a directory, or an s3:// prefix.",
+    "kafka_source": "Reads topics of Kafka.",
+}
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Saves the modules as the page says."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    directory = tmp_path / MODULES
+    directory.mkdir()
+    for name, title in TITLES.items():
+        (code,) = [block for block in blocks if block.startswith(f'"""{title}"""')]
+        (directory / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(directory)
+    yield directory
+    for name in TITLES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[str]:
+    with kafka() as servers:
+        yield servers
+
+
+@pytest.fixture
+def topic(broker: str) -> Iterator[Topic]:
+    made = Topic(broker)
+    yield made
+    made.close()
+
+
+def write_file(directory: Path, number: int) -> list[Line]:
+    """Moves a whole file into a directory. Returns its rows as the driver writes them."""
+    ids = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
+    file = directory / f"{number:03}.jsonl"
+    whole = "".join(json.dumps({"id": n, "name": f"name {n}"}) + "\n" for n in ids)
+    file.with_name("_unfinished").write_text(whole)
+    file.with_name("_unfinished").rename(file)
+    return [(str(number), str(n), 0, f"name {n}".encode().hex()) for n in ids]
+
+
+def kafka_query(broker: str, topic: Topic, **options: str) -> QueryRunner:
+    source = importlib.import_module("kafka_source").KafkaSource
+    given = {"bootstrapServers": broker, "topics": topic.name, "startingPosition": "EARLIEST", **options}
+    return QueryRunner(source, given)
+
+
+def offsets(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return sorted((row["partition"], row["offset"]) for row in rows)
+
+
+@pytest.mark.usefixtures("modules")
+def test_kafka_is_read_exactly(broker: str, topic: Topic) -> None:
+    """Through limits, crashes, restarts and runs of what is available."""
+    history = [
+        ("put", 300),
+        ("batch", Limits(records=40), True),
+        ("put", 20),
+        ("available", Limits(records=150)),
+        ("put", 5),
+        ("restart",),
+        ("batch", None, False),
+        ("put", 1),
+    ]
+    subject = Subject(
+        importlib.import_module("kafka_source").KafkaSource,
+        {"bootstrapServers": broker, "topics": topic.name, "startingPosition": "EARLIEST"},
+        topic.put,
+        expected=lambda: topic.put_so_far,
+        identity=lambda row: (row["partition"], row["offset"]),
+        split=lambda row: row["partition"],
+        position=lambda row: row["offset"],
+    )
+    check_history(subject, history)
+
+
+@pytest.mark.usefixtures("modules")
+def test_kafka_is_read_from_a_time(broker: str, topic: Topic) -> None:
+    """And up to a time, in a batch read."""
+    topic.put(10)
+    with kafka_query(broker, topic) as query:
+        first = query.read_all()
+    middle = sorted(row["timestamp"] for row in first)[-1]
+    while True:  # the next records have a later millisecond
+        topic.put(1)
+        with kafka_query(broker, topic) as query:
+            rows = query.read_all()
+        if max(row["timestamp"] for row in rows) > middle:
+            break
+    later = sorted(row["timestamp"] for row in rows if row["timestamp"] > middle)[0].isoformat()
+    with kafka_query(broker, topic, startingPosition="AT_TIMESTAMP", startingTimestamp=later) as query:
+        assert offsets(query.read_all()) == offsets([r for r in rows if r["timestamp"].isoformat() >= later])
+    with kafka_query(broker, topic, endingTimestamp=later) as query:
+        assert offsets(query.read_all()) == offsets([r for r in rows if r["timestamp"].isoformat() < later])
+
+
+@pytest.mark.usefixtures("modules")
+def test_files_are_read_from_s3(aws_server: Server) -> None:
+    """By the same code."""
+    client: Any = boto3.client(
+        "s3",
+        endpoint_url=aws_server.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106 - emulators take anything
+    )
+    client.create_bucket(Bucket="lake-of-files")
+    client.put_object(Bucket="lake-of-files", Key="events/1.jsonl", Body=b'{"id": 1}\n{"id": 2}\n')
+    address = aws_server.endpoint.removeprefix("http://")
+    path = f"s3://test:test@lake-of-files/events?scheme=http&endpoint_override={address}&region=us-east-1"
+    source = importlib.import_module("file_source").FileSource
+    with QueryRunner(source, {"path": path, "splitDiscoveryInterval": "1ms"}) as query:
+        assert query.run_batch() == [{"id": 1}, {"id": 2}]
+        client.put_object(Bucket="lake-of-files", Key="events/2.jsonl", Body=b'{"id": 3}\n')
+        assert query.run_until(3)[2:] == [{"id": 3}]
+
+
+def test_files_in_spark(spark: SparkSession, modules: Path, tmp_path: Path, checkpoint: str) -> None:
+    """A batch read, and a stream that takes what is available in several batches."""
+    code = importlib.import_module("file_source")
+    code.__dict__["__name__"] = "__main__"  # as in a notebook: Spark takes the class with it
+    code.FileSource.__module__ = "__main__"
+    for name in ("lines", "line_start"):
+        getattr(code, name).__module__ = "__main__"
+    spark.dataSource.register(sluice.data_source(code.FileSource))
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    for number in range(3):
+        write_file(lake, number)
+    assert spark.read.format("files").load(str(lake)).count() == 3 * FILE_ROWS
+    found: list[int] = []
+    query = (
+        spark.readStream.format("files")
+        .option("maxBytesPerTrigger", "1")
+        .load(str(lake))
+        .writeStream.foreachBatch(lambda frame, _: found.append(frame.count()))
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sum(found) == 3 * FILE_ROWS
+    del modules
+
+
+@pytest.mark.soak(seconds=100)
+@pytest.mark.parametrize("name", ["files", "kafka-like"])
+def test_a_killed_driver_reads_the_same_batches_again(
+    name: str, modules: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """As for Kinesis: the same rows for the same batch id, in the same order in each split, and all batches
+    together hold every record exactly once.
+    """
+    put, expected, options = _producer(name, tmp_path, request)
+    put()
+    plan = DriverPlan(0, "", name, str(tmp_path), options)
+    plan.output.mkdir()
+    with started_drivers() as drivers:
+        for attempt, moment in enumerate([(1, HALF), (2, WRITTEN)]):
+            driver = Driver(replace(plan, attempt=attempt, stop_at=moment), "integration.support.source_driver")
+            drivers.append(driver)
+            driver.wait_for(f"reached {moment[1]} of batch ")
+            driver.kill()
+            put()  # a batch that is logged must not take in what comes later
+        last = Driver(replace(plan, attempt=2), "integration.support.source_driver")
+        drivers.append(last)
+        last.wait_until(lambda: len(Outcome.of(plan.output).rows) >= len(expected()), "all that was put")
+        last.end()
+    outcome = Outcome.of(plan.output)
+    outcome.check_replays()
+    assert Counter(outcome.rows) == Counter(expected())
+    assert len(outcome.replayed()) >= 2
+    del modules
+
+
+def _producer(
+    name: str, directory: Path, request: pytest.FixtureRequest
+) -> tuple[Callable[[], None], Callable[[], list[Line]], dict[str, str]]:
+    """What puts some more records, what gives all lines so far, and the options of the source."""
+    if name == "files":
+        lake = directory / "lake"
+        lake.mkdir()
+        lines: list[Line] = []
+        numbers = itertools.count()
+
+        def put_files() -> None:
+            for number in itertools.islice(numbers, 8):
+                lines.extend(write_file(lake, number))
+
+        size = str(3 * FILE_ROWS * len('{"id": 1000, "name": "name 1000"}'))
+        return put_files, lambda: lines, {"path": str(lake), "maxBytesPerTrigger": size}
+    broker, topic = request.getfixturevalue("broker"), request.getfixturevalue("topic")
+    expected = lambda: [  # noqa: E731 - beside its like
+        (str(partition), str(offset), 0, f"record {number}".encode().hex())
+        for number, (partition, offset) in enumerate(topic.put_so_far)
+    ]
+    given = {"bootstrapServers": broker, "topics": topic.name, "startingPosition": "EARLIEST"}
+    return lambda: topic.put(1500), expected, {**given, "maxRecordsPerTrigger": "600", "splitsPerTask": "1"}

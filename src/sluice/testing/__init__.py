@@ -1,0 +1,11 @@
+"""Tests a source of one's own in seconds, without Spark. ``docs/custom-source.md`` shows how.
+
+The histories of `histories` need Hypothesis: ``pip install 'pyspark-sluice[testing]'``.
+"""
+
+from sluice.testing.machine import Subject, check_history, histories
+from sluice.testing.memory_log import MemoryLog
+from sluice.testing.memory_source import MemorySource
+from sluice.testing.runner import QueryRunner
+
+__all__ = ["MemoryLog", "MemorySource", "QueryRunner", "Subject", "check_history", "histories"]

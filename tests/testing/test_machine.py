@@ -1,0 +1,183 @@
+"""The property machine: sources that pass it, and that a source with a fault does not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from integration.model import KinesisModel, Laws, ManualClock, ModelLog
+
+from sluice.kinesis.source import KinesisSource
+from sluice.source import SplitId
+from sluice.source.admission import Limits
+from sluice.source.enumerator import StreamEnumerator
+from sluice.source.log_source import LogSource
+from sluice.source.probe import ProbeSettings
+from sluice.source.stream_log import Record, StreamLog
+from sluice.source.subscriptions import Subscriptions
+from sluice.testing import MemoryLog, MemorySource, Subject, check_history, histories
+
+RESHARDS = ("split", "merge")
+
+
+class ModelKinesis(KinesisSource):
+    """The source of Kinesis over the strict model of the service, by whose clock it reads."""
+
+    log: ClassVar[ModelLog]
+
+    def create_log(self, pause: Callable[[float], None]) -> StreamLog:  # type: ignore[override]
+        del pause
+        return self.log
+
+    def create_enumerator(self, *, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
+        return LogSource.create_enumerator(self, subscriptions=subscriptions)
+
+    def create_coordinator(self) -> Any:
+        return LogSource.create_coordinator(self)
+
+    def plan_bounded(self) -> Any:
+        return LogSource.plan_bounded(self)
+
+    def probe_settings(self) -> ProbeSettings:
+        return ProbeSettings(pause=self.log.sleep, clock=self.log.monotonic)
+
+
+def reshards(log: MemoryLog | ModelLog) -> dict[str, Callable[[int], None]]:
+    def opened() -> list[SplitId]:
+        shards = [shard for shard in log.shards.values() if shard.ending_sequence is None]
+        return [shard.id for shard in sorted(shards, key=lambda shard: shard.hash_range)]
+
+    def split(number: int) -> None:
+        log.split(opened()[number % len(opened())])
+
+    def merge(number: int) -> None:
+        if len(here := opened()) > 1:
+            log.merge(*here[number % (len(here) - 1) :][:2])
+
+    return {"split": split, "merge": merge}
+
+
+def memory_subject(source: type[MemorySource] = MemorySource, *, empty_every: int = 0) -> Subject:
+    log = MemoryLog(empty_every=empty_every)
+    log.create("s", 2)
+    put: list[Record] = []
+    numbers = itertools.count()
+
+    def put_some(count: int) -> None:
+        for _ in range(count):
+            put.append(log.put("s", f"key-{next(numbers)}"))
+            log.pass_time(0.01)
+
+    return Subject(
+        source.of(log),
+        {"startingPosition": "EARLIEST"},
+        put_some,
+        lambda: (record.sequence_number for record in put),
+        lambda row: row["number"],
+        lambda row: row["shard"],
+        lambda row: int(row["number"]),
+        reshards(log),
+        log.pass_time,
+    )
+
+
+def kinesis_subject(seed: int) -> Subject:
+    laws = Laws(retention=False, shards_expire=False)
+    log = ModelKinesis.log = ModelLog(KinesisModel(laws, ManualClock(), seed))
+    log.create("s", 2)
+    put: list[Record] = []
+
+    def put_some(count: int) -> None:
+        for _ in range(count):
+            put.append(log.put("s", f"key-{len(put)}"))
+            log.pass_time(0.01)
+
+    return Subject(
+        ModelKinesis,
+        {"streamName": "s", "region": "eu-west-1", "startingPosition": "TRIM_HORIZON"},
+        put_some,
+        lambda: (record.sequence_number for record in put),
+        lambda row: row["sequenceNumber"],
+        lambda row: row["shardId"],
+        lambda row: int(row["sequenceNumber"]),
+        reshards(log),
+        log.pass_time,
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(history=histories(events=RESHARDS))
+@example(history=[("put", 300), ("batch", Limits(records=40), True), ("event", "split", 0), ("put", 50)])
+def test_the_log_in_memory_passes(history: list[tuple[Any, ...]]) -> None:
+    """Through reshards, restarts and crashes."""
+    check_history(memory_subject(empty_every=3), history)
+
+
+class WithoutTimes(MemorySource):
+    """A source whose service does not search by time."""
+
+    def create_log(self, pause: Callable[[float], None]) -> MemoryLog:
+        del pause
+        self.log.seeks_by_time = False
+        return self.log
+
+
+@settings(max_examples=15, deadline=None)
+@given(history=histories(events=RESHARDS))
+@example(history=[("put", 300), ("batch", Limits(records=40), True), ("available", Limits(records=40))])
+def test_a_log_that_cannot_search_by_time_passes(history: list[tuple[Any, ...]]) -> None:
+    """It is read on to the end of a batch."""
+    subject = memory_subject(WithoutTimes, empty_every=3)
+    get_iterator = WithoutTimes.log.get_iterator
+
+    def refusing(split: SplitId, start: Any) -> str | None:
+        assert start.kind != "AT_TIMESTAMP"
+        return get_iterator(split, start)
+
+    WithoutTimes.log.get_iterator = refusing  # type: ignore[method-assign]
+    check_history(subject, history)
+
+
+@settings(max_examples=10, deadline=None)
+@given(history=histories(events=RESHARDS))
+def test_kinesis_passes(history: list[tuple[Any, ...]]) -> None:
+    """By the strict model."""
+    check_history(kinesis_subject(7), history)
+
+
+class Forgets(MemorySource):
+    """Leaves out a record when it reads a page."""
+
+    def to_record_batch(self, split: SplitId, records: Sequence[Record]) -> pa.RecordBatch:
+        return super().to_record_batch(split, records[: max(1, len(records) - 1)])
+
+
+class Turns(MemorySource):
+    """Gives the rows of a page in the wrong order."""
+
+    def to_record_batch(self, split: SplitId, records: Sequence[Record]) -> pa.RecordBatch:
+        return super().to_record_batch(split, records[::-1])
+
+
+class Wanders(MemorySource):
+    """Reads something else the second time."""
+
+    times = 0
+
+    def to_record_batch(self, split: SplitId, records: Sequence[Record]) -> pa.RecordBatch:
+        Wanders.times += 1
+        return super().to_record_batch(split, records if Wanders.times <= 2 else records[:1])
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [(Forgets, "each record comes once"), (Turns, "come in order"), (Wanders, "when it is read again")],
+)
+def test_a_source_with_a_fault_does_not_pass(source: type[MemorySource], rule: str) -> None:
+    """The machine says which rule is broken."""
+    with pytest.raises(AssertionError, match=rule):
+        check_history(memory_subject(source), [("put", 40), ("batch", None, False)])
