@@ -30,6 +30,8 @@ _SECONDS = {
     "integration/test_connect.py": 40,
     "integration/test_destinations.py": 30,
     "integration/test_readme_examples.py": 15,
+    "integration/test_dynamodb_streams.py": 25,
+    "integration/test_dynamodb_local.py": 15,
     "integration/test_model.py": 5,
     "integration/test_chaos.py": 10,
     "integration/test_servers.py": 10,

@@ -36,7 +36,7 @@ def test_a_table_is_enough() -> None:
     """Everything else has a default; a batch read starts with what there is."""
     source = DynamoDbStreamsSource.configured({"TABLENAME": "orders, clicks"}, streaming=True)
     assert source.config.tables == (TableRef("orders"), TableRef("clicks"))
-    assert list(source.streams) == ["orders", "clicks"]
+    assert source.streams == ["orders", "clicks"]
     assert source.starting_text == "LATEST"
     batch = DynamoDbStreamsSource.configured({"tableName": "orders"}, streaming=False)
     assert batch.starting_text == "TRIM_HORIZON"

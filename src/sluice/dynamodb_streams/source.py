@@ -10,6 +10,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sluice.dynamodb_streams.options import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from sluice.dynamodb_streams.client import DynamoDbStreamsLog
     from sluice.source.enumerator import StreamEnumerator
     from sluice.source.offsets import Position, SplitRange
+    from sluice.source.probe import ProbeSettings
     from sluice.source.subscriptions import Subscriptions
 
 __all__ = ["FORMAT", "SCHEMA", "DynamoDbStreamsSource"]
@@ -43,6 +45,7 @@ __all__ = ["FORMAT", "SCHEMA", "DynamoDbStreamsSource"]
 _log = logging.getLogger(__name__)
 
 StreamArns = Mapping[str, Sequence[str]]
+_SECONDS_PER_READ: Final = 0.5
 FORMAT: Final = "dynamodb-streams"
 SCHEMA: Final = (
     "eventID string, eventName string, keys string, newImage string, oldImage string, streamViewType string, "
@@ -71,6 +74,7 @@ class DynamoDbStreamsSource(LogSource):
 
     def __init__(self, config: StreamsConfig) -> None:
         self.config = config
+        self.streams = [table.name for table in config.tables]
         self.page_limit = config.records_limit
         self.read_interval = config.records_interval
         self._planning_log: DynamoDbStreamsLog | None = None
@@ -84,10 +88,6 @@ class DynamoDbStreamsSource(LogSource):
         return SCHEMA
 
     # --- the log --------------------------------------------------------------------------------------
-
-    @property
-    def streams(self) -> Sequence[str]:
-        return [table.name for table in self.config.tables]
 
     @property
     def starting_text(self) -> str:
@@ -110,6 +110,10 @@ class DynamoDbStreamsSource(LogSource):
         from sluice.source.log_assembly import assemble_enumerator  # noqa: PLC0415 - see above
 
         return assemble_enumerator(self, self._beside_driver(), subscriptions)
+
+    def probe_settings(self) -> ProbeSettings:
+        """Each read is billed, and a shard has a thousand changes a second at most: one page."""
+        return replace(super().probe_settings(), seconds_per_read=_SECONDS_PER_READ)
 
     def create_coordinator(self) -> Coordinator:
         return _StreamsCoordinator(self.create_enumerator(), self._beside_driver())
