@@ -1,4 +1,4 @@
-"""The sources of docs/custom-source.md, as they are printed: in Spark, on S3, and before a broker of Kafka."""
+"""The sources of docs/custom-source.md, as they are printed: in Spark, on S3, before a Kafka broker."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from integration.support.source_driver import FILE_ROWS, MODULES
 from sluice.source import Limits
 from sluice.testing import QueryRunner, Subject, check_history
 
+DRIVER = "integration.support.source_driver"
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-source.md"
 TITLES = {
     "file_source": "Reads Parquet files and JSON lines below a directory, or an s3:// prefix.",
@@ -112,14 +113,14 @@ def test_kafka_is_read_from_a_time(broker: str, topic: Topic) -> None:
     topic.put(10)
     with kafka_query(broker, topic) as query:
         first = query.read_all()
-    middle = sorted(row["timestamp"] for row in first)[-1]
+    middle = max(row["timestamp"] for row in first)
     while True:  # the next records have a later millisecond
         topic.put(1)
         with kafka_query(broker, topic) as query:
             rows = query.read_all()
         if max(row["timestamp"] for row in rows) > middle:
             break
-    later = sorted(row["timestamp"] for row in rows if row["timestamp"] > middle)[0].isoformat()
+    later = min(row["timestamp"] for row in rows if row["timestamp"] > middle).isoformat()
     with kafka_query(broker, topic, startingPosition="AT_TIMESTAMP", startingTimestamp=later) as query:
         assert offsets(query.read_all()) == offsets([r for r in rows if r["timestamp"].isoformat() >= later])
     with kafka_query(broker, topic, endingTimestamp=later) as query:
@@ -127,18 +128,18 @@ def test_kafka_is_read_from_a_time(broker: str, topic: Topic) -> None:
 
 
 @pytest.mark.usefixtures("modules")
-def test_files_are_read_from_s3(aws_server: Server) -> None:
+def test_files_are_read_from_s3(moto: Server) -> None:
     """By the same code."""
     client: Any = boto3.client(
         "s3",
-        endpoint_url=aws_server.endpoint,
+        endpoint_url=moto.endpoint,
         region_name="us-east-1",
         aws_access_key_id="test",
         aws_secret_access_key="test",  # noqa: S106 - emulators take anything
     )
     client.create_bucket(Bucket="lake-of-files")
     client.put_object(Bucket="lake-of-files", Key="events/1.jsonl", Body=b'{"id": 1}\n{"id": 2}\n')
-    address = aws_server.endpoint.removeprefix("http://")
+    address = moto.endpoint.removeprefix("http://")
     path = f"s3://test:test@lake-of-files/events?scheme=http&endpoint_override={address}&region=us-east-1"
     source = importlib.import_module("file_source").FileSource
     with QueryRunner(source, {"path": path, "splitDiscoveryInterval": "1ms"}) as query:
@@ -189,12 +190,14 @@ def test_a_killed_driver_reads_the_same_batches_again(
     plan.output.mkdir()
     with started_drivers() as drivers:
         for attempt, moment in enumerate([(1, HALF), (2, WRITTEN)]):
-            driver = Driver(replace(plan, attempt=attempt, stop_at=moment), "integration.support.source_driver")
+            driver = Driver(
+                replace(plan, attempt=attempt, stop_at=moment), "integration.support.source_driver"
+            )
             drivers.append(driver)
             driver.wait_for(f"reached {moment[1]} of batch ")
             driver.kill()
             put()  # a batch that is logged must not take in what comes later
-        last = Driver(replace(plan, attempt=2), "integration.support.source_driver")
+        last = Driver(replace(plan, attempt=2), DRIVER)
         drivers.append(last)
         last.wait_until(lambda: len(Outcome.of(plan.output).rows) >= len(expected()), "all that was put")
         last.end()

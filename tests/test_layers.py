@@ -120,6 +120,8 @@ LAYERS = (
             "sluice.source",
         ),
     ),
+    # For tests of sources that others write: no Spark, no service.
+    Layer(("sluice.testing",), (*BASE, "sluice.source", "sluice.testing")),
     Layer(("sluice.__main__",), ("sluice.cli",)),
     Layer(SHIMS, ("sluice.spark",), SPARK),
     Layer(
@@ -256,6 +258,8 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.cli.commands.check", "from sluice.spark.source import KinesisDataSource"),
         ("sluice.cli.commands.check", "def late():\n    import pyspark"),
         ("sluice.__main__", "import sluice.spark.source"),
+        ("sluice.testing.runner", "from sluice.kinesis.source import KinesisSource"),
+        ("sluice.testing.runner", "import pyspark"),
         ("sluice.spark.sink", "from botocore import session"),
         ("pyspark_async_sink", "from sluice.sink import AsyncSinkWriter"),
         ("sluice", "from sluice.spark import register"),

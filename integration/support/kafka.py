@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
@@ -127,11 +126,9 @@ def _jars() -> Path | None:
             return None
         jars.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=jars.parent, prefix="installing-") as directory:
+            copying = ("dependency:copy-dependencies", f"-DoutputDirectory={directory}/jars")
             subprocess.run(
-                (maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={directory}/jars"),
-                check=True,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ},
+                (maven, "-q", "-B", "-f", str(pom), *copying), check=True, stdout=subprocess.DEVNULL
             )
             with contextlib.suppress(OSError):  # another process was first: its copy is as good
                 Path(directory, "jars").rename(jars)

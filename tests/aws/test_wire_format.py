@@ -192,15 +192,22 @@ def test_a_damaged_page_is_retryable_and_no_refusal(body: bytes) -> None:
     assert endpoint_state(URL).knows_cbor is None
 
 
-def test_the_size_of_a_page_is_known_in_both_forms() -> None:
-    """Which paces the reads of a shard. Data are shorter in CBOR, where they are no base64."""
-    record = {"SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.5, "PartitionKey": "k"}
-    body = {**PAGE, "Records": [{**record, "Data": base64.b64encode(bytes(100_000)).decode()}]}
+@pytest.mark.parametrize(("count", "size"), [(1, 100_000), (1_000, 100), (1_000, 1_000)])
+def test_the_size_of_a_page_is_known_in_both_forms(count: int, size: int) -> None:
+    """Which paces the reads of a shard. Data are shorter in CBOR, where they are no base64; what surrounds
+    them is longer than a short record, and does not count."""
+    record = {
+        "SequenceNumber": "4" * 56,
+        "ApproximateArrivalTimestamp": 1_441_215_410.867,
+        "Data": base64.b64encode(bytes(size)).decode(),
+        "PartitionKey": "k",
+    }
+    body = {**PAGE, "Records": [record] * count}
     endpoint = Endpoint({CBOR: lambda: in_cbor(answer(body)), JSON: lambda: answer(body)})
     sizes = [endpoint.log.get_records(SPLIT, "it", limit).size for limit in (10_000, 10)]
 
     assert endpoint.asked_in == [CBOR, JSON]
-    assert sizes == pytest.approx([100_000, 100_000], rel=0.01)
+    assert sizes == pytest.approx([count * size] * 2, rel=0.25)
 
 
 def test_json_alone() -> None:

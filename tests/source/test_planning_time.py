@@ -27,7 +27,9 @@ SPARSE = Backlog(oldest=DAY, newest=-1, rate=0.05, size=100)
 PAUSED = Backlog(oldest=HOUR, newest=MINUTE, rate=30, size=100)
 DENSE_PAUSED = Backlog(oldest=150, newest=10, rate=1000)
 DENSE_LONG_PAUSED = Backlog(oldest=DAY, newest=HOUR, rate=1000)
+HALF_LARGE = Backlog(oldest=300, newest=10, rate=2, size=2**19)
 LARGE = Backlog(oldest=300, newest=10, rate=1, size=2**20)
+LARGEST = Backlog(oldest=300, newest=10, rate=0.1, size=10 * 2**20)
 
 KINDS = pytest.mark.parametrize("kind", ["batch", "available", "available with limits"])
 
@@ -114,6 +116,16 @@ def test_the_end_of_a_dense_backlog_is_searched_once(backlog: Backlog, most: int
     assert not log.refused
 
 
+@KINDS
+@pytest.mark.parametrize("latency", [0.005, 0.1])
+@pytest.mark.parametrize("backlog", [LARGE, LARGEST, HALF_LARGE, DENSE_PAUSED])
+def test_a_plan_keeps_within_what_a_shard_gives(backlog: Backlog, latency: float, kind: str) -> None:
+    """Five reads and 2 MiB a second, wherever the planner is the only one that reads: nothing is refused."""
+    log = SteadyLog([backlog], latency=latency)
+    plan(log, kind)
+    assert not log.refused
+
+
 @pytest.mark.parametrize("kind", ["batch", "available"])
 def test_reads_that_strangers_take_are_waited_for(kind: str) -> None:
     """Throttling costs time, and changes nothing."""
@@ -157,14 +169,18 @@ def test_tasks_get_their_part_of_the_reads() -> None:
     planned = enumerator(log)
     start = planned.initial()
     end = planned.advance(start)
+
+    def reads(count: int) -> None:
+        for _ in range(count):
+            planned._probe.pace(log.splits[0])
+            planned._probe.record_read(log.splits[0], None)
+
     log.elapsed += 10
-    for _ in range(5):
-        planned._probe.pace(log.splits[0])
+    reads(5)
     assert log.slept == 0
     planned.ranges(start, end)
     log.elapsed += 10
-    for _ in range(4):
-        planned._probe.pace(log.splits[0])
+    reads(4)
     assert log.slept == 0
-    planned._probe.pace(log.splits[0])
+    reads(1)
     assert log.slept >= 1.0

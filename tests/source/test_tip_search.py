@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.instants import MICROS_PER_SECOND as SECOND
@@ -17,9 +17,12 @@ YEAR = 365 * 24 * 3600
 @given(
     oldest=st.integers(1, YEAR * SECOND),
     pause=st.floats(0.0, 1.0),
-    span=st.integers(SECOND, 3600 * SECOND),
+    span=st.integers(SECOND // 500, 3600 * SECOND),
     is_large=st.booleans(),
 )
+@example(oldest=1_033_285, pause=0.0, span=SECOND, is_large=False)
+@example(oldest=1_033_285, pause=0.0, span=SECOND, is_large=True)
+@example(oldest=2 * SECOND, pause=0.0, span=SECOND // 500, is_large=False)
 def test_every_answer_narrows_the_search(oldest: int, pause: float, span: int, *, is_large: bool) -> None:
     """Each question lies between what is known, and the last ones leave no more than a page."""
     newest = NOW - int(oldest * pause)

@@ -9,9 +9,18 @@ from urllib.parse import urlsplit
 
 from sluice.options import TEXT, Kind, Option, OptionValues, duration, matching, redact_url
 
-__all__ = ["CONNECTION_OPTIONS", "DEFAULT_SESSION_NAME", "ConnectionConfig", "connection_from_options"]
+__all__ = [
+    "CONNECTION_OPTIONS",
+    "DEFAULT_SESSION_NAME",
+    "WIRE_FORMATS",
+    "ConnectionConfig",
+    "connection_from_options",
+]
 
 DEFAULT_SESSION_NAME: Final = "pyspark-sluice"
+
+WIRE_FORMATS: Final = ("auto", "json", "cbor")
+"""How records are asked for. auto: many in CBOR, unless the endpoint has shown that it does not know it."""
 
 
 def _parse_url(text: str) -> str:
@@ -115,8 +124,7 @@ class ConnectionConfig:
     Timeouts are seconds. None stands for what the SDK's own chain finds.
 
     Attributes:
-        wire_format: how records are asked for: one of `sluice.aws.wire_format.WIRE_FORMATS`. An option of the
-            source alone.
+        wire_format: how records are asked for: one of `WIRE_FORMATS`. An option of the source alone.
     """
 
     region: str | None = None

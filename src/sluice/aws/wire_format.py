@@ -15,12 +15,9 @@ from botocore.exceptions import ConnectionClosedError
 from sluice.aws.cbor import CONTENT_TYPE, encode, is_cbor
 from sluice.aws.endpoint_state import EndpointState, endpoint_state
 
-__all__ = ["WIRE_FORMATS", "CborRequests"]
+__all__ = ["CborRequests"]
 
 _log = logging.getLogger(__name__)
-
-WIRE_FORMATS: Final = ("auto", "json", "cbor")
-"""How records are asked for. auto: many in CBOR, unless the endpoint has shown that it does not know it."""
 
 _MANY: Final = 2_000
 """Records asked for from which on ``auto`` asks in CBOR. Measured in tasks, CBOR takes 0.95 of the CPU of
@@ -37,7 +34,7 @@ class CborRequests:
     """The requests of one client. Called from several threads.
 
     Args:
-        wire_format: one of `WIRE_FORMATS`.
+        wire_format: one of `sluice.aws.connection.WIRE_FORMATS`.
         endpoint: the URL that the client calls. What is learnt about it holds for all clients of the process.
     """
 

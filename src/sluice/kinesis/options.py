@@ -10,10 +10,10 @@ from sluice.aws.backoff_options import BackoffOptions
 from sluice.aws.connection import (
     CONNECTION_OPTIONS,
     REGION,
+    WIRE_FORMATS,
     ConnectionConfig,
     connection_from_options,
 )
-from sluice.aws.wire_format import WIRE_FORMATS
 from sluice.errors import OptionError
 from sluice.instants import micros_from_seconds
 from sluice.kinesis.fanout_options import (

@@ -37,12 +37,14 @@ class DataLossPolicy:
         fail: whether a loss is an error.
         now: the time by the service's clock (microseconds).
         expiry: by stream, which records had expired at some earlier time.
+        source: its name, for errors.
     """
 
     log: StreamLog
     fail: bool
     now: Callable[[], int]
     expiry: dict[str, Expiry] = field(default_factory=dict)
+    source: str = ""
 
     def report(self, what: str) -> None:
         """Records are lost, or cannot be proven not to be.
@@ -50,6 +52,7 @@ class DataLossPolicy:
         Raises:
             DataLossError: the query has to fail on data loss.
         """
+        what = f"source {self.source}: {what}" if self.source else what
         if self.fail:
             raise DataLossError(
                 f"{what}. With option 'failOnDataLoss' false this is logged and the query goes on"

@@ -62,7 +62,7 @@ def assemble_enumerator(
 
     checked = CheckedLog(log, source.name)
     common = source.settings
-    data_loss = DataLossPolicy(checked, common.fail_on_data_loss, checked.server_time)
+    data_loss = DataLossPolicy(checked, common.fail_on_data_loss, checked.server_time, source=source.name)
     probe = Probe(checked, data_loss, source.probe_settings())
     settings = EnumeratorSettings(
         list(source.streams or [source.name]),
@@ -88,7 +88,9 @@ def read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[Split
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
         with contextlib.closing(CheckedLog(source.create_log(pause), source.name)) as log:
             expiry = {} if split_range.expiry is None else {split_range.split.stream: split_range.expiry}
-            data_loss = DataLossPolicy(log, source.settings.fail_on_data_loss, log.server_time, expiry)
+            data_loss = DataLossPolicy(
+                log, source.settings.fail_on_data_loss, log.server_time, expiry, source.name
+            )
             settings = ReadSettings(source.page_limit, source.read_interval, pause)
             open_cursor = None if pushed is None else partial(pushed.open, log, data_loss)
             yield from RangeReader(log, data_loss, settings, open_cursor).read(split_range)

@@ -7,9 +7,7 @@ limit of one: two calls and one record, whatever the rate.
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +16,7 @@ from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import AtTime, Expiry, Position
-from sluice.source.page_cost import page_cost
+from sluice.source.read_pace import ReadPace
 from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Page, StreamLog, size_in_bytes
@@ -68,10 +66,8 @@ _READ_ON_PAGES = 16
 """Pages that a plan reads of a split that cannot be searched by time, at most; the next batch goes on."""
 _FAR_BEHIND = 20_000
 """Milliseconds from the tip after which more than one or two large records follow."""
-_BURST_SECONDS = 1.02
-"""A little more than the second in which Kinesis counts reads: some take longer to get there than others."""
-_KEPT_TIMES = 10_000
-"""Splits whose reads are remembered; of more, those that have not been read for a second are forgotten."""
+_KEPT_PACES = 10_000
+"""Splits whose reads are remembered; of more, those are forgotten that need not wait for a read."""
 
 
 @dataclass(frozen=True)
@@ -128,33 +124,41 @@ class Probe:
         self.log = log
         self.data_loss = data_loss
         self.settings = settings
-        self._read_times: dict[SplitId, deque[float]] = {}
+        self._paces: dict[SplitId, ReadPace] = {}
         self._is_alone = True
 
     def expect_tasks(self) -> None:
         """From now on tasks may read, and get their part of the reads that the service allows."""
         self._is_alone = False
 
-    def pace(self, split: SplitId) -> None:
-        """Waits until a split may be read once more, which then counts as read. One thread a split."""
-        clock = self.settings.clock
-        burst = self.settings.first_burst if self._is_alone else self.settings.burst
-        times = self._read_times.get(split)
-        if times is None:
-            times = self._read_times[split] = deque(maxlen=self.settings.first_burst)
-            self._forget_read_times()
-        elif len(times) >= burst:
-            wait = times[-burst] + _BURST_SECONDS - clock()
-            if wait > 0:
-                self.settings.pause(wait)
-        times.append(clock())
+    def pace(self, split: SplitId, *, for_bytes: bool = False) -> None:
+        """Waits until a split may be read once more. One thread a split.
 
-    def _forget_read_times(self) -> None:
-        if len(self._read_times) > _KEPT_TIMES:
-            oldest = self.settings.clock() - 1.0
-            for split, times in list(self._read_times.items()):
-                if times and times[-1] < oldest:
-                    del self._read_times[split]
+        Args:
+            for_bytes: wait as well until what was read has been paid for, which may take 5 s.
+        """
+        clock, pace = self.settings.clock, self._pace_of(split)
+        burst = self.settings.first_burst if self._is_alone else self.settings.burst
+        wait = pace.wait_for_calls(clock(), burst)
+        if for_bytes:
+            wait = max(wait, pace.wait_for_bytes(clock()))
+        if wait > 0:
+            self.settings.pause(wait)
+
+    def record_read(self, split: SplitId, page: Page | None) -> None:
+        """A read was answered: with a page, or (None) with an error."""
+        self._pace_of(split).record_read(page, self.settings.clock())
+
+    def _pace_of(self, split: SplitId) -> ReadPace:
+        pace = self._paces.get(split)
+        if pace is None:
+            if len(self._paces) > _KEPT_PACES:
+                now = self.settings.clock()
+                for other, known in list(self._paces.items()):
+                    if known.is_forgettable(now):
+                        del self._paces[other]
+            pace = self._paces[split] = ReadPace(self.settings.first_burst)
+        return pace
 
     def state(self, split: Split, position: Position, *, expiry: Expiry | None = None) -> SplitState:
         """The state of a split of which nothing is known but the position.
@@ -184,7 +188,6 @@ class ProbeSession:
         self._state = state
         self._settings = probe.settings
         self._reads = 0
-        self._paid_at = -math.inf  # when the last page does not keep the service from giving another one
 
     @property
     def has_read(self) -> bool:
@@ -382,22 +385,25 @@ class ProbeSession:
 
     def _next_page(self, cursor: Cursor, limit: int) -> Page:
         """Reads a page; waits for some seconds if the split has a backlog and the read is throttled."""
-        clock, waited = self._settings.clock, 0.0
+        waited, wait = 0.0, self._settings.throttled_pause
         while True:
+            page = None
             try:
                 page = cursor.next_page(limit)
-            except ServiceError as error:  # noqa: PERF203 - a request takes far longer
-                # The page before may be why the service refuses this one.
-                wait = max(self._settings.throttled_pause, self._paid_at - clock())
-                is_backlog = bool(self._state.cut_points) and not self._state.is_exhausted
-                if not (error.throttling and is_backlog) or waited + wait > _MAX_THROTTLE_WAIT:
+            except ServiceError as error:
+                if not (error.throttling and self._has_backlog) or waited + wait > _MAX_THROTTLE_WAIT:
                     raise
-                waited += wait
-                self._settings.pause(wait)
-            else:
-                self._paid_at = clock() + page_cost(page)
+            finally:
+                self._probe.record_read(self._state.split.id, page)
+            if page is not None:
                 return page
+            waited += wait
+            self._settings.pause(wait)
+
+    @property
+    def _has_backlog(self) -> bool:
+        return bool(self._state.cut_points) and not self._state.is_exhausted
 
     def _pace(self) -> None:
-        self._probe.pace(self._state.split.id)
+        self._probe.pace(self._state.split.id, for_bytes=self._has_backlog)
         self._reads += 1

@@ -42,7 +42,7 @@ class TipSearch:
         low: when the newest record arrived that is known.
         high: no record arrived then or later.
         span: the arrival time that one page covers, about.
-        rest: what is no longer than this is not searched any more.
+        rest: what is no longer than this is not searched any more; at least `span`.
         is_large: whether records are large.
     """
 
@@ -63,11 +63,14 @@ class TipSearch:
         """
         if self.high - self.low <= self.rest:
             return None
-        shortest, longest = max(self.now - self.high, MICROS_PER_SECOND), self.now - self.low
+        latest = self.high - self.span  # from later on, a page would hold no more than the rest
+        if latest - self.low <= self.rest:
+            return latest  # either answer is the last one
+        shortest = max(self.now - self.high, min(self.span, MICROS_PER_SECOND))
+        longest = self.now - self.low
         part = _PART_OF_LARGE if self.is_large else 0.5
         instant = self.now - int(shortest * (longest / shortest) ** part)
-        # From later on a page would hold no more than the rest.
-        return max(self.low + 1, min(instant, self.high - self.span))
+        return max(self.low + 1, min(instant, latest))
 
     def is_in_reach(self, instant: int) -> bool:
         """Whether a page from `instant` on is likely to hold the newest record."""

@@ -66,7 +66,7 @@ def histories(
     from hypothesis import strategies as st  # noqa: PLC0415 - an extra
 
     limits = st.sampled_from([None, Limits(), Limits(records=1), Limits(records=40), Limits(bytes=500)])
-    steps = [
+    steps: list[SearchStrategy[Any]] = [
         st.tuples(st.just("put"), st.integers(1, puts)),
         st.tuples(st.just("batch"), limits, st.booleans()),
         st.tuples(st.just("restart")),
