@@ -33,7 +33,9 @@ SCALAR = st.one_of(
     st.fixed_dictionaries({"BOOL": st.booleans()}),
     st.just({"NULL": True}),
     st.fixed_dictionaries({"SS": st.lists(st.text(max_size=5), min_size=1, max_size=3, unique=True)}),
-    st.fixed_dictionaries({"NS": st.lists(st.integers().map(str), min_size=1, max_size=3, unique=True)}),
+    st.fixed_dictionaries(
+        {"NS": st.lists(st.integers(-(10**37), 10**37).map(str), min_size=1, max_size=3, unique=True)}
+    ),
     st.fixed_dictionaries({"BS": st.lists(BASE64, min_size=1, max_size=3, unique=True)}),
 )
 ATTRIBUTE = st.recursive(

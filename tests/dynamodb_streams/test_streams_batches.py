@@ -184,6 +184,38 @@ def test_latest_reads_what_comes_and_nothing_else() -> None:
     assert query.numbers() == new
 
 
+def test_latest_costs_no_reading_of_what_was_there() -> None:
+    """Neither planning nor tasks read 20,000 old records to leave them out: there is no iterator by time."""
+    model = new_model(Laws(empty_pages=0, empty_tail=0, portion=10**9))
+    put_many(model, 20_000)
+    query = StreamsQuery(model, start="LATEST")
+    query.run_batch()
+    new = put_many(model, 5, name="new")
+    model.clock.advance(10)
+    query.run_batch()
+    query.restart()
+    before = model.calls["GetRecords"]
+    assert query.read(-1) == query.batches[-1]
+
+    assert query.numbers() == new
+    assert model.calls["GetRecords"] - before == 1
+    assert before <= 2 * EMPTY_PAGES_AT_TIP + 10
+
+
+def test_a_shard_that_closes_before_its_first_record_was_seen() -> None:
+    """The start at LATEST holds: what was there a moment before the start is not read."""
+    model = new_model(Laws())
+    put_many(model, 30, per_second=10, name="old")
+    query = StreamsQuery(model, start="LATEST")
+    query.log_start()
+    new = put_many(model, 3, name="new")
+    model.roll(TABLE)
+    model.clock.advance(30)
+    query.run_to_end()
+
+    assert query.numbers() == new
+
+
 def test_a_quiet_query_costs_a_read_of_a_shard_at_a_time() -> None:
     """Open shards without records are asked once a trigger, and triggers are no closer than a second."""
     model = new_model(Laws(shard_life=None), shards=2)
