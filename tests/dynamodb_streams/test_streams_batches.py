@@ -206,6 +206,9 @@ def test_a_shard_that_closes_before_its_first_record_was_seen() -> None:
     """The start at LATEST holds: what was there a moment before the start is not read."""
     model = new_model(Laws())
     put_many(model, 30, per_second=10, name="old")
+    model.roll(TABLE)  # closed shards have nothing later
+    put_many(model, 30, per_second=10, name="older")
+    model.clock.advance(3)
     query = StreamsQuery(model, start="LATEST")
     query.log_start()
     new = put_many(model, 3, name="new")

@@ -90,6 +90,7 @@ def test_shards_are_listed_in_pages() -> None:
     splits = new_log(model).list_splits(TABLE)
 
     assert len({split.id for split in splits}) == len(splits) >= 260
+    assert all(int(split.starting_sequence) > 0 for split in splits)
     by_id = {split.id.shard: split for split in splits}
     children = [split for split in splits if split.parents]
     assert len(children) >= 130
@@ -157,6 +158,7 @@ def test_latest_is_pinned_once() -> None:
     for _ in range(6):
         page = next_page(log, model, split, page, 1000)
         read += numbers(page)
+    assert len(read) == 3007
     assert read[-7:] == later
 
 
