@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import itertools
 import json
@@ -15,6 +16,7 @@ from typing import Any
 
 import boto3
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import sluice
@@ -28,6 +30,7 @@ from sluice.testing import QueryRunner, Subject, check_history
 
 DRIVER = "integration.support.source_driver"
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-source.md"
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 TITLES = {
     "file_source": "Reads Parquet files and JSON lines below a directory, or an s3:// prefix.",
     "kafka_source": "Reads topics of Kafka.",
@@ -60,6 +63,7 @@ def topic(broker: str) -> Iterator[Topic]:
     made = Topic(broker)
     yield made
     made.close()
+    gc.collect()  # what the client leaves open
 
 
 def write_file(directory: Path, number: int) -> list[Line]:
@@ -151,10 +155,7 @@ def test_files_are_read_from_s3(moto: Server) -> None:
 def test_files_in_spark(spark: SparkSession, modules: Path, tmp_path: Path, checkpoint: str) -> None:
     """A batch read, and a stream that takes what is available in several batches."""
     code = importlib.import_module("file_source")
-    code.__dict__["__name__"] = "__main__"  # as in a notebook: Spark takes the class with it
-    code.FileSource.__module__ = "__main__"
-    for name in ("lines", "line_start"):
-        getattr(code, name).__module__ = "__main__"
+    cloudpickle.register_pickle_by_value(code)  # type: ignore[no-untyped-call]  # as in a notebook: the workers cannot import it
     spark.dataSource.register(sluice.data_source(code.FileSource))
     lake = tmp_path / "lake"
     lake.mkdir()
@@ -172,6 +173,7 @@ def test_files_in_spark(spark: SparkSession, modules: Path, tmp_path: Path, chec
         .start()
     )
     query.awaitTermination()
+    cloudpickle.unregister_pickle_by_value(code)  # type: ignore[no-untyped-call]
     assert sum(found) == 3 * FILE_ROWS
     del modules
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 
 from sluice.errors import DataLossError, OptionError, SourceRuleError
 from sluice.options import OptionValues
-from sluice.source.admission import NO_LIMITS
 from sluice.source import (
     BaseSplitEnumerator,
     FiniteRange,
@@ -28,6 +28,7 @@ from sluice.source import (
     StreamLog,
     ValueRecord,
 )
+from sluice.source.admission import NO_LIMITS
 from sluice.testing import MemoryLog, MemorySource, QueryRunner
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -249,7 +250,7 @@ class OwnSource(BadSource):
     """Has an enumerator of its own."""
 
     create_coordinator = Source.create_coordinator
-    offsets_to_json = Source.offsets_to_json  # type: ignore[assignment]
+    offsets_to_json = Source.offsets_to_json
 
     def create_enumerator(self, **_: Any) -> Any:
         return Endless()
@@ -263,5 +264,23 @@ def test_offsets_come_back_from_json_as_they_were() -> None:
 
 def test_a_run_of_what_is_available_needs_an_end() -> None:
     """An enumerator that has none is refused by name."""
-    with pytest.raises(OptionError, match="Endless: Trigger.AvailableNow needs stop_at_available"):
+    with pytest.raises(OptionError, match=r"Endless: Trigger.AvailableNow needs stop_at_available"):
         Endless().stop_at_available()
+
+
+def test_ends_are_asked_for_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take a request; and a batch with limits asks for no more than it may need."""
+    meeting = threading.Barrier(16)
+    asked: list[str] = []
+
+    def ends(_source: Parts, split: FiniteSplit) -> Sequence[SplitEnd]:
+        asked.append(split.id)
+        meeting.wait(30)  # breaks if they are asked one after the other
+        return (SplitEnd(None, records=1),)
+
+    monkeypatch.setattr(Parts, "ends", ends)
+    monkeypatch.setattr(Parts, "ids", [str(number) for number in range(64)])
+    with QueryRunner(Parts) as query:
+        rows = query.run_batch(Limits(records=10))
+    assert len(rows or ()) == 10
+    assert len(asked) == 16

@@ -112,6 +112,9 @@ class FakeCoordinator:
     def restore(self, offsets: Offsets) -> None:
         self.restored.append(offsets)
 
+    def stop_at_available(self) -> None:
+        self.enumerator.stop_at_available()
+
     def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
         del ranges
         return self.assignment

@@ -199,10 +199,11 @@ class Source(ABC):
         raise NotImplementedError(f"{self.name}: {type(self).__name__} has no create_reader")
 
     def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
-        """The rows of a task. The default reads its ranges one after the other."""
+        """The rows of a task. The default reads its ranges in their order, some record batches ahead."""
+        from sluice.source.prefetching import prefetch  # noqa: PLC0415 - not beside the driver
+
         reader = self.create_reader()
-        for each in task.ranges:
-            yield from reader.read(each)
+        yield from prefetch(rows for each in task.ranges for rows in reader.read(each))
 
 
 class BaseSplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
@@ -264,6 +265,10 @@ class Coordinator:
     def assign(self, ranges: Sequence[Any]) -> Any:
         """What the tasks that read these ranges are told besides; plain data, None for nothing."""
         del ranges
+
+    def stop_at_available(self) -> None:
+        """Makes the run end at what is available; called for ``Trigger.AvailableNow``."""
+        self.enumerator.stop_at_available()
 
     def close(self, *, is_disconnected: bool = False) -> None:
         """Ends the enumerator.

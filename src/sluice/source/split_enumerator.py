@@ -10,12 +10,14 @@ since when (milliseconds) a split that is done is not listed any more; it is for
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sluice.errors import DataLossError, ServiceError, SluiceError, SourceRuleError
@@ -34,6 +36,9 @@ _VERSION: Final = 1
 _KEPT: Final = 24 * 3600 * 1000
 """For how long a split that is done and not listed any more is remembered (milliseconds). A listing may leave
 it out by mistake, and it would be read again."""
+
+_AT_ONCE: Final = 16
+"""Splits whose ends are asked for side by side."""
 
 Offsets = Mapping[str, Any]
 """As Spark logs them."""
@@ -100,9 +105,8 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         listing = self._current()
         positions = self._without_lost(begun, listing)
         room = _Room(limits)
-        for split in listing.values():
-            if positions.get(split.id, {}).get("done"):
-                continue
+        unread = [split for split in listing.values() if not positions.get(split.id, {}).get("done")]
+        for split in self._with_ends(unread):
             for end in self._ends_after(split, positions.get(split.id)):
                 if not room.take(end):
                     break
@@ -132,6 +136,8 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
             listing = self._listing or {}
         order = {split: place for place, split in enumerate(listing)}
         found: list[FiniteRange] = []
+        there = [listing[split_id] for split_id in changed if split_id in listing]
+        collections.deque(self._with_ends(there), maxlen=0)
         for split_id in sorted(changed, key=lambda split: order.get(split, -1)):
             split, entry = listing.get(split_id), changed[split_id]
             if split is None or split.version != entry.get("split", ""):
@@ -187,6 +193,17 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
                 positions[split_id] = {**entry, "unlisted": now}
             elif now - since > _KEPT:
                 del positions[split_id]
+
+    def _with_ends(self, splits: Sequence[FiniteSplit]) -> Iterator[FiniteSplit]:
+        """The splits, whose ends are asked for some at a time: each may take a request."""
+        if sum((split.id, split.version) not in self._ends for split in splits) <= 1:
+            yield from splits
+            return
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sluice-planner") as pool:
+            for start in range(0, len(splits), _AT_ONCE):
+                some = splits[start : start + _AT_ONCE]
+                list(pool.map(self._all_ends, some))
+                yield from some
 
     def _all_ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
         """The ends of a split, checked. The last one has no position: it is the end of the split."""

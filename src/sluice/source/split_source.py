@@ -99,7 +99,8 @@ class SplitSource(Source):
         whatever its position. None: the split is one range.
 
         By default a split is read as a whole. Several tasks read a split side by side that has several ends,
-        and a batch with limits may take some of them. Called once for every split, when it is planned.
+        and a batch with limits may take some of them. Called once for
+        every split, when it is planned, from several threads.
         """
         return (SplitEnd(None, split.size, split.records),)
 

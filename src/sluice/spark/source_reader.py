@@ -202,7 +202,7 @@ if HAS_ADMISSION_CONTROL:
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Called once, when a query with ``Trigger.AvailableNow`` starts."""
-            self._coordinator_here().enumerator.stop_at_available()
+            self._coordinator_here().stop_at_available()
 
         def _limits(self, limit: Any) -> Limits:
             return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._source.limits

@@ -96,7 +96,7 @@ class QueryRunner:
         """Runs what ``Trigger.AvailableNow`` runs: batches up to what there is now. Returns their rows."""
         self.restart()
         first = len(self.batches)
-        self._enumerator().stop_at_available()
+        self._here().stop_at_available()
         while self.run_batch(limits) is not None:
             pass
         self.restart()
