@@ -18,7 +18,7 @@ ONE_RUN = integration/test_end_to_end.py integration/test_sql.py integration/tes
 MATRIX = 4.0 4.1 4.2 newest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test integration lint types bench soak chaos soak-tests docs test-matrix clean demo-env
+.PHONY: help demo example test integration lint types bench soak chaos soak-tests docs test-matrix clean demo-env
 .PHONY: test-env dev-env
 .PHONY: $(MATRIX:%=test-%)
 
@@ -28,6 +28,9 @@ help: ## show this
 
 demo: demo-env ## run a pipeline on an embedded Kinesis and prove its output
 	@$(BIN)/python -m integration.demo
+
+example: demo-env ## run a script of examples/ on an embedded Kinesis; EXAMPLE=read_a_stream, none lists them
+	@$(BIN)/python -m examples $(EXAMPLE)
 
 test: test-env ## run the tests: the fast ones, then those with Spark and emulators (16 minutes on 2 cores)
 	@echo '== 1 of 2: fast tests'
@@ -56,8 +59,10 @@ chaos: test-env ## a pipeline through faults, MINUTES=10 of them; SEED= has a hi
 soak-tests: test-env ## run the tests that are slow, and hardly ever fail; fan-out for ten minutes
 	@$(BIN)/python $(SPARK_TESTS) -m soak integration
 
-docs: dev-env ## write the tables of the README from the options' declarations
+docs: dev-env ## write the tables of options from their declarations, and build the site into site/
 	@$(BIN)/python docs/reference.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo 'the site is in site/index.html'
 
 test-matrix: $(MATRIX:%=test-%) ## fast tests, and runs with Spark, on PySpark 4.0, 4.1, 4.2 and the newest
 
@@ -67,7 +72,7 @@ $(MATRIX:%=test-%): test-%:
 	@.venv-$*/bin/python $(SPARK_TESTS) $(FAST) $(ONE_RUN)
 
 clean: ## remove environments, caches and whatever was built
-	rm -rf .venv .venv.lock .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.lock .venv-* build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

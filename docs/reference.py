@@ -27,7 +27,7 @@ from sluice.sink.converters import AvroConverter
 from sluice.sink.options import SINK_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/destinations.md", "docs/dynamodb-streams.md", "docs/names.md")
+DOCUMENTS = ("docs/options.md", "docs/destinations.md", "docs/dynamodb-streams.md", "docs/names.md")
 DESTINATIONS: dict[str, type[DestinationClass]] = {
     "kinesis": KinesisStreamsDestination,
     "firehose": FirehoseDestination,

@@ -1,16 +1,19 @@
-"""What README.md says of the options is what the options say of themselves."""
+"""README.md is short and leads to the rest; the tables of options are those of the declarations."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_tables_are_those_of_the_declarations() -> None:
-    """An option that was added, changed or built without `make docs` makes the README stale, and fails."""
+    """An option that was added, changed or built without `make docs` makes the documents stale, and fails."""
     check = subprocess.run(
         (sys.executable, "docs/reference.py", "--check"),
         cwd=ROOT,
@@ -20,3 +23,30 @@ def test_the_tables_are_those_of_the_declarations() -> None:
     )
 
     assert (check.returncode, check.stdout, check.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "SECURITY.md"])
+def test_links_lead_to_files(page: str) -> None:
+    """Those of the pages that are not in the site, which checks its own."""
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
+    missing = [link for link in links if not link.startswith("https://") and not (ROOT / link).exists()]
+
+    assert missing == []
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    """A page that is not in its list is not found."""
+    readme, navigation = (ROOT / "README.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+
+    assert {page for page in pages if f"](docs/{page})" not in readme} == set()
+    assert {page for page in pages if f": {page}\n" not in navigation} == set()
+
+
+def test_the_readme_is_what_a_newcomer_reads() -> None:
+    """What is looked up stands in docs/: no table of options, no policy, no more than three screens."""
+    readme = (ROOT / "README.md").read_text()
+
+    assert "<!-- begin" not in readme
+    assert "```json" not in readme
+    assert len(readme.splitlines()) <= 120

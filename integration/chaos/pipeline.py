@@ -239,7 +239,7 @@ def _run(spark: SparkSession, plan: PipelinePlan) -> None:
     while not closed.wait(0.2):
         runners[0].check()
         # Two queries that begin in the same instant may leave Spark's description of a source broken for
-        # good: README, "Limits".
+        # good: docs/limits.md.
         first_has_planned = first_has_planned or runners[0].has_planned() or time.monotonic() > alone_until
         if first_has_planned:
             for runner in runners[1:]:

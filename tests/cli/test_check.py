@@ -109,7 +109,7 @@ def statuses(done: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("options", [{}, {"consumerName": "me"}])
 def test_all_is_well(service: Service, options: dict[str, str]) -> None:
-    """Every action that the README's policy lists is checked; nothing is written or registered."""
+    """Every action that the policies of docs/options.md list is checked; nothing is written or registered."""
     service.calls.clear()
 
     done = check(source={"streamName": "orders", **options})
@@ -117,7 +117,7 @@ def test_all_is_well(service: Service, options: dict[str, str]) -> None:
     assert (done.code, done.value["missingActions"]) == (0, [])
     assert set(statuses(done).values()) == {"ok"}
     assert not [call for call in service.calls if WRITES.search(call)]
-    policy = set(re.findall(r'"(kinesis:[A-Z]\w+)"', (ROOT / "README.md").read_text())) - {
+    policy = set(re.findall(r'"(kinesis:[A-Z]\w+)"', (ROOT / "docs" / "options.md").read_text())) - {
         "kinesis:PutRecords"
     }
     checked = {each["action"] for each in done.value["findings"]} - {None}

@@ -51,7 +51,7 @@ def test_the_policy_of_s3_has_what_is_called() -> None:
 
 
 def test_every_destination_but_kinesis_has_a_section() -> None:
-    """Destination kinesis is in the README."""
+    """Destination kinesis is in docs/sink.md and docs/options.md."""
     assert set(SECTIONS) == set(registry._BUILT_IN) - {"kinesis"}
 
 

@@ -429,7 +429,7 @@ def test_every_option_of_the_interface_is_declared_once() -> None:
 
 
 def test_declared_defaults_are_shown_as_they_are() -> None:
-    """The default in the README parses to the declared default."""
+    """The default in docs/options.md parses to the declared default."""
     for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS):
         if option.default is not None:
             shown = option.shown_default if option.shown_default is not None else str(option.default)
