@@ -276,7 +276,7 @@ class StreamEnumerator:
         if others:
             raise OptionError(
                 f"the checkpoint belongs to other streams: it holds offsets of {', '.join(others)}, "
-                f"and option 'streamName' names {', '.join(self._settings.streams)}; use a checkpoint "
+                f"and the query reads {', '.join(self._settings.streams)}; use a checkpoint "
                 "of its own for each set of streams"
             )
         if not self._has_checked_start:
