@@ -20,7 +20,7 @@ from integration.support.drivers import TIMEOUT, Driver, Line, Outcome, started_
 from integration.support.replay_driver import BEFORE, HALF, WRITTEN, DriverPlan
 
 TABLE = "orders"
-OPTIONS = {"maxRecordsPerTrigger": "400", "splitsPerTask": "1"}
+OPTIONS = {"maxRecordsPerTrigger": "400", "splitsPerTask": "4"}
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Producer:
 
     @contextlib.contextmanager
     def putting(self) -> Iterator[None]:
-        """Puts in a thread until the ``with`` block ends; every second or so all shards are replaced."""
+        """Puts in a thread until the ``with`` block ends; every second or so a shard is replaced."""
         stopping = threading.Event()
 
         def run() -> None:
@@ -48,7 +48,7 @@ class Producer:
                     return
                 self.put(5)
                 if turn % 4 == 3:
-                    self.model.roll(TABLE)
+                    self.model.roll(TABLE, self.model.open_shards(TABLE)[0])
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -91,6 +91,7 @@ def test_a_killed_driver_reads_the_same_batches_again(
                 driver = _started(replace(plan, attempt=attempt, stop_at=(batch, moment)), drivers)
                 driver.wait_for(f"reached {moment} of batch ")
                 driver.kill()
+        model.roll(TABLE)
         producer.put(300)  # a batch that is logged must not take in what comes later
         last = _started(replace(plan, attempt=len(moments)), drivers)
         last.wait_until(lambda: len(Outcome.of(plan.output).rows) >= len(producer.expected), "all changes")

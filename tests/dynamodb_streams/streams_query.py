@@ -146,14 +146,16 @@ class StreamsQuery:
 
     def _new_enumerator(self) -> StreamEnumerator:
         log, clock = new_log(self.model), self.model.clock
-        probe = Probe(
-            log, _policy(log, fail=self._fail), ProbeSettings(pause=clock.sleep, clock=clock.elapsed)
+        settings = ProbeSettings(
+            pause=clock.sleep, clock=clock.elapsed, seconds_per_read=0.5, burst=9, first_burst=10
         )
+        probe = Probe(log, _policy(log, fail=self._fail), settings)
         planner = Planner(probe, log.server_time, PlannerSettings(self._fail, threads=1))
-        settings = EnumeratorSettings(
-            [TABLE], lambda splits, now: initial_positions(self._start, splits, now, log)
+        return StreamEnumerator(
+            EnumeratorSettings([TABLE], lambda splits, now: initial_positions(self._start, splits, now, log)),
+            probe,
+            planner,
         )
-        return StreamEnumerator(settings, probe, planner)
 
 
 def _policy(

@@ -224,7 +224,7 @@ def test_a_quiet_query_costs_a_read_of_a_shard_at_a_time() -> None:
     model = new_model(Laws(shard_life=None), shards=2)
     put_many(model, 10)
     query = StreamsQuery(model)
-    query.run_to_end()
+    query.run_to_end(empty_triggers=6)
     before = model.calls.copy()
     for _ in range(100):
         query.run_batch()
@@ -233,3 +233,23 @@ def test_a_quiet_query_costs_a_read_of_a_shard_at_a_time() -> None:
     assert model.calls["GetRecords"] - before["GetRecords"] <= 2 * 100
     assert model.calls["GetShardIterator"] == before["GetShardIterator"]
     assert not model.refusals
+
+
+def test_a_trickle_costs_few_reads() -> None:
+    """A record a second: no trigger reads a run of empty pages to its end to learn that nothing follows."""
+    model = new_model(Laws(shard_life=None))
+    query = StreamsQuery(model)
+    query.run_batch()
+    put: list[int] = []
+    planned = read = 0
+    for turn in range(60):
+        put += put_many(model, 1, per_second=1, name=f"turn-{turn}")
+        before, batches = model.calls["GetRecords"], len(query.batches)
+        query.run_batch()
+        planned += model.calls["GetRecords"] - before
+        read += len(query.batches) - batches
+    query.run_to_end()
+
+    assert query.numbers() == put
+    assert read > 40
+    assert planned <= 4 * 60
