@@ -19,7 +19,7 @@ from sluice.source.log_source import LogSource
 from sluice.source.probe import ProbeSettings
 from sluice.source.stream_log import Record, StreamLog
 from sluice.source.subscriptions import Subscriptions
-from sluice.testing import MemoryLog, MemorySource, Subject, check_history, histories
+from sluice.testing import MemoryLog, MemorySource, QueryRunner, Subject, check_history, histories
 
 RESHARDS = ("split", "merge")
 
@@ -182,3 +182,34 @@ def test_a_source_with_a_fault_does_not_pass(source: type[MemorySource], rule: s
     """The machine says which rule is broken."""
     with pytest.raises(AssertionError, match=rule):
         check_history(memory_subject(source), [("put", 40), ("batch", None, False)])
+
+
+def test_limits_hold_where_there_is_no_search_by_time() -> None:
+    """The planner reads on, further than the batch may go, and cuts back."""
+    subject = memory_subject(WithoutTimes)
+    subject.put(9000)  # more than the sample that tells how dense they are
+    with QueryRunner(WithoutTimes, subject.options) as query:
+        sizes = [len(query.run_batch(Limits(records=2500)) or ()) for _ in range(2)]
+        spans = [query.run_batch(Limits(span=25_000_000)) or []]
+    assert all(1250 <= size <= 2500 for size in sizes), sizes
+    for rows in spans:
+        times = [row["arrival"] for row in rows]
+        assert rows
+        assert (max(times) - min(times)).total_seconds() <= 25
+
+
+def test_a_start_at_a_time_without_a_search_by_time() -> None:
+    """It is read from the oldest record on, and what is older is left out."""
+    subject = memory_subject(WithoutTimes, empty_every=3)
+    subject.put(300)
+    log = WithoutTimes.log
+    middle = log.now
+    subject.put(50)
+    later = [r.sequence_number for shard in log.shards.values() for r in shard.records if r.arrival >= middle]
+    options = {"startingPosition": "AT_TIMESTAMP", "startingTimestamp": f"{middle / 1e6:.6f}"}
+    with QueryRunner(WithoutTimes, options) as query:
+        rows = query.run_until(len(later), wait=log.pass_time)
+        assert sorted(row["number"] for row in rows) == sorted(later)
+        assert sorted(row["number"] for row in query.read_all()) == sorted(later)
+    with QueryRunner(WithoutTimes, {"endingTimestamp": options["startingTimestamp"]}) as query:
+        assert len(query.read_all()) == 300
