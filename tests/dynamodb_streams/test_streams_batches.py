@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration.model import SECOND, FaultPlan
@@ -14,6 +15,7 @@ from streams_query import TABLE, StreamsQuery, all_numbers, new_model, put_many
 
 from sluice.dynamodb_streams.options import EMPTY_PAGES_AT_TIP
 from sluice.errors import ServiceError
+from sluice.source import probe
 from sluice.source.admission import Limits
 
 LAWS = Laws(retention=None)
@@ -253,3 +255,24 @@ def test_a_trickle_costs_few_reads() -> None:
     assert query.numbers() == put
     assert read > 40
     assert planned <= 4 * 60
+
+
+def test_hours_of_a_busy_shard_are_planned_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of what is available reads each open shard to its tip; it does not keep every record's number."""
+    monkeypatch.setattr(probe, "MOST_CUT_POINTS", 100)
+    model = new_model(Laws(shard_life=None), shards=2)
+    put = put_many(model, 8_000)
+    model.clock.advance(5)  # the last second of a busy shard is left to the next run
+    query = StreamsQuery(model)
+    query.log_start()
+    query.enumerator.stop_at_available()
+    later: list[int] = []
+    while query.run_batch(Limits(records=1_000)):
+        later = later or put_many(model, 50, name="later")
+        assert all(len(state.cut_points) < 2_000 for state in query.enumerator._states.values())
+
+    assert query.numbers() == put
+    assert all(sum(map(len, rows.values())) <= 1_000 + 2 * 1_000 for rows in query.batches)
+    query.restart()
+    query.run_to_end()
+    assert query.numbers() == put + later

@@ -62,6 +62,9 @@ _SMALL = 16
 """Pages that the rest of a backlog may fill for another one to be read before it is searched by time."""
 _FULL = 0.75
 """How full a page is to be by the density that is known. One that is too full leaves the tip to another."""
+MOST_CUT_POINTS = 50_000
+"""Cut points that a plan keeps of a split that is read to its tip. Hours of a busy split are millions."""
+_JOINED = 16
 _FEW_EMPTY_PAGES = 4
 """The same where the service does not search by time. Such a service may not say either where the tip is, and
 then each trigger would read many empty pages behind its few records."""
@@ -220,7 +223,9 @@ class ProbeSession:
         """
         state = self._state
         if most_empty is None:
-            most_empty = _MAX_EMPTY_PAGES if self._probe.log.seeks_by_time else _FEW_EMPTY_PAGES
+            # Pages of records that are older than the start look empty, too.
+            may_be_tip = not self._probe.log.seeks_by_time and not isinstance(state.cursor.position, AtTime)
+            most_empty = _FEW_EMPTY_PAGES if may_be_tip else _MAX_EMPTY_PAGES
         state.begin_read()
         pages = 0
         # Triggers that are far apart would begin with the same empty pages again and again.
@@ -303,6 +308,8 @@ class ProbeSession:
             pages += 1
             if state.cut_points and state.cut_points[-1].arrival >= until:
                 break
+            if len(state.cut_points) > MOST_CUT_POINTS:
+                state.join_cut_points(_JOINED)
             if len(state.cut_points) == known and not is_exact:
                 break  # the tip, or a gap: the next trigger shows
         return bool(state.cut_points) and state.cut_points[-1].arrival >= instant
