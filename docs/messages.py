@@ -24,8 +24,9 @@ ERRORS: Final = frozenset({"OptionError", "ServiceError"})
 NOTES: Final = frozenset({"reject", "reject_value", "refuse"})
 # Variables that hold a message, or a part of one.
 PARTS: Final = frozenset({"problem", "why"})
-# Others who are told by a message: the command `sluice` prints findings, and nothing is raised.
-ELSEWHERE: Final = ("sluice/cli/",)
+# Others who are told by a message: the command `sluice` prints findings, and nothing is raised; in tests
+# without a service nobody looks for help.
+ELSEWHERE: Final = ("sluice/cli/", "sluice/testing/")
 GAP: Final = "…"
 _WORDS: Final = re.compile(r"[A-Za-z]{2,}\W* (\W*\w\W+)*\W*[A-Za-z]{2,}")
 

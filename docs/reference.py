@@ -18,6 +18,7 @@ from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.destinations.registry import CommittingDestinationClass, DestinationClass
 from sluice.destinations.s3 import S3Destination
 from sluice.destinations.sqs import SqsDestination
+from sluice.dynamodb_streams.options import SOURCE_OPTIONS as STREAMS_OPTIONS
 from sluice.kinesis.foreign_names import SOURCE_NAMES
 from sluice.kinesis.options import SOURCE_OPTIONS
 from sluice.option_names import ForeignName, Taken
@@ -26,7 +27,7 @@ from sluice.sink.converters import AvroConverter
 from sluice.sink.options import SINK_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("docs/options.md", "docs/destinations.md", "docs/names.md")
+DOCUMENTS = ("docs/options.md", "docs/destinations.md", "docs/dynamodb-streams.md", "docs/names.md")
 DESTINATIONS: dict[str, type[DestinationClass]] = {
     "kinesis": KinesisStreamsDestination,
     "firehose": FirehoseDestination,
@@ -128,6 +129,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "connection": lambda: options_table(CONNECTION_OPTIONS),
     "source": lambda: options_table(SOURCE_OPTIONS),
     "backoff": lambda: backoff_table(SOURCE_OPTIONS),
+    "dynamodb_streams": lambda: options_table(STREAMS_OPTIONS),
+    "dynamodb_streams_backoff": lambda: backoff_table(STREAMS_OPTIONS),
     "sink": lambda: options_table(SINK_OPTIONS),
     "limits": destinations_table,
     "source_names": lambda: names_table(SOURCE_NAMES),

@@ -92,7 +92,7 @@ def test_one_sentence_under_jupyter() -> None:
     ("missing", "lookup", "workers"),
     [
         (("pyarrow",), "lacks pyarrow", "lacks pyarrow"),
-        (SHIMS, "lacks pyspark_kinesis_efo, pyspark_async_sink", None),
+        (SHIMS, "lacks pyspark_kinesis_efo, pyspark_async_sink, pyspark_dynamodb_streams", None),
     ],
 )
 def test_what_is_missing_is_named(missing: tuple[str, ...], lookup: str, workers: str | None) -> None:
@@ -275,7 +275,7 @@ def test_what_needs_pyspark_says_so(there: str, message: str) -> None:
 import sys
 {there}
 import sluice, sluice.sink, sluice.source, sluice.destinations.kinesis, sluice.kinesis.driver
-import pyspark_kinesis_efo, pyspark_async_sink
+import pyspark_kinesis_efo, pyspark_async_sink, pyspark_dynamodb_streams
 try:
     sluice.register(None)
 except sluice.SparkVersionError as error:

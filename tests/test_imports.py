@@ -73,7 +73,7 @@ assert sum(rows) == 604, rows
     ("code", "unused"),
     [
         pytest.param(
-            "import pyspark_kinesis_efo, pyspark_async_sink",
+            "import pyspark_kinesis_efo, pyspark_async_sink, pyspark_dynamodb_streams",
             (*SDK, *ARROW, *FAN_OUT, *PLANNING, *READING, *CALLING, *SINK, "sluice.kinesis", "sluice.source"),
             id="a session looks for formats",
         ),

@@ -23,6 +23,7 @@ class Layer(NamedTuple):
     guarded: tuple[str, ...] = ()
 
 
+SHIMS = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 BASE = (
     "sluice.errors",
     "sluice.instants",
@@ -89,6 +90,9 @@ LAYERS = (
     Layer((SOURCE,), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, *DRIVER, *TASK)),
     Layer(("sluice.kinesis",)),
     Layer(
+        ("sluice.dynamodb_streams",), (*BASE, "sluice.aws", "sluice.dynamodb_streams", "sluice.source"), ()
+    ),
+    Layer(
         ("sluice.destinations.kinesis",),
         (*BASE, "sluice.aws", "sluice.kinesis.arns", "sluice.kinesis.kpl", "sluice.sink"),
         SDK,
@@ -101,6 +105,7 @@ LAYERS = (
             *BASE,
             "sluice.channels",
             "sluice.destinations",
+            "sluice.dynamodb_streams",
             "sluice.environment",
             "sluice.kinesis",
             "sluice.query_bucket",
@@ -131,7 +136,7 @@ LAYERS = (
     # For tests of sources that others write: no Spark, no service.
     Layer(("sluice.testing",), (*BASE, "sluice.source", "sluice.testing")),
     Layer(("sluice.__main__",), ("sluice.cli",)),
-    Layer(("pyspark_kinesis_efo", "pyspark_async_sink"), ("sluice.spark",), SPARK),
+    Layer(SHIMS, ("sluice.spark",), SPARK),
     Layer(
         ("sluice",),
         ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.source", "sluice.spark"),
@@ -139,7 +144,7 @@ LAYERS = (
     ),
 )
 GUARDED = (*SDK, *SPARK, "tenacity")
-PROJECT = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink")
+PROJECT = ("sluice", *SHIMS)
 
 # Imported at their top, these would load Spark or an SDK into every process that only wants a name.
 LIGHT = ("sluice",)
@@ -237,6 +242,9 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.query_bucket.bucket", "from sluice.sink.contracts import RequestInfo"),
         ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),
         ("sluice.kinesis.client", "import sluice.spark.source"),
+        ("sluice.dynamodb_streams.client", "from sluice.kinesis.streams import StreamRef"),
+        ("sluice.dynamodb_streams.client", "import botocore"),
+        ("sluice.kinesis.client", "from sluice.dynamodb_streams.client import DynamoDbStreamsLog"),
         ("sluice.kinesis.client", "from pyspark import TaskContext"),
         ("sluice.destinations.sqs", "from sluice.destinations.kinesis import KinesisDestination"),
         ("sluice.destinations.sqs", "from .kinesis import KinesisDestination"),

@@ -65,7 +65,7 @@ def test_everything_is_imported() -> None:
         names = [m.name for m in pkgutil.walk_packages([{str(SRC)!r}]) if not m.name.endswith("__main__")]
         for name in names:
             importlib.import_module(name)
-        import pyspark_async_sink, pyspark_kinesis_efo
+        import pyspark_async_sink, pyspark_dynamodb_streams, pyspark_kinesis_efo
         print(len(names), pyspark_kinesis_efo.DefaultSource.name(), pyspark_async_sink.DefaultSource.name())
         """
     )

@@ -33,6 +33,8 @@ _SECONDS = {
     "integration/test_destinations.py": 30,
     "integration/test_polling_agent.py": 20,
     "integration/test_readme_examples.py": 15,
+    "integration/test_dynamodb_streams.py": 25,
+    "integration/test_dynamodb_local.py": 8,
     "integration/test_custom_source.py": 25,
     "integration/test_examples.py": 15,
     "integration/test_model.py": 5,

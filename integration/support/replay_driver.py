@@ -12,16 +12,16 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from integration.support.queries import read_stream
 from integration.support.spark import spark_session
 
-__all__ = ["BEFORE", "HALF", "WRITTEN", "DriverPlan", "Writer", "wait_for_end"]
+__all__ = ["BEFORE", "HALF", "WRITTEN", "DriverPlan", "Writer", "run", "wait_for_end"]
 
 BEFORE = "before"  # the batch is logged, and none of its rows has been read
 HALF = "half"  # rows of some tasks are written; other tasks have not run
@@ -101,10 +101,19 @@ def stand_still(batch: int, moment: str) -> None:
 
 def main() -> None:
     plan = DriverPlan.from_json(sys.argv[1])
+    run(plan, lambda spark: read_stream(spark, plan.endpoint, plan.stream, **plan.options))
+
+
+def run(plan: DriverPlan, read: Callable[[SparkSession], DataFrame]) -> None:
+    """Carries out a plan.
+
+    Args:
+        read: gives the stream, with the columns that `Writer` takes.
+    """
     directory = Path(plan.directory)
     with spark_session(directory / "spark") as spark:
         query = (
-            read_stream(spark, plan.endpoint, plan.stream, **plan.options)
+            read(spark)
             .writeStream.foreachBatch(Writer(plan))
             .option("checkpointLocation", str(directory / "checkpoint"))
             .start()

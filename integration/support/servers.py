@@ -35,6 +35,7 @@ __all__ = [
     "leashed",
     "ministack",
     "moto",
+    "running",
 ]
 
 LOOPBACK = "127.0.0.1"
@@ -144,7 +145,7 @@ def ministack(services: str = "kinesis") -> Iterator[Server]:
     def command(port: int, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         return (sys.executable, "-m", "ministack"), _ministack_settings(services, port, directory)
 
-    with _running("ministack", command) as server:
+    with running("ministack", command) as server:
         yield server
 
 
@@ -158,7 +159,7 @@ def aging_ministack() -> Iterator[tuple[Server, Clock]]:
             aged = (sys.executable, str(AGING), str(clock.file), "ministack")
             return aged, _ministack_settings("kinesis", port, directory)
 
-        with _running("ministack", command) as server:
+        with running("ministack", command) as server:
             yield server, clock
 
 
@@ -182,7 +183,7 @@ def moto() -> Iterator[Server]:
     def command(port: int, _directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         return (sys.executable, "-m", "moto.server", "-H", LOOPBACK, "-p", str(port)), {}
 
-    with _running("moto", command) as server:
+    with running("moto", command) as server:
         yield server
 
 
@@ -203,7 +204,7 @@ def kinesis_local(settings: Mapping[str, str] | None = None) -> Iterator[Server]
             **(settings or {}),
         }
 
-    with _running("kinesis-local", command) as server:
+    with running("kinesis-local", command) as server:
         yield server
 
 
@@ -215,7 +216,7 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
         options = ("--host", LOOPBACK, "--port", str(port), "--upstream", upstream)
         return (sys.executable, "-m", "microburst", *options), {}
 
-    with _running("microburst", command) as server:
+    with running("microburst", command) as server:
         yield FaultProxy(server)
 
 
@@ -228,9 +229,10 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def _running(
+def running(
     name: str, command: Callable[[int, Path], tuple[Sequence[str], Mapping[str, str]]]
 ) -> Iterator[Server]:
+    """Starts a server: `command` gives its arguments and environment for a port and a directory."""
     with tempfile.TemporaryDirectory(prefix=f"sluice-{name}-") as made:
         directory = Path(made)
         for _attempt in range(PORT_ATTEMPTS):

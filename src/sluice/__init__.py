@@ -1,6 +1,6 @@
-"""Amazon Kinesis source and asynchronous batch sink for PySpark.
+"""Sources of Amazon Kinesis and DynamoDB Streams and an asynchronous batch sink for PySpark.
 
-``pip install`` registers the formats ``kinesis-efo`` and ``async-sink`` with Spark.
+``pip install`` registers the formats ``kinesis-efo``, ``dynamodb-streams`` and ``async-sink`` with Spark.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def data_source(source: type[Source] | str, *, name: str | None = None) -> type[
 
 
 def register(spark: SparkSession) -> None:
-    """Registers both formats with a session, in case Spark has not found them itself.
+    """Registers the formats with a session, in case Spark has not found them itself.
 
     It also does what `warn_of_dropped_rows` does, except with Spark Connect.
 

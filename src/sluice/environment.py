@@ -42,7 +42,7 @@ __all__ = [
 
 PYSPARK_PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
-SHIMS: Final = ("pyspark_kinesis_efo", "pyspark_async_sink")
+SHIMS: Final = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 
 _PACKAGES: Final = ("boto3", "botocore", "msgspec", "pyarrow", "pybase64", "tenacity")
 _MODULES: Final = ("sluice", *SHIMS, *_PACKAGES)

@@ -231,6 +231,19 @@ def test_a_failed_attempt_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None
             "https://vpce-1-2.kinesis-streams.eu-west-1.vpce.amazonaws.com",
         ),
         ("https://notamazonaws.com", None, "sts", "https://notamazonaws.com"),
+        (
+            "https://streams.dynamodb.eu-west-1.amazonaws.com",
+            None,
+            "dynamodbstreams",
+            "https://streams.dynamodb.eu-west-1.amazonaws.com",
+        ),
+        (
+            "https://vpce-1-2-streams.dynamodb.eu-west-1.vpce.amazonaws.com",
+            None,
+            "dynamodbstreams",
+            "https://vpce-1-2-streams.dynamodb.eu-west-1.vpce.amazonaws.com",
+        ),
+        ("https://dynamodb.eu-west-1.amazonaws.com", None, "dynamodbstreams", None),
     ],
 )
 def test_which_endpoint_a_service_is_called_at(

@@ -15,7 +15,7 @@ from sluice.errors import SluiceError
 from sluice.spark import registration
 from sluice.spark.registration import register_formats
 
-FORMATS = ["kinesis-efo", "async-sink"]
+FORMATS = ["kinesis-efo", "async-sink", "dynamodb-streams"]
 
 
 class FakeRegistration:
@@ -57,7 +57,7 @@ def session(*found: str, message: str = "[DATA_SOURCE_ALREADY_EXISTS] It is ther
     return SimpleNamespace(dataSource=FakeRegistration(*found, message=message))
 
 
-def test_both_formats_are_registered() -> None:
+def test_all_formats_are_registered() -> None:
     """With the session that is given, also one of Spark Connect."""
     spark = session()
     register_formats(spark)
@@ -66,7 +66,7 @@ def test_both_formats_are_registered() -> None:
 
 @pytest.mark.parametrize("found", [FORMATS, FORMATS[:1], FORMATS[1:]])
 def test_what_spark_has_found_itself_is_left(found: list[str]) -> None:
-    """PySpark 4.0 refuses to register such a format again; the other one is registered."""
+    """PySpark 4.0 refuses to register such a format again; the others are registered."""
     spark = session(*found)
     register_formats(spark)
     assert spark.dataSource.names == [name for name in FORMATS if name not in found]

@@ -76,14 +76,18 @@ class Collecting:
     def is_fatal(self, error: Exception) -> bool:  # noqa: ARG002
         return True
 
-    def is_throttling(self, code: str) -> bool:
-        return code == "Throttled"
-
     def figures(self) -> dict[str, float]:
         return {"kept": len(self.stored), "largest_max": 7}
 
     def close(self) -> None:
         pass
+
+
+class Telling(Collecting):
+    """Says why it refuses."""
+
+    def is_throttling(self, code: str) -> bool:
+        return code == "Throttled"
 
 
 OPTIONS = {"destination": f"{__name__}:Collecting", "rateLimiting": "aimd"}
@@ -244,10 +248,10 @@ def test_an_error_of_a_task_reaches_spark() -> None:
 def test_what_is_learnt_survives_an_epoch() -> None:
     """The rate that refusals for load lowered holds in the next epoch of the same worker."""
     Collecting.refusals.append(8)
-    options = {"maxInFlightRequests": "1", "aimdIncrease": "1"}
+    options = {"destination": f"{__name__}:Telling", "maxInFlightRequests": "1", "aimdIncrease": "1"}
     first: Any = source(**options).streamWriter(SCHEMA, False).write(batches(10))
     second: Any = source(**options).streamWriter(SCHEMA, False).write(batches())
-    other: Any = source(maxInFlightRequests="2").streamWriter(SCHEMA, False).write(batches())
+    other: Any = source(**options | {"maxInFlightRequests": "2"}).streamWriter(SCHEMA, False).write(batches())
 
     assert first.result.rate < 500  # entries a second to start with
     assert second.result.rate == first.result.rate

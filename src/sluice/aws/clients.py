@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Final, TypeVar
@@ -39,6 +39,8 @@ __all__ = ["Credentials", "client_for", "credentials_for", "endpoint_for"]
 # SDK opens as many connections as there are calls, but logs a warning for each beyond the size of the pool.
 _POOL_CONNECTIONS: Final = 1024
 _AWS_HOST = re.compile(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws)\Z")
+_HOST_WORDS: Final[Mapping[str, Sequence[str]]] = {"dynamodbstreams": ("streams", "dynamodb")}
+"""By service, the words in the names of its hosts, where these do not have the service's own name."""
 
 _KEPT: Final = 16
 """The most clients that a process keeps, and the most sessions. A query needs few, but options may bring new
@@ -148,7 +150,8 @@ def endpoint_for(config: ConnectionConfig, service: str) -> str | None:
     if config.endpoint_url is None:
         return None
     host = urlsplit(config.endpoint_url).hostname or ""
-    if _AWS_HOST.search(host) and service not in re.split(r"[.-]", host):
+    words = _HOST_WORDS.get(service, (service,))
+    if _AWS_HOST.search(host) and not all(word in re.split(r"[.-]", host) for word in words):
         return None
     return config.endpoint_url
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from botocore.parsers import ResponseParserFactory
 
+from sluice.aws.changes import read_changes
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.receiving import PageReceiver
 from sluice.aws.request_bodies import insert_body, substitute
@@ -128,13 +129,21 @@ def _unread_stream(response: Mapping[str, Any]) -> dict[str, Any]:
 
 # Shape of the answer, as the API's model names it, to its reader. A reader returns None where the SDK has to
 # read the answer.
-_Readers = Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]]
+_Reader = Callable[[Mapping[str, Any]], "dict[str, Any] | None"]
+_Readers = Mapping[str, _Reader]
 _READERS: Final[_Readers] = {
     "GetRecordsOutput": read_records,
     "PutRecordsOutput": read_put_records,
     "PutRecordBatchOutput": read_put_record_batch,
     "SubscribeToShardOutput": _unread_stream,
 }
+
+
+def _reader_of(shape: Any, readers: _Readers) -> _Reader | None:
+    # Kinesis and DynamoDB Streams call their answers by the same name.
+    if shape.name == "GetRecordsOutput" and "MillisBehindLatest" not in shape.members:
+        return read_changes
+    return readers.get(shape.name)
 
 
 class ParserFactory(ResponseParserFactory):
@@ -163,8 +172,9 @@ class _Parser:
         self._readers = readers
 
     def parse(self, response: Mapping[str, Any], shape: Any) -> Any:
-        if shape is not None and response["status_code"] < 300 and shape.name in self._readers:
-            answer = self._readers[shape.name](response)
+        read = None if shape is None else _reader_of(shape, self._readers)
+        if read is not None and response["status_code"] < 300:
+            answer = read(response)
             if answer is not None:
                 return answer
         return self._parser.parse(error_in_json(response), shape)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sluice.aws.backoff_options import BackoffOptions
 from sluice.aws.connection import (
     CONNECTION_OPTIONS,
     REGION,
@@ -53,7 +54,6 @@ from sluice.options import (
     choice,
     duration,
     integer,
-    number,
     read_options,
     size,
 )
@@ -151,58 +151,7 @@ BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
 }
 
 
-def _shown_duration(seconds: float) -> str:
-    return f"{seconds:g}s" if seconds >= 1 else f"{seconds * 1000:g}ms"
-
-
-@dataclass(frozen=True, slots=True)
-class _BackoffOptions:
-    """The four backoff options of one operation."""
-
-    retries: Option[int]
-    base: Option[float]
-    max: Option[float]
-    exponent: Option[float]
-
-    @property
-    def all(self) -> tuple[Option[Any], ...]:
-        return (self.retries, self.base, self.max, self.exponent)
-
-    def read(self, values: OptionValues) -> Backoff:
-        return Backoff(
-            values.require(self.retries),
-            values.require(self.base),
-            values.require(self.max),
-            values.require(self.exponent),
-        )
-
-
-def _declare_backoff(operation: str, default: Backoff) -> _BackoffOptions:
-    prefix = operation[0].lower() + operation[1:]
-
-    def time(name: str, seconds: float, text: str) -> Option[float]:
-        shown = _shown_duration(seconds)
-        return Option(f"{prefix}{name}", duration(), seconds, text, shown_default=shown)
-
-    return _BackoffOptions(
-        Option(
-            f"{prefix}MaxRetries",
-            integer(0),
-            default.max_retries,
-            f"How often a failed `{operation}` is retried.",
-        ),
-        time("BackoffBase", default.base, f"Longest wait before the first retry of `{operation}`."),
-        time("BackoffMax", default.max, f"Longest wait before any retry of `{operation}`."),
-        Option(
-            f"{prefix}BackoffExponent",
-            number(1.0),
-            default.exponent,
-            f"How the wait grows from retry to retry of `{operation}`.",
-        ),
-    )
-
-
-_BACKOFFS: Final = {name: _declare_backoff(name, default) for name, default in BACKOFF_DEFAULTS.items()}
+_BACKOFFS: Final = {name: BackoffOptions.declare(name, default) for name, default in BACKOFF_DEFAULTS.items()}
 
 SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     STREAM_NAME,

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sluice.instants import MICROS_PER_SECOND
+from sluice.instants import MICROS_PER_SECOND, iso_instant
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position, SplitRange
 from sluice.source.probe import Probe
@@ -120,7 +120,11 @@ class Continuity:
         positions = dict(start.positions)
         has_lost = False
         for stream in recreated(start, listing):
-            self._data_loss.report(f"stream {stream} was deleted and created again since the last batch")
+            before, now = iso_instant(start.created[stream]), iso_instant(listing.created[stream])
+            self._data_loss.report(
+                f"stream {stream} was deleted and created again since the last batch: the checkpoint is of "
+                f"the one that was created {before}, and now there is one that was created {now}"
+            )
             has_lost = True
             positions = {
                 s: p

@@ -132,7 +132,8 @@ class Cursor:
     def _open(self) -> str | None:
         start = iterator_start(self.position)
         if start.kind == "AT_TIMESTAMP" and not self._log.seeks_by_time:
-            start = IteratorStart("TRIM_HORIZON")  # `_unread` leaves out what is older
+            # `_unread` leaves out what is older. A log may know a later record to start at.
+            start = IteratorStart("TRIM_HORIZON", timestamp=start.timestamp)
         try:
             return self._log.get_iterator(self.split, start)
         except ServiceError as error:

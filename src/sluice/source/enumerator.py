@@ -13,7 +13,16 @@ from sluice.errors import OptionError
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.continuity import Continuity, recreated
 from sluice.source.discovery import Listing, SplitDiscovery
-from sluice.source.offsets import After, AtHorizon, Closed, Offsets, Position, SplitRange
+from sluice.source.offsets import (
+    After,
+    AtHorizon,
+    AtTime,
+    Closed,
+    Offsets,
+    Position,
+    SplitRange,
+    before,
+)
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
@@ -237,7 +246,10 @@ class StreamEnumerator:
         )
         # The log does not say where this batch starts if it is the first one, which Spark may run again
         # after a restart, or if records were lost before it, or a stream was added.
-        return replace(end, start=self._with_hints(base.positions)) if starts_elsewhere else end
+        found = self._found_starts(base, ends)
+        if not (starts_elsewhere or found):
+            return end
+        return replace(end, start=self._with_hints({**base.positions, **found}))
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
         """See `SplitEnumerator.ranges`.
@@ -299,7 +311,7 @@ class StreamEnumerator:
         if others:
             raise OptionError(
                 f"the checkpoint belongs to other streams: it holds offsets of {', '.join(others)}, "
-                f"and option 'streamName' names {', '.join(self._settings.streams)}; use a checkpoint "
+                f"and the query reads {', '.join(self._settings.streams)}; use a checkpoint "
                 "of its own for each set of streams"
             )
         if not self._has_checked_start:
@@ -421,6 +433,16 @@ class StreamEnumerator:
         return {
             split: self._states[split].unchanged_with_hints(position) if split in self._states else position
             for split, position in positions.items()
+        }
+
+    def _found_starts(self, base: Offsets, ends: Collection[SplitId]) -> dict[SplitId, Position]:
+        """Where ranges begin that start at a time, if tasks cannot start there: at the first record found."""
+        if self._log.seeks_by_time:
+            return {}
+        return {
+            split: before(number)
+            for split in ends
+            if isinstance(base.position(split), AtTime) and (number := self._states[split].first_number)
         }
 
     def _offsets(self, positions: dict[SplitId, Position], listing: Listing) -> Offsets:

@@ -15,7 +15,7 @@ from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
 from sluice.source.admission import Limits, admission_end, admit, is_sampled
 from sluice.source.alignment import Bound, alignment_bound, exceeds, without_orphans
-from sluice.source.offsets import After, Closed, before
+from sluice.source.offsets import After, AtTime, Closed, before
 from sluice.source.probe import LARGEST_PAGE, SAMPLE, SAMPLE_BYTES, SMALL_PAGE, Probe, ProbeSession
 from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import SplitId
@@ -140,7 +140,8 @@ class Planner:
         """Without limits a batch ends at the tip, or near it where many records come."""
         if state.split.is_closed and not isinstance(state.target, After):
             state.begin_read()  # keeps the hint of when the split was caught up
-            if state.wants_first_record and not state.is_pushed:
+            starts_at_time = isinstance(state.position, AtTime) and not self._probe.log.seeks_by_time
+            if (state.wants_first_record or starts_at_time) and not state.is_pushed:
                 session.read_page(1)
             return Closed()  # nothing can follow the end of a closed split
         # A split with unread records has to be at its tip anew, or it would hold back others by its old one.

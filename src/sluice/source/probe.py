@@ -62,6 +62,12 @@ _SMALL = 16
 """Pages that the rest of a backlog may fill for another one to be read before it is searched by time."""
 _FULL = 0.75
 """How full a page is to be by the density that is known. One that is too full leaves the tip to another."""
+MOST_CUT_POINTS = 50_000
+"""Cut points that a plan keeps of a split that is read to its tip. Hours of a busy split are millions."""
+_JOINED = 16
+_FEW_EMPTY_PAGES = 4
+"""The same where the service does not search by time. Such a service may not say either where the tip is, and
+then each trigger would read many empty pages behind its few records."""
 _READ_ON_PAGES = 16
 """Pages that a plan reads of a split that cannot be searched by time, at most; the next batch goes on."""
 _FAR_BEHIND = 20_000
@@ -203,7 +209,9 @@ class ProbeSession:
         """Leaves a split alone for a while that is throttled or failing."""
         self._settings.pause(2 * self._settings.seconds_per_read)
 
-    def read_page(self, limit: int, *, exact: bool = False, most_bytes: int = _PAGE_BYTES) -> None:
+    def read_page(
+        self, limit: int, *, exact: bool = False, most_bytes: int = _PAGE_BYTES, most_empty: int | None = None
+    ) -> None:
         """Reads on after the last cut point: one page, or several as long as they are empty.
 
         Args:
@@ -211,13 +219,18 @@ class ProbeSession:
             most_bytes: bytes that it may hold, about.
             exact: read on until records come, or the service says that there are none. Otherwise the
                 next trigger goes on after some empty pages.
+            most_empty: so many; None: as many as may tell something.
         """
         state = self._state
+        if most_empty is None:
+            # Pages of records that are older than the start look empty, too.
+            may_be_tip = not self._probe.log.seeks_by_time and not isinstance(state.cursor.position, AtTime)
+            most_empty = _FEW_EMPTY_PAGES if may_be_tip else _MAX_EMPTY_PAGES
         state.begin_read()
         pages = 0
         # Triggers that are far apart would begin with the same empty pages again and again.
         exact = exact or state.has_lost_its_place(self._settings.clock(), _ITERATOR_LIFE)
-        while exact or pages < _MAX_EMPTY_PAGES:
+        while exact or pages < most_empty:
             pages += 1
             self._pace()
             size, affordable = state.record_size, min(limit, self._affordable(most_bytes))
@@ -244,7 +257,7 @@ class ProbeSession:
         if exact:
             recent = min(self._shortest_span(), _RECENT)
             self._seek(min(until, self._probe.log.server_time() - recent), self._page_limit, until)
-        elif self.seek_to_time(until) and self._state.last_sequence == last:
+        elif self.seek_to_time(until) and self._state.last_sequence == last and self._probe.log.seeks_by_time:
             self.read_page(SAMPLE)  # many records came at once, all of them after `until`
 
     def seek_to_time(self, until: int, *, exact: bool = False) -> bool:
@@ -290,10 +303,15 @@ class ProbeSession:
         until = instant if exact_until is None else exact_until
         pages = 0
         while not state.is_exhausted and (is_exact or pages < _READ_ON_PAGES):
-            self.read_page(self._page_limit, exact=is_exact)
+            known = len(state.cut_points)
+            self.read_page(self._page_limit, exact=is_exact, most_empty=1)
             pages += 1
             if state.cut_points and state.cut_points[-1].arrival >= until:
                 break
+            if len(state.cut_points) > MOST_CUT_POINTS:
+                state.join_cut_points(_JOINED)
+            if len(state.cut_points) == known and not is_exact:
+                break  # the tip, or a gap: the next trigger shows
         return bool(state.cut_points) and state.cut_points[-1].arrival >= instant
 
     def _search_tip(self, high: int | None, exact_until: int | None) -> None:

@@ -336,6 +336,22 @@ class SplitState:
             self._drop_cut_points()
             self.cut_points = points
 
+    def join_cut_points(self, count: int) -> None:
+        """Caller: a probe that has found very many. Affects: `cut_points`.
+
+        Each `count` of them become one: a batch may end at the last of them, and counts all of them.
+        """
+        points = self.cut_points
+        groups = [points[first : first + count] for first in range(0, len(points), count)]
+        self.cut_points = [
+            group[-1]._replace(
+                size=sum(point.size for point in group),
+                count=sum(point.count for point in group),
+                since=group[0].first_arrival,
+            )
+            for group in groups
+        ]
+
     def mark_undecided(self, now: float) -> None:
         """Caller: a probe that gives up among empty pages for this trigger. Affects: `undecided_at`."""
         self.undecided_at = now

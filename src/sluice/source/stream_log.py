@@ -124,7 +124,8 @@ class IteratorStart:
 
     kind: Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"]
     sequence_number: str | None = None
-    timestamp: int | None = None  # microseconds since the epoch
+    timestamp: int | None = None
+    """Microseconds since the epoch. With ``TRIM_HORIZON``: records from before are left out anyway."""
 
 
 class StreamLog(Protocol):

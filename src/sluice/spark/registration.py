@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from sluice.environment import PYSPARK_PYTHON, explain_workers, probe_python
 from sluice.errors import SluiceError
+from sluice.spark.dynamodb_streams import DynamoDbStreamsDataSource
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.source import KinesisDataSource
 
@@ -25,13 +26,13 @@ _ALREADY_THERE: Final = "DATA_SOURCE_ALREADY_EXISTS"
 
 
 def register_formats(spark: SparkSession) -> None:
-    """Makes both formats known to a session, unless Spark has found them by itself.
+    """Makes the formats known to a session, unless Spark has found them by itself.
 
     Raises:
         SluiceError: Spark would run them in a Python that does not have Sluice; it says what to set.
     """
     _check_workers(spark)
-    for source in (KinesisDataSource, AsyncSinkDataSource):
+    for source in (KinesisDataSource, AsyncSinkDataSource, DynamoDbStreamsDataSource):
         _register(spark, source)
 
 

@@ -1,0 +1,111 @@
+"""The format ``dynamodb-streams`` in Spark: a driver that is killed, and shards that roll over meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from integration.model.clock import RealClock
+from integration.streams_model import Laws, StreamsModel
+from integration.streams_model.server import serving
+from integration.support.drivers import TIMEOUT, Driver, Line, Outcome, started_drivers
+from integration.support.replay_driver import BEFORE, HALF, WRITTEN, DriverPlan
+
+TABLE = "orders"
+OPTIONS = {"maxRecordsPerTrigger": "400", "splitsPerTask": "4"}
+
+
+@dataclass
+class Producer:
+    """Changes items, and has shards roll over. `expected` has the rows that this makes."""
+
+    model: StreamsModel
+    expected: list[Line] = field(default_factory=list)
+
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            key = f"key-{len(self.expected)}"
+            record = self.model.put(TABLE, key)
+            data = json.dumps({"id": key}, separators=(",", ":")).encode().hex()
+            self.expected.append((record.shard, str(record.number), 0, data))
+
+    @contextlib.contextmanager
+    def putting(self) -> Iterator[None]:
+        """Puts in a thread until the ``with`` block ends; every second or so a shard is replaced."""
+        stopping = threading.Event()
+
+        def run() -> None:
+            for turn in itertools.count():
+                if stopping.wait(0.25):
+                    return
+                self.put(5)
+                if turn % 4 == 3:
+                    self.model.roll(TABLE, self.model.open_shards(TABLE)[0])
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            thread.join(TIMEOUT)
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[Driver]]:
+    with started_drivers() as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param([(1, HALF)], id="once"),
+        pytest.param([(1, WRITTEN), (3, BEFORE), (5, HALF)], id="often", marks=pytest.mark.soak(seconds=90)),
+    ],
+)
+def test_a_killed_driver_reads_the_same_batches_again(
+    tmp_path: Path, drivers: list[Driver], moments: list[tuple[int, str]]
+) -> None:
+    """A query is killed with SIGKILL in the middle of a batch and started again from its checkpoint, while
+    shards roll over. It gets the same rows for the same batch id, and all batches together hold every record
+    exactly once, those of a shard in order.
+    """
+    model = StreamsModel(Laws(), RealClock(), 20261122)
+    model.enable(TABLE, shards=3)
+    producer = Producer(model)
+    producer.put(1200)
+    with serving(model) as endpoint:
+        plan = DriverPlan(0, endpoint, TABLE, str(tmp_path), OPTIONS)
+        plan.output.mkdir()
+        with producer.putting():
+            for attempt, (batch, moment) in enumerate(moments):
+                driver = _started(replace(plan, attempt=attempt, stop_at=(batch, moment)), drivers)
+                driver.wait_for(f"reached {moment} of batch ")
+                driver.kill()
+        model.roll(TABLE)
+        producer.put(300)  # a batch that is logged must not take in what comes later
+        last = _started(replace(plan, attempt=len(moments)), drivers)
+        last.wait_until(lambda: len(Outcome.of(plan.output).rows) >= len(producer.expected), "all changes")
+        last.end()
+
+    outcome = Outcome.of(plan.output)
+    outcome.check_replays()
+    assert Counter(outcome.rows) == Counter(producer.expected)
+    assert {batch for batch, _ in moments} <= set(outcome.replayed())
+    for shard in {line[0] for line in producer.expected}:
+        numbers = [int(line[1]) for line in outcome.rows if line[0] == shard]
+        assert numbers == sorted(numbers)
+
+
+def _started(plan: DriverPlan, drivers: list[Driver]) -> Driver:
+    drivers.append(Driver(plan, "integration.support.streams_driver"))
+    return drivers[-1]

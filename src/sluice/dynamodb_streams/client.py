@@ -1,0 +1,268 @@
+"""DynamoDB Streams as a `sluice.source.stream_log.StreamLog`, through the SDK's client.
+
+The service says less than Kinesis: no answer tells how far it is from the newest record, no iterator starts
+at a time, and an empty page may come anywhere. What a reader needs besides is kept in the iterators that this
+module hands out (`_Iterator`), so that it holds wherever they are used.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
+
+from sluice.aws.calls import Calls
+from sluice.aws.changes import ChangeRecord, changes_of
+from sluice.dynamodb_streams.streams import TableRef
+from sluice.errors import ServiceError
+from sluice.instants import micros_from_datetime, micros_from_seconds, parse_instant
+from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import IteratorStart, Page, StreamInfo, StreamLog
+
+__all__ = ["EMPTY_PAGES_IN_RANGE", "LARGEST_PAGE", "RETENTION", "DynamoDbStreamsLog"]
+
+LARGEST_PAGE: Final = 1_000
+"""Records of the largest page that the service gives."""
+RETENTION: Final = 24 * 3600.0
+"""Seconds for which records are kept; nobody can change it."""
+
+_TRIMMED: Final = "TrimmedDataAccessException"
+EMPTY_PAGES_IN_RANGE: Final = 200
+"""Empty pages in a row after which a task looks anew for the record that its range ends with."""
+
+_SIDE_BY_SIDE: Final = 16
+
+
+class _Iterator(NamedTuple):
+    """What the iterators of this log hold.
+
+    Attributes:
+        text: the service's iterator.
+        empty_pages: how many empty pages have come in a row.
+    """
+
+    text: str
+    empty_pages: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.empty_pages} {self.text}"
+
+    @classmethod
+    def parse(cls, text: str) -> _Iterator:
+        empty_pages, _, iterator = text.partition(" ")
+        return cls(iterator, int(empty_pages))
+
+
+class DynamoDbStreamsLog(StreamLog):
+    """Streams of tables of one account and region as a `StreamLog`. May be used from several threads.
+
+    Args:
+        calls: of ``ListStreams``, ``DescribeStream``, ``GetShardIterator`` and ``GetRecords``.
+        tables: whose streams are read.
+        empty_pages: after how many empty pages in a row an open shard counts as read to its tip. "It might
+            take multiple calls to get to a portion of the shard that contains stream records", and nothing
+            says how many.
+        arns: those of tables' streams that are known already, the newest first. `describe` lists them anew.
+    """
+
+    seeks_by_time = False
+
+    def __init__(
+        self,
+        calls: Calls,
+        tables: Iterable[TableRef],
+        *,
+        empty_pages: int,
+        arns: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._calls = calls
+        self._given = {table.name: table.arn for table in tables}
+        self._empty_pages = empty_pages
+        self._lock = threading.Lock()
+        self._arns = dict(arns or {})
+        self._latest: dict[tuple[SplitId, int], str] = {}
+
+    # --- StreamLog ------------------------------------------------------------------------------------
+
+    def describe(self, stream: str) -> StreamInfo:
+        """See `StreamLog.describe`. A stream is known by its label, the time at which it was enabled."""
+        self._forget_arns(stream)
+        arn = self.arns_of(stream)[0]
+
+        def read(answer: Mapping[str, Any]) -> StreamInfo:
+            return StreamInfo(stream, _created(answer["StreamDescription"]), RETENTION)
+
+        return self._calls.call("DescribeStream", stream, {"StreamArn": arn, "Limit": 1}, read)
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        """See `StreamLog.list_splits`."""
+        request: dict[str, Any] = {"StreamArn": self.arns_of(stream)[0]}
+        splits: dict[SplitId, Split] = {}  # a shard that rolls over between two pages may be in both
+        while True:
+            shards, last = self._calls.call("DescribeStream", stream, request, _shards)
+            splits |= {(split := _split(stream, shard)).id: split for shard in shards}
+            if not last:
+                return list(splits.values())
+            request["ExclusiveStartShardId"] = last
+
+    def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
+        """See `StreamLog.get_iterator`, and `start_at_latest`."""
+        text = None
+        if start.timestamp is not None:
+            text = self._latest.pop((split, start.timestamp), None)
+        if text is None:
+            request: dict[str, str] = {"ShardIteratorType": start.kind}
+            if start.sequence_number is not None:
+                request["SequenceNumber"] = start.sequence_number
+            text = self._iterator(split, request)
+        return None if text is None else str(_Iterator(text))
+
+    def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
+        """See `StreamLog.get_records`."""
+        here = _Iterator.parse(iterator)
+        request = {"ShardIterator": here.text, "Limit": min(limit, LARGEST_PAGE)}
+        return self._calls.call(
+            "GetRecords",
+            str(split),
+            request,
+            lambda answer: self._page(here, answer),
+            recover=_raise_trimmed_as_expired,
+        )
+
+    def server_time(self) -> int:
+        """See `StreamLog.server_time`: the local clock, set to the service's by what its answers say."""
+        return micros_from_seconds(self._calls.server_time())
+
+    # --- more than a StreamLog ------------------------------------------------------------------------
+
+    def start_at_latest(self, splits: Iterable[SplitId], instant: int) -> None:
+        """Makes the first iterator of each split for this instant (microseconds) start at its newest record.
+
+        For the start of a query, which would otherwise read hours of records to leave them out. `instant` is
+        now, or a little earlier. Later iterators for it start at the oldest record, as records may have come.
+
+        Raises:
+            ServiceError: a call failed, and retries did not help.
+        """
+
+        def pin(split: SplitId) -> None:
+            text = self._iterator(split, {"ShardIteratorType": "LATEST"})
+            if text is not None:
+                self._latest[split, instant] = text
+
+        with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="sluice-latest") as pool:
+            list(pool.map(pin, splits))
+
+    def arns_of(self, table: str) -> Sequence[str]:
+        """The ARNs of a table's streams, the newest first: those of the last 24 hours, or the one given.
+
+        Raises:
+            ServiceError: the table has no stream.
+        """
+        if (given := self._given.get(table)) is not None:
+            return (given,)
+        with self._lock:
+            known = self._arns.get(table)
+        if known is None:
+            known = self._list_arns(table)
+            with self._lock:
+                self._arns[table] = known
+        return known
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _page(self, here: _Iterator, answer: Mapping[str, Any]) -> Page:
+        records: Sequence[ChangeRecord] = changes_of(answer)
+        text = answer.get("NextShardIterator") or None
+        empty_pages = 0 if records else here.empty_pages + 1
+        behind, size = self._millis_behind(records, text, empty_pages), sum(record.size for record in records)
+        following = None if text is None else str(_Iterator(text, empty_pages))
+        return Page(records, following, behind, size)
+
+    def _millis_behind(self, records: Sequence[ChangeRecord], text: str | None, empty_pages: int) -> int:
+        """How far a page is from the tip; nothing but empty pages shows that it is there."""
+        if text is None or empty_pages >= self._empty_pages:
+            return 0
+        if not records:
+            return 1
+        return max(1, (self.server_time() - records[-1].arrival) // 1000)
+
+    def _iterator(self, split: SplitId, request: Mapping[str, Any]) -> str | None:
+        """An iterator of the service; None where it gives none."""
+        arns = self.arns_of(split.stream)
+        for arn in arns:
+            try:
+                return self._calls.call(
+                    "GetShardIterator",
+                    str(split),
+                    {"StreamArn": arn, "ShardId": split.shard, **request},
+                    lambda answer: answer.get("ShardIterator") or None,
+                    recover=_raise_trimmed_as_invalid,
+                )
+            except ServiceError as error:  # noqa: PERF203 - a request takes far longer
+                # A batch that was logged before the stream was enabled again is of the stream before.
+                if not error.missing or arn == arns[-1]:
+                    raise
+        return None
+
+    def _forget_arns(self, table: str) -> None:
+        with self._lock:
+            self._arns.pop(table, None)
+
+    def _list_arns(self, table: str) -> Sequence[str]:
+        request: dict[str, Any] = {"TableName": table}
+        arns: list[str] = []
+        while True:
+            found, last = self._calls.call("ListStreams", table, request, _streams)
+            arns += found
+            if not last:
+                break
+            request["ExclusiveStartStreamArn"] = last
+        if not arns:
+            raise ServiceError(
+                f"ListStreams of {table}: the table has no stream, or does not exist: enable a stream for it "
+                "(StreamSpecification with StreamEnabled)",
+                operation="ListStreams",
+                target=table,
+                code="NoStream",
+                missing=True,
+            )
+        return sorted(arns, key=lambda arn: arn.rpartition("/")[2], reverse=True)
+
+
+def _streams(answer: Mapping[str, Any]) -> tuple[list[str], str | None]:
+    return [stream["StreamArn"] for stream in answer["Streams"]], answer.get("LastEvaluatedStreamArn")
+
+
+def _shards(answer: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], str | None]:
+    description = answer["StreamDescription"]
+    return description.get("Shards") or (), description.get("LastEvaluatedShardId")
+
+
+def _created(description: Mapping[str, Any]) -> int:
+    """When the stream was enabled, as its label says, or where that is no time, the description."""
+    try:
+        return parse_instant(description["StreamLabel"])
+    except ValueError:
+        return micros_from_datetime(description["CreationRequestDateTime"])
+
+
+def _split(stream: str, shard: Mapping[str, Any]) -> Split:
+    numbers, parent = shard["SequenceNumberRange"], shard.get("ParentShardId")
+    return Split(
+        id=SplitId(stream, shard["ShardId"]),
+        parents=(parent,) if parent else (),
+        starting_sequence=numbers.get("StartingSequenceNumber") or "0",
+        ending_sequence=numbers.get("EndingSequenceNumber"),
+    )
+
+
+def _raise_trimmed_as_invalid(error: ServiceError) -> None:
+    """The number is of no record that is left: who reads looks at the oldest one, to say what is lost."""
+    error.invalid_argument = error.invalid_argument or error.code == _TRIMMED
+
+
+def _raise_trimmed_as_expired(error: ServiceError) -> None:
+    """The record that the iterator starts at has expired since: a new iterator shows what is lost."""
+    error.expired_iterator = error.expired_iterator or error.code == _TRIMMED

@@ -1,0 +1,71 @@
+"""Items as JSON: plain, or as DynamoDB writes them.
+
+Types: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_streams_AttributeValue.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["IMAGE_FORMATS", "as_sent", "plain"]
+
+_JSON_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+_decoder: Final = msgspec.json.Decoder(dict[str, Any])
+_encoder: Final = msgspec.json.Encoder()
+
+
+def as_sent(item: msgspec.Raw) -> str | None:
+    """An item as the service has sent it: ``{"id": {"N": "1"}}``. None where there is none."""
+    text = bytes(item)
+    return text.decode() if text and text != b"null" else None
+
+
+def plain(item: msgspec.Raw) -> str | None:
+    """An item as plain JSON: ``{"id": 1}``. None where there is none.
+
+    Numbers keep all their digits, up to 38; sets are arrays, in the service's order; binary is base64.
+    """
+    text = as_sent(item)
+    if text is None:
+        return None
+    return _encoder.encode({name: _plain(value) for name, value in _decoder.decode(text).items()}).decode()
+
+
+IMAGE_FORMATS: Final = {"json": plain, "dynamodb-json": as_sent}
+"""Option ``imageFormat`` to what makes a column's text of an item."""
+
+
+def _plain(attribute: Any) -> Any:
+    if not isinstance(attribute, Mapping) or len(attribute) != 1:
+        return attribute
+    ((kind, value),) = attribute.items()
+    make = _VALUES.get(kind)
+    return attribute if make is None else make(value)  # an unknown type stays as the service writes it
+
+
+def _number(text: str) -> Any:
+    """The number, digit by digit: no float comes in between."""
+    if _JSON_NUMBER.fullmatch(text) is None:
+        try:
+            text = str(Decimal(text))
+        except InvalidOperation:
+            return text
+        if _JSON_NUMBER.fullmatch(text) is None:
+            return text
+    return msgspec.Raw(text.encode())
+
+
+_VALUES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("S", "B", "BOOL", "SS", "BS"), lambda value: value),
+    "N": _number,
+    "NS": lambda numbers: [_number(each) for each in numbers],
+    "NULL": lambda _: None,
+    "M": lambda values: {name: _plain(inner) for name, inner in values.items()},
+    "L": lambda values: [_plain(inner) for inner in values],
+}

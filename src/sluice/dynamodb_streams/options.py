@@ -1,0 +1,171 @@
+"""The options of the source, each declared once, and the `StreamsConfig` that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sluice.aws.backoff_options import BackoffOptions
+from sluice.aws.connection import (
+    CONNECTION_OPTIONS,
+    REGION,
+    ConnectionConfig,
+    connection_from_options,
+)
+from sluice.dynamodb_streams.starting_positions import STARTING, ShardTable, StartingPosition
+from sluice.dynamodb_streams.streams import STREAM_ARN, TABLE_NAME, TableRef, tables_from_options
+from sluice.errors import OptionError
+from sluice.options import Option, OptionValues, choice, duration, integer
+from sluice.retry import Backoff
+from sluice.source.settings import (
+    DISCOVERY_INTERVAL,
+    FAIL_ON_DATA_LOSS,
+    MAX_BYTES,
+    MAX_DRIFT,
+    MAX_RECORDS,
+    MAX_TIME_SPAN,
+    SPLITS_PER_TASK,
+)
+
+__all__ = [
+    "ALL_OPTIONS",
+    "COMMON_OPTIONS",
+    "EMPTY_PAGES_AT_TIP",
+    "SOURCE_OPTIONS",
+    "StreamsConfig",
+    "config_from_values",
+]
+
+_LARGEST_PAGE: Final = 1_000
+EMPTY_PAGES_AT_TIP: Final = 20
+"""The default of option `EMPTY_PAGES`."""
+_LISTING_PATIENCE: Final = 900.0
+"""For how long listings that the service refuses because of load are repeated (seconds)."""
+
+IMAGE_FORMAT = Option(
+    "imageFormat",
+    choice("json", "dynamodb-json"),
+    "json",
+    "`keys`, `newImage` and `oldImage` as plain JSON (numbers with all digits, sets as arrays, binary as "
+    'base64), or as DynamoDB writes items: `{"id": {"N": "1"}}`.',
+)
+EMPTY_PAGES = Option(
+    "emptyPagesAtTip",
+    integer(1, 1_000),
+    EMPTY_PAGES_AT_TIP,
+    "After how many empty pages in a row an open shard counts as read to its tip: nothing else says so, and "
+    "empty pages may come before records. The next trigger goes on where this one stopped.",
+)
+RECORDS_LIMIT = Option(
+    "getRecordsLimit", integer(1, _LARGEST_PAGE), _LARGEST_PAGE, "The most records of one page."
+)
+RECORDS_INTERVAL = Option(
+    "getRecordsInterval",
+    duration(),
+    0.1,
+    "Pause of a task between two reads of one shard.",
+    shown_default="100ms",
+)
+
+BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
+    "GetRecords": Backoff(3, 0.3, 1.0, 1.5),
+    "GetShardIterator": Backoff(3, 0.3, 1.0, 1.5),
+    "DescribeStream": Backoff(10, 1.0, 5.0, 1.5),
+    "ListStreams": Backoff(10, 1.0, 5.0, 1.5),
+}
+"""Operation to its defaults: retries, base and max (seconds), exponent. As those of Kinesis."""
+_BACKOFFS: Final = {name: BackoffOptions.declare(name, each) for name, each in BACKOFF_DEFAULTS.items()}
+
+COMMON_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    MAX_RECORDS,
+    MAX_BYTES,
+    MAX_TIME_SPAN,
+    MAX_DRIFT,
+    DISCOVERY_INTERVAL,
+    SPLITS_PER_TASK,
+    FAIL_ON_DATA_LOSS,
+)
+"""What the source leaves to its base. There are no times to start or to end at."""
+_OWN_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    TABLE_NAME,
+    STREAM_ARN,
+    STARTING,
+    IMAGE_FORMAT,
+    RECORDS_LIMIT,
+    RECORDS_INTERVAL,
+    EMPTY_PAGES,
+    *(option for backoff in _BACKOFFS.values() for option in backoff.all),
+)
+ALL_OPTIONS: Final[tuple[Option[Any], ...]] = (*_OWN_OPTIONS, *CONNECTION_OPTIONS)
+"""All that the source declares itself."""
+SOURCE_OPTIONS: Final[tuple[Option[Any], ...]] = (*_OWN_OPTIONS[:3], *COMMON_OPTIONS, *_OWN_OPTIONS[3:])
+"""All but those of the connection, for the documents."""
+
+
+@dataclass(frozen=True)
+class StreamsConfig:
+    """The options of the source as plain data, which Spark may pickle. Durations are seconds.
+
+    Attributes:
+        tables: in the order that the user gave, no name twice.
+        backoffs: operation (``GetRecords``) to how it is retried.
+        start: None where the user named none.
+    """
+
+    connection: ConnectionConfig
+    tables: tuple[TableRef, ...]
+    backoffs: Mapping[str, Backoff]
+    start: StartingPosition | None = None
+    image_format: str = "json"
+    records_limit: int = _LARGEST_PAGE
+    records_interval: float = 0.1
+    empty_pages: int = EMPTY_PAGES_AT_TIP
+
+
+def config_from_values(values: OptionValues) -> StreamsConfig:
+    """What parsed options say.
+
+    Raises:
+        OptionError: all problems in one message.
+    """
+    tables = tables_from_options(values)
+    connection = _with_region(values, connection_from_options(values), tables)
+    start = _read_start(values, tables)
+    values.check()
+    backoffs = {name: backoff.read(values) for name, backoff in _BACKOFFS.items()}
+    for listing in ("DescribeStream", "ListStreams"):
+        backoffs[listing] = replace(backoffs[listing], throttle_patience=_LISTING_PATIENCE)
+    return StreamsConfig(
+        connection=connection,
+        tables=tables,
+        backoffs=backoffs,
+        start=start,
+        image_format=values.require(IMAGE_FORMAT),
+        records_limit=values.require(RECORDS_LIMIT),
+        records_interval=values.require(RECORDS_INTERVAL),
+        empty_pages=values.require(EMPTY_PAGES),
+    )
+
+
+def _with_region(
+    values: OptionValues, connection: ConnectionConfig, tables: tuple[TableRef, ...]
+) -> ConnectionConfig:
+    # An ARN names the region of its stream; the SDK's chain could choose another one.
+    region = tables[0].region if tables else None
+    if region is None or connection.endpoint_url is not None:
+        return connection
+    if connection.region not in (None, region):
+        values.reject_value(REGION, f"the streams of '{STREAM_ARN.key}' are in {region}")
+    return replace(connection, region=region)
+
+
+def _read_start(values: OptionValues, tables: tuple[TableRef, ...]) -> StartingPosition | None:
+    position = values.get(STARTING)
+    if not isinstance(position, ShardTable):
+        return position
+    try:
+        return position.resolve([table.name for table in tables]) if tables else None
+    except OptionError as error:
+        values.reject(STARTING.key, str(error))
+    return None

@@ -1,0 +1,90 @@
+"""Makes Arrow record batches from the records of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from sluice.aws.changes import ChangeRecord
+from sluice.dynamodb_streams.images import IMAGE_FORMATS, as_sent
+from sluice.source.splits import SplitId
+
+__all__ = ["ARROW_SCHEMA", "record_batch", "to_record_batches"]
+
+ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("eventID", pa.string()),
+        ("eventName", pa.string()),
+        ("keys", pa.string()),
+        ("newImage", pa.string()),
+        ("oldImage", pa.string()),
+        ("streamViewType", pa.string()),
+        ("sizeBytes", pa.int64()),
+        ("sequenceNumber", pa.string()),
+        ("approximateCreationDateTime", pa.timestamp("us", tz="UTC")),
+        ("userIdentity", pa.string()),
+        ("tableName", pa.string()),
+        ("shardId", pa.string()),
+    ]
+)
+"""The source's schema. Spark checks that record batches have exactly this one."""
+
+_MIN_BATCH_ROWS: Final = 1_000
+"""Small pages are gathered to this many rows: a batch of few costs as much as one of hundreds. A page is
+1 MiB at most, so a batch is some MiB."""
+
+
+def to_record_batches(
+    pages: Iterable[tuple[SplitId, Sequence[ChangeRecord]]], image_format: str
+) -> Iterator[pa.RecordBatch]:
+    """The rows of pages, in order within each split. Small pages share a batch, also those of several splits.
+
+    Args:
+        image_format: a key of `IMAGE_FORMATS`.
+    """
+    gathered: list[pa.RecordBatch] = []
+    rows = 0
+    for split, records in pages:
+        gathered.append(record_batch(split, records, image_format))
+        rows += len(records)
+        if rows >= _MIN_BATCH_ROWS:
+            yield _joined(gathered)
+            gathered, rows = [], 0
+    if rows:
+        yield _joined(gathered)
+
+
+def record_batch(split: SplitId, records: Sequence[ChangeRecord], image_format: str) -> pa.RecordBatch:
+    """The rows of a page.
+
+    Args:
+        image_format: a key of `IMAGE_FORMATS`.
+    """
+    image: Callable[[msgspec.Raw], str | None] = IMAGE_FORMATS[image_format]
+    changes = [record.dynamodb for record in records]
+    columns: list[Sequence[object]] = [
+        [record.event_id for record in records],
+        [record.event_name for record in records],
+        [image(change.keys) for change in changes],
+        [image(change.new_image) for change in changes],
+        [image(change.old_image) for change in changes],
+        [change.stream_view_type for change in changes],
+        [change.size_bytes for change in changes],
+        [change.sequence_number for change in changes],
+        [record.arrival for record in records],
+        [as_sent(record.user_identity) for record in records],
+    ]
+    types = [field.type for field in ARROW_SCHEMA]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=False)]
+    names = [pa.repeat(pa.scalar(name, pa.string()), len(records)) for name in (split.stream, split.shard)]
+    return pa.RecordBatch.from_arrays([*arrays, *names], schema=ARROW_SCHEMA)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches).combine_chunks()
+    return table.to_batches()[0]

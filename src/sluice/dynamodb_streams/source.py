@@ -1,0 +1,198 @@
+"""The source of DynamoDB Streams: a `sluice.source.LogSource` whose log knows neither lag nor times.
+
+Spark has it imported at ``load()``, and in every process of a query. So what only one of them uses is
+imported where it is used.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from sluice.dynamodb_streams.options import (
+    ALL_OPTIONS,
+    COMMON_OPTIONS,
+    StreamsConfig,
+    config_from_values,
+)
+from sluice.dynamodb_streams.starting_positions import (
+    STARTING,
+    StartingPosition,
+    initial_positions,
+    starting_text,
+)
+from sluice.options import Option, OptionValues
+from sluice.source.contracts import Coordinator, ReadTask
+from sluice.source.log_source import LogSource
+from sluice.source.splits import Split, SplitId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sluice.aws.changes import ChangeRecord
+    from sluice.dynamodb_streams.client import DynamoDbStreamsLog
+    from sluice.source.enumerator import StreamEnumerator
+    from sluice.source.offsets import Position, SplitRange
+    from sluice.source.probe import ProbeSettings
+    from sluice.source.subscriptions import Subscriptions
+
+__all__ = ["FORMAT", "SCHEMA", "DynamoDbStreamsSource"]
+
+_log = logging.getLogger(__name__)
+
+StreamArns = Mapping[str, Sequence[str]]
+_SECONDS_PER_READ: Final = 0.5
+FORMAT: Final = "dynamodb-streams"
+SCHEMA: Final = (
+    "eventID string, eventName string, keys string, newImage string, oldImage string, streamViewType string, "
+    "sizeBytes long, sequenceNumber string, approximateCreationDateTime timestamp, userIdentity string, "
+    "tableName string, shardId string"
+)
+
+
+class DynamoDbStreamsSource(LogSource):
+    """``format("dynamodb-streams")``. Its splits are shards, and its streams go by the names of their tables.
+
+    Args:
+        config: what the options say.
+    """
+
+    name: ClassVar[str] = FORMAT
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = ALL_OPTIONS
+    COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = COMMON_OPTIONS
+    TABLE_SCHEMA: ClassVar[str | None] = SCHEMA
+    TABLE_OPTIONS: ClassVar[str] = "tableName = '...'"
+
+    # "No more than two processes at most should be reading from the same stream's shard at the same time":
+    # https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Streams.html. No page has a number of
+    # reads; a query is one reader, as it plans and reads in turns.
+    reads_per_second = 10
+
+    def __init__(self, config: StreamsConfig) -> None:
+        self.config = config
+        self.streams = [table.name for table in config.tables]
+        self.page_limit = config.records_limit
+        self.read_interval = config.records_interval
+        self._planning_log: DynamoDbStreamsLog | None = None
+        self._arns: StreamArns = {}
+
+    @classmethod
+    def from_options(cls, values: OptionValues) -> DynamoDbStreamsSource:
+        return cls(config_from_values(values))
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    # --- the log --------------------------------------------------------------------------------------
+
+    @property
+    def starting_text(self) -> str:
+        return starting_text(self._start)
+
+    def initial_positions(self, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
+        return initial_positions(self._start, splits, now, self._beside_driver())
+
+    def create_log(self, pause: Callable[[float], None]) -> DynamoDbStreamsLog:
+        """The log of a task, which knows the streams, and that the records of its range are there."""
+        from sluice.dynamodb_streams.client import EMPTY_PAGES_IN_RANGE  # noqa: PLC0415 - see above
+
+        return self._connect(
+            pause, max(EMPTY_PAGES_IN_RANGE, self.config.empty_pages), is_endpoint_known=True
+        )
+
+    # --- beside the driver ----------------------------------------------------------------------------
+
+    def create_enumerator(self, *, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
+        from sluice.source.log_assembly import assemble_enumerator  # noqa: PLC0415 - see above
+
+        return assemble_enumerator(self, self._beside_driver(), subscriptions)
+
+    def probe_settings(self) -> ProbeSettings:
+        """Each read is billed, and a shard has a thousand changes a second at most: one page."""
+        return replace(super().probe_settings(), seconds_per_read=_SECONDS_PER_READ)
+
+    def create_coordinator(self) -> Coordinator:
+        return _StreamsCoordinator(self.create_enumerator(), self._beside_driver())
+
+    def plan_bounded(self) -> tuple[Sequence[SplitRange], StreamArns]:
+        if self._start == "LATEST":
+            _log.warning("a batch read from LATEST finds next to nothing: see option '%s'", STARTING.key)
+        coordinator = _StreamsCoordinator(self.create_enumerator(), self._beside_driver())
+        try:
+            ranges = coordinator.enumerator.bounded()
+            return ranges, coordinator.assign(ranges)
+        finally:
+            coordinator.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planning_log": None}
+
+    # --- in tasks -------------------------------------------------------------------------------------
+
+    def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
+        told = copy.copy(self)
+        told._arns = task.assignment or {}  # noqa: SLF001 - of the same class
+        yield from super(DynamoDbStreamsSource, told).read_task(task)
+
+    # --- rows -----------------------------------------------------------------------------------------
+
+    def to_record_batch(self, split: SplitId, records: Sequence[ChangeRecord]) -> pa.RecordBatch:
+        from sluice.dynamodb_streams.record_batches import record_batch  # noqa: PLC0415 - see above
+
+        return record_batch(split, records, self.config.image_format)
+
+    def to_record_batches(
+        self, pages: Iterable[tuple[SplitRange, Sequence[Any]]]
+    ) -> Iterator[pa.RecordBatch]:
+        from sluice.dynamodb_streams.record_batches import to_record_batches  # noqa: PLC0415 - see above
+
+        by_split = ((split_range.split, records) for split_range, records in pages)
+        return to_record_batches(by_split, self.config.image_format)
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    @property
+    def _start(self) -> StartingPosition:
+        """Where a new query starts. A batch read reads what there is."""
+        if self.config.start is not None:
+            return self.config.start
+        return "TRIM_HORIZON" if self.settings.starting == "EARLIEST" else "LATEST"
+
+    def _beside_driver(self) -> DynamoDbStreamsLog:
+        """The log of the process that plans. There is one, as it knows where the newest records were."""
+        if self._planning_log is None:
+            self._planning_log = self._connect(time.sleep, self.config.empty_pages)
+        return self._planning_log
+
+    def _connect(
+        self, pause: Callable[[float], None], empty_pages: int, *, is_endpoint_known: bool = False
+    ) -> DynamoDbStreamsLog:
+        from sluice.aws.calls import Calls  # noqa: PLC0415 - see above
+        from sluice.dynamodb_streams.client import DynamoDbStreamsLog  # noqa: PLC0415
+        from sluice.retry import Retrier  # noqa: PLC0415
+
+        config = self.config
+        calls = Calls(
+            config.connection,
+            "dynamodbstreams",
+            config.backoffs,
+            Retrier(sleep=pause),
+            is_endpoint_known=is_endpoint_known,
+        )
+        return DynamoDbStreamsLog(calls, config.tables, empty_pages=empty_pages, arns=self._arns)
+
+
+class _StreamsCoordinator(Coordinator):
+    """Tells tasks which streams the tables have: each would list them itself, and again for each range."""
+
+    def __init__(self, enumerator: StreamEnumerator, log: DynamoDbStreamsLog) -> None:
+        super().__init__(enumerator)
+        self._streams = log
+
+    def assign(self, ranges: Sequence[SplitRange]) -> StreamArns:
+        """By table, the ARNs of its streams, the newest first."""
+        return {table: self._streams.arns_of(table) for table in {each.split.stream for each in ranges}}

@@ -1,0 +1,223 @@
+"""Where a new query starts: a word, or sequence numbers by shard. There are no iterators by time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from sluice.errors import OptionError
+from sluice.instants import MICROS_PER_SECOND
+from sluice.options import Kind, Option
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, before
+from sluice.source.splits import Split, SplitId
+
+if TYPE_CHECKING:
+    from sluice.dynamodb_streams.client import DynamoDbStreamsLog
+
+__all__ = [
+    "STARTING",
+    "ByShard",
+    "ShardStart",
+    "ShardTable",
+    "StartingPosition",
+    "initial_positions",
+    "starting_text",
+]
+
+_KINDS: Final = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "SHARD_END")
+_FORM: Final = '{"<shardId>": {"AT_SEQUENCE_NUMBER": "<digits>"}}, or AFTER_SEQUENCE_NUMBER'
+_DIGITS: Final = re.compile(r"[0-9]{21,40}")
+_MINUTE: Final = 60 * MICROS_PER_SECOND
+
+ShardStart = tuple[str, str | None]
+"""One of the kinds above, and the sequence number of the first two."""
+Word = Literal["LATEST", "TRIM_HORIZON"]
+
+
+@dataclass(frozen=True, slots=True)
+class ByShard:
+    """Where some shards start. All others start at their oldest record."""
+
+    starts: Mapping[SplitId, ShardStart] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.starts.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTable:
+    """The JSON form as parsed, before the tables are known. By table, ``""`` where the form names none."""
+
+    tables: Mapping[str, Mapping[str, ShardStart]]
+
+    def resolve(self, names: Collection[str]) -> ByShard:
+        """The positions for the tables that are read.
+
+        Raises:
+            OptionError: its message goes behind the option's name.
+        """
+        tables = dict(self.tables)
+        if "" in tables:
+            if len(names) != 1:
+                raise OptionError(
+                    "lists shards without their table: with several tables it is "
+                    '{"<table>": {"<shardId>": {...}}}'
+                )
+            tables[next(iter(names))] = tables.pop("")
+        if unknown := sorted(tables.keys() - set(names)):
+            raise OptionError(
+                f"names table '{unknown[0]}', which is not read: the tables are {', '.join(sorted(names))}"
+            )
+        return ByShard(
+            {
+                SplitId(name, shard): start
+                for name, shards in tables.items()
+                for shard, start in shards.items()
+            }
+        )
+
+
+StartingPosition = Word | ByShard
+
+
+def _parse(text: str) -> Word | ShardTable:
+    if text.lstrip().startswith("{"):
+        return _parse_json(text)
+    match text.strip().upper():
+        case "LATEST":
+            return "LATEST"
+        case "TRIM_HORIZON":
+            return "TRIM_HORIZON"
+    raise ValueError(text)
+
+
+def _parse_json(text: str) -> ShardTable:
+    try:
+        parsed = json.loads(text, object_pairs_hook=_without_duplicates)
+    except json.JSONDecodeError as error:
+        raise OptionError(f"is not JSON ({error}): {_shown(text)}") from None
+    if not parsed:
+        raise OptionError(f"lists no shard: expected {_FORM}")
+    if all(map(_is_position, parsed.values())):
+        parsed = {"": parsed}
+    for table, shards in parsed.items():
+        if not isinstance(shards, dict) or not shards or _is_position(shards):
+            raise OptionError(f"has {_shown(shards)} for '{table}': expected {_FORM}, in every entry alike")
+    return ShardTable(
+        {
+            table: {shard: _start(shard, value) for shard, value in shards.items()}
+            for table, shards in parsed.items()
+        }
+    )
+
+
+def _is_position(value: Any) -> bool:
+    # A misspelt AT_SEQUENCE_NUMBER must not pass for a shard. A shard's value is an object.
+    return isinstance(value, dict) and any(
+        key.upper() in _KINDS or not isinstance(inner, dict) for key, inner in value.items()
+    )
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise OptionError(f"has '{next(key for key in keys if keys.count(key) > 1)}' more than once")
+    return dict(pairs)
+
+
+def _start(shard: str, value: Any) -> ShardStart:
+    if not isinstance(value, dict) or len(value) != 1 or next(iter(value)).upper() not in _KINDS:
+        raise OptionError(f"has {_shown(value)} for shard '{shard}': expected one of {' or '.join(_KINDS)}")
+    ((kind, given),) = value.items()
+    kind = kind.upper()
+    if kind in ("TRIM_HORIZON", "SHARD_END"):
+        if given is not True:
+            raise OptionError(f"has {_shown(given)} as {kind} of shard '{shard}': expected true")
+        return kind, None
+    # A JSON number may have been a double on its way, which loses digits.
+    if not isinstance(given, str) or _DIGITS.fullmatch(given) is None:
+        raise OptionError(
+            f"has {_shown(given)} as sequence number of shard '{shard}': expected a string of 21 to 40 digits"
+        )
+    return kind, given
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return repr(text if len(text) <= 200 else text[:200] + "...")
+
+
+STARTING: Option[Word | ShardTable] = Option(
+    "startingPosition",
+    Kind("position", "LATEST, TRIM_HORIZON, or JSON: " + _FORM, _parse),
+    None,
+    "Where a new query, or a table added to one, starts: `LATEST`, `TRIM_HORIZON`, or JSON "
+    '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`; with several tables '
+    '`{"<table>": {"<shardId>": ...}}`; shards not listed start at `TRIM_HORIZON`; '
+    '`{"SHARD_END": true}` leaves a shard out).',
+    shown_default="`LATEST`; in batch reads `TRIM_HORIZON`",
+)
+
+
+def initial_positions(
+    start: StartingPosition, splits: Iterable[Split], now: int, log: DynamoDbStreamsLog
+) -> Mapping[SplitId, Position]:
+    """The positions of the splits at which a query starts.
+
+    ``LATEST`` is the newest record of every open shard; shards that are closed by now have nothing later. A
+    shard that has got no record yet is logged with the minute of the start: a restart finds its place by
+    that, and services cut the times of records, to minutes even.
+
+    Args:
+        now: the service's time (microseconds since the epoch).
+        log: for iterators at the newest records.
+
+    Raises:
+        OptionError: a position names a shard that does not exist.
+        ServiceError: a call failed, and retries did not help.
+    """
+    splits = list(splits)
+    if isinstance(start, ByShard):
+        return _positions_by_shard(start, splits, now)
+    if start == "TRIM_HORIZON":
+        return {split.id: AtHorizon(pinned=now) for split in splits}
+    instant = now // _MINUTE * _MINUTE
+    log.start_at_latest([split.id for split in splits if not split.is_closed], instant)
+    latest = AtTime(instant, pinned=now)
+    return {split.id: Closed() if split.is_closed else latest for split in splits}
+
+
+def starting_text(start: StartingPosition) -> str:
+    """A starting position as the offset log keeps it, to tell later whether it was changed."""
+    if not isinstance(start, ByShard):
+        return start
+    listed = sorted((str(split), *at) for split, at in start.starts.items())
+    digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:12]
+    return f"sequence numbers of {len(listed)} shards ({digest})"
+
+
+def _positions_by_shard(start: ByShard, splits: Collection[Split], now: int) -> Mapping[SplitId, Position]:
+    ids = [split.id for split in splits]
+    tables = {split.stream for split in ids}  # those that start now; a checkpoint has the others
+    if unknown := sorted({split for split in start.starts if split.stream in tables} - set(ids)):
+        shown = ", ".join(sorted(split.shard for split in ids if split.stream == unknown[0].stream)[:20])
+        raise OptionError(
+            f"option '{STARTING.key}' names shard '{unknown[0].shard}', which the stream of table "
+            f"'{unknown[0].stream}' does not have: its shards are {shown}"
+        )
+    return {split: _position(start.starts.get(split), now) for split in ids}
+
+
+def _position(start: ShardStart | None, now: int) -> Position:
+    match start:
+        case ("SHARD_END", _):
+            return Closed()
+        case ("AFTER_SEQUENCE_NUMBER", str(number)) if int(number):
+            return After(number)
+        case ("AT_SEQUENCE_NUMBER", str(number)) if int(number):
+            return before(number)
+    return AtHorizon(pinned=now)

@@ -1,0 +1,127 @@
+"""The streams that a source reads: options ``tableName`` and ``streamArn``.
+
+A table has one stream at a time, and its ARN ends with a label, the time at which it was enabled. A stream
+that was disabled and enabled again has another label: it is another stream.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sluice.errors import OptionError
+from sluice.options import Kind, Option, OptionValues
+
+__all__ = ["STREAM_ARN", "TABLE_NAME", "StreamArn", "TableRef", "tables_from_options"]
+
+_TABLE_KEY: Final = "tableName"
+_ARN_KEY: Final = "streamArn"
+_TABLE: Final = r"[A-Za-z0-9_.-]{3,255}"
+_TABLE_PATTERN: Final = re.compile(_TABLE)
+_ARN_FORM: Final = "arn:aws:dynamodb:<region>:<account>:table/<table>/stream/<label>"
+_ARN_PATTERN: Final = re.compile(
+    rf"arn:aws[a-z-]*:dynamodb:(?P<region>[a-z0-9-]+):\d{{12}}:table/(?P<table>{_TABLE})/stream/(?P<label>\S+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamArn:
+    """The ARN of a table's stream, and its parts."""
+
+    text: str
+    region: str
+    table: str
+    label: str
+
+    @classmethod
+    def parse(cls, text: str) -> StreamArn:
+        """Raises ValueError for other text."""
+        match = _ARN_PATTERN.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(text)
+        return cls(match[0], match["region"], match["table"], match["label"])
+
+
+@dataclass(frozen=True, slots=True)
+class TableRef:
+    """A table. Offsets, rows and messages know its stream by the table's name.
+
+    Attributes:
+        arn: of the stream, where the user named one; None for the newest that the table has.
+    """
+
+    name: str
+    arn: str | None = None
+
+    @property
+    def region(self) -> str | None:
+        """The region that the ARN names."""
+        return None if self.arn is None else StreamArn.parse(self.arn).region
+
+
+def _parse_names(text: str) -> tuple[TableRef, ...]:
+    names = _split_list(text)
+    if any(name.startswith("arn:") for name in names):
+        raise OptionError(f"is {text!r}: that is an ARN; the ARN of a stream belongs into '{_ARN_KEY}'")
+    if not all(map(_TABLE_PATTERN.fullmatch, names)):
+        raise ValueError(text)
+    return _without_duplicates((TableRef(name) for name in names), text)
+
+
+def _parse_arns(text: str) -> tuple[TableRef, ...]:
+    arns = [StreamArn.parse(item) for item in _split_list(text)]
+    if len({arn.region for arn in arns}) > 1:
+        raise OptionError(f"is {text!r}: all streams of one source have to be in the same region")
+    return _without_duplicates((TableRef(arn.table, arn.text) for arn in arns), text)
+
+
+def _split_list(text: str) -> list[str]:
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise ValueError(text)
+    return items
+
+
+def _without_duplicates(refs: Iterable[TableRef], text: str) -> tuple[TableRef, ...]:
+    by_name: dict[str, TableRef] = {}
+    for ref in refs:
+        if ref.name in by_name:
+            raise OptionError(f"is {text!r}: table '{ref.name}' is there more than once")
+        by_name[ref.name] = ref
+    return tuple(by_name.values())
+
+
+TABLE_NAME: Option[tuple[TableRef, ...]] = Option(
+    _TABLE_KEY,
+    Kind(
+        "tables",
+        "a table's name (3 to 255 letters, digits, _ . -), or several, comma-separated",
+        _parse_names,
+    ),
+    None,
+    "Table whose changes are read, or several, comma-separated. Its newest stream is read.",
+    shown_default=f"this or `{_ARN_KEY}` is required",
+)
+STREAM_ARN: Option[tuple[TableRef, ...]] = Option(
+    _ARN_KEY,
+    Kind("arns", f"{_ARN_FORM}, or several, comma-separated", _parse_arns),
+    None,
+    "Streams by ARN: of another account, or disabled in the last 24 hours. All in one region.",
+    shown_default=f"this or `{_TABLE_KEY}` is required",
+)
+
+
+def tables_from_options(values: OptionValues) -> tuple[TableRef, ...]:
+    """Reads the tables, in the order given; notes what is wrong for `OptionValues.check`.
+
+    Args:
+        values: read with TABLE_NAME and STREAM_ARN declared.
+    """
+    by_name, by_arn = values.get(TABLE_NAME) or (), values.get(STREAM_ARN) or ()
+    if by_name and by_arn:
+        values.reject(_TABLE_KEY, f"and '{_ARN_KEY}' exclude one another: give one of them")
+    if not values.mentions(TABLE_NAME) and not values.mentions(STREAM_ARN):
+        values.reject(_TABLE_KEY, f"or '{_ARN_KEY}' is required: {TABLE_NAME.kind.allowed}")
+    return by_arn or by_name
