@@ -31,7 +31,25 @@ def test_every_listener_gets_every_letter_once_in_order(place: Path) -> None:
     assert one.take() == closed.take() == []
     one.close()
     two.close()
-    assert list(place.iterdir()) == []
+    assert not place.exists()
+
+
+def test_the_directory_may_go_while_a_letterbox_is_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process closes the last one at that moment."""
+    is_ours = letterboxes._is_of_this_user_alone
+    removals = iter([place.rmdir])
+
+    def looked_at(directory: Path) -> bool:
+        found = is_ours(directory)
+        next(removals, lambda: None)()
+        return found
+
+    monkeypatch.setattr(letterboxes, "_is_of_this_user_alone", looked_at)
+    box = Letterbox(place)
+    posted = post(lambda: {"n": 1}, place)
+    box.close()
+
+    assert posted == 1
 
 
 def test_without_a_listener_no_letter_is_written(place: Path) -> None:

@@ -34,6 +34,8 @@ _MOST_LETTERS: Final = 2_000
 _MADE_WITHIN: Final = 60.0
 """Seconds in which a new letterbox gets its lock."""
 
+_ATTEMPTS: Final = 10
+
 _numbers: Final = itertools.count()
 
 
@@ -58,10 +60,8 @@ class Letterbox:
         import fcntl  # noqa: PLC0415 - Windows has none
 
         with contextlib.suppress(OSError):
-            parent.mkdir(mode=0o700, exist_ok=True)
-            if _is_of_this_user_alone(parent):
-                box = parent / uuid.uuid4().hex
-                box.mkdir(mode=0o700)
+            box = _make_box(parent)
+            if box is not None:
                 self._lock = os.open(box / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._box = box
@@ -81,13 +81,29 @@ class Letterbox:
         return letters
 
     def close(self) -> None:
-        """Removes the letterbox."""
+        """Removes the letterbox, and the directory of all if it was the last one."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
         if self._box is not None:
             shutil.rmtree(self._box, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._box.parent.rmdir()
             self._box = None
+
+
+def _make_box(parent: Path) -> Path | None:
+    """A new letterbox; None where the directory of all is not of this user alone."""
+    for _ in range(_ATTEMPTS):
+        parent.mkdir(mode=0o700, exist_ok=True)
+        # Whoever closes the last letterbox removes the directory.
+        with contextlib.suppress(FileNotFoundError):
+            if not _is_of_this_user_alone(parent):
+                return None
+            box = parent / uuid.uuid4().hex
+            box.mkdir(mode=0o700)
+            return box
+    return None
 
 
 def post(write: Callable[[], Mapping[str, Any]], directory: Path | None = None) -> int:
