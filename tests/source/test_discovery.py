@@ -13,9 +13,11 @@ from memory_log import MemoryLog
 from query import new_policy
 
 from sluice.errors import ServiceError
+from sluice.instants import MICROS_PER_SECOND
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.probe import Probe, ProbeSettings
 from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import StreamInfo
 
 INTERVAL = 10.0
 FOREVER = 300.0  # only what is broken takes as long
@@ -72,6 +74,29 @@ def settle(discovery: SplitDiscovery) -> None:
     while discovery._pending is not None:
         discovery.current()
         assert time.monotonic() < end
+
+
+class LateClock(MemoryLog):
+    """Knows the time of the service from its first answer on; before, its host's, which is a day ahead."""
+
+    has_answered = False
+
+    def describe(self, stream: str) -> StreamInfo:
+        self.has_answered = True
+        return super().describe(stream)
+
+    def server_time(self) -> int:
+        return super().server_time() + (0 if self.has_answered else 86_400 * MICROS_PER_SECOND)
+
+
+def test_a_listing_is_dated_by_the_clock_of_the_service() -> None:
+    """Also the first one: what existed by then is in it, and offsets say so."""
+    log = LateClock()
+    log.create("s")
+    now = MemoryLog.server_time(log)
+    listing = new_discovery(log).current()
+
+    assert listing.at < listing.begun_at == now
 
 
 def test_a_service_that_is_silent_stops_nothing(log: ListedLog, caplog: pytest.LogCaptureFixture) -> None:

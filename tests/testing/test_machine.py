@@ -96,8 +96,7 @@ def memory_subject(source: type[MemorySource] = MemorySource, *, empty_every: in
 
 
 def kinesis_subject(seed: int) -> Subject:
-    # A batch read lists once: it does not find a closed shard that this listing leaves out.
-    laws = Laws(retention=False, shards_expire=False, listing_gaps=0.0)
+    laws = Laws(retention=False, shards_expire=False)
     log = ModelKinesis.log = ModelLog(KinesisModel(laws, ManualClock(), seed))
     log.create("s", 2)
     put: list[Record] = []

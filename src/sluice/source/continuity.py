@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sluice.instants import MICROS_PER_SECOND, iso_instant
-from sluice.source.discovery import Listing, SplitDiscovery
+from sluice.source.discovery import Listing, SplitDiscovery, lacks_children
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position, SplitRange
 from sluice.source.probe import Probe
 from sluice.source.sequence import sequence_of
@@ -30,6 +30,10 @@ gone at once, unless they have a subscription: it may have brought all of them, 
 for that long before it is replaced."""
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while splits are missing."""
+_LOOKS_FOR_CHILDREN = 4
+_PAUSE_FOR_CHILDREN = 0.5
+"""How often, and after how many seconds, a batch read lists again because a closed split has no children yet.
+There may be none: of a stream that was disabled, for instance."""
 
 _CHECK_INTERVAL = 60.0
 _SHORTEST_RETENTION = 24 * 3600 * MICROS_PER_SECOND
@@ -78,6 +82,20 @@ class Continuity:
         listing = self._discovery.current()
         if listing is not self._complete:
             self._complete = listing = self._list_until_there(lambda listing: _missing(start, listing))
+        return listing
+
+    def whole_listing(self) -> Listing:
+        """The splits as listed, for a read that lists no second time.
+
+        Listed again are splits that others show to be missing: parents, unless they are gone, and children.
+        """
+        listing = self._list_until_there(_unlisted_parents)
+        for _ in range(_LOOKS_FOR_CHILDREN):
+            if not lacks_children(listing.splits.values()):
+                break
+            self._settings.pause(_PAUSE_FOR_CHILDREN)
+            self._discovery.mark_stale()
+            listing = self._list_until_there(_unlisted_parents)
         return listing
 
     def listing_of(self, ranges: Iterable[SplitRange]) -> Listing:
@@ -172,6 +190,11 @@ def recreated(start: Offsets, listing: Listing) -> list[str]:
         for stream, created in listing.created.items()
         if stream in start.created and start.created[stream] // 1000 != created // 1000
     ]
+
+
+def _unlisted_parents(listing: Listing) -> list[SplitId]:
+    parents = {parent for split in listing.splits.values() for parent in split.parent_ids}
+    return sorted(parents - listing.splits.keys())
 
 
 def _missing(start: Offsets, listing: Listing) -> list[SplitId]:

@@ -17,7 +17,7 @@ from sluice.source.probe import Probe
 from sluice.source.splits import Lineage, Split, SplitId
 from sluice.source.stream_log import IteratorStart, StreamInfo
 
-__all__ = ["Listing", "SplitDiscovery"]
+__all__ = ["Listing", "SplitDiscovery", "lacks_children"]
 
 _log = logging.getLogger(__name__)
 
@@ -178,9 +178,9 @@ class SplitDiscovery:
         return False
 
     def _ask(self) -> _Answers:
-        at = self._log.server_time() - _LISTING_DELAY
         infos = {stream: self._log.describe(stream) for stream in self._streams}
-        begun_at = self._log.server_time()
+        begun_at = self._log.server_time()  # not before: the first answers tell the time of the service
+        at = begun_at - _LISTING_DELAY
         splits = [split for stream in self._streams for split in self._log.list_splits(stream)]
         return _Answers(infos, splits, self._still_there(splits, infos), at, begun_at)
 
@@ -204,7 +204,7 @@ class SplitDiscovery:
         is_old = self._pending is not None and self._is_stale
         self._pending = None
         self._listed_at = now = self._clock()
-        if _lacks_children(lineage.splits.values()):
+        if lacks_children(lineage.splits.values()):
             self._next_listing = now + min(self._pause, self._interval)
             self._pause *= 2
         else:
@@ -247,7 +247,7 @@ class SplitDiscovery:
         return [split for split in unlisted if created.get(split.id.stream) == infos[split.id.stream].created]
 
 
-def _lacks_children(splits: Collection[Split]) -> bool:
+def lacks_children(splits: Collection[Split]) -> bool:
     """Whether a closed split is known, and not all of its children yet: listings are eventually consistent.
 
     Children take over all hash keys of their parents.

@@ -179,15 +179,18 @@ class StreamEnumerator:
             ServiceError: as `discover`.
         """
         if self._initial is None:
-            listing = self._discovery.list_splits()
-            # LATEST is a time of the service's clock before the listing, so records in between are read.
-            positions = dict(self._settings.initial(listing.listed, listing.begun_at))
-            starting = dict.fromkeys(self._settings.streams, self._settings.starting)
-            offsets = self._offsets(positions, listing)
-            expiry = self._continuity.observe(offsets, listing)
-            self._initial = replace(offsets, starting=starting, expiry=expiry)
-            _log.info("starting positions: %s", json.dumps(self._initial.to_json()))
+            self._initial = self._starting_positions(self._discovery.list_splits())
         return self._initial
+
+    def _starting_positions(self, listing: Listing) -> Offsets:
+        # LATEST is a time of the service's clock before the listing, so records in between are read.
+        positions = dict(self._settings.initial(listing.listed, listing.begun_at))
+        starting = dict.fromkeys(self._settings.streams, self._settings.starting)
+        offsets = self._offsets(positions, listing)
+        expiry = self._continuity.observe(offsets, listing)
+        offsets = replace(offsets, starting=starting, expiry=expiry)
+        _log.info("starting positions: %s", json.dumps(offsets.to_json()))
+        return offsets
 
     def expect_reads(self) -> None:
         """From now on others of this query may read splits, as after the first batch; see
@@ -273,8 +276,9 @@ class StreamEnumerator:
         Raises:
             DataLossError, ServiceError, OptionError: as `initial` and `advance`.
         """
-        start = self.initial()
-        splits = self._discovery.current().splits
+        listing = self._continuity.whole_listing()
+        start = self._starting_positions(listing)
+        splits = listing.splits
         states = [self._probe.state(split, start.position(split_id)) for split_id, split in splits.items()]
         ends = self._planner.tips(states) if before is None else self._planner.ends_before(states, before)
         return self._with_details(start.ranges_to(start.with_positions(ends)))
