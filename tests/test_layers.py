@@ -49,6 +49,7 @@ KINESIS_BASE = (
     "sluice.kinesis.kpl",
     "sluice.kinesis.options",
     "sluice.kinesis.record_batches",
+    "sluice.kinesis.spark_settings",
     "sluice.kinesis.starting_positions",
     "sluice.kinesis.streams",
 )

@@ -27,6 +27,7 @@ __all__ = [
     "choice",
     "duration",
     "integer",
+    "is_loopback",
     "is_unspecified",
     "matching",
     "number",
@@ -130,6 +131,14 @@ def is_unspecified(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False  # a name
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is a loopback address by its text. A name may be loopback here and not elsewhere."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 HOST: Kind[str] = Kind("host", "the name or address of a host, without a port", _host)

@@ -16,10 +16,10 @@ from sluice.kinesis import fanout_driver, polling_driver
 from sluice.kinesis.consumers import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.fanout.driver.agent_place import SparkSettings
 from sluice.kinesis.fanout.driver.agent_process import is_alive
 from sluice.kinesis.fanout.launch import AgentPlace
 from sluice.kinesis.options import SourceConfig, source_config_from_options
+from sluice.kinesis.spark_settings import SparkSettings
 from sluice.letterboxes import Letterbox
 from sluice.source.offsets import HORIZON, Closed, Offsets, SplitRange
 from sluice.source.read_figures import ReadFigures
@@ -259,7 +259,7 @@ def test_figures_are_those_of_the_planner_and_of_tasks() -> None:
     assert address is not None
     read = ReadFigures()
     read.count_page(SPLIT, 5, 500, is_pushed=True)
-    send_report(address, read, is_complete=True, query="q", run="r")
+    send_report(address.found_at("127.0.0.1"), read, is_complete=True, query="q", run="r")
     coordinator._figures.count_call(SPLIT, refused=3, retries=4)
     figures = coordinator.figures()
     coordinator.close()
@@ -292,7 +292,7 @@ def test_listeners_are_told_once_in_two_seconds(monkeypatch: pytest.MonkeyPatch,
     before = box.take()
     address = coordinator.begin_batch(1)
     assert address is not None
-    send_report(address, ReadFigures(), is_complete=True, query="q", run="r")
+    send_report(address.found_at("127.0.0.1"), ReadFigures(), is_complete=True, query="q", run="r")
     counts = []
     for now in (101.0, 102.0, 103.0, 104.0, 105.0):  # noqa: B007 - the clock
         coordinator.post_report()

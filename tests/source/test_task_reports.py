@@ -56,6 +56,27 @@ def test_all_shards_of_all_tasks_are_added_up(reports: TaskReports, figures: Rea
     assert reports.last_batch() == figures.splits()
 
 
+def test_tasks_of_other_hosts_report_to_where_they_find_the_driver(figures: ReadFigures) -> None:
+    """The planning process is not told which host that is. One that it knows to be its own is kept."""
+    reports = TaskReports(figures, "")
+    address = begin(reports, 1)
+    known = replace(address, host="127.0.0.1")
+    send_report(address.found_at("localhost"), read(SPLITS), is_complete=True)
+    reports.receive()
+    reports.close()
+
+    assert address.host == ""
+    assert known.found_at("driver.example") is known
+    assert figures.splits().keys() == set(SPLITS)
+
+
+def test_a_driver_that_is_not_found_is_no_error(reports: TaskReports) -> None:
+    """Its name may mean nothing on the task's host."""
+    address = replace(begin(reports, 1), host="")
+    send_report(address.found_at("no.such.host.invalid"), read(SPLITS), is_complete=True)
+    assert reports.reported == 0
+
+
 def test_a_task_that_never_reports_is_missed(reports: TaskReports) -> None:
     """What is not known must not pass for nothing."""
     address = begin(reports, 3)

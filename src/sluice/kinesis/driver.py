@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.source import KinesisSource
+from sluice.kinesis.spark_settings import find_spark_settings
 from sluice.kinesis.starting_positions import STARTING, AtTimestamp, Latest
 from sluice.letterboxes import post
 from sluice.source.contracts import Coordinator
@@ -62,7 +63,8 @@ class SourceCoordinator(Coordinator):
 
     def __init__(self, config: SourceConfig, *, subscriptions: Subscriptions | None = None) -> None:
         self._figures = ReadFigures()
-        self._reports = TaskReports(self._figures)
+        spark = find_spark_settings()
+        self._reports = TaskReports(self._figures, "127.0.0.1" if spark.is_local else spark.bind or "")
         self._streams = sorted(stream.name for stream in config.streams)
         self._next_post = -math.inf
         source = KinesisSource(config)

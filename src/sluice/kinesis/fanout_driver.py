@@ -14,11 +14,12 @@ from sluice.kinesis.consumers import ConsumerRegistrar
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
-from sluice.kinesis.fanout.driver.agent_place import check_encryption, find_spark_settings, place_agent
+from sluice.kinesis.fanout.driver.agent_place import check_encryption, place_agent
 from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
+from sluice.kinesis.spark_settings import find_spark_settings
 from sluice.source.offsets import Offsets, SplitRange
 
 __all__ = ["FanOutCoordinator", "register_for_bounded_read"]

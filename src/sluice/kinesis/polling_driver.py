@@ -8,10 +8,11 @@ from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
-from sluice.kinesis.fanout.driver.agent_place import check_encryption, find_spark_settings, place_agent
+from sluice.kinesis.fanout.driver.agent_place import check_encryption, place_agent
 from sluice.kinesis.fanout.driver.near_tip import NearTip
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.options import SourceConfig
+from sluice.kinesis.spark_settings import find_spark_settings
 from sluice.source.offsets import SplitRange
 
 __all__ = ["PollingAgentCoordinator"]

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from sluice.options import is_loopback
 from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
 
@@ -40,6 +41,7 @@ class ReportAddress:
     """Where a task sends its report: plain data that Spark sends along with each partition.
 
     Attributes:
+        host: empty where it is that at which tasks find Spark's driver; see `found_at`.
         secret: of the planning process; it takes no report from those who do not know it.
         batch: which one, counted by the planning process.
         partition: which task of it.
@@ -50,6 +52,10 @@ class ReportAddress:
     secret: bytes = field(repr=False)
     batch: int = 0
     partition: int = 0
+
+    def found_at(self, driver: str) -> ReportAddress:
+        """The same for a task that finds Spark's driver at this host."""
+        return self if self.host else replace(self, host=driver)
 
     def of_partition(self, partition: int) -> ReportAddress:
         """The same for one task."""
@@ -97,13 +103,17 @@ def send_report(
     ]
     chunks = [rows[start : start + _SPLITS_EACH] for start in range(0, len(rows), _SPLITS_EACH)] or [[]]
     attempt = os.urandom(8)
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        family, kind, *_, place_of_planner = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_DGRAM
+        )[0]
+        sender = stack.enter_context(socket.socket(family, kind))
         sender.setblocking(False)
         for part, chunk in enumerate(chunks):
             place = address.batch, address.partition, attempt, part, len(chunks)
             body = _encoder.encode(_Report(*place, is_complete, query, run, chunk))
             proof = hmac.digest(address.secret, body, _DIGEST)
-            sender.sendto(proof + body, (address.host, address.port))
+            sender.sendto(proof + body, place_of_planner)
 
 
 @dataclass
@@ -132,7 +142,8 @@ class TaskReports:
     """The reports of a query's tasks, in the planning process. Owned by one thread.
 
     Args:
-        host: the address that it listens on.
+        host: the address that it listens on. If that is no loopback address, tasks may run on other hosts,
+            and send their reports to where they find Spark's driver. Empty: all addresses.
         figures: what tasks have read is added to these.
 
     Attributes:
@@ -166,8 +177,8 @@ class TaskReports:
         self._open()
         if self._socket is None:
             return None
-        host, port = self._socket.getsockname()
-        return ReportAddress(host, port, self._secret, self._batch.number)
+        host, port = self._socket.getsockname()[:2]
+        return ReportAddress(host if is_loopback(host) else "", port, self._secret, self._batch.number)
 
     def receive(self) -> None:
         """Takes the reports that have come."""
@@ -198,7 +209,7 @@ class TaskReports:
         """Opens the port for the first batch."""
         if self._socket is not None or self._is_closed:
             return
-        opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        opened = socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET, socket.SOCK_DGRAM)
         try:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKLOG)
             opened.bind((self._host, 0))

@@ -243,7 +243,8 @@ def _read(source: Source, schema: StructType | None, partition: InputPartition) 
     finally:
         if given.report is not None:
             query, run = ids_of_query()
-            send_report(given.report, task.figures, is_complete=is_complete, query=query, run=run)
+            address = given.report.found_at(task.driver_host)
+            send_report(address, task.figures, is_complete=is_complete, query=query, run=run)
     freeze_loaded_objects()  # the SDK is loaded by now
 
 

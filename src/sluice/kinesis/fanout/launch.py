@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from typing import Final
 from sluice.channels.channel import Address
 from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.options import SourceConfig
+from sluice.options import is_loopback
 
 __all__ = [
     "HELD_SIGNALS",
@@ -21,7 +21,6 @@ __all__ = [
     "AgentSetup",
     "WorkerAgentSetup",
     "agent_command",
-    "is_loopback",
 ]
 
 STOP: Final = b"s"
@@ -52,14 +51,6 @@ class AgentPlace:
     def is_on_this_host(self) -> bool:
         """Whether no other host can connect to it."""
         return is_loopback(self.bind)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` is a loopback address by its text. A name may be loopback here and not elsewhere."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 ON_THIS_HOST: Final = AgentPlace("127.0.0.1", "127.0.0.1")

@@ -9,10 +9,11 @@ import pytest
 
 from sluice.channels.channel import SPARK_DRIVER
 from sluice.errors import OptionError
-from sluice.kinesis.fanout.driver import agent_place
-from sluice.kinesis.fanout.driver.agent_place import SparkSettings, find_spark_settings, place_agent
+from sluice.kinesis import spark_settings
+from sluice.kinesis.fanout.driver.agent_place import place_agent
 from sluice.kinesis.fanout.launch import AgentPlace
 from sluice.kinesis.fanout_options import FanOutConfig
+from sluice.kinesis.spark_settings import SparkSettings, find_spark_settings
 
 LOCAL = SparkSettings("local[2]")
 CLUSTER = SparkSettings("spark://10.0.0.1:7077", "driver.example", "10.0.0.1")
@@ -111,8 +112,8 @@ def test_the_jvm_is_looked_for_among_the_ancestors(monkeypatch: pytest.MonkeyPat
         30: (20, ["python", "-m", "pyspark.daemon"]),
         20: (1, ["java", "org.apache.spark.deploy.SparkSubmit"]),
     }
-    assert agent_place._process(os.getpid())[0] == os.getppid()
-    monkeypatch.setattr(agent_place, "_process", lambda pid: parents.get(pid, (0, [])))
+    assert spark_settings._process(os.getpid())[0] == os.getppid()
+    monkeypatch.setattr(spark_settings, "_process", lambda pid: parents.get(pid, (0, [])))
 
-    assert agent_place._command_of_jvm(30) == parents[20][1]
-    assert agent_place._command_of_jvm(40) == ()
+    assert spark_settings._command_of_jvm(30) == parents[20][1]
+    assert spark_settings._command_of_jvm(40) == ()
