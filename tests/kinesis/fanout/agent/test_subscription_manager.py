@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -122,8 +122,17 @@ def event(*numbers: int, behind: int = 0, ended: bool = False) -> tuple[bytes, E
 
 
 @pytest.fixture
-def make() -> Callable[..., Bench]:
-    return Bench
+def make() -> Iterator[Callable[..., Bench]]:
+    """Makes benches. What their subscriptions wait for comes to an end with the test."""
+    made: list[Bench] = []
+
+    def bench(**settings: int) -> Bench:
+        made.append(Bench(**settings))
+        return made[-1]
+
+    yield bench
+    for source in (source for each in made for sources in each.sources.values() for source in sources):
+        source.close()
 
 
 def test_an_event_is_buffered_before_it_is_reported(make: Callable[..., Bench]) -> None:
