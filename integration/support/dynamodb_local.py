@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from integration.support.maven import copy_jars
 from integration.support.paths import BUILD, EMULATORS
 from integration.support.servers import Server, running
 
@@ -67,8 +68,7 @@ def _installed() -> Path:
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent, prefix="installing-") as made:
-            copy = ("mvn", "-q", "-B", "-f", str(_SOURCE / "pom.xml"), "dependency:copy-dependencies")
-            subprocess.run((*copy, f"-DoutputDirectory={made}"), check=True, stdout=subprocess.DEVNULL)
+            copy_jars(_SOURCE / "pom.xml", Path(made))
             compiled = ("javac", "-nowarn", "-cp", f"{made}/*", "-d", made, str(_SOURCE / "Rolling.java"))
             subprocess.run(compiled, check=True)
             with contextlib.suppress(OSError):  # another process was first: its copy is as good

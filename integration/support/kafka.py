@@ -20,6 +20,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaError
 
+from integration.support.maven import copy_jars
 from integration.support.paths import BUILD, EMULATORS
 from integration.support.servers import LOOPBACK, free_port, leashed
 
@@ -127,16 +128,12 @@ def _jars() -> Path | None:
     """The broker and what it needs, brought by Maven if they are not there; None without Maven."""
     pom = EMULATORS / "kafka" / "pom.xml"
     jars = BUILD / "maven" / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
-    maven = shutil.which("mvn")
     if not jars.exists():
-        if maven is None:
+        if shutil.which("mvn") is None:
             return None
         jars.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=jars.parent, prefix="installing-") as directory:
-            copying = ("dependency:copy-dependencies", f"-DoutputDirectory={directory}/jars")
-            subprocess.run(
-                (maven, "-q", "-B", "-f", str(pom), *copying), check=True, stdout=subprocess.DEVNULL
-            )
+            copy_jars(pom, Path(directory, "jars"))
             with contextlib.suppress(OSError):  # another process was first: its copy is as good
                 Path(directory, "jars").rename(jars)
     return jars
