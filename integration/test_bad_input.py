@@ -445,5 +445,5 @@ def test_a_checkpoint_of_another_stream(spark: SparkSession, streams: Streams, c
         start(read_stream(spark, streams.endpoint, wrong), checkpoint, availableNow=True)
 
     assert f"the checkpoint belongs to other streams: it holds offsets of {right}" in failure.message
-    assert f"names {wrong}" in failure.message
+    assert f"and the query reads {wrong}" in failure.message
     assert logged_offsets(checkpoint) == before
