@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from integration.model import KinesisModel, Laws, ManualClock
+from integration.model.log import ModelLog
 from memory_log import BROKEN, S0, SECOND, THROTTLED, failing_reads, new_log, put_many
 from query import Query, check_exactly_once, new_reader, read_range, through_json
 
@@ -107,3 +109,21 @@ def test_a_batch_read_ends_exactly_at_a_time(offset: float) -> None:
     end = begin + int(offset * SECOND)
     expected = [record for record in records if record.arrival < end]
     assert sorted(read_bounded(Query(log), end)) == sorted(expected)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_put_a_moment_before_is_there(seed: int) -> None:
+    """Also where a page ends before all of it: in a stream of one burst."""
+    for ends in ("batch read", "run"):
+        laws = Laws(portion_records=20, listing_gaps=0.0)
+        log = ModelLog(KinesisModel(laws, ManualClock(), seed))
+        log.create("s", 2)
+        records = [log.put("s", f"key-{number}") for number in range(300)]
+        query = Query(log)
+        if ends == "batch read":
+            assert len(read_bounded(query)) == len(records)
+            continue
+        query.enumerator.stop_at_available()
+        while query.run_batch() is not None:
+            pass
+        check_exactly_once(query, records)

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 _TIP_DELAY = MICROS_PER_SECOND
 """How long ago the cut point of a busy split arrived: records that arrived since may not be readable yet."""
+_CLOCK_DOUBT = MICROS_PER_SECOND
+"""By how much the service's clock may be ahead of what is known of it: its answers tell whole seconds."""
 _RETRY_PAUSE = 2
 """Seconds until a split is read again that was throttled, or whose read failed."""
 _WAITING_LINE_INTERVAL = 30.0
@@ -113,7 +115,7 @@ class Planner:
         Raises:
             DataLossError, ServiceError: as `plan`; an error that may pass is not waited for.
         """
-        until = self._now()
+        until = self._now() + _CLOCK_DOUBT
         ends = self._for_each(
             states, lambda session, state: self._find_tip(session, state, until), leave_failing=False
         )
@@ -129,7 +131,7 @@ class Planner:
 
         def find(session: ProbeSession, state: SplitState) -> End | None:
             if instant >= until:
-                return self._find_tip(session, state, until)
+                return self._find_tip(session, state, min(until + _CLOCK_DOUBT, instant))
             session.seek_to_time(instant, exact=True)
             return _end_before(state, instant)
 
@@ -158,7 +160,7 @@ class Planner:
             return Closed()
         session.read_page(SAMPLE, exact=True, most_bytes=SAMPLE_BYTES)
         if state.cut_points and not state.is_exhausted:
-            session.seek_to_tip(until - _TIP_DELAY, exact=True)
+            session.seek_to_tip(until, exact=True)
         return state.cut_at(len(state.cut_points))
 
     def _align(
