@@ -100,7 +100,8 @@ def test_a_killed_driver_reads_the_same_batches_again(
     outcome = Outcome.of(plan.output)
     outcome.check_replays()
     assert Counter(outcome.rows) == Counter(producer.expected)
-    assert {batch for batch, _ in moments} <= set(outcome.replayed())
+    # A batch that stood still before its first row has no rows twice.
+    assert {batch for batch, moment in moments if moment != BEFORE} <= set(outcome.replayed())
     for shard in {line[0] for line in producer.expected}:
         numbers = [int(line[1]) for line in outcome.rows if line[0] == shard]
         assert numbers == sorted(numbers)
