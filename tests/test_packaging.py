@@ -1,9 +1,12 @@
-"""What a release says of itself: whose repository built it, and that its tests passed."""
+"""What a release says of itself: whose repository built it, that its tests passed, and what it needs."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,3 +59,39 @@ def test_only_what_was_tested_is_published() -> None:
     assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == ["publish"]
     assert workflow["permissions"] == {"contents": "read"}
     assert [step["run"] for step in jobs["test"]["steps"] if "run" in step] == [".ci/run"]
+
+
+# Modules that have another name than their distribution, or come with it: botocore is built on urllib3.
+BROUGHT = {
+    "opentelemetry": "opentelemetry-api",
+    "prometheus_client": "prometheus-client",
+    "urllib3": "botocore",
+}
+
+
+def test_what_is_imported_is_declared() -> None:
+    """The environment of the tests has more than a user installs: there an import of it would fail."""
+    project = (ROOT / "pyproject.toml").read_text()
+    declared = set(re.findall(r'^ +"([\w.-]+)[\[<>=~!"]', project, re.MULTILINE))
+    here = {"sluice", *sys.stdlib_module_names}
+    imported = {
+        (name, str(path.relative_to(ROOT)))
+        for path in (ROOT / "src").rglob("*.py")
+        for name in _imported_at_run_time(ast.parse(path.read_text()))
+    }
+
+    undeclared = [(name, path) for name, path in imported if BROUGHT.get(name, name) not in declared | here]
+    assert undeclared == []
+
+
+def _imported_at_run_time(tree: ast.AST) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for other in node.orelse:
+                yield from _imported_at_run_time(other)
+        else:
+            yield from _imported_at_run_time(node)

@@ -20,8 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from typing_extensions import Self
-
 from sluice.errors import OptionError
 from sluice.option_names import ForeignName
 from sluice.options import Option, OptionValues, read_options
@@ -31,6 +29,7 @@ from sluice.source.settings import SETTINGS_OPTIONS, SourceSettings, settings_fr
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import Self
 
     from sluice.source.enumerator import SplitEnumerator
     from sluice.source.reader import SplitReader
