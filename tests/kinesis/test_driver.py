@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -327,6 +328,23 @@ def test_tasks_get_the_agent_that_polls(polled: SourceCoordinator) -> None:
     assert agent_calls(polled) == []
     polled.close()
     assert agent_calls(polled) == ["close"]
+
+
+def test_what_an_agent_polls_is_polled(polled: SourceCoordinator) -> None:
+    """In the figures: a query that polls has no record of fan-out, and its agent is shown."""
+    address = polled.begin_batch(1)
+    assert address is not None
+    read = ReadFigures()
+    read.count_page(SPLIT, 5, 500, is_pushed=True)
+    read.count_page(SPLIT, 2, 200, is_pushed=False)
+    send_report(address.found_at("127.0.0.1"), read, is_complete=True, query="q", run="r")
+    polled.enumerator._states[SPLIT] = SimpleNamespace(is_pushed=True)
+    figures = polled.figures()
+    shard = figures["streams"]["clicks"][SPLIT.shard]
+    polled.close()
+
+    assert (shard["publisher"], shard["polled"], shard["pushed"]) == ("polling", 7, 0)
+    assert figures["agent"] == {"state": "listening"}
 
 
 def test_a_run_of_what_is_available_does_without(polled: SourceCoordinator) -> None:

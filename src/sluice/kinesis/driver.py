@@ -9,11 +9,11 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.source import KinesisSource
-from sluice.kinesis.spark_settings import find_spark_settings
+from sluice.kinesis.spark_settings import SparkSettings, find_spark_settings
 from sluice.kinesis.starting_positions import STARTING, AtTimestamp, Latest
 from sluice.letterboxes import post
 from sluice.source.contracts import Coordinator
@@ -61,9 +61,18 @@ class SourceCoordinator(Coordinator):
     This one polls. `create_coordinator` gives the one that a source's options ask for.
     """
 
-    def __init__(self, config: SourceConfig, *, subscriptions: Subscriptions | None = None) -> None:
+    # FLIP-128's record publisher behind what comes from agents.
+    _publisher: ClassVar[Literal["efo", "polling"]] = "efo"
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        *,
+        subscriptions: Subscriptions | None = None,
+        spark: SparkSettings | None = None,
+    ) -> None:
         self._figures = ReadFigures()
-        spark = find_spark_settings()
+        spark = spark or find_spark_settings()
         self._reports = TaskReports(self._figures, "127.0.0.1" if spark.is_local else spark.bind or "")
         self._streams = sorted(stream.name for stream in config.streams)
         self._next_post = -math.inf
@@ -96,10 +105,11 @@ class SourceCoordinator(Coordinator):
         known = self._figures.splits()
         for split in sorted({*known, *self.enumerator.millis_behind_latest}):
             read, batch = known.get(split, SplitFigures()), last_batch.get(split, SplitFigures())
+            is_polled = self._publisher == "polling"  # also what an agent has polled
             streams.setdefault(split.stream, {})[split.shard] = {
-                "publisher": "efo" if split in pushed else "polling",
-                "polled": read.polled,
-                "pushed": read.pushed,
+                "publisher": self._publisher if split in pushed else "polling",
+                "polled": read.polled + read.pushed if is_polled else read.polled,
+                "pushed": 0 if is_polled else read.pushed,
                 "bytes": read.bytes,
                 "refused": read.refused,
                 "retries": read.retries,

@@ -40,7 +40,8 @@ class FanOutCoordinator(SourceCoordinator):
         self._registered: dict[str, str] = {}
         self._arns = {stream.name: self._ensure_consumer(stream.name) for stream in config.streams}
         self._restore_registered(fan_out.registered)
-        place = place_agent(fan_out, find_spark_settings())
+        spark = find_spark_settings()
+        place = place_agent(fan_out, spark)
         setup = AgentSetup.beside_driver(config, fan_out, place)
         if fan_out.agent != "none":
             check_encryption(setup)
@@ -48,10 +49,10 @@ class FanOutCoordinator(SourceCoordinator):
         self._agent.release = self._release_consumers
         on_stop(self._agent.tell_stop)
         if fan_out.agent == "none":
-            super().__init__(config)
+            super().__init__(config, spark=spark)
         else:
             self._agent.start()
-            super().__init__(config, subscriptions=self._agent)
+            super().__init__(config, subscriptions=self._agent, spark=spark)
         self._announce_registered()
 
     def restore(self, offsets: Offsets) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.driver import SourceCoordinator
@@ -21,8 +22,11 @@ __all__ = ["PollingAgentCoordinator"]
 class PollingAgentCoordinator(SourceCoordinator):
     """The coordinator of a query whose shards an agent polls."""
 
+    _publisher = "polling"
+
     def __init__(self, config: SourceConfig, agent: AgentConfig) -> None:
-        setup = AgentSetup.beside_driver(config, agent, place_agent(agent, find_spark_settings()))
+        spark = find_spark_settings()
+        setup = AgentSetup.beside_driver(config, agent, place_agent(agent, spark))
         check_encryption(setup)
         self._agent = AgentClient(
             setup,
@@ -30,7 +34,7 @@ class PollingAgentCoordinator(SourceCoordinator):
             renew=None,
         )
         self._near_tip = NearTip(self._agent, self._expect_reads)
-        super().__init__(config, subscriptions=self._near_tip)
+        super().__init__(config, subscriptions=self._near_tip, spark=spark)
 
     def _expect_reads(self) -> None:
         self.enumerator.expect_reads()
@@ -42,3 +46,6 @@ class PollingAgentCoordinator(SourceCoordinator):
     def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
         splits = [split_range.split for split_range in ranges]
         return FanOutAssignment({}, self._agent.agents(splits), self._agent.hub, self._agent.hosts)
+
+    def figures(self) -> dict[str, Any]:
+        return {**super().figures(), "agent": self._agent.figures()}
