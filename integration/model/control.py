@@ -178,7 +178,8 @@ class Control:
         horizon = max(now - stream.retention_hours * _HOUR, stream.created)
         matches: dict[str, bool] = {
             "AFTER_SHARD_ID": shard.id > condition.get("ShardId", ""),
-            "AT_TRIM_HORIZON": shard.created <= horizon,
+            # Those that a stream begins with are made a moment after it.
+            "AT_TRIM_HORIZON": (not shard.parents or shard.created <= horizon) and horizon <= closed,
             "FROM_TRIM_HORIZON": True,
             "AT_LATEST": shard.is_open,
             "AT_TIMESTAMP": shard.created <= at <= closed,

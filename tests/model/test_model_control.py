@@ -130,6 +130,15 @@ def test_filters_of_listings() -> None:
     assert listed(model, ShardFilter={"Type": "FROM_TIMESTAMP", "Timestamp": at}) == [S0, S1, S2]
 
 
+def test_the_first_shards_are_at_the_horizon_of_a_young_stream() -> None:
+    """Although they are made a moment after it. The KCL starts a stream there."""
+    model = KinesisModel(KIND, RealClock(), 0)
+    model.create("s", 2)
+    model.split("s", S0)
+
+    assert listed(model, ShardFilter={"Type": "AT_TRIM_HORIZON"}) == [S0, S1]
+
+
 def test_a_reshard_takes_time() -> None:
     """The shards change when the stream is ACTIVE again; meanwhile no other reshard may start."""
     model, clock = model_of(replace(KIND, status_delay=(1.0, 1.0), resharding_rules=True))
