@@ -19,6 +19,7 @@ from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_process import is_alive
 from sluice.kinesis.fanout.launch import AgentPlace
+from sluice.kinesis.fanout.protocol import CallsCounted
 from sluice.kinesis.options import SourceConfig, source_config_from_options
 from sluice.kinesis.spark_settings import SparkSettings
 from sluice.letterboxes import Letterbox
@@ -345,6 +346,19 @@ def test_what_an_agent_polls_is_polled(polled: SourceCoordinator) -> None:
 
     assert (shard["publisher"], shard["polled"], shard["pushed"]) == ("polling", 7, 0)
     assert figures["agent"] == {"state": "listening"}
+
+
+def test_reads_that_an_agent_was_refused_are_in_the_figures() -> None:
+    """Beside those of planner and tasks, by shard."""
+    coordinator = create_coordinator(source_config_from_options(POLLED))
+    coordinator._figures.count_call(SPLIT, refused=1, retries=1)
+    for refused, retries in ((2, 3), (0, 4)):
+        counted = CallsCounted(SPLIT, refused, retries)
+        coordinator._agent._handle_message(counted)  # type: ignore[attr-defined]
+    shard = coordinator.figures()["streams"]["clicks"][SPLIT.shard]
+    coordinator.close()
+
+    assert (shard["refused"], shard["retries"]) == (3, 8)
 
 
 def test_a_run_of_what_is_available_does_without(polled: SourceCoordinator) -> None:

@@ -70,8 +70,9 @@ class SourceCoordinator(Coordinator):
         *,
         subscriptions: Subscriptions | None = None,
         spark: SparkSettings | None = None,
+        figures: ReadFigures | None = None,
     ) -> None:
-        self._figures = ReadFigures()
+        self._figures = ReadFigures() if figures is None else figures
         spark = spark or find_spark_settings()
         self._reports = TaskReports(self._figures, "127.0.0.1" if spark.is_local else spark.bind or "")
         self._streams = sorted(stream.name for stream in config.streams)

@@ -15,6 +15,7 @@ from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.spark_settings import find_spark_settings
 from sluice.source.offsets import SplitRange
+from sluice.source.read_figures import ReadFigures
 
 __all__ = ["PollingAgentCoordinator"]
 
@@ -28,13 +29,11 @@ class PollingAgentCoordinator(SourceCoordinator):
         spark = find_spark_settings()
         setup = AgentSetup.beside_driver(config, agent, place_agent(agent, spark))
         check_encryption(setup)
-        self._agent = AgentClient(
-            setup,
-            {stream.name: "" for stream in config.streams},
-            renew=None,
-        )
+        figures = ReadFigures()
+        streams = {stream.name: "" for stream in config.streams}
+        self._agent = AgentClient(setup, streams, renew=None, figures=figures)
         self._near_tip = NearTip(self._agent, self._expect_reads)
-        super().__init__(config, subscriptions=self._near_tip, spark=spark)
+        super().__init__(config, subscriptions=self._near_tip, spark=spark, figures=figures)
 
     def _expect_reads(self) -> None:
         self.enumerator.expect_reads()

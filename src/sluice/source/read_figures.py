@@ -20,7 +20,7 @@ class SplitFigures:
         polled, pushed: records that tasks read by polling, and that were pushed (FLIP-128's record
             publishers), before deaggregation.
         bytes: of their data, about.
-        refused: reads that the service refused because of load, by tasks and by the planner.
+        refused: reads that the service refused because of load, by tasks, the planner and agents that poll.
         retries: calls that were repeated, refused or failed.
     """
 
@@ -68,6 +68,12 @@ class ReadFigures:
         with self._lock:
             for split, figures in others.items():
                 self._splits.setdefault(split, SplitFigures()).add(figures)
+
+    def take(self) -> dict[SplitId, SplitFigures]:
+        """The figures since `take` was called last, by split."""
+        with self._lock:
+            taken, self._splits = self._splits, {}
+            return taken
 
     def splits(self) -> dict[SplitId, SplitFigures]:
         """A copy of the figures so far, by split."""

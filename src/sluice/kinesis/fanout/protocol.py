@@ -23,6 +23,7 @@ __all__ = [
     "UNAVAILABLE",
     "Acknowledge",
     "BufferHeld",
+    "CallsCounted",
     "ConsumersChanged",
     "EventReceived",
     "FromAgent",
@@ -163,6 +164,20 @@ class RangesAsked(msgspec.Struct, tag=True, frozen=True):
     count: int
 
 
+class CallsCounted(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner, once a second while there are any: its reads that were refused or repeated since the
+    last such message.
+
+    Attributes:
+        refused: because of load.
+        retries: reads that were repeated, refused or failed.
+    """
+
+    split: SplitId
+    refused: int
+    retries: int
+
+
 class EventReceived(msgspec.Struct, tag=True, frozen=True):
     """Agent to planner: what an event of a subscription brought.
 
@@ -212,7 +227,9 @@ class ReadRange(msgspec.Struct, tag=True, frozen=True):
 
 
 ToAgent = Subscribe | Acknowledge | Unsubscribe | ConsumersChanged
-FromAgent = Listening | WorkerHosts | BufferHeld | RangesAsked | EventReceived | SubscriptionEnded
+FromAgent = (
+    Listening | WorkerHosts | BufferHeld | RangesAsked | CallsCounted | EventReceived | SubscriptionEnded
+)
 FirstFrame = ReadRange | JoinHub
 
 _encoder: Final = msgspec.msgpack.Encoder()

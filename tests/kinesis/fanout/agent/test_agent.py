@@ -10,12 +10,14 @@ import pytest
 
 from sluice.channels.channel import Channel
 from sluice.channels.processes import child_environment
+from sluice.errors import ServiceError
 from sluice.kinesis.fanout.agent.agent import Agent
 from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
+from sluice.kinesis.fanout.agent.poller import Poller
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.link import Link
-from sluice.kinesis.fanout.protocol import BufferHeld, RangesAsked, ReadRange
+from sluice.kinesis.fanout.protocol import BufferHeld, CallsCounted, RangesAsked, ReadRange
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
@@ -73,6 +75,22 @@ def test_an_agent_says_how_many_ranges_it_was_asked_for(
     agent.report_use()
 
     assert reported == [RangesAsked(3)]
+
+
+def test_an_agent_says_which_of_its_reads_were_refused(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of each shard that it polls, since the last time."""
+    reported: list[object] = []
+    monkeypatch.setattr(agent, "report", reported.append)
+    split = SplitId("clicks", "shardId-0")
+    poller = agent._opener_of_pollers(lambda: 1)(split, START, ShardBuffer(START, BufferBudget(100)))
+    assert isinstance(poller, Poller)
+    throttled = ServiceError("no", operation="GetRecords", throttling=True, retryable=True)
+    for error in (throttled, throttled, ServiceError("no", operation="GetRecords", retryable=True)):
+        poller._handle_error(error)
+    for _ in range(2):
+        agent.report_figures()
+
+    assert [each for each in reported if not isinstance(each, BufferHeld)] == [CallsCounted(split, 2, 3)]
 
 
 def test_an_agent_has_few_memory_arenas(monkeypatch: pytest.MonkeyPatch) -> None:

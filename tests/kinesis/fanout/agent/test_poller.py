@@ -23,6 +23,7 @@ from sluice.kinesis.fanout.protocol import FAR_BEHIND, INTEGRITY_PROBLEM, NOT_RE
 from sluice.kinesis.fanout.subscriptions.events import EventHead, decode_page
 from sluice.kinesis.options import source_config_from_options
 from sluice.retry import Backoff
+from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record
 
@@ -83,12 +84,14 @@ class Bench:
         self.log = log
         self.pages = Pages(log)
         self.space = Space()
+        self.figures = ReadFigures()
         self.poller = Poller(
             self.pages,
             S0,
             start,
             self.space,
             replace(SETTINGS, **settings),
+            figures=self.figures,
             timing=Timing(log.monotonic, log.sleep, lambda: 0.0),
         )
 
@@ -270,6 +273,7 @@ def test_a_throttled_shard_is_read_more_rarely_and_goes_on() -> None:
     gaps = [end - begin for begin, end in pairwise(bench.pages.read_at[before:])]
     assert gaps == pytest.approx([0.5, 1.0, 2.0])
     assert bench.space.asked.count("back") >= 3
+    assert bench.figures.splits() == {S0: SplitFigures(refused=3, retries=3)}
 
 
 def test_a_read_that_fails_is_repeated_as_often_as_the_options_say() -> None:
@@ -284,6 +288,7 @@ def test_a_read_that_fails_is_repeated_as_often_as_the_options_say() -> None:
     with pytest.raises(ServiceError, match="500 from s"):
         bench.next()
     assert len(bench.pages.read_at) == 4 + 4
+    assert bench.figures.splits() == {S0: SplitFigures(retries=3 + 3)}
 
 
 def test_a_shard_far_behind_its_tip_is_left_to_tasks_at_once() -> None:

@@ -18,6 +18,7 @@ from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
     BufferHeld,
+    CallsCounted,
     ConsumersChanged,
     EventReceived,
     FromAgent,
@@ -268,12 +269,13 @@ def test_messages_pass_between_the_planner_and_the_shards_agent(hub: Hub) -> Non
     assert [worker.received(), worker.received()] == [Acknowledge(SPLITS[0], "77"), Unsubscribe(SPLITS[0])]
 
 
-def test_the_planner_learns_what_agents_are_asked_for(hub: Hub) -> None:
-    """It shows whether tasks reach them."""
+@pytest.mark.parametrize("message", [RangesAsked(7), CallsCounted(SPLITS[0], 3, 4)])
+def test_the_planner_learns_what_agents_are_asked_for_and_refused(hub: Hub, message: FromAgent) -> None:
+    """It shows whether tasks reach them, and goes into the query's figures."""
     worker = hub.join("a")
-    worker.send(RangesAsked(7))
+    worker.send(message)
 
-    assert hub.report() == RangesAsked(7)
+    assert hub.report() == message
 
 
 def test_a_consumer_that_another_reader_uses_is_contested(hub: Hub) -> None:

@@ -47,6 +47,7 @@ from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, Link
 from sluice.kinesis.fanout.protocol import (
     Acknowledge,
     BufferHeld,
+    CallsCounted,
     ConsumersChanged,
     FromAgent,
     JoinHub,
@@ -61,6 +62,7 @@ from sluice.kinesis.fanout.protocol import (
     encode,
 )
 from sluice.kinesis.fanout.subscriptions.subscriber import Subscriber, open_subscriber
+from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 
@@ -88,6 +90,7 @@ class Agent:
         self._config = setup.config
         self._link = link
         self._consumers = ConsumersChanged({}, ())
+        self._figures = ReadFigures()
         workers = WorkerAgents(self.report) if assigns_to_workers else None
         join = None if workers is None else workers.join
         self.server = RangeServer(
@@ -125,18 +128,29 @@ class Agent:
         """Sends a message to the other end of the link. May be called from any thread, and never blocks."""
         self._link.send(encode(message))
 
+    def report_figures(self) -> None:
+        """Tells what has changed. Called once a second."""
+        self.report_use()
+        self.report_calls()
+        self.report_buffer()
+
     def report_buffer(self) -> None:
-        """Tells how full the buffer is, if that has changed. Called once a second."""
+        """Tells how full the buffer is, if that has changed."""
         if isinstance(self._shards, SubscriptionManager) and self._shards.held != self._held_reported:
             self._held_reported = held = self._shards.held
             self.report(BufferHeld(self.place[0], held, self._buffer_bytes))
 
     def report_use(self) -> None:
-        """Says how many ranges were asked for, if any were since the last time. Called once a second."""
+        """Says how many ranges were asked for, if any were since the last time."""
         with self._asked_lock:
             count, self._asked = self._asked, 0
         if count:
             self.report(RangesAsked(count))
+
+    def report_calls(self) -> None:
+        """Says how many reads were refused or repeated, if any were since the last time."""
+        for split, counted in self._figures.take().items():
+            self.report(CallsCounted(split, counted.refused, counted.retries))
 
     def serve(self) -> None:
         """Handles messages until the link closes. Then ends all subscriptions, and returns."""
@@ -191,7 +205,7 @@ class Agent:
         log, settings = page_log(self._config), PollerSettings.of(self._config)
 
         def open_poller(split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> EventSource:
-            return Poller(log, split, start, buffer, settings, shards=shards)
+            return Poller(log, split, start, buffer, settings, shards=shards, figures=self._figures)
 
         return open_poller
 
@@ -257,8 +271,7 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
     agent = Agent(setup, link, assigns_to_workers=setup.agent.agent == "workers")
 
     def check() -> None:
-        agent.report_use()
-        agent.report_buffer()
+        agent.report_figures()
         if termination.is_due:
             link.close()
 
@@ -286,11 +299,10 @@ def _run_on_worker() -> None:
     agent.report(JoinHub(*agent.place))
 
     def check() -> None:
-        agent.report_use()
+        agent.report_figures()
         if link.unanswered >= GIVEN_UP_AFTER:
             _log.warning("the agent beside the driver does not answer: the agent on this host ends")
             link.close()
-        agent.report_buffer()
 
     link.start(check)
     agent.serve()

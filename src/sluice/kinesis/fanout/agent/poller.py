@@ -29,6 +29,7 @@ from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import HORIZON, AtTime, Position, before
 from sluice.source.page_cost import page_cost
+from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart, Page, StreamLog
 
@@ -178,6 +179,7 @@ class Poller:
         start: where the first record comes from.
         space: where pages go.
         shards: how many shards are polled beside this one, and this one.
+        figures: get what reads were refused and repeated.
 
     Attributes:
         was_taken_over: never: any number of readers may poll a shard.
@@ -195,9 +197,11 @@ class Poller:
         settings: PollerSettings,
         *,
         shards: Callable[[], int] = lambda: 1,
+        figures: ReadFigures | None = None,
         timing: Timing = _REAL_TIME,
     ) -> None:
         self.asked_at = 0
+        self._figures = ReadFigures() if figures is None else figures
         self._log = log
         self._split = split
         self._space = space
@@ -329,6 +333,7 @@ class Poller:
         """Has the next read wait, or raises the error."""
         now = self._clock()
         if error.throttling:
+            self._figures.count_call(self._split, refused=1, retries=1)
             self._pace.record_refusal(now)
             return
         backoff = self._settings.backoff
@@ -336,6 +341,7 @@ class Poller:
             raise error
         pause = self._jitter() * backoff.ceiling(self._failures)
         self._failures += 1
+        self._figures.count_call(self._split, refused=0, retries=1)
         self._pace.delay(now, pause)
         _log.info(
             "%s: reading again in %.3f s (retry %d of %d): %s",

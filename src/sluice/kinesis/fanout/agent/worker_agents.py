@@ -18,6 +18,7 @@ from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
     BufferHeld,
+    CallsCounted,
     ConsumersChanged,
     EventReceived,
     FromAgent,
@@ -259,7 +260,7 @@ class WorkerAgents:
         return moved
 
     def _handle_message(self, agent: _WorkerAgent, message: FromAgent) -> None:
-        if isinstance(message, BufferHeld | RangesAsked):
+        if isinstance(message, BufferHeld | RangesAsked | CallsCounted):
             self._report(message)
         if not isinstance(message, EventReceived | SubscriptionEnded):
             return

@@ -29,6 +29,7 @@ from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     Acknowledge,
     BufferHeld,
+    CallsCounted,
     ConsumersChanged,
     EventReceived,
     FromAgent,
@@ -43,6 +44,7 @@ from sluice.kinesis.fanout.protocol import (
 from sluice.retry import Backoff
 from sluice.source.cursor import iterator_start
 from sluice.source.offsets import After, AtTime, Position
+from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 from sluice.source.subscriptions import SubscriptionProgress
 
@@ -84,6 +86,7 @@ class AgentClient:
         arns: stream's name to the ARN of its consumer.
         renew: called, in a thread of its own, with a stream whose consumer is missing. Returns the ARN of
             the consumer to use from now on. None where the agent polls, without consumers.
+        figures: get what reads of the agent were refused and repeated.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
 
@@ -92,12 +95,13 @@ class AgentClient:
             `renew` is called for each when that is tried again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a query's agent, who pays for it, and what tests replace
         self,
         setup: AgentSetup,
         arns: Mapping[str, str],
         *,
         renew: Callable[[str], str] | None,
+        figures: ReadFigures | None = None,
         launch: Callable[[AgentSetup], RunningAgent] = AgentProcess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -106,6 +110,7 @@ class AgentClient:
         self._may_poll = fan_out is None or fan_out.may_poll
         self._deregisters = fan_out is not None and fan_out.deregister
         self._streams = ", ".join(arns)
+        self._figures = ReadFigures() if figures is None else figures
         self._secret = setup.secret
         self._renew = renew
         self._clock = clock
@@ -420,6 +425,8 @@ class AgentClient:
                     self._buffers[message.host] = message
                 case RangesAsked():
                     self._use.record_asked(message.count)
+                case CallsCounted(split, refused, retries):
+                    self._figures.count_call(split, refused=refused, retries=retries)
                 case EventReceived() | SubscriptionEnded():
                     shard = self._shards.get(message.split)
                     if shard is None or shard.generation != message.generation:
