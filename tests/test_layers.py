@@ -128,6 +128,7 @@ LAYERS = (
             "sluice.aws",
             "sluice.cli",
             "sluice.destinations",
+            "sluice.dynamodb_streams",
             "sluice.environment",
             "sluice.kinesis",
             "sluice.sink",

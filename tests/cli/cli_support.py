@@ -127,13 +127,17 @@ def denial(action: str) -> str:
 
 
 _ACTIONS = {
+    **{
+        f"dynamodbstreams:{operation}": f"dynamodb:{operation}"
+        for operation in ("ListStreams", "DescribeStream", "GetShardIterator", "GetRecords")
+    },
     "s3:ListObjectsV2": "s3:ListBucket",
     "s3:ListMultipartUploads": "s3:ListBucketMultipartUploads",
 }
 """Operations whose IAM action has another name."""
 
 
-AnswerOf = Mapping[str, Any] | str | Callable[[Mapping[str, Any]], Mapping[str, Any]]
+AnswerOf = Mapping[str, Any] | str | Callable[[Mapping[str, Any]], Mapping[str, Any] | str]
 
 
 def _clients(options: Mapping[str, str], service: str) -> list[Any]:
@@ -148,7 +152,7 @@ class OtherServices:
     Args:
         service: has the actions that are denied, and takes the calls.
         answers: ``<service>:<Operation>`` to the answer, the code of a refusal, or a function of
-            the request that makes one.
+            the request that makes either.
         asked: takes the principals that the simulator is asked for.
     """
 
@@ -161,7 +165,7 @@ class OtherServices:
         self._asked = [] if asked is None else asked
         self._service = service
         self._answers = answers
-        for name in ("sts", "iam", "s3", "sqs", "dynamodb", "firehose"):
+        for name in ("sts", "iam", "s3", "sqs", "dynamodb", "dynamodbstreams", "firehose"):
             for client in _clients(service.options, name):
                 client.meta.events.unregister("before-call", unique_id="services")
                 client.meta.events.register("before-call", self._answer, unique_id="services")

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from sluice.aws.connection import ConnectionConfig
+from sluice.cli.checks.dynamodb_streams import check_dynamodb_streams
 from sluice.cli.checks.findings import Finding, Findings
-from sluice.cli.checks.identity import find_identity
+from sluice.cli.checks.identity import Identity, find_identity
 from sluice.cli.checks.sink import check_sink
 from sluice.cli.checks.source import check_source
 from sluice.cli.options import add_options, given_options, read_connection
 from sluice.cli.report import Report, UsageError
 from sluice.destinations.registry import read_sink
+from sluice.dynamodb_streams.source import FORMAT as DYNAMODB_STREAMS
+from sluice.dynamodb_streams.source import DynamoDbStreamsSource
 from sluice.errors import OptionError
 from sluice.kinesis.options import source_config_from_options
 
-HELP = "check credentials, endpoint, streams, permissions, consumers and destination of a query"
+HELP = "check credentials, endpoint, streams or tables, permissions, consumers and destination of a query"
 
+_KINESIS: Final = "kinesis-efo"
 _MARKS: Final = {"ok": "ok", "failed": "FAILED", "warning": "warning", "unknown": "unknown"}
 
 
@@ -26,6 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Nothing is written, and no consumer is registered. One record of each stream is read. What can't be "
         "tried without writing is asked of IAM's simulator, and is unknown where that is not allowed."
+    )
+    parser.add_argument(
+        "--format",
+        choices=(_KINESIS, DYNAMODB_STREAMS),
+        default=_KINESIS,
+        help="the format of the source (default: %(default)s)",
     )
     add_options(parser, "an option of the source, as the query has it")
     add_options(parser, "an option of the sink, as the query has it", prefix="sink")
@@ -39,7 +51,10 @@ def run(arguments: argparse.Namespace) -> Report:
         raise UsageError(
             "give --option or --options for a source, --sink-option or --sink-options for a sink"
         )
-    found = [*(_of_source(source) if source else ()), *(_of_sink(sink) if sink else ())]
+    found = [
+        *(_of_source(arguments.format, source) if source else ()),
+        *(_of_sink(sink) if sink else ()),
+    ]
     has_failed = any(each.status == "failed" for _, each in found)
     value = {
         "findings": [{"of": of, **each.to_json()} for of, each in found],
@@ -48,17 +63,32 @@ def run(arguments: argparse.Namespace) -> Report:
     return Report(value, _text(found), has_problem=has_failed)
 
 
-def _of_source(options: Mapping[str, str]) -> list[tuple[str, Finding]]:
+def _of_source(source_format: str, options: Mapping[str, str]) -> list[tuple[str, Finding]]:
     try:
-        config = source_config_from_options(options, streaming=True)
+        check, connection = _read_source(source_format, options)
     except OptionError as error:
         return [("source", Finding("options", "failed", str(error)))]
-    findings = Findings(config.connection)
+    findings = Findings(connection)
     findings.add("options", "ok", f"{len(options)} options")
     identity = find_identity(findings)
     if identity is not None:
-        check_source(findings, identity, config)
+        check(findings, identity)
     return [("source", each) for each in findings.found]
+
+
+def _read_source(
+    source_format: str, options: Mapping[str, str]
+) -> tuple[Callable[[Findings, Identity], None], ConnectionConfig]:
+    """What checks a source of these options, and how services are reached.
+
+    Raises:
+        OptionError: an option cannot work.
+    """
+    if source_format == DYNAMODB_STREAMS:
+        streams = DynamoDbStreamsSource.configured(options, streaming=True).config
+        return functools.partial(check_dynamodb_streams, config=streams), streams.connection
+    config = source_config_from_options(options, streaming=True)
+    return functools.partial(check_source, config=config), config.connection
 
 
 def _of_sink(options: Mapping[str, str]) -> list[tuple[str, Finding]]:

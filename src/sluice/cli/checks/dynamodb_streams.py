@@ -1,0 +1,115 @@
+"""Checks what the source of DynamoDB Streams needs: tables, their streams, the permissions to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sluice.cli.checks.findings import Findings
+from sluice.cli.checks.identity import Identity
+from sluice.dynamodb_streams.options import StreamsConfig
+from sluice.dynamodb_streams.streams import TableRef
+from sluice.errors import ServiceError
+
+__all__ = ["check_dynamodb_streams"]
+
+_SERVICE: Final = "dynamodbstreams"
+_SOME_SHARD: Final = "shardId-00000000000000000000-00000000"
+_WAYS_TO_READ: Final = ("dynamodb:DescribeStream", "dynamodb:GetShardIterator", "dynamodb:GetRecords")
+
+
+def check_dynamodb_streams(findings: Findings, identity: Identity, config: StreamsConfig) -> None:
+    """Makes each call that a query makes, once for each table; all of them only read."""
+    for table in config.tables:
+        arn = table.arn or _find_stream(findings, identity, table)
+        if arn is not None:
+            _check_reading(findings, identity, table, arn)
+
+
+def _find_stream(findings: Findings, identity: Identity, table: TableRef) -> str | None:
+    """The ARN of the newest stream of a table; None where that cannot be told, or there is none."""
+    arns = findings.attempt(
+        _SERVICE,
+        "ListStreams",
+        table.name,
+        {"TableName": table.name},
+        action="dynamodb:ListStreams",
+        read=lambda answer: [str(stream["StreamArn"]) for stream in answer["Streams"]],
+        show=lambda arns: f"allowed; {len(arns)} streams",
+    )
+    if arns:
+        return max(arns, key=lambda arn: arn.rpartition("/")[2])
+    if arns is not None:
+        findings.add(f"stream of {table.name}", "failed", _why_there_is_none(findings, table.name))
+    elif not findings.is_unreachable:
+        some = f"arn:aws:dynamodb:{findings.connection.region or '*'}:*:table/{table.name}/stream/*"
+        _ask(identity, some, _WAYS_TO_READ, why="the stream is not known")
+    return None
+
+
+def _why_there_is_none(findings: Findings, table: str) -> str:
+    """A query does not need ``DescribeTable``, so it is no failure where that does not tell."""
+    try:
+        status = findings.call(
+            "dynamodb", "DescribeTable", table, {"TableName": table}, lambda answer: answer["Table"]
+        )["TableStatus"]
+    except ServiceError as error:
+        if error.missing:
+            return "the table does not exist in this account and region"
+        return "the table has no stream, or does not exist in this account and region"
+    return f"the table is {status}, and no stream is enabled for it (StreamSpecification, StreamEnabled)"
+
+
+def _check_reading(findings: Findings, identity: Identity, table: TableRef, arn: str) -> None:
+    name = table.name
+    description = findings.attempt(
+        _SERVICE,
+        "DescribeStream",
+        name,
+        {"StreamArn": arn, "Limit": 1},
+        action="dynamodb:DescribeStream",
+        read=lambda answer: dict(answer["StreamDescription"]),
+        show=_shown,
+    )
+    if description is not None and description["StreamStatus"] not in ("ENABLED", "ENABLING"):
+        findings.add(
+            f"stream of {name}",
+            "warning",
+            f"it is {description['StreamStatus']}: a query reads the last 24 hours, and waits",
+        )
+    shards: Sequence[Mapping[str, Any]] = (description or {}).get("Shards") or ()
+    iterator = findings.attempt(
+        _SERVICE,
+        "GetShardIterator",
+        name,
+        {
+            "StreamArn": arn,
+            "ShardId": shards[0]["ShardId"] if shards else _SOME_SHARD,
+            "ShardIteratorType": "TRIM_HORIZON",
+        },
+        action="dynamodb:GetShardIterator",
+        read=lambda answer: str(answer["ShardIterator"]),
+        # The shard was guessed, or it has expired since. Who may not ask is told so first.
+        fine={} if shards else {"ResourceNotFoundException": "allowed"},
+    )
+    if iterator is None:
+        _ask(identity, arn, ("dynamodb:GetRecords",), why="it needs an iterator")
+        return
+    findings.attempt(
+        _SERVICE,
+        "GetRecords",
+        name,
+        {"ShardIterator": iterator, "Limit": 1},
+        action="dynamodb:GetRecords",
+        read=lambda answer: len(answer["Records"]),
+        fine={"TrimmedDataAccessException": "allowed"},  # it has expired since
+    )
+
+
+def _ask(identity: Identity, resource: str, actions: Sequence[str], *, why: str) -> None:
+    for action in actions:
+        identity.may(action, resource, why=why)
+
+
+def _shown(description: Mapping[str, Any]) -> str:
+    return f"{description['StreamStatus']}, {description.get('StreamViewType', 'no view type')}"
