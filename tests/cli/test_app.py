@@ -14,38 +14,44 @@ from sluice.cli.app import leaves, main
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = RECORDINGS / "polling" / "checkpoint"
-COMMANDS = [
-    ["check"],
-    ["consumers", "list"],
-    ["consumers", "remove"],
-    ["files", "expire"],
-    ["files", "list"],
-    ["offsets", "import"],
-    ["offsets", "reset"],
-    ["offsets", "show"],
-    ["replay"],
-    ["top"],
-]
+COMMANDS = [path.split() for path, _ in leaves()]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_each_command_has_help_and_json(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_command_has_help_json_and_exit_codes(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*command, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
 
     assert ended.value.code == 0
-    assert "--json" in capsys.readouterr().out
+    assert "--json" in shown
+    assert "Exit codes: 0, all is well or done; 1, a problem was found" in shown
+    assert "2, the command line or an option is wrong." in shown
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["offsets"], ["nosuch"], ["offsets", "show"], ["check", "--nosuch"]]
+    ("arguments", "command"),
+    [
+        ([], ""),
+        (["offsets"], "offsets"),
+        (["nosuch"], ""),
+        (["offsets", "show"], "offsets show"),
+        (["check", "--nosuch"], ""),
+        (["offsets", "reset", "c", "--to-latest", "--to-trim-horizon"], "offsets reset"),
+    ],
 )
-def test_a_wrong_command_line_ends_with_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
+def test_a_wrong_command_line_ends_with_two(arguments: list[str], command: str) -> None:
+    """With its usage on standard error, and an object where one was asked for."""
+    done = sluice(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.errors.startswith("usage: sluice")
 
-    assert ended.value.code == 2
-    assert "usage: sluice" in capsys.readouterr().err
+    as_json = sluice(*arguments, "--json")
+    assert (as_json.code, as_json.value["ok"]) == (2, False)
+    assert as_json.value["command"] == command
+    assert as_json.value["error"] in as_json.errors
 
 
 def test_each_object_says_its_command_and_whether_all_is_well(tmp_path: Path) -> None:

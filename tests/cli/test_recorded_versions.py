@@ -71,3 +71,14 @@ def test_one_stream_is_reset_and_put_back(tmp_path: Path, name: str) -> None:
     assert sluice("offsets", "reset", checkpoint, *undo).code == 0
     after = {file: file.read_bytes() for file in checkpoint.rglob("*") if file.is_file()}
     assert {file: body for file, body in after.items() if "_sluice_backup" not in str(file)} == before
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_position_that_names_no_stream_is_refused_by_name(name: str) -> None:
+    """Of several streams a shard's id tells nothing."""
+    position = '{"shardId-000000000000": {"TRIM_HORIZON": true}}'
+
+    done = sluice("offsets", "reset", CHECKPOINTS / name, "--to-position", position, "--offline", "--json")
+
+    assert done.code == 2
+    assert done.value["error"].startswith("--to-position lists shards without their stream")

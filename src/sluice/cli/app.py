@@ -1,7 +1,6 @@
 """Finds the commands, reads the command line, runs one command, and says how it ended.
 
-Exit codes: 0, all is well or done; 1, a problem was found, or a service or file could not be reached; 2, the
-command line or an option is wrong.
+The help of each command has the exit codes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TextIO, cast
+from typing import Any, Final, NoReturn, Protocol, TextIO, cast
 
 from sluice.cli import commands
 from sluice.cli.report import Report, UsageError
@@ -25,6 +24,12 @@ FINE: Final = 0
 PROBLEM: Final = 1
 WRONG_USE: Final = 2
 _INTERRUPTED: Final = 130  # as shells have it: 128 and the number of SIGINT
+
+
+_EXIT_CODES: Final = (
+    "Exit codes: 0, all is well or done; 1, a problem was found, the command refused to do it, or a service "
+    "or file could not be reached; 2, the command line or an option is wrong."
+)
 
 
 class Command(Protocol):
@@ -57,7 +62,13 @@ def main(
         The exit code.
     """
     out, errors = out or sys.stdout, errors or sys.stderr
-    parsed = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        parsed = _parser().parse_args(arguments)
+    except _CommandLineError as error:
+        errors.write(error.usage)
+        wrong = argparse.Namespace(command_path=error.command_path, json="--json" in arguments)
+        return _fail(wrong, str(error), WRONG_USE, out, errors)
     try:
         report = cast("Callable[[argparse.Namespace], Report]", parsed.run)(parsed)
     except (UsageError, OptionError) as error:
@@ -80,12 +91,28 @@ def main(
 def _fail(parsed: argparse.Namespace, message: str, code: int, out: TextIO, errors: TextIO) -> int:
     if parsed.json:
         out.write(_json({"command": parsed.command_path, "ok": False, "error": message}) + "\n")
-    errors.write(f"sluice {parsed.command_path}: {message}\n")
+    errors.write(f"{' '.join(('sluice', *parsed.command_path.split()))}: {message}\n")
     return code
 
 
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=2)
+
+
+class _CommandLineError(Exception):
+    """The command line is wrong."""
+
+    def __init__(self, parser: argparse.ArgumentParser, message: str) -> None:
+        super().__init__(message)
+        self.usage = parser.format_usage()
+        self.command_path = parser.prog.partition(" ")[2]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Leaves it to `main` to say what is wrong, and to end."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _CommandLineError(self, message)
 
 
 def leaves() -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -94,8 +121,10 @@ def leaves() -> Iterator[tuple[str, argparse.ArgumentParser]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sluice", description="Looks at, checks and repairs what queries of Sluice leave behind."
+    parser = _Parser(
+        prog="sluice",
+        description="Looks at, checks and repairs what queries of Sluice leave behind.",
+        epilog=_EXIT_CODES,
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in _commands():
@@ -103,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     for path, leaf in _leaves(parser, ()):
         leaf.add_argument("--json", action="store_true", help="print one JSON object, for programs")
         leaf.set_defaults(command_path=" ".join(path))
+        leaf.epilog = f"{leaf.epilog or ''} {_EXIT_CODES}".lstrip()
     return parser
 
 

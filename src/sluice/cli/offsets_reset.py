@@ -226,10 +226,13 @@ def _table(given: str, streams: Collection[str]) -> Mapping[SplitId, ShardStart]
         text = Path(given[1:]).read_text() if given.startswith("@") else given
     except OSError as error:
         raise UsageError(f"--to-position: {error}") from None
-    parsed = STARTING.kind.parse(text) if text.lstrip().startswith("{") else None
-    if not isinstance(parsed, ShardTable):
-        raise UsageError("--to-position: expected JSON such as that of option startingPosition, or @FILE")
-    return parsed.resolve(sorted(streams)).positions
+    try:
+        parsed = STARTING.kind.parse(text) if text.lstrip().startswith("{") else None
+        if not isinstance(parsed, ShardTable):
+            raise UsageError("--to-position: expected JSON such as that of option startingPosition, or @FILE")
+        return parsed.resolve(sorted(streams)).positions
+    except OptionError as error:
+        raise UsageError(f"--to-position {error}") from None
 
 
 def _split(text: str, streams: Collection[str]) -> SplitId:
