@@ -1,9 +1,10 @@
 """``sluice offsets import``, on samples that were made from the sources of the other consumers.
 
-No sample is a recording: those of the KCL follow ``LeaseSerializer.toDynamoRecord`` of each version and the
-items of a scan as the CLI of AWS prints them, those of awslabs' connector ``KinesisV2SourceOffset.json`` and
-``HDFSMetadataCommitter.add``. Databricks publishes no source: its sample is the offset in the documented
-example of a progress event, which Spark prints as it is logged.
+They have what recordings (`test_recorded_imports.py`) do not. Those of the KCL follow
+``LeaseSerializer.toDynamoRecord`` of each version and the items of a scan as the CLI of AWS prints them,
+those of the connectors of awslabs and Qubole ``SourceOffset.json`` and ``HDFSMetadataCommitter.add``.
+Databricks publishes no source: its sample is the offset in the documented example of a progress event, which
+Spark prints as it is logged.
 """
 
 from __future__ import annotations
@@ -283,7 +284,36 @@ def test_without_its_files_a_checkpoint_of_awslabs_does_not_say_where_a_batch_en
     done = sluice("offsets", "import", "awslabs", awslabs(tmp_path / "c", ends=False), "--offline")
 
     assert done.code == 1
-    assert "sources/0/shard-source/2: no files" in done.errors
+    assert "no files in sources/0/shard-source/2 or sources/0/shard-commit/2" in done.errors
+
+
+def test_a_checkpoint_of_qubole(tmp_path: Path) -> None:
+    """Its directory has another name, and its positions have two fields: they are behind whole records."""
+    places = {
+        SHARDS[0]: ("AFTER_SEQUENCE_NUMBER", NUMBER),
+        SHARDS[1]: ("SHARD_END", ""),
+        SHARDS[2]: ("LATEST", ""),
+    }
+    starts = {
+        shard: {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "5"}
+        for shard in (*places, SHARDS[3])
+    }
+    offset = {"metadata": {"streamName": "clicks", "batchId": "0"}, **starts}
+    for log, text in (("offsets", f"v1\n{{}}\n{json.dumps(offset)}"), ("commits", "v1\n{}")):
+        (tmp_path / log).mkdir()
+        (tmp_path / log / "0").write_text(text)
+    ends = tmp_path / "sources" / "0" / "shard-commit" / "0"
+    ends.mkdir(parents=True)
+    for shard, (kind, position) in places.items():
+        value = {"shardId": shard, "iteratorType": kind, "iteratorPosition": position}
+        (ends / shard).write_text(json.dumps(value))
+
+    assert imported("awslabs", tmp_path)["startingPosition"] == {
+        SHARDS[0]: {"AFTER_SEQUENCE_NUMBER": NUMBER},
+        SHARDS[1]: {"SHARD_END": True},
+        SHARDS[2]: {"TRIM_HORIZON": True},
+        SHARDS[3]: {"AFTER_SEQUENCE_NUMBER": "5"},
+    }
 
 
 # --- Databricks ----------------------------------------------------------------------------------------
@@ -331,6 +361,38 @@ def test_a_checkpoint_of_something_else_is_not_taken(tmp_path: Path, kind: str) 
 
     assert done.code == 1
     assert "are none (--source)" in done.errors
+
+
+@pytest.mark.parametrize("kind", ["awslabs", "databricks"])
+def test_one_stream_of_a_checkpoint(tmp_path: Path, kind: str) -> None:
+    """One that is not in it is wrong use, and nothing is imported."""
+    checkpoint = awslabs(tmp_path / "c") if kind == "awslabs" else databricks(tmp_path / "c")
+
+    assert imported(kind, checkpoint, "--stream", "clicks") == imported(kind, checkpoint)
+    done = sluice("offsets", "import", kind, checkpoint, "--stream", "click", "--offline")
+    assert (done.code, done.out) == (2, "")
+    assert "--stream click: the streams are clicks" in done.errors
+
+
+def test_of_two_streams_of_databricks_one_is_taken(tmp_path: Path) -> None:
+    checkpoint = databricks(tmp_path / "c")
+    for each in (checkpoint / "offsets").iterdir():
+        each.write_text(each.read_text().replace('"clicks"', '"orders"', 1))
+
+    value = imported("databricks", checkpoint, "--stream", "orders")
+
+    assert value["startingPosition"] == {SHARDS[0]: {"AFTER_SEQUENCE_NUMBER": NUMBER}}
+    assert value["streams"] == ["orders"]
+
+
+def test_a_lease_table_has_no_sources(tmp_path: Path) -> None:
+    """An option that would do nothing is refused."""
+    file = scan(tmp_path, lease(SHARDS[0], NUMBER))
+
+    done = sluice("offsets", "import", "kcl", file, "--stream", "clicks", "--source", "0", "--offline")
+
+    assert done.code == 2
+    assert "--source is for checkpoints" in done.errors
 
 
 def test_positions_that_are_not_known_are_refused(tmp_path: Path) -> None:

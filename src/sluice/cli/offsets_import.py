@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "location",
         help="kcl: the lease table, or @FILE from 'aws dynamodb scan'; else: a checkpointLocation",
     )
-    parser.add_argument("--stream", help="kcl: the stream of the leases")
+    parser.add_argument("--stream", help="of this stream alone; kcl: leases of one stream do not name it")
     parser.add_argument("--source", type=int, help="which source of the query, from 0, if it has several")
     parser.add_argument(
         "--unread",
@@ -72,6 +72,8 @@ def run(arguments: argparse.Namespace) -> Report:
 def _read(arguments: argparse.Namespace, connection: ConnectionConfig) -> Imported:
     location: str = arguments.location
     if arguments.kind == "kcl":
+        if arguments.source is not None:
+            raise UsageError("--source is for checkpoints: a lease table has no sources")
         items = (
             kcl.scanned_file(Path(location[1:]))
             if location.startswith("@")
@@ -80,8 +82,10 @@ def _read(arguments: argparse.Namespace, connection: ConnectionConfig) -> Import
         return kcl.imported_leases(items, arguments.stream)
     checkpoint = Checkpoint(open_storage(location, connection))
     if arguments.kind == "awslabs":
-        return awslabs.imported_checkpoint(checkpoint, arguments.source)
-    return databricks.imported_checkpoint(checkpoint, arguments.source)
+        imported = awslabs.imported_checkpoint(checkpoint, arguments.source)
+    else:
+        imported = databricks.imported_checkpoint(checkpoint, arguments.source)
+    return imported if arguments.stream is None else imported.of_stream(arguments.stream)
 
 
 def _place(text: str) -> Place:

@@ -10,13 +10,16 @@ Where it ended, each task has written beside it, ``sources/<n>/shard-source/<bat
 (``HDFSMetadataCommitter``): the same fields, of one shard. A sub-sequence number is -1 outside aggregated
 records; with ``isLast`` false, user records after it are unread. Finished shards are left out of the next
 batch.
+
+Qubole's kinesis-sql, from which it grew, writes the same without the last two fields, and calls the directory
+``shard-commit``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.imports.places import (
@@ -32,6 +35,9 @@ from sluice.instants import iso_instant
 from sluice.source.splits import SplitId
 
 __all__ = ["imported_checkpoint"]
+
+_ENDS: Final = ("shard-source", "shard-commit")
+"""Directories of awslabs' connector, and of Qubole's."""
 
 
 def imported_checkpoint(checkpoint: Checkpoint, source: int | None) -> Imported:
@@ -82,16 +88,19 @@ def _is_ours(value: Any) -> bool:
 
 
 def _ends(checkpoint: Checkpoint, source: int, number: str) -> dict[str, Mapping[str, Any]]:
-    directory = f"sources/{source}/shard-source/{number}"
+    directories = [f"sources/{source}/{name}/{number}" for name in _ENDS]
     files = [
-        file for file in checkpoint.storage.files(directory) if not file.path.split("/")[-1].startswith(".")
+        file.path
+        for directory in directories
+        for file in checkpoint.storage.files(directory)
+        if not file.path.rpartition("/")[2].startswith(".")
     ]
     if not files:
         raise ImportedFormatError(
-            f"{checkpoint.storage.shown}/{directory}: no files, which say where the batch ended; what option "
-            "'kinesis.metadataCommitterType' DYNAMODB keeps is not read"
+            f"{checkpoint.storage.shown}: no files in {' or '.join(directories)}, which say where the batch "
+            "ended; what option 'kinesis.metadataCommitterType' DYNAMODB keeps is not read"
         )
-    return dict(_end(checkpoint, file.path) for file in files)
+    return dict(_end(checkpoint, path) for path in files)
 
 
 def _end(checkpoint: Checkpoint, path: str) -> tuple[str, Mapping[str, Any]]:

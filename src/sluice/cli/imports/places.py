@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sluice.cli.report import UsageError
 from sluice.errors import SluiceError
 from sluice.source.splits import Split, SplitId
 
@@ -49,6 +50,20 @@ class Imported:
     @property
     def streams(self) -> list[str]:
         return sorted({split.stream for split in (*self.places, *self.unread)})
+
+    def of_stream(self, stream: str) -> Imported:
+        """Those of one stream alone.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if stream not in self.streams:
+            raise UsageError(f"--stream {stream}: the streams are {', '.join(self.streams) or 'none'}")
+        return Imported(
+            {split: place for split, place in self.places.items() if split.stream == stream},
+            {split: word for split, word in self.unread.items() if split.stream == stream},
+            self.notes,
+        )
 
     def starting_unread_at(self, place: Place) -> Imported:
         """With a place for the shards that the consumer has not begun to read."""
