@@ -1,1 +1,7 @@
 """Tests with real Spark, real sockets and emulators that are not ours; the demo and the benchmarks."""
+
+import os
+import sys
+
+# Spark is to ask this Python, and no other, for formats. Here, since `import sluice` warns where it would not.
+os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)

@@ -196,7 +196,7 @@ def test_no_java(checks: Callable[[str], dict[str, Finding]]) -> None:
     """A JAVA_HOME that leads nowhere, or something else of that name."""
     assert not checks("hello")["Java"].is_well
     found = {each.name: each for each in check_environment({"JAVA_HOME": "/no"}, always(HERE))}
-    assert found["Java"].text.startswith("none found: install 17 or newer")
+    assert found["Java"].text.startswith("JAVA_HOME is /no, which has none that runs: install 17 or newer")
 
 
 # --- what `import sluice` says in an application ------------------------------------------------------

@@ -73,8 +73,6 @@ def prepare_environment() -> None:
         JAVA_HOME=str(java_home(newest=None if SPARK_VERSION >= (4, 2) else _NEWEST_JAVA_BEFORE_4_2)),
         NO_PROXY="127.0.0.1,localhost",
         no_proxy="127.0.0.1,localhost",
-        PYSPARK_PYTHON=sys.executable,
-        PYSPARK_DRIVER_PYTHON=sys.executable,
         # Functions of tests and of the demo are pickled by name.
         PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         SPARK_HOME=str(_spark_home()),

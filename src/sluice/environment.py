@@ -277,9 +277,8 @@ def _check_java(environment: Mapping[str, str], spark: str) -> Finding:
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     version = _java_version(java) if java else None
     if version is None:
-        return Finding(
-            "Java", f"none found: install {_OLDEST_JAVA} or newer, or set JAVA_HOME", is_well=False
-        )
+        where = f"JAVA_HOME is {home}, which has none that runs" if home else "none found"
+        return Finding("Java", f"{where}: install {_OLDEST_JAVA} or newer, or set JAVA_HOME", is_well=False)
     newest = _NEWEST_JAVA_BEFORE_4_2 if _major_minor(spark) < (4, 2) else None
     if version < _OLDEST_JAVA or (newest and version > newest):
         to = f" to {newest}" if newest else " or newer"

@@ -188,14 +188,21 @@ def test_the_sdk_makes_one_attempt_with_our_timeouts() -> None:
     [
         (ConnectionConfig(access_key_id="a", secret_access_key="b"), "option 'region' is required"),
         (ConnectionConfig(region="eu-west-1", profile="gone"), "option 'profile' is 'gone'"),
-        (ConnectionConfig(region="eu-west-1"), "'awsAccessKeyId' and 'awsSecretAccessKey', or 'profile'"),
-        (ConnectionConfig(region="eu-west-1", role_arn=ROLE), "'awsAccessKeyId'"),
+        (ConnectionConfig(region="eu-west-1"), "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        (ConnectionConfig(region="eu-west-1", role_arn=ROLE), "set AWS_ACCESS_KEY_ID"),
     ],
 )
 def test_a_gap_in_the_sdks_chain_is_an_option_error(config: ConnectionConfig, message: str) -> None:
     """No region, no credentials, no such profile: the error names the options that help."""
     with pytest.raises(OptionError, match=message):
         client_for(config, "kinesis")
+
+
+def test_a_profile_of_the_environment_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the variable: no option was given."""
+    monkeypatch.setenv("AWS_PROFILE", "gone")
+    with pytest.raises(OptionError, match="AWS_PROFILE is 'gone'"):
+        client_for(ConnectionConfig(region="eu-west-1"), "kinesis")
 
 
 def test_half_a_pair_of_keys_in_the_environment_is_an_option_error(monkeypatch: pytest.MonkeyPatch) -> None:

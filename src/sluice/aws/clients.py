@@ -248,14 +248,17 @@ def _version() -> str:
 
 def _as_option_error(config: ConnectionConfig, error: Exception) -> OptionError:
     if isinstance(error, sdk.NoRegionError):
-        return OptionError("option 'region' is required: the SDK's own chain names no region either")
+        return OptionError(
+            "option 'region' is required: neither AWS_DEFAULT_REGION nor the SDK's configuration file names one"
+        )
     if isinstance(error, sdk.ProfileNotFound):
-        return OptionError(f"option 'profile' is {config.profile!r}: the SDK's files hold no such profile")
+        given = "AWS_PROFILE" if config.profile is None else "option 'profile'"
+        return OptionError(f"{given} is '{error.kwargs['profile']}': the SDK's files hold no such profile")
     if isinstance(error, sdk.InvalidRegionError):
         return OptionError(f"option 'region' is {config.region!r}: not the name of a region")
     if isinstance(error, sdk.NoCredentialsError):
         return OptionError(
-            "no credentials: give options 'awsAccessKeyId' and 'awsSecretAccessKey', or 'profile', or set up "
-            "one of the sources of the SDK's own chain"
+            "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, run 'aws configure', give option "
+            "'profile', or run where a role has them"
         )
     return OptionError(f"no client can be made from the connection options: {redact(str(error))}")

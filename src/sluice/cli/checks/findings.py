@@ -45,6 +45,7 @@ class Finding:
         text: why, or what was found.
         action: the IAM action that it needs; None where it needs none.
         is_missing: the caller lacks the permission for `action`.
+        is_absent: what was asked for does not exist.
     """
 
     what: str
@@ -52,6 +53,7 @@ class Finding:
     text: str
     action: str | None = None
     is_missing: bool = False
+    is_absent: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -158,7 +160,9 @@ class Findings:
         elif error.throttling:
             self.add(what, "warning", f"allowed, and throttled just now: {error}", action)
         elif error.missing:
-            self.add(what, "failed", f"it does not exist in this account and region: {error}", action)
+            region = f" ({self.connection.region})" if self.connection.region else ""
+            text = f"it does not exist in this account and region{region}: {error}"
+            self.found.append(Finding(what, "failed", text, action, is_absent=True))
         else:
             self.is_unreachable = is_unanswered(error)
             self.add(what, "failed", str(error), action)

@@ -67,6 +67,8 @@ def _check_reading(findings: Findings, stream: StreamRef) -> None:
         action="kinesis:ListShards",
         read=lambda answer: [str(each["ShardId"]) for each in answer["Shards"]],
     )
+    if findings.found[-1].is_absent:
+        return
     shard = shards[0] if shards else _SOME_SHARD
     iterator = findings.attempt(
         "kinesis",
