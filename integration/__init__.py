@@ -3,5 +3,5 @@
 import os
 import sys
 
-# Spark is to ask this Python, and no other, for formats. Here, since `import sluice` warns where it would not.
+# Spark is to ask this Python for formats. `import sluice` warns where it would not, so this comes first.
 os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)

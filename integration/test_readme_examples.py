@@ -1,4 +1,4 @@
-"""The README's first screen works as printed."""
+"""The README's first screen, and the quickstart, work as printed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,35 @@ from pathlib import Path
 
 from integration.support.kinesis import Streams
 from integration.support.paths import ROOT
+from integration.support.servers import Server
 from integration.support.spark import JVM_OPTIONS
 
 FIRST_SCREEN = 2  # blocks: the source, the sink
+
+
+def printed(page: str) -> list[str]:
+    """The Python that a page shows, block by block."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def run(program: str, directory: Path, endpoint: str, **environment: str) -> str:
+    """Runs a program in a Python of its own, with a service that the environment names. Returns what it prints."""
+    done = subprocess.run(
+        (sys.executable, "-c", program),
+        cwd=directory,
+        env={
+            **os.environ,
+            "AWS_ENDPOINT_URL_KINESIS": endpoint,
+            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={directory} {os.environ[JVM_OPTIONS]}",
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def test_the_first_screen_works_as_printed(streams: Streams, tmp_path: Path) -> None:
@@ -21,8 +47,7 @@ def test_the_first_screen_works_as_printed(streams: Streams, tmp_path: Path) -> 
     All that differs from print is where the service is, which the environment says, and where the
     checkpoint lies.
     """
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    program = "\n".join(examples[:FIRST_SCREEN])
+    program = "\n".join(printed("README.md")[:FIRST_SCREEN])
     source, target = re.findall(r'"streamName", "([^"]+)"', program)
     regions = set(re.findall(r'"region", "([^"]+)"', program))
     checkpoint = re.findall(r'"checkpointLocation", "([^"]+)"', program)[0]
@@ -31,22 +56,23 @@ def test_the_first_screen_works_as_printed(streams: Streams, tmp_path: Path) -> 
     there.create(1, name=target)
     there.put(source, [(f"user-{number}", b"click %d" % number) for number in range(100)])
 
-    done = subprocess.run(
-        (sys.executable, "-c", program.replace(checkpoint, str(tmp_path / "checkpoint"))),
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "AWS_ENDPOINT_URL_KINESIS": streams.endpoint,
-            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={tmp_path} {os.environ[JVM_OPTIONS]}",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    run(program.replace(checkpoint, str(tmp_path / "checkpoint")), tmp_path, streams.endpoint)
 
-    assert done.returncode == 0, done.stderr[-3000:]
     assert not regions
     assert sorted((record.partition_key, record.data) for record in there.read(target)) == sorted(
         (f"user-{number}", b"CLICK %d" % number) for number in range(100)
     )
+
+
+def test_the_quickstart_works_as_printed(moto: Server, tmp_path: Path) -> None:
+    """It makes streams, shows rows and copies them, with moto for the service, as the page has it."""
+    create, read, write = printed("docs/index.md")
+    again = read.replace('"streamName", "clicks"', '"streamName", "clicks-upper"')
+    program = "\n".join((create, read, write, again)).replace(
+        "/tmp/clicks-upper", str(tmp_path / "checkpoint")
+    )
+
+    shown = run(program, tmp_path, moto.endpoint, AWS_DEFAULT_REGION="eu-west-1")
+
+    assert "|click 0 " in shown
+    assert "|CLICK 0 " in shown

@@ -9,9 +9,9 @@ scrapes the listener, and answers each panel's own queries. The panels that have
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 import tempfile
 import threading
 import time
@@ -57,7 +57,9 @@ def panels(dashboard: Mapping[str, Any], server: Prometheus, start: float, end: 
 
 
 def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 90.0
+    parser = argparse.ArgumentParser(prog="python -m integration.support.dashboard", description=__doc__)
+    parser.add_argument("seconds", type=float, nargs="?", default=90.0, help="how long the query runs (90)")
+    seconds = parser.parse_args().seconds
     prepare_environment()
     exporter = PrometheusExporter(port=0)
     with (

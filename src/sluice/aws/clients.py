@@ -249,7 +249,8 @@ def _version() -> str:
 def _as_option_error(config: ConnectionConfig, error: Exception) -> OptionError:
     if isinstance(error, sdk.NoRegionError):
         return OptionError(
-            "option 'region' is required: neither AWS_DEFAULT_REGION nor the SDK's configuration file names one"
+            "option 'region' is required: neither AWS_DEFAULT_REGION nor the SDK's configuration file names "
+            "one"
         )
     if isinstance(error, sdk.ProfileNotFound):
         given = "AWS_PROFILE" if config.profile is None else "option 'profile'"
@@ -258,7 +259,7 @@ def _as_option_error(config: ConnectionConfig, error: Exception) -> OptionError:
         return OptionError(f"option 'region' is {config.region!r}: not the name of a region")
     if isinstance(error, sdk.NoCredentialsError):
         return OptionError(
-            "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, run 'aws configure', give option "
-            "'profile', or run where a role has them"
+            "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, run 'aws configure', give "
+            "option 'profile', or run where a role has them"
         )
     return OptionError(f"no client can be made from the connection options: {redact(str(error))}")
