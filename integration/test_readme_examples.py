@@ -22,7 +22,7 @@ def printed(page: str) -> list[str]:
 
 
 def run(program: str, directory: Path, endpoint: str, **environment: str) -> str:
-    """Runs a program in a Python of its own, with a service that the environment names. Returns what it prints."""
+    """Runs a program, with a service that the environment names. Returns what it prints."""
     done = subprocess.run(
         (sys.executable, "-c", program),
         cwd=directory,
@@ -68,9 +68,8 @@ def test_the_quickstart_works_as_printed(moto: Server, tmp_path: Path) -> None:
     """It makes streams, shows rows and copies them, with moto for the service, as the page has it."""
     create, read, write = printed("docs/index.md")
     again = read.replace('"streamName", "clicks"', '"streamName", "clicks-upper"')
-    program = "\n".join((create, read, write, again)).replace(
-        "/tmp/clicks-upper", str(tmp_path / "checkpoint")
-    )
+    (checkpoint,) = re.findall(r'"checkpointLocation", "([^"]+)"', write)
+    program = f"{create}\n{read}\n{write}\n{again}".replace(checkpoint, str(tmp_path / "checkpoint"))
 
     shown = run(program, tmp_path, moto.endpoint, AWS_DEFAULT_REGION="eu-west-1")
 
