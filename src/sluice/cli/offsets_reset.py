@@ -9,7 +9,6 @@ manifests, never takes the new rows for those of an old batch, and leaves none o
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -152,7 +151,7 @@ def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: Con
         moved = replace(moved, created={**base.created, **listing.created}, listed=listing.at)
     changes = [ShardChange(split, base.positions.get(split), wanted[split]) for split in sorted(wanted)]
     texts = [source.text for source in starts]
-    texts[index] = json.dumps(moved.to_json())
+    texts[index] = end.sources[index].text_of(moved)
     return change_of(checkpoint, batch, end, texts, changes, source=index, is_given_up=is_given_up)
 
 

@@ -425,12 +425,18 @@ class StreamEnumerator:
         for split_id, position in list(positions.items()):
             if not isinstance(position, Closed):
                 continue
+            unlisted_at = position.unlisted_at
             if split_id in listing.splits:
-                positions[split_id] = replace(position, unlisted_at=None)
-            elif position.unlisted_at is None:
-                positions[split_id] = replace(position, unlisted_at=now)
-            elif now - position.unlisted_at >= listing.retention.get(split_id.stream, 0):
+                unlisted_at = None
+            elif unlisted_at is None:
+                unlisted_at = now
+            elif now - unlisted_at >= listing.retention.get(split_id.stream, 0):
                 del positions[split_id]  # its last record has expired, whatever listings say
+                continue
+            # The hint is about the batch that has read the split to its end.
+            caught_up_at = position.start_caught_up_at if split_id in ends else None
+            if (caught_up_at, unlisted_at) != (position.start_caught_up_at, position.unlisted_at):
+                positions[split_id] = Closed(caught_up_at, unlisted_at)
         return positions
 
     def _with_hints(self, positions: Mapping[SplitId, Position]) -> dict[SplitId, Position]:
