@@ -236,7 +236,7 @@ def _measure(shards: int, pushed: bool) -> Cost:
         costs.append(
             Cost(seconds, idle, sum(sizes), max(sizes), len(json.dumps(offset)), len(json.dumps(report)))
         )
-    reader._coordinator.enumerator.close()
+    reader._coordinator.close()
     fields = [name for name in Cost.__dataclass_fields__ if name != "memory"]
     medians = {name: statistics.median(getattr(cost, name) for cost in costs[1:]) for name in fields}
     return Cost(**medians, memory=_peak_memory() - before)

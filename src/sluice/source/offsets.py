@@ -40,6 +40,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from sluice.errors import SluiceError
+from sluice.source.columns import COMPACT_FROM
 from sluice.source.position_columns import columns_from_json, columns_to_json
 from sluice.source.position_json import micros_of, positions_from_json, positions_to_json
 from sluice.source.positions import (
@@ -55,6 +56,7 @@ from sluice.source.positions import (
 from sluice.source.splits import SplitId
 
 __all__ = [
+    "COMPACT_FROM",
     "HORIZON",
     "After",
     "AtHorizon",
@@ -67,10 +69,6 @@ __all__ = [
     "before",
     "expected_record",
 ]
-
-COMPACT_FROM: Final = 257
-"""Splits from which on offsets are written as version 2. To read one, and to store it, takes next to nothing
-below; and whoever reads offsets of an ordinary query finds the form that has always been there."""
 
 
 @dataclass(frozen=True, slots=True)

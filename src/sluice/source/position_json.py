@@ -7,10 +7,10 @@ from typing import Any
 
 from sluice.instants import iso_instant, parse_instant
 from sluice.source.positions import After, AtHorizon, AtTime, Closed, Position
-from sluice.source.sequence import sequence_of
+from sluice.source.sequence import checked_number
 from sluice.source.splits import SplitId
 
-__all__ = ["checked_number", "micros_of", "positions_from_json", "positions_to_json"]
+__all__ = ["micros_of", "positions_from_json", "positions_to_json"]
 
 
 def positions_to_json(positions: Mapping[SplitId, Position]) -> dict[str, dict[str, Any]]:
@@ -78,13 +78,6 @@ def _position_from_json(value: Mapping[str, Any]) -> Position:
 
 def _next(value: Mapping[str, Any]) -> str | None:
     return None if value.get("next") is None else checked_number(value["next"])
-
-
-def checked_number(text: object) -> str:
-    if not isinstance(text, str):
-        raise ValueError(f"not a sequence number: {text!r}")  # noqa: TRY004 - as any other wrong value
-    sequence_of(text)
-    return text
 
 
 def micros_of(millis: Any) -> int | None:
