@@ -1,4 +1,4 @@
-"""What Spark is given for each trigger of a query of many shards, as the benchmark ``planning`` measures it."""
+"""What Spark is given for each trigger of a query of many shards, as benchmark ``planning`` measures it."""
 
 from __future__ import annotations
 
