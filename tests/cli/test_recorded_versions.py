@@ -159,3 +159,33 @@ def test_a_reset_keeps_the_version_of_the_log(tmp_path: Path, name: str) -> None
     assert sluice("offsets", "reset", checkpoint, *undo).code == 0
     after = {file: file.read_bytes() for file in checkpoint.rglob("*") if file.is_file()}
     assert {file: body for file, body in after.items() if "_sluice_backup" not in str(file)} == before
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_an_earlier_release_can_go_on(tmp_path: Path, name: str) -> None:
+    """It refuses version 2. The next batch starts where it would have started, in version 1."""
+    checkpoint = compacted(Path(shutil.copytree(CHECKPOINTS / name, tmp_path / "c")))
+    starts = shown_positions(checkpoint)
+
+    done = sluice("offsets", "reset", checkpoint, "--to-version", "1", "--execute", "--force", "--json")
+
+    assert done.code == 0, done.errors
+    assert done.value["shards"] == []
+    written = ours(checkpoint, done.value["lastBatch"])
+    assert written["version"] == 1
+    assert written["streams"] == starts == shown_positions(checkpoint)
+    assert written.get("consumers") == ours(CHECKPOINTS / name, done.value["lastBatch"]).get("consumers")
+    undo = ("--undo", done.value["backup"], "--execute", "--force")
+    assert sluice("offsets", "reset", checkpoint, *undo).code == 0
+    assert ours(checkpoint, done.value["lastBatch"])["version"] == 2
+
+
+def shown_positions(checkpoint: Path) -> dict[str, Any]:
+    """Where the next batch starts, by stream and shard."""
+    (source,) = (
+        each for each in sluice("offsets", "show", checkpoint, "--json").value["sources"] if "streams" in each
+    )
+    return {
+        stream: {shard: each["position"] for shard, each in value["shards"].items()}
+        for stream, value in source["streams"].items()
+    }

@@ -58,6 +58,7 @@ from sluice.source.splits import SplitId
 __all__ = [
     "COMPACT_FROM",
     "HORIZON",
+    "VERSIONS",
     "After",
     "AtHorizon",
     "AtTime",
@@ -234,3 +235,5 @@ _FORMS: Final = {
     1: _Form(positions_to_json, positions_from_json),
     2: _Form(columns_to_json, columns_from_json),
 }
+VERSIONS: Final = tuple(_FORMS)
+"""Those that are read and written."""
