@@ -129,6 +129,13 @@ def offsets_of(shards: int, closed: int = 0) -> Offsets:
     return Offsets(positions, {"clicks": SECOND * 10**6}, frozenset({"clicks"}))
 
 
+def test_a_log_that_begins_with_position_0_is_no_exception() -> None:
+    """As those of `PositionLog` do."""
+    positions: dict[SplitId, Position] = {SplitId("s", "a"): After("0"), SplitId("s", "b"): After("4095")}
+    after = Offsets(positions).to_json(2)["streams"]["s"]["after"]
+    assert after["number"] == {"like": "...", "digits": "000 fff"}
+
+
 @pytest.mark.parametrize("shards", [512, 2_048, 10_000])
 def test_many_shards_take_a_fifth_of_the_space(shards: int) -> None:
     """Sequence numbers are as the service makes them. 10,000 shards took 1.7 MB."""

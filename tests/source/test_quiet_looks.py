@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from memory_log import THROTTLED, MemoryLog, new_log, put_many, put_to
+from memory_log import S0, THROTTLED, MemoryLog, new_log, put_many, put_to
 from query import Query, check_exactly_once, pushed_query, wait_for_subscriptions
 
-from sluice.source.splits import SplitId
+from sluice.source.splits import Split, SplitId
 
 SHARDS = 64
 
@@ -21,12 +21,14 @@ class Counted:
         planner: Any = query.enumerator._planner
         self.plans = 0
         self.in_threads = 0
+        self.holds_back = False
         self._plan, self._pool = planner.plan, planner._pool
         planner.plan, planner._pool = self.plan, self
 
     def plan(self, *args: Any) -> Any:
         self.plans += 1
-        return self._plan(*args)
+        ends = self._plan(*args)
+        return {} if self.holds_back else ends
 
     def map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         items = list(items)
@@ -86,6 +88,76 @@ def test_pushed_splits_need_no_threads() -> None:
     counted = Counted(query)
     look_often(query, 0.5, 45)
     assert (counted.plans, counted.in_threads) == (45, 0)
+
+
+def read_no_more(query: Query) -> None:
+    """No split may be read for an hour, as far as the planner knows."""
+    for state in query.enumerator._states.values():
+        state.schedule_next_read(query.log.monotonic() + 3600)
+    query.log.pass_time(2)
+    assert query.run_batch() is None
+
+
+def test_pushed_records_are_not_waited_for() -> None:
+    """A split may be pushed that was probed a moment ago."""
+    log = new_log(4)
+    query, _ = pushed_query(log)
+    put_many(log, 20)
+    wait_for_subscriptions(query)
+    read_no_more(query)
+    put_many(log, 20)
+    query.run_batch()
+    assert query.sizes_since(0)[-1] == 20
+
+
+def test_another_listing_ends_the_quiet() -> None:
+    """A shard that has opened is read at once, whenever the others may be read."""
+    log = new_log(4)
+    query = Query(log)
+    put_many(log, 20)
+    query.run_to_end()
+    read_no_more(query)
+    log.split(open_split(log))
+    log.pass_time(11)  # beside planning, the splits are listed again
+    put_many(log, 50)
+    for _ in range(3):
+        query.run_batch()
+        log.pass_time(1)
+    assert any(query.sizes_since(1))
+
+
+def test_what_is_known_and_held_back_is_looked_at_each_time() -> None:
+    """It may be let go at any moment."""
+    log = new_log(4)
+    query = Query(log)
+    put_many(log, 20)
+    query.run_to_end()
+    put_many(log, 20)
+    counted = Counted(query)
+    counted.holds_back = True
+    look_often(query, 0.5, 20)
+    assert counted.plans == 20
+
+
+class ChildlessLog(MemoryLog):
+    """Lists no child, as a listing may that comes too soon."""
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        return [split for split in super().list_splits(stream) if not split.parents]
+
+
+@pytest.mark.parametrize("is_pushed", [False, True])
+def test_a_listing_may_say_no_more_than_that_a_split_is_closed(*, is_pushed: bool) -> None:
+    """Then it is read to its end."""
+    log = ChildlessLog()
+    log.create("s", 1)
+    query = pushed_query(log)[0] if is_pushed else Query(log)
+    put_many(log, 20)
+    query.run_to_end()
+    log.split(S0)
+    log.pass_time(60)
+    query.run_to_end()
+    assert query.position_of(S0) == {"closed": True}
 
 
 @pytest.mark.parametrize("change", ["split", "throttled", "restart", "available"])

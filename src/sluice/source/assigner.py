@@ -30,9 +30,9 @@ def assign_ranges(
     Args:
         ranges: those of one batch.
         per_task: how many ranges one task reads.
-        least: how many tasks there are at least, if there are as many ranges.
+        least: how many tasks there are at least, as far as there are ranges for them.
     """
-    count = max(-(-len(ranges) // per_task), min(least, len(ranges)))
+    count = max(-(-len(ranges) // per_task), least)
     tasks: list[list[SplitRange]] = [[] for _ in range(count)]
     for family in sorted(_families(ranges), key=len, reverse=True):
         min(tasks, key=len).extend(family)
