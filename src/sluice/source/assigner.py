@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -34,8 +35,11 @@ def assign_ranges(
     """
     count = max(-(-len(ranges) // per_task), least)
     tasks: list[list[SplitRange]] = [[] for _ in range(count)]
+    smallest = [(0, number) for number in range(count)]  # a heap
     for family in sorted(_families(ranges), key=len, reverse=True):
-        min(tasks, key=len).extend(family)
+        size, number = smallest[0]
+        tasks[number].extend(family)
+        heapq.heapreplace(smallest, (size + len(family), number))
     return [tuple(task) for task in tasks if task]
 
 
