@@ -25,9 +25,12 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from integration.benchmarks.versus import write_table
+from integration.model import numbers
 from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from sluice.channels.channel import Address
@@ -35,6 +38,7 @@ from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import source_config_from_options
 from sluice.kinesis.source import KinesisSource
+from sluice.kinesis.spark_settings import SparkSettings
 from sluice.kinesis.starting_positions import initial_positions
 from sluice.source.cut_points import CutPoint
 from sluice.source.data_loss import DataLossPolicy
@@ -53,8 +57,10 @@ IDLE_CALLS = 10
 STREAM = "bench"
 ARN = f"arn:aws:kinesis:{REGION}:000000000000:stream/{STREAM}/consumer/bench:1"
 START = 1_800_000_000_000_000  # microseconds
-FIRST_NUMBER = 49_590_338_271_490_256_608_559_692_538_361_571_095_921_575_989_136_588_898
 BETWEEN_BATCHES = 2.0  # seconds
+OPENED = 600  # seconds in which the shards were opened, two days before
+MOST_RECORDS = 2**33  # that a shard has had
+SPREAD = 900_000  # microseconds between the arrivals of the shards' records
 
 
 class Clock:
@@ -72,22 +78,44 @@ class Clock:
 
 
 class OneRecordABatch(StreamLog):
-    """A `StreamLog` of which every shard has got one record for each batch, and the `Subscriptions` to it."""
+    """A `StreamLog` of which every shard has got one record for each batch, and the `Subscriptions` to it.
+
+    Its sequence numbers are made as the service makes them, for shards that have had any number of records.
+    """
 
     def __init__(self, shards: int, clock: Clock) -> None:
         self._clock = clock
         self.batch = 0
+        random = Random(shards)
+        second = START // 10**6
+        self._made = [
+            (second - 2 * 86_400 + index * OPENED // shards, random.randrange(MOST_RECORDS))
+            for index in range(shards)
+        ]
+        self._late = [random.randrange(SPREAD) for _ in range(shards)]
         self.splits = [
             Split(
                 SplitId(STREAM, f"shardId-{index:012d}"),
-                starting_sequence=str(FIRST_NUMBER),
+                starting_sequence=numbers.encode(self._made[index][0], index, 0, self._made[index][0]),
                 hash_range=(index * 2**100, (index + 1) * 2**100 - 1),
             )
             for index in range(shards)
         ]
+        self._index = {split.id: index for index, split in enumerate(self.splits)}
 
-    def number(self, batch: int) -> str:
-        return str(FIRST_NUMBER + batch * 10**20)
+    def arrival(self, split: SplitId, batch: int) -> int:
+        """Microseconds since the epoch."""
+        return START + int(batch * BETWEEN_BATCHES * 1e6) + self._late[self._index[split]]
+
+    def number(self, split: SplitId, batch: int) -> str:
+        index = self._index[split]
+        created, first = self._made[index]
+        return numbers.encode(created, index, first + batch, self.arrival(split, batch) // 10**6)
+
+    def batch_of(self, split: SplitId, number: str) -> int:
+        found = numbers.decode(number)
+        assert found is not None
+        return found.place - self._made[self._index[split]][1]
 
     # --- StreamLog ---
 
@@ -99,17 +127,18 @@ class OneRecordABatch(StreamLog):
         return self.splits
 
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str:
-        del split
         if start.sequence_number is None:
             return "0"
-        batch = (int(start.sequence_number) - FIRST_NUMBER) // 10**20
+        batch = self.batch_of(split, start.sequence_number)
         return str(batch + (start.kind == "AFTER_SEQUENCE_NUMBER"))
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
-        del split
         first = int(iterator)
         last = min(first + limit, self.batch + 1)
-        records = [Record(self.number(n), self._clock.micros, "key", b"x" * 100) for n in range(first, last)]
+        records = [
+            Record(self.number(split, n), self.arrival(split, n), "key", b"x" * 100)
+            for n in range(first, last)
+        ]
         return Page(records, str(max(first, last)), 0)
 
     def server_time(self) -> int:
@@ -121,10 +150,10 @@ class OneRecordABatch(StreamLog):
         del positions
 
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress:
-        del split
-        known = getattr(position, "number", "0")
-        points = [] if known == self.number(self.batch) else [CutPoint(self.number(self.batch), START, 100)]
-        return SubscriptionProgress(points, 0, caught_up_at=START, version=self.batch + 1)
+        newest = self.number(split, self.batch)
+        is_new = getattr(position, "number", "0") != newest
+        points = [CutPoint(newest, self.arrival(split, self.batch), 100)] if is_new else []
+        return SubscriptionProgress(points, 0, caught_up_at=self._clock.micros, version=self.batch + 1)
 
     def is_subscribed(self, split: SplitId) -> bool:
         del split
@@ -143,7 +172,9 @@ class Coordinator(SourceCoordinator):
         planner = Planner(probe, log.server_time, PlannerSettings())
         settings = EnumeratorSettings([STREAM], initial_positions(CONFIG.start), 10.0)
         subscriptions: Subscriptions | None = log if pushed else None
-        self.enumerator = StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
+        enumerator = StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
+        with patch.object(KinesisSource, "create_enumerator", lambda *_, **__: enumerator):
+            super().__init__(CONFIG, spark=SparkSettings("local[2]"))
         self._is_pushed = pushed
         self._agents = [Address(f"10.0.0.{n}", 40_000, os.urandom(32), os.urandom(16)) for n in range(8)]
 
@@ -205,7 +236,7 @@ def _measure(shards: int, pushed: bool) -> Cost:
         costs.append(
             Cost(seconds, idle, sum(sizes), max(sizes), len(json.dumps(offset)), len(json.dumps(report)))
         )
-    reader._coordinator.enumerator.close()
+    reader._coordinator.close()
     fields = [name for name in Cost.__dataclass_fields__ if name != "memory"]
     medians = {name: statistics.median(getattr(cost, name) for cost in costs[1:]) for name in fields}
     return Cost(**medians, memory=_peak_memory() - before)

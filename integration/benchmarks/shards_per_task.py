@@ -1,6 +1,6 @@
-"""The time of a micro-batch near the tip, by ``shardsPerTask``. The default of the option comes from here.
+"""The time of a micro-batch near the tip, and of a backlog, by ``shardsPerTask``: where its default is from.
 
-The embedded Kinesis runs on the same cores: read the figures as ratios.
+The embedded Kinesis, and the server of the backlog, run on the same cores: read the figures as ratios.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from integration.benchmarks import server
+from integration.benchmarks.backlog import STREAM, backlog
 from integration.support import servers
 from integration.support.kinesis import REGION, Streams
 from integration.support.spark import spark_session
 
 RECORDS_PER_SHARD = 20
+BACKLOG = 192_000  # records
+PAGE = 1_000
+TURNS = 3
 WARM_UP = 2
 LIMIT = 60.0
 
@@ -28,16 +34,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=int, default=32)
     parser.add_argument("--shards-per-task", default="2,8,16,32", help="comma-separated (default 2,8,16,32)")
-    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--batches", type=int, default=10, help="near the tip; 0: only the backlog")
     arguments = parser.parse_args()
     medians: dict[int, float] = {}
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
-        server = stack.enter_context(servers.ministack())
         spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
-        streams = Streams(server.endpoint)
+        counts = list(map(int, arguments.shards_per_task.split(",")))
+        read_backlog(spark, arguments.shards, counts)
+        if not arguments.batches:
+            return 0
+        streams = Streams(stack.enter_context(servers.ministack()).endpoint)
         stream = streams.create(arguments.shards)
-        for count in map(int, arguments.shards_per_task.split(",")):
+        for count in counts:
             times = measure(spark, streams, stream, arguments, count)
             medians[count] = statistics.median(times)
             tasks = -(-arguments.shards // count)
@@ -49,6 +58,34 @@ def main() -> int:
                 flush=True,
             )
     return 0
+
+
+def read_backlog(spark: SparkSession, shards: int, counts: Sequence[int]) -> None:
+    """Prints the time to read the same backlog, with each of `counts` and with the default, in turns."""
+    times: dict[int | None, list[float]] = {count: [] for count in (*counts, None)}
+    with server.serving(backlog, shards, BACKLOG // shards // PAGE, PAGE, 1024) as endpoint:
+        for turn in range(TURNS + 1):
+            for count, taken in times.items():
+                given = {} if count is None else {"shardsPerTask": str(count)}
+                start = time.perf_counter()
+                (
+                    spark.read.format("kinesis-efo")
+                    .options(streamName=STREAM, startingPosition="TRIM_HORIZON", endpointUrl=endpoint)
+                    .options(region=REGION, getRecordsInterval="0", **given)
+                    .load()
+                    .write.format("noop")
+                    .mode("overwrite")
+                    .save()
+                )
+                if turn:  # the first one starts workers
+                    taken.append(time.perf_counter() - start)
+    for count, taken in times.items():
+        what = "default" if count is None else f"shardsPerTask {count}"
+        print(
+            f"{shards} shards, backlog of {BACKLOG:,} records of 1 KiB, {what}: "
+            f"{statistics.median(taken):.2f} s ({min(taken):.2f} to {max(taken):.2f})",
+            flush=True,
+        )
 
 
 def measure(

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from integration.model import KinesisModel, numbers
+from sluice.errors import SluiceError
+from sluice.source.offsets import Offsets
 
 __all__ = ["Follower"]
 
@@ -48,8 +50,13 @@ class Follower:
                 continue
             try:
                 text = (self._checkpoint / "offsets" / str(batch)).read_text()
-                self._add(batch, json.loads(text.splitlines()[2]))
-            except (OSError, IndexError, ValueError):  # half written, by a driver whose disk is full
+                self._add(batch, Offsets.from_json(json.loads(text.splitlines()[2])).to_json(1))
+            except (
+                OSError,
+                IndexError,
+                ValueError,
+                SluiceError,
+            ):  # half written, by a driver whose disk is full
                 break
         for batch in _numbers(self._checkpoint / "commits"):
             if self.committed < batch <= self.planned:

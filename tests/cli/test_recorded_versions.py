@@ -6,12 +6,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_support import sluice
+
+from sluice.cli.checkpoint import Checkpoint
+from sluice.cli.options import read_connection
+from sluice.cli.storage import open_storage
+from sluice.cli.top_view import look_at_checkpoint
+from sluice.source.offsets import AtHorizon, Offsets
 
 CHECKPOINTS = Path(__file__).with_name("checkpoints")
 RECORDED = sorted(path.name for path in CHECKPOINTS.iterdir())
@@ -24,6 +31,19 @@ def ours(checkpoint: Path, batch: int) -> dict[str, Any]:
         value for value in map(json.loads, lines) if isinstance(value, dict) and "streams" in value
     )
     return found
+
+
+def compacted(checkpoint: Path) -> Path:
+    """The same checkpoint with the source's offsets in version 2, as a query of many shards logs them."""
+    for file in (checkpoint / "offsets").iterdir():
+        lines = file.read_text().split("\n")
+        for index, value in enumerate(map(json.loads, lines[2:]), start=2):
+            if isinstance(value, dict) and "streams" in value:
+                lines[index] = json.dumps(Offsets.from_json(value).to_json(2))
+        written_at = file.stat().st_mtime_ns
+        file.write_text("\n".join(lines))
+        os.utime(file, ns=(written_at, written_at))
+    return checkpoint
 
 
 def test_each_spark_and_publisher_is_there() -> None:
@@ -82,3 +102,101 @@ def test_a_position_that_names_no_stream_is_refused_by_name(name: str) -> None:
 
     assert done.code == 2
     assert done.value["error"].startswith("--to-position lists shards without their stream")
+
+
+@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("offsets", "show"),
+        ("offsets", "show", "--batch", "0"),
+        ("offsets", "reset", "--to-timestamp", "2020-01-01T00:00:00Z", "--offline"),
+    ],
+    ids=" ".join,
+)
+def test_offsets_of_many_shards_are_shown_the_same(
+    tmp_path: Path, name: str, command: tuple[str, ...]
+) -> None:
+    """In full, with every sequence number; only the log itself is written in another way."""
+    found = []
+    for version, change in ((1, lambda path: path), (2, compacted)):
+        (tmp_path / str(version)).mkdir()
+        checkpoint = change(Path(shutil.copytree(CHECKPOINTS / name, tmp_path / str(version) / "c")))
+        assert ours(checkpoint, 0)["version"] == version
+        text = sluice(*command, checkpoint, "--json")
+        assert text.code == 0, text.errors
+        found.append(without_times(json.loads(text.out.replace(str(checkpoint), "c"))))
+
+    assert found[0] == found[1]
+    assert "shardId-000000000000" in json.dumps(found[1])
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_top_shows_offsets_of_many_shards(tmp_path: Path, name: str) -> None:
+    """As it shows those of few."""
+    looks = []
+    for path in (CHECKPOINTS / name, compacted(Path(shutil.copytree(CHECKPOINTS / name, tmp_path / "c")))):
+        look = look_at_checkpoint(Checkpoint(open_storage(str(path), read_connection({}))), 1_800_000_000.0)
+        looks.append(look.queries[0].shards)
+
+    assert looks[0] == looks[1]
+    assert len(looks[1]) == 3
+
+
+def without_times(value: Any) -> Any:
+    """Lag and the like are those of the moment of the call."""
+    if isinstance(value, dict):
+        of_now = {"millisBehind", "behind", "lastWrite", "meaning", "pinned"}
+        return {key: without_times(each) for key, each in value.items() if key not in of_now}
+    return [without_times(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_reset_keeps_the_version_of_the_log(tmp_path: Path, name: str) -> None:
+    """The release that runs the query need not know another; undo leaves no trace."""
+    checkpoint = compacted(Path(shutil.copytree(CHECKPOINTS / name, tmp_path / "c")))
+    before = {file: file.read_bytes() for file in checkpoint.rglob("*") if file.is_file()}
+
+    done = sluice(
+        "offsets", "reset", checkpoint, "--to-trim-horizon", "--offline", "--execute", "--force", "--json"
+    )
+
+    assert done.code == 0, done.errors
+    written = ours(checkpoint, done.value["lastBatch"])
+    assert written["version"] == 2
+    assert all("after" not in tables for tables in written["streams"].values())
+    assert all(isinstance(p, AtHorizon) for p in Offsets.from_json(written).positions.values())
+    undo = ("--undo", done.value["backup"], "--execute", "--force")
+    assert sluice("offsets", "reset", checkpoint, *undo).code == 0
+    after = {file: file.read_bytes() for file in checkpoint.rglob("*") if file.is_file()}
+    assert {file: body for file, body in after.items() if "_sluice_backup" not in str(file)} == before
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_an_earlier_release_can_go_on(tmp_path: Path, name: str) -> None:
+    """It refuses version 2. The next batch starts where it would have started, in version 1."""
+    checkpoint = compacted(Path(shutil.copytree(CHECKPOINTS / name, tmp_path / "c")))
+    starts = shown_positions(checkpoint)
+
+    done = sluice("offsets", "reset", checkpoint, "--to-version", "1", "--execute", "--force", "--json")
+
+    assert done.code == 0, done.errors
+    assert done.value["shards"] == []
+    written = ours(checkpoint, done.value["lastBatch"])
+    assert written["version"] == 1
+    assert written["streams"] == starts == shown_positions(checkpoint)
+    assert written.get("consumers") == ours(CHECKPOINTS / name, done.value["lastBatch"]).get("consumers")
+    undo = ("--undo", done.value["backup"], "--execute", "--force")
+    assert sluice("offsets", "reset", checkpoint, *undo).code == 0
+    assert ours(checkpoint, done.value["lastBatch"])["version"] == 2
+
+
+def shown_positions(checkpoint: Path) -> dict[str, Any]:
+    """Where the next batch starts, by stream and shard."""
+    (source,) = (
+        each for each in sluice("offsets", "show", checkpoint, "--json").value["sources"] if "streams" in each
+    )
+    return {
+        stream: {shard: each["position"] for shard, each in value["shards"].items()}
+        for stream, value in source["streams"].items()
+    }

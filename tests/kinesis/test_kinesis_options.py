@@ -45,7 +45,7 @@ def test_the_defaults_are_those_of_the_interface() -> None:
         limits=Limits(None, None, None),
         polling=Polling(10_000, 0.2),
         shard_discovery_interval=10.0,
-        shards_per_task=16,
+        shards_per_task=None,
         deaggregate=True,
         fail_on_data_loss=True,
         backoffs={

@@ -12,6 +12,9 @@ import pytest
 
 from sluice.errors import SluiceError
 from sluice.metrics import SinkMetrics, read_progress
+from sluice.source.figure_tables import figures_to_json
+from sluice.source.offsets import After, Offsets
+from sluice.source.splits import SplitId
 
 RECORDED = sorted((Path(__file__).parent / "progress").glob("*.json"))
 SOURCE = "sources", 0
@@ -56,6 +59,64 @@ def test_the_report_alone(path: Path) -> None:
     assert (stream.reads_refused, stream.retries) == ((0, 0) if knows else (None, None))
     assert (stream.records is None, stream.polled is None) == (not knows, not knows)
     assert (metrics.sources[0].agent is None) == (not (knows and path.stem.endswith("efo")))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_offsets_of_many_shards_give_the_same_figures(path: Path) -> None:
+    """A query of more than 256 shards logs version 2, and all versions of Spark pass it on."""
+    progress, sink, sources = recorded(path)
+    compact = json.loads(json.dumps(progress))
+    for source in compact["sources"]:
+        for key in ("startOffset", "endOffset", "latestOffset"):
+            told = source[key]
+            value = json.loads(told) if isinstance(told, str) else told
+            if value and "streams" in value:
+                value = {**value, **Offsets.from_json(value).to_json(2)}
+                source[key] = json.dumps(value) if isinstance(told, str) else value
+    assert '"digits"' in json.dumps(compact).replace("\\", "")
+
+    assert read_progress(compact, sink, sources) == read_progress(progress, sink, sources)
+    assert read_progress(compact) == read_progress(progress)
+
+
+def test_figures_of_many_shards_are_read_from_tables() -> None:
+    """A report of more than 256 shards has them by columns; that of fewer as it always had."""
+    progress, _, _ = recorded(next(path for path in RECORDED if re.search(r"4\.3.*efo", path.name)))
+    source = progress["sources"][0]
+    stream = next(iter(source["endOffset"]["streams"]))
+    shards = {
+        SplitId(stream, f"shardId-{n:012d}"): {
+            "publisher": "efo" if n % 3 else "polling",
+            "polled": n,
+            "pushed": 10 * n,
+            "bytes": 10**6 + n,
+            "refused": n % 2,
+            "retries": 0,
+            "batchRecords": n + 1,
+            "batchBytes": 100 * n,
+        }
+        for n in range(257)
+    }
+    found = []
+    for version, names in ((1, "streams"), (2, "tables")):
+        few = dict(list(shards.items())[:256])
+        source["endOffset"] = Offsets(dict.fromkeys(few, After("1")), streams=frozenset({stream})).to_json(
+            version
+        )
+        told = figures_to_json(few if names == "streams" else shards)
+        assert set(told) == {names}
+        source["latestOffset"]["figures"] = {
+            "at": 1,
+            "tasks": 1,
+            "reportedTasks": 1,
+            **json.loads(json.dumps(told)),
+        }
+        found.append(read_progress(progress).streams)
+
+    assert found[0] == found[1]
+    assert found[1][0].shards["shardId-000000000200"].pushed == 2_000
+    assert found[1][0].shards["shardId-000000000003"].publisher == "polling"
+    assert len(json.dumps(told)) < 257 * 40
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)

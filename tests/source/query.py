@@ -119,9 +119,9 @@ def read_range(reader: RangeReader, split_range: SplitRange) -> list[Record]:
     return plain
 
 
-def through_json(offsets: Offsets) -> dict[str, Any]:
+def through_json(offsets: Offsets, version: int | None = None) -> dict[str, Any]:
     """Offsets as Spark gives them back."""
-    parsed: dict[str, Any] = json.loads(json.dumps(offsets.to_json()))
+    parsed: dict[str, Any] = json.loads(json.dumps(offsets.to_json(version)))
     return parsed
 
 
@@ -130,6 +130,7 @@ class Query:
 
     Args:
         agent: gives the planner its subscriptions and tasks their publishers. None: everything is polled.
+        versions: of the offsets that are logged, in turn; None: by the number of splits.
 
     Attributes:
         offsets: the offset log. Batch n lies between the entries n and n + 1.
@@ -148,9 +149,11 @@ class Query:
         starting: str = "",
         max_drift: int | None = None,
         shards_per_task: int = 16,
+        versions: Sequence[int | None] = (None,),
     ) -> None:
         self.agent = agent
         self.log = log
+        self.versions = versions
         self.streams = list(streams)
         self.initial = initial
         self.starting = starting
@@ -173,11 +176,11 @@ class Query:
 
     def log_start(self) -> None:
         """Logs where the first batch starts."""
-        self.offsets.append(through_json(self.enumerator.initial()))
+        self.log_end(self.enumerator.initial())
 
     def log_end(self, end: Offsets) -> None:
         """Logs where a batch ends."""
-        self.offsets.append(through_json(end))
+        self.offsets.append(through_json(end, self.versions[len(self.offsets) % len(self.versions)]))
 
     def plan(self, limits: Limits = NO_LIMITS) -> Offsets:
         """Where the next batch ends. It is not logged."""
@@ -198,7 +201,7 @@ class Query:
         if not self.offsets:
             self.log_start()
         end = self.plan(limits)
-        if through_json(end) == self.offsets[-1]:
+        if through_json(end, self.offsets[-1]["version"]) == self.offsets[-1]:
             return None
         self.log_end(end)
         if crash:
@@ -253,7 +256,8 @@ class Query:
 
     def position_of(self, split: SplitId) -> dict[str, Any]:
         """Where the batch that was logged last ends in a split, as JSON."""
-        position: dict[str, Any] = self.offsets[-1]["streams"][split.stream][split.shard]
+        found = Offsets.from_json(self.offsets[-1])
+        position: dict[str, Any] = found.to_json(1)["streams"][split.stream][split.shard]
         return position
 
     def rows_since(self, batch: int) -> list[Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from hypothesis import strategies as st
 from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelLog
@@ -30,6 +30,8 @@ LIMITS = st.sampled_from(
         Limits(records=300, bytes=2000, span=5 * SECOND),
     ]
 )
+VERSIONS = st.sampled_from([(1,), (2,), (1, 2)])
+"""Of offsets: more splits than a history has would be logged as version 2, and fewer again as version 1."""
 STEP = st.one_of(
     st.tuples(st.just("put"), st.integers(1, 300), st.sampled_from([0.0, 0.001, 0.1])),
     st.tuples(st.just("wait"), st.sampled_from([0.3, 1.0, 12.0, 400.0, 7200.0])),
@@ -50,6 +52,7 @@ class Scenario:
         fault_rate: the probability (0 to 1) that a call fails with throttling or an expired iterator.
         agent: makes the query's agent. None: everything is polled.
         laws: of the service.
+        versions: of the offsets that are logged, in turn; None: by the number of splits.
     """
 
     def __init__(
@@ -61,13 +64,16 @@ class Scenario:
         laws: Laws = LAWS,
         page_limit: int = 10_000,
         agent: Callable[[ModelLog], Agent] | None = None,
+        versions: Sequence[int | None] = (None,),
     ) -> None:
         self.rng = random.Random(seed)
         self.fault_rate = fault_rate
         faults = FaultPlan(callback=self.fault)
         self.log = ModelLog(KinesisModel(laws, ManualClock(), seed, faults=faults))
         self.log.create("s", shards)
-        self.query = Query(self.log, page_limit=page_limit, agent=agent(self.log) if agent else None)
+        self.query = Query(
+            self.log, page_limit=page_limit, agent=agent(self.log) if agent else None, versions=versions
+        )
         self.records: list[Record] = []
 
     def run(self, steps: Iterable[tuple[object, ...]], *, empty_triggers: int) -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from integration.model import Laws
 from memory_subscriptions import ALL_FAULTS, NO_FAULTS, Faults, MemoryAgent
-from scenario import LAWS, STEP, Scenario
+from scenario import LAWS, STEP, VERSIONS, Scenario
 
 from sluice.source.admission import Limits
 
@@ -30,6 +30,7 @@ ALL_LAWS = [
     page_limit=st.sampled_from([1, 7, 10_000]),
     fault_rate=st.sampled_from([0.0, 0.0, 0.05]),
     steps=st.lists(STEP, max_size=25),
+    versions=VERSIONS,
 )
 # The probes of a batch with limits had come further than the target of the run that followed.
 @example(
@@ -51,6 +52,7 @@ ALL_LAWS = [
         ("batch", Limits(records=40), False),
         ("available", Limits()),
     ],
+    versions=(1, 2),
 )
 @example(
     seed=1,
@@ -67,6 +69,7 @@ ALL_LAWS = [
         ("available", Limits()),
         ("put", 10, 0.1),
     ],
+    versions=(1, 2),
 )
 def test_every_record_arrives_once_in_order_by_polling(  # noqa: PLR0917 - Hypothesis names them
     seed: int,
@@ -75,9 +78,10 @@ def test_every_record_arrives_once_in_order_by_polling(  # noqa: PLR0917 - Hypot
     page_limit: int,
     fault_rate: float,
     steps: list[tuple[object, ...]],
+    versions: tuple[int, ...],
 ) -> None:
-    """Through reshards, throttling, expired iterators, restarts and limits."""
-    scenario = Scenario(seed, shards, fault_rate, laws=laws, page_limit=page_limit)
+    """Through reshards, throttling, expired iterators, restarts and limits, in any version of the offsets."""
+    scenario = Scenario(seed, shards, fault_rate, laws=laws, page_limit=page_limit, versions=versions)
     scenario.run(steps, empty_triggers=4)
 
 
@@ -90,6 +94,7 @@ def test_every_record_arrives_once_in_order_by_polling(  # noqa: PLR0917 - Hypot
     faults=st.sampled_from([NO_FAULTS, ALL_FAULTS]),
     fault_rate=st.sampled_from([0.0, 0.0, 0.05]),
     steps=st.lists(STEP, max_size=25),
+    versions=VERSIONS,
 )
 def test_every_record_arrives_once_in_order_by_subscriptions(  # noqa: PLR0917 - Hypothesis names them
     seed: int,
@@ -99,7 +104,8 @@ def test_every_record_arrives_once_in_order_by_subscriptions(  # noqa: PLR0917 -
     faults: Faults,
     fault_rate: float,
     steps: list[tuple[object, ...]],
+    versions: tuple[int, ...],
 ) -> None:
     """Whatever fails in subscriptions and publishers."""
     agent = functools.partial(MemoryAgent, event_size=event_size, events=events, faults=faults, seed=seed)
-    Scenario(seed, shards, fault_rate, agent=agent).run(steps, empty_triggers=6)
+    Scenario(seed, shards, fault_rate, agent=agent, versions=versions).run(steps, empty_triggers=6)

@@ -332,6 +332,28 @@ def test_a_drained_parent_may_expire() -> None:
     check_exactly_once(query, records)
 
 
+def test_a_hint_of_a_drained_split_is_logged_once() -> None:
+    """It proves that nothing was lost before the last records of the split. Later batches need no proof."""
+    log = new_log()
+    query = Query(log)
+    records = put_many(log, 10)
+    query.run_to_end()
+    log.pass_time(1200)
+    query.run_batch()
+    log.split(S0)
+    log.pass_time(60)
+    records += put_many(log, 10)
+    query.run_batch()
+    assert query.position_of(S0).keys() == {"closed", "quiet"}
+    batch = len(query.batches) - 1
+    log.pass_time(60)
+    records += put_many(log, 10)
+    query.run_to_end()
+    assert query.position_of(S0) == {"closed": True}
+    assert query.read(batch) == query.batches[batch]
+    check_exactly_once(query, records)
+
+
 class HidingLog(MemoryLog):
     """Leaves a shard out of its listings."""
 

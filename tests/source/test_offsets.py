@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from any_position import POSITION
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,24 +24,6 @@ from sluice.source.offsets import (
 from sluice.source.splits import SplitId
 
 A, B = SplitId("s", "shardId-000000000000"), SplitId("s", "shardId-000000000001")
-
-MILLIS = st.integers(0, 4_000_000_000_000)
-HINT = st.none() | MILLIS.map(lambda millis: millis * 1000)
-NUMBER = st.integers(0, 10**57).map(str) | st.integers(0, 10**20).map(lambda number: f"{number:056d}")
-POSITION: st.SearchStrategy[Position] = st.one_of(
-    st.just(HORIZON),
-    st.builds(AtTime, MILLIS.map(lambda millis: millis * 1000), HINT, HINT),
-    st.builds(
-        After,
-        NUMBER,
-        st.none() | st.integers(0, 5),
-        next=st.none() | NUMBER,
-        arrival=HINT,
-        caught_up_at=HINT,
-        start_caught_up_at=HINT,
-    ),
-    st.builds(Closed, HINT),
-)
 
 
 def test_offsets_have_the_documented_json() -> None:
@@ -85,7 +68,7 @@ def test_unknown_keys_are_ignored() -> None:
     "value",
     [
         {},
-        {"version": 2, "streams": {}},
+        {"version": 3, "streams": {}},
         {"version": 1},
         {"version": 1, "streams": {"s": {"a": {}}}},
         {"version": 1, "streams": {"s": {"a": {"after": 5}}}},

@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -603,6 +604,36 @@ def test_progress_has_the_newest_offset_and_the_lag_of_every_shard() -> None:
     assert before is None
     assert Offsets.from_json(reported) == at(25)
     assert reported["tasks"] == 0
+
+
+@needs_admission_control
+def test_a_report_is_made_once_a_second_while_nothing_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks some 90 times a second, and shows one in ten seconds. A new batch has one of its own."""
+    now = 50.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    reader = admitting_reader(FakeEnumerator(tip=25))
+    made: list[int] = []
+
+    def report() -> dict[str, int]:
+        made.append(1)
+        return {"made": len(made)}
+
+    reader._coordinator.report = report
+    start = at(0).to_json()
+    for batch in range(3):
+        end = reader.latestOffset(start, None)
+        assert reader.reportLatestOffset()["made"] == len(made) == batch + 1
+        reader.partitions(start, end)
+        start = json.loads(json.dumps(end))
+    for _ in range(90):
+        assert reader.latestOffset(json.loads(json.dumps(start)), None) == start
+        reader.reportLatestOffset()["made"] = 0  # what Spark does with it is its own affair
+        now += 0.9 / 90
+    assert len(made) == 4
+    assert reader.reportLatestOffset()["made"] == 4
+    now += 0.2
+    assert reader.reportLatestOffset()["made"] == 5
+    assert pickle.loads(pickle.dumps(reader))._reported is None
 
 
 @pytest.mark.parametrize("fails", [False, True])

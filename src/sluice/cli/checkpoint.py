@@ -63,6 +63,12 @@ class SourceOffset:
             return None
         return Offsets.from_json(value)
 
+    def text_of(self, offsets: Offsets) -> str:
+        """Other offsets as text, in the version that this one has: the query need not know another."""
+        value = self.json
+        version = value.get("version") if isinstance(value, dict) else None
+        return json.dumps(offsets.to_json(version))
+
     @property
     def json(self) -> Any:
         """The offset as a value; None where there is none, or it is no JSON."""
@@ -215,7 +221,7 @@ class Checkpoint:
             offsets = source.offsets
             if offsets is not None and offsets.start is not None:
                 start = offsets.with_positions(offsets.start)
-                found.append(replace(source, text=json.dumps(start.to_json())))
+                found.append(replace(source, text=source.text_of(start)))
             elif before is not None:
                 found.append(before.source_like(index, source))
             else:

@@ -175,8 +175,7 @@ def change_of(  # noqa: PLR0913 - what there is to say of a reset
         f"checkpoint   {checkpoint.storage.shown}",
         f"query        {checkpoint.query_id}",
         "",
-        table(("SHARD", "FROM", "TO", "MEANS"), (each.row for each in changes)),
-        "",
+        *([table(("SHARD", "FROM", "TO", "MEANS"), (each.row for each in changes)), ""] if changes else []),
         *(f"- {note}" for note in notes),
     ]
     return Change(files, value, lines)

@@ -35,7 +35,7 @@ from sluice.cli.storage import open_storage
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
 from sluice.kinesis.starting_positions import STARTING, TIMESTAMP, PerShard, ShardStart, shard_position
-from sluice.source.offsets import AtHorizon, AtTime, Closed, Offsets, Position
+from sluice.source.offsets import VERSIONS, AtHorizon, AtTime, Closed, Offsets, Position
 from sluice.source.splits import SplitId
 
 HELP = "make a stopped query go on from another place; shows what it would do unless --execute is given"
@@ -52,6 +52,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--to-position",
         metavar="JSON",
         help="sequence numbers by shard, as option startingPosition has them; or @FILE. Other shards stay",
+    )
+    to.add_argument(
+        "--to-version",
+        type=int,
+        choices=VERSIONS,
+        help="the same place, in the form of offsets that an earlier release of Sluice reads",
     )
     to.add_argument(
         "--undo", metavar="BACKUP", help=f"puts back a copy: the name of a directory in {BACKUPS}"
@@ -141,19 +147,21 @@ def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: Con
     end = checkpoint.read(batch)
     starts = checkpoint.starts(batch) if is_given_up else end.sources
     index, base = _choose(arguments.source, [source.offsets for source in starts])
+    last = end.sources[index].offsets or base
+    base = replace(base, consumers={**base.consumers, **last.consumers})
+    texts = [source.text for source in starts]
+    if arguments.to_version is not None:
+        same = base.with_positions(base.positions)
+        texts[index] = json.dumps(same.to_json(arguments.to_version))
+        return change_of(checkpoint, batch, end, texts, (), source=index, is_given_up=is_given_up)
     listing = None if arguments.offline else _Listing.of(connection, base.streams)
     now = time.time_ns() // 1000 if listing is None else listing.at
     wanted = _wanted(arguments, base, listing, now)
-    last = end.sources[index].offsets or base
-    moved = replace(
-        base.with_positions(_moved(base, wanted, listing, is_whole=_is_whole(arguments))),
-        consumers={**base.consumers, **last.consumers},
-    )
+    moved = base.with_positions(_moved(base, wanted, listing, is_whole=_is_whole(arguments)))
     if listing is not None and _is_whole(arguments):
         moved = replace(moved, created={**base.created, **listing.created}, listed=listing.at)
     changes = [ShardChange(split, base.positions.get(split), wanted[split]) for split in sorted(wanted)]
-    texts = [source.text for source in starts]
-    texts[index] = json.dumps(moved.to_json())
+    texts[index] = end.sources[index].text_of(moved)
     return change_of(checkpoint, batch, end, texts, changes, source=index, is_given_up=is_given_up)
 
 

@@ -17,8 +17,10 @@ from sluice.kinesis.spark_settings import SparkSettings, find_spark_settings
 from sluice.kinesis.starting_positions import STARTING, AtTimestamp, Latest
 from sluice.letterboxes import post
 from sluice.source.contracts import Coordinator
+from sluice.source.figure_tables import figures_to_json
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.source.read_figures import ReadFigures, SplitFigures
+from sluice.source.splits import SplitId
 from sluice.source.subscriptions import Subscriptions
 from sluice.source.task_reports import ReportAddress, TaskReports
 
@@ -102,12 +104,12 @@ class SourceCoordinator(Coordinator):
         """
         self._reports.receive()
         last_batch, pushed = self._reports.last_batch(), self.enumerator.pushed
-        streams: dict[str, dict[str, Any]] = {}
+        found: dict[SplitId, dict[str, Any]] = {}
         known = self._figures.splits()
-        for split in sorted({*known, *self.enumerator.millis_behind_latest}):
+        for split in {*known, *self.enumerator.millis_behind_latest}:
             read, batch = known.get(split, SplitFigures()), last_batch.get(split, SplitFigures())
             is_polled = self._publisher == "polling"  # also what an agent has polled
-            streams.setdefault(split.stream, {})[split.shard] = {
+            found[split] = {
                 "publisher": self._publisher if split in pushed else "polling",
                 "polled": read.polled + read.pushed if is_polled else read.polled,
                 "pushed": 0 if is_polled else read.pushed,
@@ -119,7 +121,7 @@ class SourceCoordinator(Coordinator):
             }
         tasks, reported = self._reports.tasks, self._reports.reported
         at = int(time.time() * 1000)
-        return {"at": at, "tasks": tasks, "reportedTasks": reported, "streams": streams}
+        return {"at": at, "tasks": tasks, "reportedTasks": reported, **figures_to_json(found)}
 
     def report(self) -> dict[str, Any]:
         """The lag of each shard (milliseconds), and `figures`: what goes into Spark's progress reports."""

@@ -104,7 +104,14 @@ DISCOVERY_INTERVAL = Option(
     "How often shards are listed again.",
     shown_default="10s",
 )
-SHARDS_PER_TASK = Option("shardsPerTask", integer(1), 16, "Shards that one Spark task reads at a time.")
+SHARDS_PER_TASK = Option(
+    "shardsPerTask",
+    integer(1),
+    None,
+    "Shards that one Spark task reads at a time. By default, where Spark has cores for more tasks, there is "
+    "one for every 8 shards or 10,000 records of a batch.",
+    shown_default="up to 16",
+)
 DEAGGREGATE = Option(
     "deaggregate",
     BOOLEAN,
@@ -208,7 +215,7 @@ class SourceConfig:
     max_drift: float | None = None
     polling: Polling = Polling()
     shard_discovery_interval: float = 10.0
-    shards_per_task: int = 16
+    shards_per_task: int | None = None
     deaggregate: bool = True
     fail_on_data_loss: bool = True
     fan_out: FanOutConfig | None = None
@@ -276,7 +283,7 @@ def source_config_from_values(values: OptionValues) -> SourceConfig:
         max_drift=values.get(MAX_DRIFT),
         polling=Polling(values.require(RECORDS_LIMIT), values.require(RECORDS_INTERVAL)),
         shard_discovery_interval=values.require(DISCOVERY_INTERVAL),
-        shards_per_task=values.require(SHARDS_PER_TASK),
+        shards_per_task=values.get(SHARDS_PER_TASK),
         deaggregate=values.require(DEAGGREGATE),
         fail_on_data_loss=values.require(FAIL_ON_DATA_LOSS),
         fan_out=fan_out,

@@ -47,6 +47,10 @@ SCHEMA: Final = (
 )
 
 
+SHARDS_PER_TASK: Final = 16
+"""Shards that one task reads at most, unless the user says otherwise."""
+
+
 class KinesisSource(LogSource):
     """``format("kinesis-efo")``. Its splits are shards.
 
@@ -74,7 +78,7 @@ class KinesisSource(LogSource):
             config.limits,
             config.max_drift,
             config.shard_discovery_interval,
-            config.shards_per_task,
+            config.shards_per_task or SHARDS_PER_TASK,
             config.fail_on_data_loss,
         )
 
@@ -166,6 +170,20 @@ class KinesisSource(LogSource):
 
         assignment = assign_bounded_read(self.config)
         return plan_bounded_read(self.config), assignment
+
+    def deal(self, ranges: Sequence[SplitRange]) -> list[tuple[SplitRange, ...]]:
+        """Deals ranges out to tasks: to one for 16 shards, and to more where these have enough to do.
+
+        A task costs about 50 ms, and what it writes is a file or a request of its own. So there is another
+        one for every 8 shards or 10,000 records, which take about as long to read, up to the number of cores.
+        """
+        if self.config.shards_per_task is not None:
+            return super().deal(ranges)
+        from sluice.kinesis.spark_settings import cores_for_tasks  # noqa: PLC0415 - see above
+        from sluice.source.assigner import assign_ranges, tasks_worth_while  # noqa: PLC0415
+
+        least = min(cores_for_tasks() or 1, tasks_worth_while(ranges))
+        return assign_ranges(ranges, SHARDS_PER_TASK, least)
 
     def assignment_of(
         self, assignment: FanOutAssignment | None, ranges: Sequence[SplitRange]

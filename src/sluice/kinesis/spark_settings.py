@@ -9,6 +9,7 @@ of date: a JVM stays when an application replaces its session.
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import itertools
 import os
@@ -20,10 +21,17 @@ from typing import Final
 
 from sluice.options import is_loopback
 
-__all__ = ["SparkSettings", "find_spark_settings"]
+__all__ = ["SparkSettings", "cores_for_tasks", "find_spark_settings"]
 
 _LOCAL_MASTER: Final = re.compile(r"local(\[.*\])?\Z")
+_LOCAL_CORES: Final = re.compile(r"local(?:\[(\*|\d+)[,\]].*)?\Z")
 _SETTING: Final = re.compile(r"(?:-D)?(spark\.[\w.]+)=(.*)", re.DOTALL)
+_ARGUMENTS: Final = {
+    "--master": "spark.master",
+    "--num-executors": "spark.executor.instances",
+    "--executor-cores": "spark.executor.cores",
+    "--total-executor-cores": "spark.cores.max",
+}
 _ANCESTORS: Final = 3
 """The JVM is the parent of this process, or that of the daemon that has forked it."""
 
@@ -36,11 +44,13 @@ class SparkSettings:
         master: its URL.
         host: at which executors find the driver.
         bind: the address that the driver listens on.
+        cores: on which tasks run.
     """
 
     master: str | None = None
     host: str | None = None
     bind: str | None = None
+    cores: int | None = None
 
     @property
     def is_local(self) -> bool:
@@ -69,7 +79,35 @@ def find_spark_settings(
     found = {**_read_defaults(command, environment), **_read_command(command)}
     bind = found.get("spark.driver.bindAddress") or _given_address(environment)
     host = found.get("spark.driver.host") or bind
-    return SparkSettings(found.get("spark.master"), host, bind)
+    return SparkSettings(found.get("spark.master"), host, bind, _cores(found))
+
+
+def _cores(settings: Mapping[str, str]) -> int | None:
+    """The cores of the master, or of as many executors as the settings ask for."""
+    master = settings.get("spark.master", "")
+    if local := _LOCAL_CORES.match(master):
+        return _cores_here() if local[1] == "*" else int(local[1] or 1)
+    if settings.get("spark.dynamicAllocation.enabled", "false").strip().lower() == "true":
+        return None
+    try:
+        if master.startswith("spark://") and "spark.cores.max" in settings:
+            return int(settings["spark.cores.max"])
+        return int(settings["spark.executor.instances"]) * int(settings["spark.executor.cores"])
+    except (KeyError, ValueError):
+        return None
+
+
+@functools.cache
+def cores_for_tasks() -> int | None:
+    """The cores on which the tasks of this process' query run; None: that can't be told."""
+    return find_spark_settings().cores
+
+
+def _cores_here() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
 
 
 def _given_address(environment: Mapping[str, str]) -> str | None:
@@ -83,8 +121,8 @@ def _given_address(environment: Mapping[str, str]) -> str | None:
 def _read_command(command: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for argument, value in zip(command, [*command[1:], ""], strict=False):
-        if argument == "--master":
-            found["spark.master"] = value
+        if argument in _ARGUMENTS:
+            found[_ARGUMENTS[argument]] = value
         elif (match := _SETTING.fullmatch(argument)) is not None:
             found[match[1]] = match[2]
     return found

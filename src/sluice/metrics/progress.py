@@ -17,6 +17,7 @@ from sluice.metrics.figures import (
     SourceMetrics,
     StreamMetrics,
 )
+from sluice.source.figure_tables import figures_from_json
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position
 
 __all__ = ["merge_sink_progress", "read_progress"]
@@ -122,12 +123,13 @@ def _source(
 ) -> SourceMetrics:
     lags = reported.get("millisBehindLatest")
     figures = reported.get("figures") or {}
+    by_split = figures_from_json(figures)
     tasks, heard = _int(figures.get("tasks")), _int(figures.get("reportedTasks"))
     # Not one task has been heard of: what was read is unknown, and not nothing.
     knows_reads = heard is not None and (heard > 0 or tasks == 0)
     streams: dict[str, dict[str, ShardMetrics]] = {name: {} for name in sorted(end.streams)}
     for split, position in sorted(end.positions.items()):
-        told = figures.get("streams", {}).get(split.stream, {}).get(split.shard, {})
+        told = by_split.get(split.stream, {}).get(split.shard, {})
         lag, basis = _known_lag(position, at)
         if lags is not None and basis != "closed":
             answered = lags.get(split.stream, {}).get(split.shard)

