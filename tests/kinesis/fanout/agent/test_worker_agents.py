@@ -311,6 +311,7 @@ def test_the_shards_of_a_silent_agent_go_to_others(hub: Hub, caplog: pytest.LogC
     assert hub.reports.empty()
     hub.pass_time(3, "b")
 
+    assert hub.report() == WorkerHosts(("a", "b"), ("a",))
     ended = [hub.report(), hub.report()]
     lost = {message.split for message in mine if isinstance(message, Subscribe)}
     assert {each.split for each in ended if isinstance(each, SubscriptionEnded) and each.code == ""} == lost
@@ -320,6 +321,7 @@ def test_the_shards_of_a_silent_agent_go_to_others(hub: Hub, caplog: pytest.LogC
     assert hub.reports.empty()
 
     hub.pass_time(9, "a", "b")
+    assert hub.report() == WorkerHosts(("a", "b"))
     moved = [hub.report(), hub.report()]
     assert all(isinstance(each, SubscriptionEnded) for each in moved)
     told = [first.received(), first.received()]
@@ -337,6 +339,7 @@ def test_without_another_agent_shards_wait_for_the_silent_one(hub: Hub) -> None:
     hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     hub.pass_time(5)
+    assert hub.report() == WorkerHosts(("a",), ("a",))
     assert isinstance(hub.report(), SubscriptionEnded)
     hub.workers.subscribe(Subscribe(SPLITS[0], 2, START))
 
@@ -356,6 +359,7 @@ def test_an_agent_that_stays_silent_is_given_up(hub: Hub) -> None:
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     hub.pass_time(30)
 
+    assert hub.report() == WorkerHosts(("a",), ("a",))
     assert isinstance(hub.report(), SubscriptionEnded)
     assert hub.report() == WorkerHosts(())
     worker.thread.join(PATIENT)
@@ -370,6 +374,7 @@ def test_messages_of_a_silent_agent_about_what_it_has_lost_are_ignored(hub: Hub)
     hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     hub.pass_time(5)
+    assert hub.report() == WorkerHosts(("a",), ("a",))
     assert isinstance(hub.report(), SubscriptionEnded)
 
     worker.send(SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER))

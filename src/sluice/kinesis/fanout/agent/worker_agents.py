@@ -165,7 +165,7 @@ class WorkerAgents:
             if self._consumers is not None:
                 agent.send(self._consumers)
             self._wait_for_others()
-            hosts = WorkerHosts(tuple(self._agents))
+            hosts = self._hosts()
         _log.info(
             "the agent on %s has joined as one of %d; it gets its share of the shards when no other "
             "one has joined for %g s",
@@ -193,7 +193,7 @@ class WorkerAgents:
                 del self._agents[request.host]
                 self._stop_moving_to(request.host)
                 orphans = list(agent.subscriptions.values())
-                hosts = WorkerHosts(tuple(self._agents))
+                hosts = self._hosts()
             _log.info(
                 "the agent on %s is gone; its %d shards go to the %d others, or else are polled: %s",
                 request.host,
@@ -229,6 +229,9 @@ class WorkerAgents:
             if speaks_again:
                 self._wait_for_others()
             moved = self._deal()
+            hosts = self._hosts()
+        if agent.is_silent != was_silent:
+            self._report(hosts)
         if agent.is_silent and not was_silent:
             _log.warning(
                 "the agent on %s has said nothing for %.0f s; until it speaks again its %d shards go "
@@ -242,6 +245,10 @@ class WorkerAgents:
         if speaks_again:
             _log.info("the agent on %s speaks again; it gets its share of the shards", host)
         self._report_ended(moved, "the shard moves to another agent, which has less to do")
+
+    def _hosts(self) -> WorkerHosts:
+        silent = tuple(host for host, agent in self._agents.items() if agent.is_silent)
+        return WorkerHosts(tuple(self._agents), silent)
 
     def _wait_for_others(self) -> None:
         """An agent can take shards. Others may follow, so that is put off for a moment."""
