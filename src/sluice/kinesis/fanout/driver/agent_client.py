@@ -355,14 +355,16 @@ class AgentClient:
         _log.warning(
             "%s: %s, for a minute: everything is polled. Subscriptions are ended, and consumers that this "
             "query registered are deregistered; next attempt in %.0f min. Let workers connect to the driver "
-            "at the ports of option 'fanOutAgentPorts', or name an address that they reach: option "
-            "'fanOutAgentAddress'"
+            "at the ports of option '%s', or name an address that they reach: option '%s'"
             if self._renew
             else "%s: %s, for a minute: planner and tasks poll; next attempt in %.0f min. Let workers "
-            "connect to the driver, or name an address that they reach: option 'pollingAgentAddress'",
+            "connect to the driver at the ports of option '%s', or name an address that they reach: option "
+            "'%s'",
             self._streams,
             problem,
             self._unused_pause / 60,
+            self._setup.agent.options.ports.key,
+            self._setup.agent.options.address.key,
         )
         self._unsubscribe_but({})  # before the consumers go, which would be an error of each subscription
         self._unused_pause = min(2 * self._unused_pause, _LONGEST_UNUSED_PAUSE)
