@@ -221,11 +221,15 @@ def test_what_py_files_have_brought() -> None:
     """spark-submit puts them on the path of the application, and not on that of its JVM."""
     own = str(Path(sluice.__file__).parents[1])
     submitted = {"PYSPARK_GATEWAY_PORT": "1", "PYTHONPATH": os.pathsep.join([own, "/other"])}
-    assert sent_with_py_files(submitted, ["/other"]) == [own]
+    assert sent_with_py_files(submitted, ["/other"]) == [own, own]
     assert sent_with_py_files(submitted, ["/other", own]) == []  # the user has put it there
     assert sent_with_py_files({"PYTHONPATH": own}, []) == []
     assert sent_with_py_files({**submitted, "PYTHONPATH": "/other"}, []) == []
-    assert sent_with_py_files(submitted) in ([own], [])  # whatever has started this process
+    assert sent_with_py_files(submitted) in ([], [own, own], [own, own, "/other"])  # whoever has started this
+    copy = Path("/tmp/spark-1/userFiles-2/sluice.zip")  # noqa: S108 - of Spark, once there is a session
+    there = {"PYSPARK_GATEWAY_PORT": "1", "PYTHONPATH": "/job/sluice.zip"}
+    assert sent_with_py_files(there, [], copy) == [str(copy), "/job/sluice.zip"]
+    assert sent_with_py_files({}, None, copy) == [str(copy)]  # by addPyFile
 
 
 def test_one_sentence_where_py_files_have_brought_it() -> None:

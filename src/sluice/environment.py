@@ -50,6 +50,8 @@ PYSPARK_PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
 _OF_SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
 """What spark-submit tells the Python that it starts."""
+_COPIES: Final = "userFiles-"
+"""Names of directories in which Spark has copies of such files (``SparkFiles.getRootDirectory``)."""
 SHIMS: Final = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 
 PACKAGES: Final = ("boto3", "botocore", "msgspec", "pyarrow", "pybase64", "tenacity")
@@ -233,20 +235,24 @@ def explain_found_formats(environment: Mapping[str, str]) -> str | None:
 
 
 def sent_with_py_files(
-    environment: Mapping[str, str] = os.environ, path_of_jvm: Sequence[str] | None = None
+    environment: Mapping[str, str] = os.environ,
+    path_of_jvm: Sequence[str] | None = None,
+    own: Path | None = None,
 ) -> Sequence[str]:
-    """Entries of the path that hold this Sluice, if ``--py-files`` has put it there; else nothing.
+    """What ``--py-files`` and ``addPyFile`` have put on the path, if this Sluice has come so; else nothing.
 
     Args:
         environment: of this process.
         path_of_jvm: entries of the path of the JVM that has started this process; None: they are looked up.
+        own: where this Sluice is.
     """
-    if _OF_SPARK_SUBMIT not in environment:
-        return []
-    own = str(Path(__file__).parents[1])
-    inherited = _path_of_parent() if path_of_jvm is None else path_of_jvm
-    is_sent = own in _entries(environment) and inherited is not None and own not in inherited
-    return [own] if is_sent else []
+    own = own or Path(__file__).parents[1]
+    added: Sequence[str] = []
+    if _OF_SPARK_SUBMIT in environment:
+        inherited = _path_of_parent() if path_of_jvm is None else path_of_jvm
+        added = [] if inherited is None else [each for each in _entries(environment) if each not in inherited]
+    is_copy = any(part.startswith(_COPIES) for part in own.parts)
+    return [str(own), *added] if is_copy or str(own) in added else []
 
 
 def minimum_pyspark(version: str | None) -> str | None:
