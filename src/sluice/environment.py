@@ -33,6 +33,7 @@ from typing import Final
 
 __all__ = [
     "PACKAGES",
+    "PYSPARK_PYTHON",
     "Probe",
     "Probed",
     "explain_found_formats",

@@ -144,3 +144,25 @@ def test_the_archive_of_executors_and_the_python_of_the_driver() -> None:
     environment = {"PYSPARK_DRIVER_PYTHON": "python", "PYSPARK_PYTHON": "./environment/bin/python"}
     found = {each.name: each for each in check_installation(environment, always(HERE))}
     assert not found["Python of formats that Spark finds"].is_well
+
+
+def test_a_python_of_sparks_settings(tmp_path: Path) -> None:
+    """It does not hold for formats that Spark finds."""
+    name = "Python of formats that Spark finds"
+    (tmp_path / "conf").mkdir()
+    file = tmp_path / "conf" / "spark-defaults.conf"
+    file.write_text(
+        "# spark.pyspark.python /no\nspark.master yarn\nspark.pyspark.python   /opt/app/bin/python\n"
+    )
+
+    def found(**environment: str) -> dict[str, Finding]:
+        return {each.name: each for each in check_installation(environment, always(HERE))}
+
+    for environment in ({"SPARK_HOME": str(tmp_path)}, {"SPARK_CONF_DIR": str(file.parent)}):
+        told = found(**environment)[name]
+        assert not told.is_well
+        assert "set PYSPARK_PYTHON=/opt/app/bin/python as well" in told.text
+    assert name not in found(SPARK_HOME=str(tmp_path), PYSPARK_PYTHON="python3")
+    file.write_text("spark.master yarn\n")
+    assert name not in found(SPARK_HOME=str(tmp_path))
+    assert name not in found(SPARK_HOME="/no")

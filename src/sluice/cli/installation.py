@@ -18,6 +18,7 @@ from typing import Final
 
 from sluice.environment import (
     PACKAGES,
+    PYSPARK_PYTHON,
     Probe,
     explain_found_formats,
     explain_lookup,
@@ -83,8 +84,27 @@ def check_installation(
     ):
         problem = explain(environment, probe)
         yield Finding(name, problem or probe(command).shown, problem is None)
-    if (problem := explain_found_formats(environment)) is not None:
-        yield Finding("Python of formats that Spark finds", problem, is_well=False)
+    for problem in (explain_found_formats(environment), _explain_settings(environment)):
+        if problem is not None:
+            yield Finding("Python of formats that Spark finds", problem, is_well=False)
+
+
+def _explain_settings(environment: Mapping[str, str]) -> str | None:
+    """Spark's own settings name a Python, which holds only for formats that the application registers."""
+    home = environment.get("SPARK_HOME")
+    directory = environment.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    if directory is None or environment.get(PYSPARK_PYTHON):
+        return None
+    file, lines = Path(directory, "spark-defaults.conf"), ""
+    with contextlib.suppress(OSError, ValueError):
+        lines = file.read_text(encoding="utf-8")
+    found = re.search(r"^\s*spark\.pyspark\.python\s*[=:\s]\s*(\S+)", lines, re.MULTILINE)
+    if found is None:
+        return None
+    return (
+        f"{file} sets spark.pyspark.python, which does not hold where Spark searches for formats, nor for "
+        f"those that it finds: set {PYSPARK_PYTHON}={found[1]} as well, or call sluice.register(spark)"
+    )
 
 
 def _check_python() -> Finding:
