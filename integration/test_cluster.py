@@ -14,8 +14,9 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,11 @@ SHARDS = 12
 SINK_SHARDS = 2
 EPOCHS = 4
 LONGEST_UNREAD = 30.0
-OPTIONS = {"consumerName": "reader", "shardsPerTask": "2"}
+OPTIONS = {"shardsPerTask": "2"}
+PUSHED = {"consumerName": "reader", **OPTIONS}
+THROTTLED = "ProvisionedThroughputExceededException"
+OF_AGENTS = (1, 1_900)
+"""What an agent that polls asks for at most in a read, and neither the planner nor a task does."""
 SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": os.environ.get(JVM_OPTIONS, ""),
@@ -64,15 +69,24 @@ def producer(cluster: Cluster) -> TimedProducer:
 
 @contextlib.contextmanager
 def reading(
-    cluster: Cluster, producer: TimedProducer, scene: str, *, before: Query | None = None, **options: str
+    cluster: Cluster,
+    producer: TimedProducer,
+    scene: str,
+    *,
+    before: Query | None = None,
+    millis_per_row: int = 0,
+    base: Mapping[str, str] = PUSHED,
+    **options: str,
 ) -> Iterator[Scene]:
     """Reads what is put meanwhile; then checks what holds in each scene, and prints its figures.
 
     Args:
         before: a run of the query that this one goes on with.
+        millis_per_row: that a task takes for a row, besides.
     """
     made = Scene(scene, cluster, producer)
-    with cluster.query(producer.stream, {**OPTIONS, **options}, before=before) as query:
+    given = {**base, **options}
+    with cluster.query(producer.stream, given, before=before, millis_per_row=millis_per_row) as query:
         made.query = query
         with producer.putting():
             begin = time.time()
@@ -82,6 +96,17 @@ def reading(
             yield made
         made.finish()
     made.check()
+
+
+class ReadsOfOthers:
+    """Counts the reads that are not an agent's, as a fault plan that has nothing fail."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, operation: str, request: Mapping[str, Any]) -> None:
+        if operation == "GetRecords" and request.get("Limit") not in OF_AGENTS:
+            self.count += 1
 
 
 @dataclass
@@ -102,9 +127,13 @@ class Scene:
     figures: dict[str, float] = field(default_factory=dict)
     query: Query = field(init=False)
 
-    def wait_until_pushed(self, figure: str) -> None:
-        """Waits until nothing is polled any more. The seconds that it took are a figure."""
-        self.figures[figure] = self.cluster.wait_until_pushed(self.query)
+    def wait_until_pushed(self, figure: str, *, polls: Callable[[], int] | None = None) -> None:
+        """Waits until nothing is polled any more. The seconds that it took are a figure.
+
+        Args:
+            polls: how many there were; by default all of the stream.
+        """
+        self.figures[figure] = self.cluster.wait_until_pushed(self.query, polls)
 
     def wait_until(self, holds: Callable[[], object], what: str) -> None:
         self.cluster.wait_until(holds, what)
@@ -217,6 +246,58 @@ def test_replaced_executor(application: Cluster, producer: TimedProducer) -> Non
         assert application.agents(host) == before
 
 
+def test_polling_agents_on_workers(application: Cluster, producer: TimedProducer) -> None:
+    """They poll, and a worker's host is gone. Planner and tasks read its shards until another agent does."""
+    lost = WORKERS[2]
+    reads = ReadsOfOthers()
+    application.service.fail_if(reads)
+    try:
+        with reading(application, producer, "polling agents", base=OPTIONS, pollingAgent="workers") as scene:
+            scene.wait_for_agents()
+            scene.wait_until_pushed("agents alone read after", polls=lambda: reads.count)
+            application.host(lost).power_off()
+            try:
+                scene.wait_for_rows(2000)
+                scene.wait_until_pushed("those that are left alone after", polls=lambda: reads.count)
+            finally:
+                application.host(lost).plug_cable()
+                application.start_worker(lost, wait=False)
+            scene.wait_for_agents()
+            scene.wait_until_pushed("all agents alone after", polls=lambda: reads.count)
+    finally:
+        application.service.clear_faults()
+    [warning] = scene.query.lines("WARNING", "has said nothing", application.host(lost).address)
+    assert "shardId-" in warning
+    assert not scene.query.lines("cross the network in clear")
+
+
+def test_figures_of_tasks(application: Cluster, producer: TimedProducer) -> None:
+    """What tasks on other hosts have read, and how often they were refused, is known where the driver is."""
+    service = application.service
+    refused_before = service.model.refusals["GetRecords", THROTTLED]
+    service.fail({"GetRecords": {THROTTLED: 0.1}})
+    try:
+        with reading(application, producer, "figures of tasks", base=OPTIONS) as scene:
+            scene.wait_for_rows(1000)
+            refused = service.model.refusals["GetRecords", THROTTLED] - refused_before
+            service.clear_faults()
+            newest = max(scene.query.batches())
+            scene.wait_until(lambda: scene.query.last_report()[0] > newest + 2, "a report of later batches")
+    finally:
+        service.clear_faults()
+    batch, reported = scene.query.last_report()
+    figures = reported["figures"]
+    shards = [each for shards in figures["streams"].values() for each in shards.values()]
+    # Spark asks for figures when it has planned a batch; its tasks have not run by then.
+    rows = [row for row in scene.query.rows if row.batch < batch]
+    polled, found, retries = (sum(each[name] for each in shards) for name in ("polled", "refused", "retries"))
+    most = service.model.refusals["GetRecords", THROTTLED] - refused_before
+    print(f"\nfigures of {figures['tasks']} tasks: {polled} records, {found} refused, {retries} retries")
+    assert polled == len(rows) > 1000
+    assert 0 < refused <= found <= most
+    assert retries > 0
+
+
 def test_sink(application: Cluster) -> None:
     """Six tasks on three hosts write to one stream, as much as it takes. What they get is printed."""
     stream = application.service.create(SINK_SHARDS)
@@ -261,7 +342,7 @@ def test_driver_elsewhere(cluster: Cluster, producer: TimedProducer) -> None:
     """
     settings = {**SETTINGS, "spark.cores.max": "3"}
     cluster.start_driver(settings)
-    with cluster.query(producer.stream, {**OPTIONS, "fanOutAgent": "workers"}) as first:
+    with cluster.query(producer.stream, {**PUSHED, "fanOutAgent": "workers"}) as first:
         with producer.putting():
             cluster.wait_until_pushed(first)
         cluster.lose_driver(DRIVER)

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
+import sluice
 from sluice.environment import (
     SHIMS,
-    Finding,
     Probed,
-    check_environment,
+    explain_found_formats,
     explain_lookup,
     explain_workers,
     lookup_python,
     minimum_pyspark,
     probe_python,
+    sent_with_py_files,
     worker_python,
 )
 
@@ -153,50 +154,105 @@ def test_which_pyspark_will_do(version: str | None, problem: str | None) -> None
     assert told is None if problem is None else (told or "").startswith(problem)
 
 
-@pytest.fixture
-def checks(tmp_path: Path) -> Callable[[str], dict[str, Finding]]:
-    """Runs all checks where ``java -version`` says this."""
-
-    def check(java: str) -> dict[str, Finding]:
-        command = tmp_path / "bin" / "java"
-        command.parent.mkdir(exist_ok=True)
-        command.write_text(f"#!/bin/sh\necho '{java}' >&2\n")
-        command.chmod(0o755)
-        environment = {"JAVA_HOME": str(tmp_path)}
-        return {finding.name: finding for finding in check_environment(environment, always(HERE))}
-
-    return check
+# --- archives and files that Spark brings to workers --------------------------------------------------
 
 
-def test_all_is_checked(checks: Callable[[str], dict[str, Finding]]) -> None:
-    """Python, architecture, PySpark, packages, Java, and both Pythons that Spark starts."""
-    found = checks('openjdk version "17.0.2" 2022-01-18')
-    assert [name for name, finding in found.items() if finding.is_well] == [
-        "Python",
-        "architecture",
-        "PySpark",
-        "packages",
-        "Java",
-        "Python of Spark's workers",
-        "Python that Spark asks for formats",
-    ]
-    assert "boto3 " in found["packages"].text
-    assert found["Java"].text.startswith("17 (")
+ARCHIVED = "./environment/bin/python"
 
 
-@pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])
-def test_a_java_that_is_too_old(checks: Callable[[str], dict[str, Finding]], version: str) -> None:
-    """Spark would fail with ``UnsupportedClassVersionError``."""
-    java = checks(f'openjdk version "{version}" 2020-01-01')["Java"]
-    assert not java.is_well
-    assert "needs 17" in java.text
+def test_an_archive_that_the_driver_does_not_have(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Executors have it. What helps is the archive here, too, and no other path."""
+    monkeypatch.chdir(tmp_path)
+    there = (
+        f"which is not there, in {tmp_path}: executors have it from --archives, and Spark plans data sources "
+        "beside the driver, by the same path. Unpack it here, too, or link it: "
+        f"ln -s {sys.prefix} environment"
+    )
+    environment = {"PYSPARK_PYTHON": ARCHIVED}
+    assert explain_workers(environment) == f"Spark runs data sources in '{ARCHIVED}', {there}"
+    assert explain_lookup(environment) == f"Spark asks '{ARCHIVED}' for formats, {there}"
+    (tmp_path / "environment").symlink_to(sys.prefix)
+    assert explain_workers(environment) is None
+    assert explain_lookup(environment) is None
 
 
-def test_no_java(checks: Callable[[str], dict[str, Finding]]) -> None:
-    """A JAVA_HOME that leads nowhere, or something else of that name."""
-    assert not checks("hello")["Java"].is_well
-    found = {each.name: each for each in check_environment({"JAVA_HOME": "/no"}, always(HERE))}
-    assert found["Java"].text.startswith("JAVA_HOME is /no, which has none that runs: install 17 or newer")
+def test_a_command_or_an_absolute_path_that_is_missing_is_of_no_archive() -> None:
+    """There the advice is another path."""
+    for command in ("no-such-python", "/no/such/python"):
+        told = explain_workers({"PYSPARK_PYTHON": command}) or ""
+        assert told.endswith(f"is no Python that can be run: set {SETTING}")
+
+
+@pytest.mark.parametrize(
+    ("driver", "workers", "is_told"),
+    [
+        ("python", ARCHIVED, True),
+        ("/opt/app/bin/python", ARCHIVED, True),
+        (ARCHIVED, ARCHIVED, False),
+        (None, ARCHIVED, False),
+        ("/opt/app/bin/python", "/opt/app/bin/python", False),
+        ("/opt/app/bin/python", "/opt/other/bin/python", False),
+        ("python", None, False),
+    ],
+)
+def test_formats_that_spark_finds_run_in_the_drivers_python(
+    driver: str | None, workers: str | None, is_told: bool
+) -> None:
+    """Also on executors, which have an archive."""
+    given = {"PYSPARK_DRIVER_PYTHON": driver, "PYSPARK_PYTHON": workers}
+    told = explain_found_formats({key: value for key, value in given.items() if value})
+    assert (told is not None) == is_told
+    if told is not None:
+        assert f"run in '{driver}' of PYSPARK_DRIVER_PYTHON, on executors, too" in told
+
+
+def test_another_sluice_than_this_one(make_python: Callable[[str], str]) -> None:
+    """The one plans what the other reads."""
+    other = Probed("python3", "/p", platform.python_version(), "x86_64", sluice="7.8.9")
+    assert (other.problem() or "").startswith("has Sluice 7.8.9, and this Python has Sluice ")
+    unknown = Probed("python3", "/p", platform.python_version(), "x86_64")
+    assert unknown.problem() is None
+    same = make_python(f'exec {sys.executable} "$@"')
+    assert probe_python(same).sluice == probe_python(sys.executable).sluice != ""
+    assert probe_python(same).problem() is None
+
+
+def test_what_py_files_have_brought() -> None:
+    """spark-submit puts them on the path of the application, and not on that of its JVM."""
+    own = str(Path(sluice.__file__).parents[1])
+    submitted = {"PYSPARK_GATEWAY_PORT": "1", "PYTHONPATH": os.pathsep.join([own, "/other"])}
+    assert sent_with_py_files(submitted, ["/other"]) == [own, own]
+    assert sent_with_py_files(submitted, ["/other", own]) == []  # the user has put it there
+    assert sent_with_py_files({"PYTHONPATH": own}, []) == []
+    assert sent_with_py_files({**submitted, "PYTHONPATH": "/other"}, []) == []
+    assert sent_with_py_files(submitted) in ([], [own, own], [own, own, "/other"])  # whoever has started this
+    copy = Path("/tmp/spark-1/userFiles-2/sluice.zip")  # noqa: S108 - of Spark, once there is a session
+    there = {"PYSPARK_GATEWAY_PORT": "1", "PYTHONPATH": "/job/sluice.zip"}
+    assert sent_with_py_files(there, [], copy) == [str(copy), "/job/sluice.zip"]
+    assert sent_with_py_files({}, None, copy) == [str(copy)]  # by addPyFile
+
+
+def test_one_sentence_where_py_files_have_brought_it() -> None:
+    """Setting another Python does not help."""
+    told = explain_lookup({}, always(ELSEWHERE), is_sent=True)
+    assert told == (
+        f"Spark asks 'python3' (/usr/bin/python3, Python {platform.python_version()}) for formats, which "
+        "does not have Sluice, and gets nothing of what --py-files brings: call sluice.register(spark)"
+    )
+
+
+def test_a_python_is_asked_without_what_only_this_one_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Even if it is this one."""
+    (tmp_path / "boto3.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    assert "boto3" not in probe_python(str(bare)).missing
+    assert "boto3" in probe_python(str(bare), without=[str(tmp_path)]).missing
+    assert probe_python(sys.executable, without=["/other"]).problem() is None
 
 
 # --- what `import sluice` says in an application ------------------------------------------------------

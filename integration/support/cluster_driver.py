@@ -34,6 +34,7 @@ __all__ = ["PROGRESS", "ROWS", "TASKS", "ApplicationPlan", "QueryPlan"]
 ROWS = 24_000
 TASKS = 6
 PROGRESS = "progress.jsonl"
+_SLEEP = "java_method('java.lang.Thread', 'sleep', {}L) IS NOT NULL"
 _OF_ONE_HOST = ("spark.driver.bindAddress", "spark.driver.host")
 
 
@@ -62,6 +63,7 @@ class QueryPlan:
         options: of the source.
         sink: options of the sink, to which rows are written that Spark makes, `ROWS` a batch from `TASKS`
             tasks. Empty: the rows of the source go to files.
+        millis_per_row: that a task takes for a row, besides.
     """
 
     endpoint: str
@@ -69,6 +71,7 @@ class QueryPlan:
     directory: str
     options: dict[str, str]
     sink: dict[str, str]
+    millis_per_row: int = 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -115,6 +118,8 @@ def _start(spark: SparkSession, plan: QueryPlan) -> StreamingQuery:
         writer = rows.writeStream.format("async-sink").options(**options)
     else:
         frame = read_stream(spark, plan.endpoint, plan.stream, **plan.options)
+        if plan.millis_per_row:
+            frame = frame.where(_SLEEP.format(plan.millis_per_row))
         writer = frame.writeStream.foreachBatch(write)
     started = writer.option("checkpointLocation", str(directory / "checkpoint"))
     return started.trigger(processingTime="200 milliseconds").start()

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from integration.support.background import repeating
 from integration.support.cluster_driver import PROGRESS, ApplicationPlan, QueryPlan
 from integration.support.fan_out import MARK, kill
 from integration.support.hosts import Host, Network
@@ -47,6 +48,8 @@ _WORKER_TIMEOUT: Final = 10
 """Seconds without a heartbeat after which the master gives up a worker, and its tasks run again elsewhere. By
 default Spark waits for 60."""
 _AGENT: Final = b"sluice.kinesis.fanout"
+_TRICKLE: Final = 2.5
+"""Seconds between two records."""
 LAG_MAY_BE_OLD: Final = 15.0
 """Seconds for which a lag may be believed that was true."""
 
@@ -61,6 +64,16 @@ class TimedProducer(Producer):
     def put(self, count: int) -> None:
         super().put(count)
         self.times += [time.time()] * count
+
+    @contextlib.contextmanager
+    def trickling(self) -> Iterator[None]:
+        """Puts a record now and then, for the length of the ``with`` block: hardly any work for Spark."""
+        before, self._per_put = self._per_put, 0
+        try:
+            with repeating(lambda: self.put(1), _TRICKLE):
+                yield
+        finally:
+            self._per_put = before
 
     def put_at(self) -> dict[tuple[str, int], float]:
         """Shard and sequence number to the time of the put."""
@@ -105,8 +118,16 @@ class Query:
         return sum(file.read_bytes().count(b"\n") for file in self.directory.glob("*.rows"))
 
     def progress(self) -> list[dict[str, Any]]:
+        """What the listener has been told so far. Spark may tell it late: of the query before as well."""
         file = self.directory / PROGRESS
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [json.loads(line) for line in lines if f'"{self.plan.stream}"' in line.replace('\\"', '"')]
+
+    def last_report(self) -> tuple[int, dict[str, Any]]:
+        """The last batch that the listener has been told of, and what the source has reported for it."""
+        if not (events := self.progress()):
+            return -1, {}
+        return events[-1]["batchId"], _reported(events[-1])
 
     def text(self) -> str:
         """What the driver has logged since the query was started."""
@@ -150,10 +171,13 @@ class Query:
         return found
 
 
-def _lags(event: Mapping[str, Any]) -> dict[str, int]:
+def _reported(event: Mapping[str, Any]) -> dict[str, Any]:
     latest = event["sources"][0].get("latestOffset")
-    told = json.loads(latest) if isinstance(latest, str) else latest
-    streams = (told or {}).get("millisBehindLatest", {})
+    return (json.loads(latest) if isinstance(latest, str) else latest) or {}
+
+
+def _lags(event: Mapping[str, Any]) -> dict[str, int]:
+    streams = _reported(event).get("millisBehindLatest", {})
     return {shard: lag for shards in streams.values() for shard, lag in shards.items()}
 
 
@@ -164,11 +188,13 @@ class Cluster:
     Attributes:
         service: the service, in the outer world.
         directory: for all that it writes.
+        settings: environment variables of the master and the workers, besides.
     """
 
     network: Network
     service: ModelStreams
     directory: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _driver: subprocess.Popen[bytes] | None = None
     _mark: str = ""
@@ -227,6 +253,25 @@ class Cluster:
         self._stack.callback(self.stop_driver)
         self._wait_for_driver("ready")
 
+    @contextlib.contextmanager
+    def submitted(
+        self, settings: Mapping[str, str], *arguments: str, directory: Path
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Runs ``spark-submit`` for the length of the ``with`` block, on the host of the driver.
+
+        Args:
+            settings: environment variables, besides those of the cluster.
+            arguments: behind those that say where the cluster is.
+            directory: where it is started; it writes to the file ``log`` there.
+        """
+        home = Path(self.settings["SPARK_HOME"])
+        command = self._command(
+            DRIVER, str(home / "bin" / "spark-submit"), "--master", self.master, *arguments
+        )
+        settings = {**self.settings, **settings, "SPARK_CONF_DIR": str(self.directory)}
+        with leashed(command, directory, settings=settings) as process:
+            yield process
+
     def lose_driver(self, host: str) -> None:
         """The host of the driver loses its power."""
         self.host(host).power_off()
@@ -254,6 +299,7 @@ class Cluster:
         *,
         sink: Mapping[str, str] | None = None,
         before: Query | None = None,
+        millis_per_row: int = 0,
     ) -> Iterator[Query]:
         """Runs a query for the length of the ``with`` block.
 
@@ -261,11 +307,13 @@ class Cluster:
             options: of the source.
             sink: options of the sink that it writes to.
             before: a run of the same query, which it goes on with.
+            millis_per_row: that a task takes for a row, besides.
         """
         directory = before.directory if before else self.directory / f"query-{uuid.uuid4().hex[:8]}"
         directory.mkdir(exist_ok=True)
         begin = len(self._log.read_text(errors="replace"))
-        plan = QueryPlan(self.service.endpoint, stream, str(directory), dict(options), dict(sink or {}))
+        place = self.service.endpoint, stream, str(directory)
+        plan = QueryPlan(*place, dict(options), dict(sink or {}), millis_per_row)
         query = Query(plan, self._log, begin)
         self._tell(plan.to_json())
         try:
@@ -288,12 +336,15 @@ class Cluster:
         wait_until(check, what, timeout=timeout)
         return time.monotonic() - begin
 
-    def wait_until_pushed(self, query: Query, *, batches: int = 5) -> float:
+    def wait_until_pushed(
+        self, query: Query, polls_so_far: Callable[[], int] | None = None, *, batches: int = 5
+    ) -> float:
         """Returns how long it took until so many batches in a row had come without a poll."""
         seen = [-1, 0]
+        count_polls = polls_so_far or (lambda: self.service.count("GetRecords"))
 
         def is_pushed() -> bool:
-            polls, done = self.service.count("GetRecords"), len(list(query.directory.glob("*.rows")))
+            polls, done = count_polls(), len(list(query.directory.glob("*.rows")))
             if polls != seen[0]:
                 seen[:] = [polls, done]
             return done >= seen[1] + batches
@@ -343,7 +394,7 @@ class Cluster:
         return self.host(name).command("env", "-u", "SPARK_LOCAL_IP", "NO_PROXY=*", "no_proxy=*", *arguments)
 
     def _run_spark(self, name: str, ready: str, *arguments: str) -> None:
-        home = Path(os.environ["SPARK_HOME"])
+        home = Path(self.settings.get("SPARK_HOME", os.environ["SPARK_HOME"]))
         log = f"{name}.log"
         timeout = f"-Dspark.worker.timeout={_WORKER_TIMEOUT}"
         settings = {
@@ -351,6 +402,7 @@ class Cluster:
             "SPARK_CONF_DIR": str(self.directory),
             "SPARK_DAEMON_JAVA_OPTS": f"{timeout} {os.environ.get(JVM_OPTIONS, '')}".strip(),
             "SPARK_DAEMON_MEMORY": "256m",
+            **self.settings,
         }
         command = self._command(name, str(home / "bin" / "spark-class"), *arguments)
         begin = (self.directory / log).stat().st_size if (self.directory / log).exists() else 0

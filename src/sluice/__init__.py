@@ -146,14 +146,16 @@ def _warn_if_spark_will_not_find_it() -> None:
         return
     import logging  # noqa: PLC0415 - the modules below are for this alone
     import os  # noqa: PLC0415
+    from functools import partial  # noqa: PLC0415
 
-    from sluice.environment import explain_lookup  # noqa: PLC0415
+    from sluice.environment import explain_lookup, probe_python, sent_with_py_files  # noqa: PLC0415
 
     log = logging.getLogger(__name__)
     if os.environ.get("SPARK_REMOTE"):
         return
     try:
-        problem = explain_lookup(os.environ)
+        sent = sent_with_py_files()
+        problem = explain_lookup(os.environ, partial(probe_python, without=sent), is_sent=bool(sent))
     except Exception:  # advice keeps nobody from importing what it is about
         log.debug("the Python that Spark asks was not found out", exc_info=True)
         return

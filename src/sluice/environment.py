@@ -4,12 +4,15 @@ Spark does not run Python data sources in the application's process. It starts P
 for formats, and others to plan, read and write. Which ones is set by environment variables, and not by which
 Python the application runs on:
 
-- to look for formats: ``PYSPARK_DRIVER_PYTHON``, else ``PYSPARK_PYTHON``, else ``python3``
-  (``PythonUtils.defaultPythonExec`` of Spark);
-- to plan, read and write: ``PYSPARK_PYTHON``, else ``python3`` (``SparkContext.pythonExec`` of PySpark).
+- to look for formats, and to plan, read and write those that it finds, on workers, too:
+  ``PYSPARK_DRIVER_PYTHON``, else ``PYSPARK_PYTHON``, else ``python3`` (``PythonUtils.defaultPythonExec`` of
+  Spark);
+- to plan, read and write formats that the application registers: ``PYSPARK_PYTHON``, else ``python3``
+  (``SparkContext.pythonExec`` of PySpark).
 
-So a format is unknown, or Sluice is, where a virtual environment is not activated, and where
-``PYSPARK_DRIVER_PYTHON`` is ``jupyter``. Nothing here needs PySpark or a JVM.
+So a format is unknown, or Sluice is, where a virtual environment is not activated, where
+``PYSPARK_DRIVER_PYTHON`` is ``jupyter`` or leads nowhere on workers, and where a relative path leads into an
+archive that the driver does not have. Nothing here needs PySpark or a JVM.
 """
 
 from __future__ import annotations
@@ -22,51 +25,61 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 __all__ = [
-    "Finding",
+    "PACKAGES",
+    "PYSPARK_PYTHON",
+    "Probe",
     "Probed",
-    "check_environment",
+    "explain_found_formats",
     "explain_lookup",
     "explain_workers",
     "lookup_python",
+    "major_minor",
     "minimum_pyspark",
     "probe_python",
+    "sent_with_py_files",
     "worker_python",
 ]
 
 PYSPARK_PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
+_OF_SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
+"""What spark-submit tells the Python that it starts."""
+_COPIES: Final = "userFiles-"
+"""Names of directories in which Spark has copies of such files (``SparkFiles.getRootDirectory``)."""
 SHIMS: Final = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 
-_PACKAGES: Final = ("boto3", "botocore", "msgspec", "pyarrow", "pybase64", "tenacity")
-_MODULES: Final = ("sluice", *SHIMS, *_PACKAGES)
+PACKAGES: Final = ("boto3", "botocore", "msgspec", "pyarrow", "pybase64", "tenacity")
+_MODULES: Final = ("sluice", *SHIMS, *PACKAGES)
 _TIMEOUT: Final = 30.0
 """Seconds that another Python may take to start on a busy machine."""
-_OLDEST_PYTHON: Final = (3, 10)
 _OLDEST_PYSPARK: Final = (4, 0)
-_OLDEST_JAVA: Final = 17
-_NEWEST_JAVA_BEFORE_4_2: Final = 23
-_ARCHITECTURES: Final = ("x86_64", "amd64", "aarch64", "arm64")
 
 _PROBE: Final = """
-import importlib.util, json, platform, sys
+import importlib.metadata, importlib.util, json, platform, sys
 names = json.loads(sys.argv[1])
 def found(name):
     try:
         return importlib.util.find_spec(name) is not None
     except Exception:
         return False
+def installed(name):
+    try:
+        return importlib.metadata.version(name)
+    except Exception:
+        return ""
 print(json.dumps({
     "path": sys.executable,
     "version": platform.python_version(),
     "architecture": platform.machine(),
     "missing": [name for name in names if not found(name)],
+    "sluice": installed("pyspark-sluice"),
 }))
 """
 
@@ -80,6 +93,7 @@ class Probed:
         path: where it is; None where the command cannot be run as a Python.
         version: of Python, such as ``3.12.4``.
         missing: which modules, of Sluice and of what it needs, it does not have.
+        sluice: the version of Sluice there; empty where that is not known.
     """
 
     command: str
@@ -87,6 +101,7 @@ class Probed:
     version: str = ""
     architecture: str = ""
     missing: tuple[str, ...] = ()
+    sluice: str = ""
 
     @property
     def shown(self) -> str:
@@ -109,24 +124,17 @@ class Probed:
             return "does not have Sluice"
         if missing:
             return f"lacks {', '.join(missing)}"
-        if _major_minor(self.version) != sys.version_info[:2]:
+        if major_minor(self.version) != sys.version_info[:2]:
             return f"is not the Python {sys.version_info[0]}.{sys.version_info[1]} of the application"
+        own = _installed_sluice()
+        if self.sluice and own and self.sluice != own:
+            return f"has Sluice {self.sluice}, and this Python has Sluice {own}"
         return None
 
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check.
-
-    Attributes:
-        name: what was looked at.
-        text: what was found, in one sentence; with what to set where it is not well.
-        is_well: whether Spark and Sluice can work with it.
-    """
-
-    name: str
-    text: str
-    is_well: bool
+    @property
+    def is_unpacked_elsewhere(self) -> bool:
+        """Whether it is a relative path that leads nowhere here. Executors have it from an archive."""
+        return self.path is None and _is_of_archive(self.command)
 
 
 Probe = Callable[[str], Probed]
@@ -142,21 +150,23 @@ def worker_python(environment: Mapping[str, str]) -> str:
     return environment.get(PYSPARK_PYTHON) or "python3"
 
 
-def probe_python(command: str, search_path: Sequence[str] = ()) -> Probed:
+def probe_python(command: str, search_path: Sequence[str] = (), without: Sequence[str] = ()) -> Probed:
     """What a Python has. Starts it, unless it is this one.
 
     Args:
         command: as Spark is told to call it.
         search_path: what it finds modules in besides its own, such as files that Spark sends to workers.
+        without: what is on the path of this Python, and not on that of one that Spark starts.
     """
     path = shutil.which(command)
     if path is None:
         return Probed(command)
-    if Path(path).absolute().parent == Path(sys.executable).absolute().parent:
+    if not without and Path(path).absolute().parent == Path(sys.executable).absolute().parent:
         missing = tuple(name for name in _MODULES if importlib.util.find_spec(name) is None)
-        return Probed(command, path, platform.python_version(), platform.machine(), missing)
+        here = platform.python_version(), platform.machine(), missing, _installed_sluice()
+        return Probed(command, path, *here)
     environment = dict(os.environ)
-    inherited = filter(None, [environment.get("PYTHONPATH")])
+    inherited = [each for each in _entries(environment) if each not in without]
     environment["PYTHONPATH"] = os.pathsep.join([*search_path, *inherited])
     try:
         done = subprocess.run(  # noqa: S603 - what Spark itself is about to run
@@ -168,7 +178,8 @@ def probe_python(command: str, search_path: Sequence[str] = ()) -> Probed:
             timeout=_TIMEOUT,
         )
         told = json.loads(done.stdout)
-        return Probed(command, told["path"], told["version"], told["architecture"], tuple(told["missing"]))
+        there = told["version"], told["architecture"], tuple(told["missing"]), told.get("sluice", "")
+        return Probed(command, told["path"], *there)
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
         return Probed(command)
 
@@ -178,23 +189,71 @@ def explain_workers(environment: Mapping[str, str], probe: Probe = probe_python)
     probed = probe(worker_python(environment))
     if (problem := probed.problem()) is None:
         return None
+    if probed.is_unpacked_elsewhere:
+        return f"Spark runs data sources in {probed.shown}, {_unpack_it_here(probed.command)}"
     return (
         f"Spark runs data sources in {probed.shown}, which {problem}: set "
         f"{PYSPARK_PYTHON}={sys.executable} before the session starts"
     )
 
 
-def explain_lookup(environment: Mapping[str, str], probe: Probe = probe_python) -> str | None:
-    """One sentence with what to set where Spark would not find the formats by itself; else None."""
+def explain_lookup(
+    environment: Mapping[str, str], probe: Probe = probe_python, *, is_sent: bool = False
+) -> str | None:
+    """One sentence with what to set where Spark would not find the formats by itself; else None.
+
+    Args:
+        is_sent: this Sluice has come with ``--py-files``, see `sent_with_py_files`.
+    """
     probed = probe(lookup_python(environment))
     if (problem := probed.problem(shims=True)) is None:
         return None
+    if is_sent and probed.path is not None:
+        return (
+            f"Spark asks {probed.shown} for formats, which {problem}, and gets nothing of what --py-files "
+            "brings: call sluice.register(spark)"
+        )
+    if probed.is_unpacked_elsewhere:
+        return f"Spark asks {probed.shown} for formats, {_unpack_it_here(probed.command)}"
     name = DRIVER_PYTHON if environment.get(DRIVER_PYTHON) else PYSPARK_PYTHON
     otherwise = ", or call sluice.register(spark) in it" if name == DRIVER_PYTHON else ""
     return (
         f"Spark asks {probed.shown} for formats, which {problem}: set "
         f"{name}={sys.executable} before the session starts{otherwise}"
     )
+
+
+def explain_found_formats(environment: Mapping[str, str]) -> str | None:
+    """One sentence with what to set where executors may lack the Python that Spark finds formats with."""
+    found, worker = environment.get(DRIVER_PYTHON), environment.get(PYSPARK_PYTHON)
+    if not found or not worker or found == worker or not _is_of_archive(worker):
+        return None
+    return (
+        f"formats that Spark has found by itself run in '{found}' of {DRIVER_PYTHON}, on executors, too, and "
+        f"only those that the application has registered in '{worker}' of {PYSPARK_PYTHON}: leave "
+        f"{DRIVER_PYTHON} out, or call sluice.register(spark)"
+    )
+
+
+def sent_with_py_files(
+    environment: Mapping[str, str] = os.environ,
+    path_of_jvm: Sequence[str] | None = None,
+    own: Path | None = None,
+) -> Sequence[str]:
+    """What ``--py-files`` and ``addPyFile`` have put on the path, if this Sluice has come so; else nothing.
+
+    Args:
+        environment: of this process.
+        path_of_jvm: entries of the path of the JVM that has started this process; None: they are looked up.
+        own: where this Sluice is.
+    """
+    own = own or Path(__file__).parents[1]
+    added: Sequence[str] = []
+    if _OF_SPARK_SUBMIT in environment:
+        inherited = _path_of_parent() if path_of_jvm is None else path_of_jvm
+        added = [] if inherited is None else [each for each in _entries(environment) if each not in inherited]
+    is_copy = any(part.startswith(_COPIES) for part in own.parts)
+    return [str(own), *added] if is_copy or str(own) in added else []
 
 
 def minimum_pyspark(version: str | None) -> str | None:
@@ -208,105 +267,44 @@ def minimum_pyspark(version: str | None) -> str | None:
             "PySpark is not installed: pip install 'pyspark-sluice[spark]', or use the Python of a cluster "
             "that brings its own"
         )
-    if _major_minor(version) < _OLDEST_PYSPARK:
+    if major_minor(version) < _OLDEST_PYSPARK:
         return f"PySpark 4.0 or newer is needed, which has data sources in Python; this is {version}"
     return None
 
 
-def check_environment(
-    environment: Mapping[str, str] = os.environ, probe: Probe = probe_python
-) -> Iterator[Finding]:
-    """All checks, one after the other: Python, PySpark, Java, packages, and what Spark would find.
-
-    Args:
-        environment: the variables that an application would start Spark with.
-        probe: asks another Python.
-    """
-    yield _check_python()
-    yield _check_architecture()
-    spark = _installed("pyspark")
-    yield from _check_pyspark(spark)
-    lacking = [name for name in _PACKAGES if _installed(name) is None]
-    yield Finding(
-        "packages",
-        f"not installed: {', '.join(lacking)}" if lacking else ", ".join(map(_name_and_version, _PACKAGES)),
-        not lacking,
+def _unpack_it_here(command: str) -> str:
+    """What is to be done with an archive that the driver does not have."""
+    top = Path(command).parts[0]
+    return (
+        f"which is not there, in {Path.cwd()}: executors have it from --archives, and Spark plans data "
+        "sources beside the driver, by the same path. Unpack it here, too, or link it: "
+        f"ln -s {sys.prefix} {top}"
     )
-    if spark is None:
-        return  # pyspark-client has no JVM, and starts no Python of its own
-    yield _check_java(environment, spark)
-    for name, explain, command in (
-        ("Python of Spark's workers", explain_workers, worker_python(environment)),
-        ("Python that Spark asks for formats", explain_lookup, lookup_python(environment)),
-    ):
-        problem = explain(environment, probe)
-        yield Finding(name, problem or probe(command).shown, problem is None)
 
 
-def _check_python() -> Finding:
-    version = platform.python_version()
-    is_well = sys.version_info >= _OLDEST_PYTHON
-    return Finding("Python", f"{version}, {sys.executable}", is_well)
+def _is_of_archive(command: str) -> bool:
+    return len(Path(command).parts) > 1 and not Path(command).is_absolute()
 
 
-def _check_architecture() -> Finding:
-    machine = platform.machine()
-    is_well = machine.lower() in _ARCHITECTURES and sys.maxsize > 2**32
-    text = f"{platform.system()} on {machine}"
-    return Finding("architecture", text if is_well else f"{text}: 64 bits of x86 or Arm are tested", is_well)
+def _entries(environment: Mapping[str, str]) -> Sequence[str]:
+    return [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
 
 
-def _check_pyspark(spark: str | None) -> Iterator[Finding]:
-    client = _installed("pyspark-client")
-    if spark is not None and client is not None:
-        yield Finding(
-            "PySpark",
-            f"pyspark {spark} and pyspark-client {client} overwrite each other's files: pip uninstall both, "
-            "and install the one that is needed",
-            is_well=False,
-        )
-        return
-    version = spark or client
-    problem = minimum_pyspark(version)
-    called = "pyspark" if spark else "pyspark-client"
-    yield Finding("PySpark", problem or f"{called} {version}", problem is None)
-
-
-def _check_java(environment: Mapping[str, str], spark: str) -> Finding:
-    home = environment.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    version = _java_version(java) if java else None
-    if version is None:
-        where = f"JAVA_HOME is {home}, which has none that runs" if home else "none found"
-        return Finding("Java", f"{where}: install {_OLDEST_JAVA} or newer, or set JAVA_HOME", is_well=False)
-    newest = _NEWEST_JAVA_BEFORE_4_2 if _major_minor(spark) < (4, 2) else None
-    if version < _OLDEST_JAVA or (newest and version > newest):
-        to = f" to {newest}" if newest else " or newer"
-        return Finding("Java", f"{version} ({java}): PySpark {spark} needs {_OLDEST_JAVA}{to}", is_well=False)
-    return Finding("Java", f"{version} ({java})", is_well=True)
-
-
-def _java_version(java: str) -> int | None:
+def _path_of_parent() -> Sequence[str] | None:
+    """The entries of the path of the process that has started this one; None where that can't be told."""
     try:
-        done = subprocess.run(  # noqa: S603 - what Spark itself would run
-            (java, "-version"), capture_output=True, text=True, check=False, timeout=_TIMEOUT
-        )
-    except (OSError, subprocess.SubprocessError):
+        told = Path(f"/proc/{os.getppid()}/environ").read_bytes().decode(errors="replace")
+    except OSError:
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
-    return None if found is None else int(found[1])
+    return _entries(dict(each.partition("=")[::2] for each in told.split("\0")))
 
 
-def _installed(distribution: str) -> str | None:
+def _installed_sluice() -> str:
     try:
-        return metadata.version(distribution)
+        return metadata.version("pyspark-sluice")
     except metadata.PackageNotFoundError:
-        return None
+        return ""
 
 
-def _name_and_version(distribution: str) -> str:
-    return f"{distribution} {_installed(distribution)}"
-
-
-def _major_minor(version: str) -> tuple[int, ...]:
+def major_minor(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -450,6 +450,22 @@ POLLED = {"streamName": "orders", "pollingAgent": "driver"}
             {"pollingAgent": "workers", "pollingAgentAddress": "10.0.0.1", "pollingBufferSize": "1MiB"},
             AgentConfig(agent="workers", agent_address="10.0.0.1", buffer_bytes=1024 * 1024),
         ),
+        (
+            {
+                "pollingAgent": "driver",
+                "pollingAgentBindAddress": "0.0.0.0",  # noqa: S104 - of a container
+                "pollingAgentPorts": "4000-4010",
+                "pollingEncryption": "tls",
+                "pollingCertificate": "/etc/agent.pem",
+            },
+            AgentConfig(
+                agent_bind_address="0.0.0.0",  # noqa: S104
+                agent_ports=(4000, 4010),
+                encryption="tls",
+                certificate="/etc/agent.pem",
+                buffer_bytes=64 * 1024 * 1024,
+            ),
+        ),
     ],
 )
 def test_an_agent_polls_where_the_user_wants_one(given: dict[str, str], agent: AgentConfig | None) -> None:
@@ -465,6 +481,14 @@ def test_an_agent_polls_where_the_user_wants_one(given: dict[str, str], agent: A
         ({"pollingAgent": "yes"}, "option 'pollingAgent' is 'yes': allowed is one of driver, workers, none"),
         ({"pollingAgentAddress": "10.0.0.1"}, "'10.0.0.1': 'pollingAgent' is none: there is no agent"),
         ({"pollingAgent": "none", "pollingBufferSize": "2MiB"}, "'pollingAgent' is none: there is no agent"),
+        ({"pollingAgentPorts": "4000"}, "'4000': 'pollingAgent' is none: there is no agent"),
+        ({"pollingEncryption": "tls"}, "'tls': 'pollingAgent' is none: there is no agent"),
+        ({"consumerName": "me", "pollingAgentPorts": "4000"}, "it is for polling, and this source reads by"),
+        ({"pollingAgent": "driver", "fanOutAgentPorts": "4000"}, "it is for fan-out"),
+        (
+            {"pollingAgent": "driver", "pollingEncryption": "none", "pollingCertificate": "a.pem"},
+            "option 'pollingCertificate' is 'a.pem': 'pollingEncryption' is none: it is not used",
+        ),
         ({"consumerName": "me", "pollingAgent": "driver"}, "it is for polling, and this source reads by"),
     ],
 )
@@ -490,9 +514,9 @@ def test_an_agent_listens_on_a_host(host: str) -> None:
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:
-    """32 backoff options, 34 others of the source and 12 of the connection; each with a description."""
+    """32 backoff options, 38 others of the source and 12 of the connection; each with a description."""
     keys = [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)]
-    assert len(keys) == len({key.lower() for key in keys}) == 34 + 32 + 12
+    assert len(keys) == len({key.lower() for key in keys}) == 38 + 32 + 12
     assert all(option.description.endswith(".") for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
     for operation in ("subscribeToShard", "getRecords", "describeStreamConsumer", "listShards"):
         for suffix in ("MaxRetries", "BackoffBase", "BackoffMax", "BackoffExponent"):

@@ -41,7 +41,15 @@ def sink(**more: Any) -> SinkMetrics:
 def metrics(*shards: ShardMetrics, query: str = "q1", run: str = "r1", **more: Any) -> QueryMetrics:
     """A query of one stream, that has made a batch."""
     stream = StreamMetrics(stream="clicks", shards={each.shard: each for each in shards or (shard(),)})
-    agent = AgentMetrics(state="listening", subscribed=1, workers=0, buffered_bytes=5, buffer_size=100)
+    agent = AgentMetrics(
+        state="listening",
+        subscribed=1,
+        silent_subscriptions=1,
+        workers=2,
+        silent_workers=1,
+        buffered_bytes=5,
+        buffer_size=100,
+    )
     source = SourceMetrics(source=0, streams={"clicks": stream}, rows=20, rows_per_second=2.0, agent=agent)
     values: dict[str, Any] = {"batch_id": 3, "timestamp": 1000.0, "batch_seconds": 2.0, "rows": 20}
     return QueryMetrics(

@@ -143,6 +143,22 @@ def test_with_what_a_listener_is_told(path: Path) -> None:
     assert (metrics.sink.records, metrics.sink.requests, metrics.sink.refused) == (20, 1, 0)
 
 
+def test_what_an_earlier_release_has_not_told_is_unknown() -> None:
+    """How much of an agent is silent. It is told now."""
+    progress = newest()
+    told = json.loads(json.dumps(progress["sources"][0]["latestOffset"]))
+    agent = {"state": "listening", "subscribed": 2, "workers": 3}
+    told["figures"]["agent"] = agent
+    progress["sources"][0]["latestOffset"] = told
+    found = read_progress(progress).sources[0].agent
+    assert found is not None
+    assert (found.silent_subscriptions, found.silent_workers) == (None, None)
+    told["figures"]["agent"] = {**agent, "silentSubscriptions": 1, "silentWorkers": 2}
+    found = read_progress(progress).sources[0].agent
+    assert found is not None
+    assert (found.silent_subscriptions, found.silent_workers) == (1, 2)
+
+
 def test_it_takes_what_pyspark_gives() -> None:
     """An object with ``json``, its text, and objects."""
 

@@ -8,11 +8,114 @@ import socket
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluice.options import HOST, Option, OptionValues, choice, size
+from sluice.options import BIND_HOST, HOST, Kind, Option, OptionValues, choice, size
 
-__all__ = ["POLLING_AGENT_OPTIONS", "AgentConfig", "missing_for_agents", "polling_agent_from_options"]
+__all__ = [
+    "POLLING_AGENT_OPTIONS",
+    "AgentConfig",
+    "PlaceOptions",
+    "missing_for_agents",
+    "polling_agent_from_options",
+]
 
 _MIB: Final = 1024 * 1024
+
+_LAST_PORT: Final = 65_535
+
+
+def _parse_path(text: str) -> str:
+    if not text.strip():
+        raise ValueError(text)
+    return text.strip()
+
+
+def _parse_ports(text: str) -> tuple[int, int]:
+    first, dash, last = (part.strip() for part in text.partition("-"))
+    ports = int(first), int(last if dash else first)
+    if not (first + (last if dash else "")).isdecimal() or not 1 <= ports[0] <= ports[1] <= _LAST_PORT:
+        raise ValueError(text)
+    return ports
+
+
+class PlaceOptions:
+    """The options of where agents listen, how they are reached, and what they hold.
+
+    Fan-out and polling have them under names of their own.
+
+    Args:
+        prefix: of their keys.
+        agent: what they say of the agent: ``the agent`` or ``the polling agent``.
+        buffer_size: the default, and the words about it.
+    """
+
+    def __init__(self, prefix: str, agent: str, buffer_size: tuple[int, str, str]) -> None:
+        size_in_bytes, shown, buffers = buffer_size
+        self.address = Option(
+            f"{prefix}AgentAddress",
+            HOST,
+            None,
+            f"Address at which tasks find {agent} beside the driver, where that is not the one at which "
+            "executors find the driver (`spark.driver.host`).",
+            shown_default="the driver's, as Spark knows it; 127.0.0.1 with a `local` master",
+        )
+        self.bind_address = Option(
+            f"{prefix}AgentBindAddress",
+            BIND_HOST,
+            None,
+            f"Address that {agent} beside the driver listens on, where it is not `{prefix}AgentAddress`: in "
+            "a container, or behind address translation.",
+            shown_default=f"`{prefix}AgentAddress` if given, else as Spark's driver",
+        )
+        self.ports = Option(
+            f"{prefix}AgentPorts",
+            Kind("ports", "a port, or the first and the last of a range, such as 40000-40100", _parse_ports),
+            None,
+            "Ports that agents listen at, each at a free one of them. A host has one agent for each query "
+            "that runs.",
+            shown_default="any free port",
+        )
+        self.encryption = Option(
+            f"{prefix}Encryption",
+            choice("auto", "tls", "none"),
+            "auto",
+            "Whether connections to agents are encrypted (TLS 1.3). `auto`: where other hosts may open them "
+            "and the extra `tls` is installed, else a warning says that they are not. `tls`: in any case.",
+        )
+        self.certificate = Option(
+            f"{prefix}Certificate",
+            Kind("path", "the path of a PEM file with a private key and its certificate", _parse_path),
+            None,
+            "A certificate for agents, in place of one that each makes at its start: a file on each of their "
+            "hosts.",
+        )
+        self.buffer_size = Option(
+            f"{prefix}BufferSize", size(_MIB), size_in_bytes, buffers, shown_default=shown
+        )
+
+    @property
+    def all(self) -> tuple[Option[Any], ...]:
+        return (
+            self.address,
+            self.bind_address,
+            self.ports,
+            self.encryption,
+            self.certificate,
+            self.buffer_size,
+        )
+
+    def read(self, values: OptionValues) -> dict[str, Any]:
+        """Their values, as fields of `AgentConfig`. Notes what is wrong for `OptionValues.check`."""
+        if values.get(self.encryption) == "none" and values.get(self.certificate) is not None:
+            values.reject_value(self.certificate, f"'{self.encryption.key}' is none: it is not used")
+        return {
+            "agent_address": values.get(self.address),
+            "agent_bind_address": values.get(self.bind_address),
+            "agent_ports": values.get(self.ports),
+            "encryption": values.require(self.encryption),
+            "certificate": values.get(self.certificate),
+            "buffer_bytes": values.require(self.buffer_size),
+        }
+
 
 AGENT = Option(
     "pollingAgent",
@@ -22,23 +125,10 @@ AGENT = Option(
     "comes sooner: in one process beside the driver, in one on each worker host, or nowhere. A batch read, "
     "and a run of what is available, has no agent.",
 )
-AGENT_ADDRESS = Option(
-    "pollingAgentAddress",
-    HOST,
-    None,
-    "Address at which tasks find the polling agent beside the driver, where that is not the one at which "
-    "executors find the driver (`spark.driver.host`).",
-    shown_default="the driver's, as Spark knows it; 127.0.0.1 with a `local` master",
-)
-BUFFER_SIZE = Option(
-    "pollingBufferSize",
-    size(_MIB),
-    64 * _MIB,
-    "Bytes that one polling agent buffers. Shards that find no space there are left to tasks.",
-    shown_default="64MiB",
-)
+_BUFFERS: Final = "Bytes that one polling agent buffers. Shards that find no space there are left to tasks."
+PLACE: Final = PlaceOptions("polling", "the polling agent", (64 * _MIB, "64MiB", _BUFFERS))
 
-POLLING_AGENT_OPTIONS: Final[tuple[Option[Any], ...]] = (AGENT, AGENT_ADDRESS, BUFFER_SIZE)
+POLLING_AGENT_OPTIONS: Final[tuple[Option[Any], ...]] = (AGENT, *PLACE.all)
 
 _POSIX: Final = ((os, "fork"), (select, "poll"), (socket, "AF_UNIX"))
 """What agents, and those who talk to them, are built on."""
@@ -68,9 +158,9 @@ class AgentConfig:
     buffer_bytes: int = 256 * _MIB
 
     @property
-    def address_key(self) -> str:
-        """The option that `agent_address` comes from."""
-        return AGENT_ADDRESS.key
+    def options(self) -> PlaceOptions:
+        """What the fields come from."""
+        return PLACE
 
 
 def missing_for_agents() -> str | None:
@@ -90,15 +180,13 @@ def polling_agent_from_options(values: OptionValues, *, is_polling: bool) -> Age
         return None
     place = values.require(AGENT)
     if place == "none":
-        _refuse_each(values, (AGENT_ADDRESS, BUFFER_SIZE), f"'{AGENT.key}' is none: there is no agent")
+        _refuse_each(values, PLACE.all, f"'{AGENT.key}' is none: there is no agent")
         return None
     if missing := missing_for_agents():
         why = f"an agent needs Linux or macOS, as Python has no {missing} here; leave it out, or give none"
         _refuse_each(values, POLLING_AGENT_OPTIONS, why)
         return None
-    return AgentConfig(
-        agent=place, agent_address=values.get(AGENT_ADDRESS), buffer_bytes=values.require(BUFFER_SIZE)
-    )
+    return AgentConfig(agent=place, **PLACE.read(values))
 
 
 def _refuse_each(values: OptionValues, options: tuple[Option[Any], ...], why: str) -> None:

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sluice.errors import OptionError
-from sluice.kinesis.agent_options import AgentConfig, missing_for_agents
+from sluice.kinesis.agent_options import AgentConfig, PlaceOptions, missing_for_agents
 from sluice.kinesis.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse_name
 from sluice.kinesis.streams import StreamRef
-from sluice.options import BIND_HOST, HOST, Kind, Option, OptionValues, choice, size
+from sluice.options import Kind, Option, OptionValues, choice
 
-__all__ = ["AGENT_ADDRESS", "FAN_OUT_OPTIONS", "FanOutConfig", "fan_out_from_options"]
+__all__ = ["FAN_OUT_OPTIONS", "PLACE", "FanOutConfig", "fan_out_from_options"]
 
 _MIB: Final = 1024 * 1024
-_LAST_PORT: Final = 65_535
 
 
 def _parse_keyed_arn(text: str) -> ConsumerArn:
@@ -25,20 +24,6 @@ def _parse_keyed_arn(text: str) -> ConsumerArn:
         return ConsumerArn.parse(text)
     except ValueError:
         raise OptionError(f"is {text!r}: allowed is {CONSUMER_ARN_FORM}") from None
-
-
-def _parse_path(text: str) -> str:
-    if not text.strip():
-        raise ValueError(text)
-    return text.strip()
-
-
-def _parse_ports(text: str) -> tuple[int, int]:
-    first, dash, last = (part.strip() for part in text.partition("-"))
-    ports = int(first), int(last if dash else first)
-    if not (first + (last if dash else "")).isdecimal() or not 1 <= ports[0] <= ports[1] <= _LAST_PORT:
-        raise ValueError(text)
-    return ports
 
 
 RECORD_PUBLISHER = Option(
@@ -90,49 +75,8 @@ AGENT = Option(
     "host, or nowhere. Without an agent every task subscribes anew, at most once in 5 s per shard. A batch "
     "read has no agent.",
 )
-AGENT_ADDRESS = Option(
-    "fanOutAgentAddress",
-    HOST,
-    None,
-    "Address at which tasks find the agent beside the driver, where that is not the one at which executors "
-    "find the driver (`spark.driver.host`).",
-    shown_default="the driver's, as Spark knows it; 127.0.0.1 with a `local` master",
-)
-AGENT_BIND_ADDRESS = Option(
-    "fanOutAgentBindAddress",
-    BIND_HOST,
-    None,
-    "Address that the agent beside the driver listens on, where it is not `fanOutAgentAddress`: in a "
-    "container, or behind address translation.",
-    shown_default="`fanOutAgentAddress` if given, else as Spark's driver",
-)
-AGENT_PORTS = Option(
-    "fanOutAgentPorts",
-    Kind("ports", "a port, or the first and the last of a range, such as 40000-40100", _parse_ports),
-    None,
-    "Ports that agents listen at, each at a free one of them. A host has one agent for each query that runs.",
-    shown_default="any free port",
-)
-ENCRYPTION = Option(
-    "fanOutEncryption",
-    choice("auto", "tls", "none"),
-    "auto",
-    "Whether connections to agents are encrypted (TLS 1.3). `auto`: where other hosts may open them and the "
-    "extra `tls` is installed, else a warning says that they are not. `tls`: in any case.",
-)
-CERTIFICATE = Option(
-    "fanOutCertificate",
-    Kind("path", "the path of a PEM file with a private key and its certificate", _parse_path),
-    None,
-    "A certificate for agents, in place of one that each makes at its start: a file on each of their hosts.",
-)
-BUFFER_SIZE = Option(
-    "fanOutBufferSize",
-    size(_MIB),
-    256 * _MIB,
-    "Bytes that one agent buffers before it stops reading from the service.",
-    shown_default="256MiB",
-)
+_BUFFERS: Final = "Bytes that one agent buffers before it stops reading from the service."
+PLACE: Final = PlaceOptions("fanOut", "the agent", (256 * _MIB, "256MiB", _BUFFERS))
 FALLBACK = Option(
     "subscribeToShardFallback",
     choice("polling", "fail"),
@@ -149,12 +93,7 @@ FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (
     CONSUMER_ARN,
     CONSUMER_ARNS,
     AGENT,
-    AGENT_ADDRESS,
-    AGENT_BIND_ADDRESS,
-    AGENT_PORTS,
-    ENCRYPTION,
-    CERTIFICATE,
-    BUFFER_SIZE,
+    *PLACE.all,
     FALLBACK,
 )
 
@@ -180,9 +119,9 @@ class FanOutConfig(AgentConfig):
     registered: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def address_key(self) -> str:
-        """See `AgentConfig.address_key`."""
-        return AGENT_ADDRESS.key
+    def options(self) -> PlaceOptions:
+        """See `AgentConfig.options`."""
+        return PLACE
 
     @property
     def region(self) -> str | None:
@@ -215,8 +154,6 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
         )
         _refuse_each(values, FAN_OUT_OPTIONS, why)
         return None
-    if values.get(ENCRYPTION) == "none" and values.get(CERTIFICATE) is not None:
-        values.reject_value(CERTIFICATE, f"'{ENCRYPTION.key}' is none: it is not used")
     registration = values.get(CONSUMER_REGISTRATION) or ("none" if has_arns else "lazy")
     arns: Mapping[str, str] = {}
     if registration == "none":
@@ -231,21 +168,15 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
         )
     agent = values.require(AGENT)
     if agent == "none":
-        of_agents = (AGENT_ADDRESS, AGENT_BIND_ADDRESS, AGENT_PORTS, ENCRYPTION, CERTIFICATE, BUFFER_SIZE)
-        _refuse_each(values, of_agents, f"'{AGENT.key}' is none: there is no agent")
+        _refuse_each(values, PLACE.all, f"'{AGENT.key}' is none: there is no agent")
     return FanOutConfig(
         consumer_name=None if registration == "none" else values.get(CONSUMER_NAME),
         registration=registration,
         deregister=registration != "none" and values.get(CONSUMER_DEREGISTRATION) == "auto",
         arns=arns,
         agent=agent,
-        agent_address=values.get(AGENT_ADDRESS),
-        agent_bind_address=values.get(AGENT_BIND_ADDRESS),
-        agent_ports=values.get(AGENT_PORTS),
-        encryption=values.require(ENCRYPTION),
-        certificate=values.get(CERTIFICATE),
-        buffer_bytes=values.require(BUFFER_SIZE),
         may_poll=values.get(FALLBACK) == "polling",
+        **PLACE.read(values),
     )
 
 

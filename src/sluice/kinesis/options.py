@@ -24,11 +24,10 @@ from sluice.kinesis.agent_options import (
 )
 from sluice.kinesis.fanout_options import (
     AGENT,
-    AGENT_ADDRESS,
-    BUFFER_SIZE,
     CONSUMER_ARN,
     CONSUMER_DEREGISTRATION,
     FAN_OUT_OPTIONS,
+    PLACE,
     FanOutConfig,
     fan_out_from_options,
 )
@@ -236,8 +235,8 @@ STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
     DISCOVERY_INTERVAL,
     CONSUMER_DEREGISTRATION,
     AGENT,
-    AGENT_ADDRESS,
-    BUFFER_SIZE,
+    PLACE.address,
+    PLACE.buffer_size,
     *POLLING_AGENT_OPTIONS,
 )
 BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING, ENDING_TIMESTAMP)

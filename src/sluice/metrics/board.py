@@ -186,6 +186,9 @@ def _agent_samples(metrics: QueryMetrics, source: SourceMetrics) -> Iterator[Sam
         int(agent.state == "listening"),
     )
     yield from _known("sluice.agent.subscriptions", attributes, agent.subscribed)
+    yield from _known("sluice.agent.subscriptions.silent", attributes, agent.silent_subscriptions)
+    yield from _known("sluice.agent.workers", attributes, agent.workers)
+    yield from _known("sluice.agent.workers.silent", attributes, agent.silent_workers)
     yield from _known("sluice.agent.buffer.usage", attributes, agent.buffered_bytes)
     yield from _known("sluice.agent.buffer.limit", attributes, agent.buffer_size)
 

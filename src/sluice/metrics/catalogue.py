@@ -70,6 +70,11 @@ _LIST: Final = (
     _counter("sluice.source.retries", "{call}", _SHARD, "Reads that were repeated."),
     _gauge("sluice.agent.up", "1", (*_AGENT, "sluice.agent.state"), "1 if the agent listens."),
     _gauge("sluice.agent.subscriptions", "{shard}", _AGENT, "Shards that it subscribes to, or polls."),
+    _gauge(
+        "sluice.agent.subscriptions.silent", "{shard}", _AGENT, "Of these, shards of which nothing comes."
+    ),
+    _gauge("sluice.agent.workers", "{host}", _AGENT, "Worker hosts with an agent."),
+    _gauge("sluice.agent.workers.silent", "{host}", _AGENT, "Of these, hosts whose agent says nothing."),
     _gauge("sluice.agent.buffer.usage", "By", _AGENT, "What agents buffer."),
     _gauge("sluice.agent.buffer.limit", "By", _AGENT, "What agents may buffer."),
     _counter("sluice.sink.records", "{record}", _SINK, "Records accepted by the destination."),

@@ -113,14 +113,19 @@ class AgentMetrics:
 
     Attributes:
         state: ``none`` (none runs), ``starting``, ``listening`` or ``silent``.
-        subscribed: shards with a subscription.
+        subscribed: shards with a subscription, or that it polls.
+        silent_subscriptions: of these, shards of which nothing has come for 10 s, or whose agent is silent:
+            planner and tasks poll them. None where an earlier release has not told.
         workers: worker hosts with an agent.
+        silent_workers: of these, hosts whose agent has said nothing for 5 s; None likewise.
         buffered_bytes, buffer_size: of all agents; None before they have told.
     """
 
     state: str
     subscribed: int
     workers: int
+    silent_subscriptions: int | None = None
+    silent_workers: int | None = None
     buffered_bytes: int | None = None
     buffer_size: int | None = None
 

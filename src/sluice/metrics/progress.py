@@ -171,7 +171,9 @@ def _agent(told: Mapping[str, Any] | None) -> AgentMetrics | None:
     return AgentMetrics(
         state=str(told["state"]),
         subscribed=int(told["subscribed"]),
+        silent_subscriptions=_int(told.get("silentSubscriptions")),
         workers=int(told["workers"]),
+        silent_workers=_int(told.get("silentWorkers")),
         buffered_bytes=_int(told.get("bufferedBytes")),
         buffer_size=_int(told.get("bufferSize")),
     )

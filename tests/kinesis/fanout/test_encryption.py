@@ -147,6 +147,27 @@ def test_connections_that_other_hosts_may_open_are_encrypted(
     assert (agent_module._certificate_of(setup(place, **options)) is not None) == encrypted
 
 
+def test_a_polling_agent_has_options_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The messages name them, and not those of fan-out."""
+    monkeypatch.setattr(agent_place, "is_tls_available", lambda: False)
+
+    def polled(**options: str) -> AgentSetup:
+        given = {"streamName": "clicks", "region": "us-east-1", "pollingAgent": "workers", **options}
+        config = source_config_from_options(given, streaming=True)
+        assert config.polling_agent is not None
+        return AgentSetup.beside_driver(config, config.polling_agent, ELSEWHERE)
+
+    assert not polled(pollingEncryption="none").is_encrypted
+    with caplog.at_level(logging.WARNING):
+        check_encryption(polled())
+    assert "set option 'pollingCertificate'; 'pollingEncryption' none leaves out this line" in caplog.text
+    with pytest.raises(OptionError, match=r"'pollingEncryption' is 'tls'.*'pollingCertificate' names"):
+        check_encryption(polled(pollingEncryption="tls"))
+    assert polled(pollingAgentPorts="4000-4001").agent.agent_ports == (4000, 4001)
+
+
 def test_without_the_extra_a_warning_says_that_records_cross_in_clear(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

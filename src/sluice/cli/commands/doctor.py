@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from sluice.cli.installation import check_installation
 from sluice.cli.report import Report
-from sluice.environment import check_environment
 
 HELP = "check Python, PySpark, Java, packages, and whether Spark finds Sluice"
 
@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(_arguments: argparse.Namespace) -> Report:
     """Checks what an application that is started from here would find."""
-    found = list(check_environment())
+    found = list(check_installation())
     value = {"findings": [{"check": each.name, "ok": each.is_well, "text": each.text} for each in found]}
     text = "\n".join(f"{'ok' if each.is_well else 'FAILED':<8} {each.name}: {each.text}" for each in found)
     return Report(value, text, has_problem=not all(each.is_well for each in found))

@@ -140,9 +140,10 @@ class JoinHub(msgspec.Struct, tag=True, frozen=True):
 
 
 class WorkerHosts(msgspec.Struct, tag=True, frozen=True):
-    """Agent to planner: the worker hosts that have an agent now."""
+    """Agent to planner: the worker hosts that have an agent now, and those of them whose agent is silent."""
 
     hosts: tuple[str, ...]
+    silent: tuple[str, ...] = ()
 
 
 class BufferHeld(msgspec.Struct, tag=True, frozen=True):

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -33,6 +33,7 @@ from sluice.kinesis.fanout.protocol import (
     decode_to_agent,
     encode,
 )
+from sluice.source.cut_points import CutPoint
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 from sluice.source.subscriptions import SubscriptionProgress
@@ -40,6 +41,7 @@ from sluice.source.subscriptions import SubscriptionProgress
 START = IteratorStart("TRIM_HORIZON")
 SPLITS = [SplitId("clicks", f"shardId-{number}") for number in range(4)]
 PATIENT = 120.0
+MIB = 1024 * 1024
 
 
 class Worker:
@@ -311,6 +313,7 @@ def test_the_shards_of_a_silent_agent_go_to_others(hub: Hub, caplog: pytest.LogC
     assert hub.reports.empty()
     hub.pass_time(3, "b")
 
+    assert hub.report() == WorkerHosts(("a", "b"), ("a",))
     ended = [hub.report(), hub.report()]
     lost = {message.split for message in mine if isinstance(message, Subscribe)}
     assert {each.split for each in ended if isinstance(each, SubscriptionEnded) and each.code == ""} == lost
@@ -320,6 +323,7 @@ def test_the_shards_of_a_silent_agent_go_to_others(hub: Hub, caplog: pytest.LogC
     assert hub.reports.empty()
 
     hub.pass_time(9, "a", "b")
+    assert hub.report() == WorkerHosts(("a", "b"))
     moved = [hub.report(), hub.report()]
     assert all(isinstance(each, SubscriptionEnded) for each in moved)
     told = [first.received(), first.received()]
@@ -337,6 +341,7 @@ def test_without_another_agent_shards_wait_for_the_silent_one(hub: Hub) -> None:
     hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     hub.pass_time(5)
+    assert hub.report() == WorkerHosts(("a",), ("a",))
     assert isinstance(hub.report(), SubscriptionEnded)
     hub.workers.subscribe(Subscribe(SPLITS[0], 2, START))
 
@@ -356,6 +361,7 @@ def test_an_agent_that_stays_silent_is_given_up(hub: Hub) -> None:
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     hub.pass_time(30)
 
+    assert hub.report() == WorkerHosts(("a",), ("a",))
     assert isinstance(hub.report(), SubscriptionEnded)
     assert hub.report() == WorkerHosts(())
     worker.thread.join(PATIENT)
@@ -370,6 +376,7 @@ def test_messages_of_a_silent_agent_about_what_it_has_lost_are_ignored(hub: Hub)
     hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     hub.pass_time(5)
+    assert hub.report() == WorkerHosts(("a",), ("a",))
     assert isinstance(hub.report(), SubscriptionEnded)
 
     worker.send(SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER))
@@ -411,3 +418,109 @@ def test_addresses_that_are_translated_are_reported(
         hub.join("172.17.0.2")
 
     assert "the agent on 172.17.0.2 is seen as 10.0.0.5 from here" in caplog.text
+
+
+# --- agents that receive unlike -------------------------------------------------------------------------
+
+
+def event_of(request: Subscribe, host: str, size: int) -> EventReceived:
+    cut = CutPoint("49", 0, size)
+    progress = SubscriptionProgress((cut,), 0)
+    return EventReceived(request.split, request.generation, None, progress, Server(host, 1, b"start"))
+
+
+def held(hub: Hub) -> dict[str, set[SplitId]]:
+    return {host: set(agent.subscriptions) for host, agent in hub.workers._agents.items()}
+
+
+def push(hub: Hub, seconds: int, rates: Mapping[SplitId, int]) -> list[SubscriptionEnded]:
+    """Agents bring so many bytes a second for a while; the planner subscribes again to what moves."""
+    ended = []
+    of_host = {worker.host: worker for worker in hub.joined}
+    for _ in range(seconds):
+        expected = 0
+        for host, agent in list(hub.workers._agents.items()):
+            for split, request in list(agent.subscriptions.items()):
+                of_host[host].send(event_of(request, host, rates[split]))
+                expected += 1
+        while expected:
+            expected -= isinstance(hub.report(), EventReceived)
+        hub.pass_time(1, *of_host)
+        while not hub.reports.empty():
+            report = hub.report()
+            assert isinstance(report, SubscriptionEnded)
+            ended.append(report)
+            hub.workers.subscribe(Subscribe(report.split, report.generation + 100, START))
+    return ended
+
+
+@pytest.fixture
+def dealt(hub: Hub) -> dict[SplitId, int]:
+    """Two agents with two shards each, and what these bring: one is hot."""
+    hub.join("a")
+    hub.join("b")
+    hub.settle()
+    for generation, split in enumerate(SPLITS):
+        hub.workers.subscribe(Subscribe(split, generation, START))
+    return {split: 20 * MIB if split == SPLITS[0] else MIB for split in SPLITS}
+
+
+def test_a_hot_shard_is_left_alone(
+    hub: Hub, dealt: dict[SplitId, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other shard of its agent moves, after a minute, and nothing ever after."""
+    caplog.set_level(logging.INFO, "sluice.kinesis.fanout.agent.worker_agents")
+    assert push(hub, 55, dealt) == []
+    [ended] = push(hub, 30, dealt)
+
+    assert ended.code == ""
+    assert sorted(held(hub).values(), key=len) == [{SPLITS[0]}, set(SPLITS[1:])]
+    assert push(hub, 300, dealt) == []
+    assert any("1 shards move, so that agents have alike" in line for line in caplog.messages)
+
+
+def test_a_shard_that_is_subscribed_to_anew_stays_where_it_is(hub: Hub, dealt: dict[SplitId, int]) -> None:
+    """The planner subscribes again where it has read on without the agent. Only balance moves a shard."""
+    before = held(hub)
+    push(hub, 20, dealt)
+    for split in SPLITS:
+        hub.workers.subscribe(Subscribe(split, 50, START))
+    assert held(hub) == before
+
+
+def test_a_newcomer_gets_bytes_and_not_a_number(hub: Hub, dealt: dict[SplitId, int]) -> None:
+    """The hot shard stays where it is, alone."""
+    push(hub, 20, dealt)
+    hub.join("c")
+    push(hub, 10, dealt)
+
+    assert {SPLITS[0]} in held(hub).values()
+    assert sorted(map(len, held(hub).values())) == [1, 1, 2]
+
+
+def test_what_moves_to_an_agent_that_goes_meanwhile_goes_to_another(
+    hub: Hub, dealt: dict[SplitId, int]
+) -> None:
+    """The planner has not subscribed to it yet."""
+    push(hub, 20, dealt)
+    gone = hub.join("c")
+    hub.settle()
+    moved = [hub.report() for _ in range(hub.reports.qsize())]
+    gone.leave()
+    assert isinstance(hub.report(), WorkerHosts)
+    for each in moved:
+        assert isinstance(each, SubscriptionEnded)
+        hub.workers.subscribe(Subscribe(each.split, 99, START))
+
+    assert moved
+    assert set.union(*held(hub).values()) == set(SPLITS)
+
+
+def test_what_is_on_its_way_counts(hub: Hub, dealt: dict[SplitId, int]) -> None:
+    """However long the planner takes to subscribe to it, no more moves."""
+    hub.pass_time(20, "a", "b")
+    hub.join("c")
+    hub.pass_time(100, "a", "b", "c")
+
+    assert hub.reports.qsize() == 1
+    assert len(dealt) == 4

@@ -369,14 +369,34 @@ def test_progress_reports_tell_the_agents_state_and_buffer(make: Callable[..., P
     agent.die()
     planning.until(lambda: planning.client.figures()["state"] == "none")
 
-    none = {"state": "none", "subscribed": 0, "workers": 0}
+    none = {"state": "none", "subscribed": 0, "silentSubscriptions": 0, "workers": 0, "silentWorkers": 0}
     assert states == [
         none,
         none | {"state": "starting"},
         none | {"state": "listening", "subscribed": 1, "bufferedBytes": 30, "bufferSize": 100},
-        none | {"state": "silent", "subscribed": 1},
+        none | {"state": "silent", "subscribed": 1, "silentSubscriptions": 1},
     ]
     assert planning.client.figures() == none
+
+
+def test_progress_reports_tell_what_is_silent(make: Callable[..., Planning]) -> None:
+    """Agents on worker hosts, and subscriptions of which nothing comes though their agent is well."""
+    planning = make()
+    agent = planning.listening()
+    agent.send(event(planning.subscribed(), cut_point(5), first="5"), WorkerHosts(("a", "b"), ("b",)))
+    planning.until(lambda: planning.client.figures()["workers"] == 2)
+
+    def silent() -> tuple[int, int]:
+        figures = planning.client.figures()
+        return figures["silentSubscriptions"], figures["silentWorkers"]
+
+    planning.until(lambda: silent() == (0, 1))
+    planning.now += 10
+    agent.answer()
+    planning.until(lambda: planning.client.figures()["state"] == "listening")
+    assert silent() == (1, 1)
+    agent.send(WorkerHosts(("a", "b")))
+    planning.until(lambda: silent() == (1, 0))
 
 
 def test_the_buffers_of_worker_hosts_are_added_up(make: Callable[..., Planning]) -> None:

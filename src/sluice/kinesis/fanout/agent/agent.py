@@ -91,7 +91,8 @@ class Agent:
         self._link = link
         self._consumers = ConsumersChanged({}, ())
         self._figures = ReadFigures()
-        workers = WorkerAgents(self.report) if assigns_to_workers else None
+        is_polling = setup.config.fan_out is None
+        workers = WorkerAgents(self.report, is_polling=is_polling) if assigns_to_workers else None
         join = None if workers is None else workers.join
         self.server = RangeServer(
             setup.place.host,

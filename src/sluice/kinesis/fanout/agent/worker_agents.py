@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from sluice.channels.channel import Channel
+from sluice.kinesis.fanout.agent.shard_loads import BalanceWatch, ShardLoads, plan_moves
 from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, SILENT_AFTER, Link
 from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
@@ -45,6 +46,12 @@ _LONGEST_WAIT: Final = 10.0
 """Seconds from the first agent that joins until shards are dealt out at the latest."""
 _MOVABLE_AFTER: Final = 6.0
 """Seconds from a subscription until its shard may move. The service refuses a second one within 5 s."""
+_IDLE_PUSHED: Final = 64 * 1024
+_IDLE_POLLED: Final = 1024 * 1024
+"""What a shard without records asks of an agent, as bytes of records a second. An agent takes 5 s of CPU for
+a GB of them. An empty event every 5 s takes it 0.2 ms a second; polling a shard takes it some ms."""
+_TOTALS_AGE: Final = 1.0
+"""Seconds for which what agents have is not added up anew: subscriptions come by the thousand."""
 _NAMED: Final = 8
 """Shards that a line of the log names."""
 
@@ -67,11 +74,14 @@ class _WorkerAgent:
 
 
 class WorkerAgents:
-    """Gives each shard to one agent: the one that has the fewest when the planner subscribes to it.
+    """Gives each shard to one agent: the one that receives least when the planner subscribes to it first.
 
     Shards are dealt out when no other agent has joined for 3 s, and after 10 s at the latest. Shards also
     move to agents that join later, after the same wait, but none that was subscribed to in the last 6 s: the
     service would refuse the next subscription, and the shard would be polled all the longer.
+
+    What counts is how many shards an agent has and how many bytes a second they bring, as far as that is
+    known. Where it turns out that agents have received unlike for a minute, a few shards move.
 
     When an agent is gone or has said nothing for 5 s, or shards move from it, the planner is told that the
     subscriptions to those shards have ended. It then subscribes to them again, from where batches are. An
@@ -81,16 +91,25 @@ class WorkerAgents:
     Args:
         report: sends a message to the planner. Called from many threads; does not block.
         clock: monotonic seconds.
+        is_polling: agents poll their shards.
     """
 
     def __init__(
-        self, report: Callable[[FromAgent], None], clock: Callable[[], float] = time.monotonic
+        self,
+        report: Callable[[FromAgent], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_polling: bool = False,
     ) -> None:
         self._report = report
         self._clock = clock
         self._agents: dict[str, _WorkerAgent] = {}
         self._unassigned: dict[SplitId, Subscribe] = {}
         self._subscribed_at: dict[SplitId, float] = {}
+        self._loads = ShardLoads(_IDLE_POLLED if is_polling else _IDLE_PUSHED, clock)
+        self._totals: tuple[float, dict[str, float]] | None = None  # when added up, and what each host has
+        self._balance = BalanceWatch(clock)
+        self._moving: dict[SplitId, str] = {}  # to which host, when the planner subscribes again
         self._waits_since: float | None = None  # for others to join
         self._deal_at = 0.0
         self._consumers: ConsumersChanged | None = None
@@ -131,6 +150,9 @@ class WorkerAgents:
             self._send_to_owner(split, Unsubscribe(split))
             self._unassigned.pop(split, None)
             self._subscribed_at.pop(split, None)
+            self._moving.pop(split, None)
+            self._loads.forget(split)
+            self._totals = None
             for agent in self._agents.values():
                 agent.subscriptions.pop(split, None)
 
@@ -144,7 +166,7 @@ class WorkerAgents:
             if self._consumers is not None:
                 agent.send(self._consumers)
             self._wait_for_others()
-            hosts = WorkerHosts(tuple(self._agents))
+            hosts = self._hosts()
         _log.info(
             "the agent on %s has joined as one of %d; it gets its share of the shards when no other "
             "one has joined for %g s",
@@ -170,8 +192,9 @@ class WorkerAgents:
             agent.link.close()
             with self._lock:
                 del self._agents[request.host]
+                self._stop_moving_to(request.host)
                 orphans = list(agent.subscriptions.values())
-                hosts = WorkerHosts(tuple(self._agents))
+                hosts = self._hosts()
             _log.info(
                 "the agent on %s is gone; its %d shards go to the %d others, or else are polled: %s",
                 request.host,
@@ -207,6 +230,9 @@ class WorkerAgents:
             if speaks_again:
                 self._wait_for_others()
             moved = self._deal()
+            hosts = self._hosts()
+        if agent.is_silent != was_silent:
+            self._report(hosts)
         if agent.is_silent and not was_silent:
             _log.warning(
                 "the agent on %s has said nothing for %.0f s; until it speaks again its %d shards go "
@@ -219,7 +245,11 @@ class WorkerAgents:
             self._report_ended(lost, f"the agent on {host} has said nothing for {silence:.0f} s")
         if speaks_again:
             _log.info("the agent on %s speaks again; it gets its share of the shards", host)
-        self._report_ended(moved, "the shard moves to another agent, which has fewer")
+        self._report_ended(moved, "the shard moves to another agent, which has less to do")
+
+    def _hosts(self) -> WorkerHosts:
+        silent = tuple(host for host, agent in self._agents.items() if agent.is_silent)
+        return WorkerHosts(tuple(self._agents), silent)
 
     def _wait_for_others(self) -> None:
         """An agent can take shards. Others may follow, so that is put off for a moment."""
@@ -232,32 +262,61 @@ class WorkerAgents:
         """If it is time, deals out what nobody has, and takes from agents what they have beyond their share.
 
         Returns:
-            What agents have lost; the planner's next subscriptions to it go to those that have fewer.
+            What agents have lost. The planner subscribes to it again, and then it goes to the others.
         """
         now = self._clock()
         speaking = [agent for agent in self._agents.values() if not agent.is_silent]
-        if self._waits_since is None or now < self._deal_at or not speaking:
+        if not speaking:
+            return []
+
+        def may_move(split: SplitId) -> bool:
+            return now - self._subscribed_at.get(split, now) >= _MOVABLE_AFTER
+
+        if self._waits_since is None:
+            return self._move(self._balance.plan(lambda: self._shares(speaking), may_move))
+        if now < self._deal_at:
             return []
         self._waits_since = None
+        self._balance.reset()
         unassigned, self._unassigned = self._unassigned, {}
         for request in unassigned.values():
             self._assign(request)
-        share = -(-sum(len(agent.subscriptions) for agent in speaking) // len(speaking))
-        moved = []
-        for agent in speaking:
-            surplus = len(agent.subscriptions) - share
-            old = [
-                request
-                for split, request in agent.subscriptions.items()
-                if now - self._subscribed_at[split] >= _MOVABLE_AFTER
-            ]
-            for request in old[: max(surplus, 0)]:
-                del agent.subscriptions[request.split]
-                agent.send(Unsubscribe(request.split))
-                moved.append(request)
-            if len(agent.subscriptions) > share:
-                self._waits_since = now  # the rest moves when it may
+        moved = self._move(plan_moves(self._shares(speaking), may_move=may_move))
+        if plan_moves(self._shares(speaking), most=1):
+            self._waits_since = now  # the rest moves when it may
         return moved
+
+    def _shares(self, agents: Sequence[_WorkerAgent]) -> dict[str, dict[SplitId, float]]:
+        """What agents have, and what is on its way to them."""
+        shares = {
+            agent.host: {split: self._loads[split] for split in agent.subscriptions} for agent in agents
+        }
+        for split, host in self._moving.items():
+            if host in shares:
+                shares[host][split] = self._loads[split]
+        return shares
+
+    def _move(self, moves: Mapping[SplitId, str]) -> list[Subscribe]:
+        """Takes shards from agents."""
+        moved = []
+        for agent in self._agents.values():
+            for split in [split for split in agent.subscriptions if split in moves]:
+                moved.append(agent.subscriptions.pop(split))
+                agent.send(Unsubscribe(split))
+                self._moving[split] = moves[split]
+        if moved:
+            self._totals = None
+            _log.info(
+                "%d shards move, so that agents have alike; each is polled for a moment: %s",
+                len(moved),
+                _named(moved),
+            )
+        return moved
+
+    def _stop_moving_to(self, host: str) -> None:
+        """Its agent is gone, or silent: what was on its way to it goes to another one."""
+        self._moving = {split: to for split, to in self._moving.items() if to != host}
+        self._totals = None
 
     def _handle_message(self, agent: _WorkerAgent, message: FromAgent) -> None:
         if isinstance(message, BufferHeld | RangesAsked | CallsCounted):
@@ -270,25 +329,42 @@ class WorkerAgents:
                 return
             if isinstance(message, SubscriptionEnded):
                 del agent.subscriptions[message.split]
+                self._totals = None
                 if message.code == TAKEN_OVER:
                     self._contested.add(message.split.stream)
+            else:
+                self._loads.record(message.split, sum(point.size for point in message.progress.cut_points))
         self._report(message)
 
     def _assign(self, request: Subscribe) -> None:
-        for agent in self._agents.values():
-            if agent.subscriptions.pop(request.split, None) is not None:
-                agent.send(Unsubscribe(request.split))
+        split = request.split
         speaking = [agent for agent in self._agents.values() if not agent.is_silent]
         if not speaking:
-            self._unassigned[request.split] = request
+            self._unassigned[split] = request
             return
-        owner = min(speaking, key=lambda agent: (len(agent.subscriptions), agent.host))
-        owner.subscriptions[request.split] = request
-        self._subscribed_at[request.split] = self._clock()
+        owner = next((agent for agent in speaking if split in agent.subscriptions), None)
+        if owner is None:
+            owner = self._find_owner(split, speaking)
+        owner.subscriptions[split] = request
+        self._subscribed_at[split] = self._clock()
         owner.send(request)
+
+    def _find_owner(self, split: SplitId, speaking: Sequence[_WorkerAgent]) -> _WorkerAgent:
+        """The agent that a shard moves to, or else the one that has least to do."""
+        now = self._clock()
+        if self._totals is None or now - self._totals[0] >= _TOTALS_AGE:
+            shares = self._shares(speaking)
+            self._totals = now, {host: sum(shards.values()) for host, shards in shares.items()}
+        _, totals = self._totals
+        if (host := self._moving.pop(split, None)) is not None:
+            return self._agents[host]
+        owner = min(speaking, key=lambda agent: (totals.get(agent.host, 0.0), agent.host))
+        totals[owner.host] = totals.get(owner.host, 0.0) + self._loads[split]
+        return owner
 
     def _take_all(self, agent: _WorkerAgent) -> list[Subscribe]:
         """Takes all shards from an agent. It learns of that when it reads its messages again."""
+        self._stop_moving_to(agent.host)
         moved = list(agent.subscriptions.values())
         for split in agent.subscriptions:
             agent.send(Unsubscribe(split))

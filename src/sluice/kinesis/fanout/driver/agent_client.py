@@ -128,6 +128,7 @@ class AgentClient:
         self._address: Address | None = None
         self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
+        self._silent_hosts = 0
         self._buffers: dict[str, BufferHeld] = {}
         self._generation = 0
         self._shards: dict[SplitId, ShardSubscription] = {}
@@ -148,7 +149,8 @@ class AgentClient:
         """The agent's state and its buffer, for progress reports.
 
         ``state`` is ``none`` (no agent runs), ``starting``, ``listening`` or ``silent``. With agents on
-        worker hosts, the bytes are those of all of them.
+        worker hosts, the bytes are those of all of them. Silent subscriptions have brought nothing for 10 s,
+        or their agent has said nothing for 5 s; their shards are polled.
         """
         with self._lock:
             if not self._supervisor.is_running:
@@ -157,10 +159,13 @@ class AgentClient:
                 state = "starting"
             else:
                 state = "silent" if self._supervisor.is_silent else "listening"
+            subscribed = [shard for shard in self._shards.values() if shard.ended is None]
             found: dict[str, Any] = {
                 "state": state,
-                "subscribed": sum(shard.ended is None for shard in self._shards.values()),
+                "subscribed": len(subscribed),
+                "silentSubscriptions": sum(state == "silent" or shard.is_silent for shard in subscribed),
                 "workers": len(self._hosts),
+                "silentWorkers": self._silent_hosts,
             }
             if self._buffers and state == "listening":
                 found["bufferedBytes"] = sum(each.held for each in self._buffers.values())
@@ -355,14 +360,16 @@ class AgentClient:
         _log.warning(
             "%s: %s, for a minute: everything is polled. Subscriptions are ended, and consumers that this "
             "query registered are deregistered; next attempt in %.0f min. Let workers connect to the driver "
-            "at the ports of option 'fanOutAgentPorts', or name an address that they reach: option "
-            "'fanOutAgentAddress'"
+            "at the ports of option '%s', or name an address that they reach: option '%s'"
             if self._renew
             else "%s: %s, for a minute: planner and tasks poll; next attempt in %.0f min. Let workers "
-            "connect to the driver, or name an address that they reach: option 'pollingAgentAddress'",
+            "connect to the driver at the ports of option '%s', or name an address that they reach: option "
+            "'%s'",
             self._streams,
             problem,
             self._unused_pause / 60,
+            self._setup.agent.options.ports.key,
+            self._setup.agent.options.address.key,
         )
         self._unsubscribe_but({})  # before the consumers go, which would be an error of each subscription
         self._unused_pause = min(2 * self._unused_pause, _LONGEST_UNUSED_PAUSE)
@@ -403,7 +410,7 @@ class AgentClient:
             self._address = None
             self._listens.clear()
             self._shards = {}
-            self._hosts = frozenset()
+            self._hosts, self._silent_hosts = frozenset(), 0
             self._buffers = {}
         code = agent.end()
         with self._lock:
@@ -419,7 +426,7 @@ class AgentClient:
                     self._supervisor.mark_listening()
                     self._listens.set()
                 case WorkerHosts():
-                    self._hosts = frozenset(message.hosts)
+                    self._hosts, self._silent_hosts = frozenset(message.hosts), len(message.silent)
                     self._buffers = {host: self._buffers[host] for host in self._hosts & self._buffers.keys()}
                 case BufferHeld():
                     self._buffers[message.host] = message

@@ -39,7 +39,7 @@ def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:
     if given is not None:
         if is_loopback(given) and spark.is_spread:
             raise OptionError(
-                f"option '{agent.address_key}' is {given!r}: tasks of other hosts can't use it, and "
+                f"option '{agent.options.address.key}' is {given!r}: tasks of other hosts can't use it, and "
                 f"the master is {spark.master}: allowed is an address of the driver that they reach; left "
                 "out, it is Spark's own"
             )
@@ -59,13 +59,16 @@ def check_encryption(setup: AgentSetup) -> None:
     """
     if not setup.is_encrypted or setup.agent.certificate is not None or is_tls_available():
         return
+    encryption, certificate = setup.agent.options.encryption.key, setup.agent.options.certificate.key
     if setup.agent.encryption == "tls":
         raise OptionError(
-            "option 'fanOutEncryption' is 'tls': agents need the extra 'tls' to make certificates (pip "
-            "install 'pyspark-sluice[tls]'), or one that option 'fanOutCertificate' names"
+            f"option '{encryption}' is 'tls': agents need the extra 'tls' to make certificates (pip "
+            f"install 'pyspark-sluice[tls]'), or one that option '{certificate}' names"
         )
     _log.warning(
         "records cross the network in clear between agents and tasks of other hosts: install the "
-        "extra 'tls' on all hosts (pip install 'pyspark-sluice[tls]'), or set option 'fanOutCertificate'; "
-        "'fanOutEncryption' none leaves out this line"
+        "extra 'tls' on all hosts (pip install 'pyspark-sluice[tls]'), or set option '%s'; '%s' none leaves "
+        "out this line",
+        certificate,
+        encryption,
     )

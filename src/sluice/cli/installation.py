@@ -1,0 +1,217 @@
+"""What ``sluice doctor`` looks at: Python, PySpark, Java, packages, and what Spark would find."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from sluice.environment import (
+    PACKAGES,
+    PYSPARK_PYTHON,
+    Probe,
+    explain_found_formats,
+    explain_lookup,
+    explain_workers,
+    lookup_python,
+    major_minor,
+    minimum_pyspark,
+    probe_python,
+    worker_python,
+)
+
+__all__ = ["Finding", "check_installation"]
+
+_TIMEOUT: Final = 30.0
+"""Seconds that Java may take to start on a busy machine."""
+_OLDEST_PYTHON: Final = (3, 10)
+_OLDEST_JAVA: Final = 17
+_NEWEST_JAVA_BEFORE_4_2: Final = 23
+_ARCHITECTURES: Final = ("x86_64", "amd64", "aarch64", "arm64")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        name: what was looked at.
+        text: what was found, in one sentence; with what to set where it is not well.
+        is_well: whether Spark and Sluice can work with it.
+    """
+
+    name: str
+    text: str
+    is_well: bool
+
+
+def check_installation(
+    environment: Mapping[str, str] = os.environ, probe: Probe = probe_python
+) -> Iterator[Finding]:
+    """All checks, one after the other: Python, Sluice, PySpark, Java, packages, and what Spark would find.
+
+    Args:
+        environment: the variables that an application would start Spark with.
+        probe: asks another Python.
+    """
+    yield _check_python()
+    yield _check_architecture()
+    yield _check_sluice()
+    spark = _find_spark(environment)
+    yield _check_pyspark(environment)
+    lacking = [name for name in PACKAGES if _installed(name) is None]
+    yield Finding(
+        "packages",
+        f"not installed: {', '.join(lacking)}" if lacking else ", ".join(map(_name_and_version, PACKAGES)),
+        not lacking,
+    )
+    if spark is None:
+        return  # pyspark-client has no JVM, and starts no Python of its own
+    yield _check_java(environment, spark)
+    for name, explain, command in (
+        ("Python of Spark's workers", explain_workers, worker_python(environment)),
+        ("Python that Spark asks for formats", explain_lookup, lookup_python(environment)),
+    ):
+        problem = explain(environment, probe)
+        yield Finding(name, problem or probe(command).shown, problem is None)
+    for problem in (explain_found_formats(environment), _explain_settings(environment)):
+        if problem is not None:
+            yield Finding("Python of formats that Spark finds", problem, is_well=False)
+
+
+def _explain_settings(environment: Mapping[str, str]) -> str | None:
+    """Spark's own settings name a Python, which holds only for formats that the application registers."""
+    home = environment.get("SPARK_HOME")
+    directory = environment.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    if directory is None or environment.get(PYSPARK_PYTHON):
+        return None
+    file, lines = Path(directory, "spark-defaults.conf"), ""
+    with contextlib.suppress(OSError, ValueError):
+        lines = file.read_text(encoding="utf-8")
+    found = re.search(r"^\s*spark\.pyspark\.python\s*[=:\s]\s*(\S+)", lines, re.MULTILINE)
+    if found is None:
+        return None
+    return (
+        f"{file} sets spark.pyspark.python, which does not hold where Spark searches for formats, nor for "
+        f"those that it finds: set {PYSPARK_PYTHON}={found[1]} as well, or call sluice.register(spark)"
+    )
+
+
+def _check_python() -> Finding:
+    version = platform.python_version()
+    is_well = sys.version_info >= _OLDEST_PYTHON
+    return Finding("Python", f"{version}, {sys.executable}", is_well)
+
+
+def _check_architecture() -> Finding:
+    machine = platform.machine()
+    is_well = machine.lower() in _ARCHITECTURES and sys.maxsize > 2**32
+    text = f"{platform.system()} on {machine}"
+    return Finding("architecture", text if is_well else f"{text}: 64 bits of x86 or Arm are tested", is_well)
+
+
+def _check_sluice() -> Finding:
+    version, place = _installed("pyspark-sluice"), Path(__file__).parents[2]
+    if version is not None:
+        return Finding("Sluice", f"{version} in {place}", is_well=True)
+    return Finding(
+        "Sluice",
+        f"it is on the path, in {place}, and not installed: what has come with --py-files is found by "
+        "workers, and not by Spark's own search for formats: call sluice.register(spark)",
+        is_well=False,
+    )
+
+
+def _find_spark(environment: Mapping[str, str]) -> str | None:
+    """The version of the Spark that has a JVM: installed, or that of SPARK_HOME."""
+    return _installed("pyspark") or _version_of_home(environment)
+
+
+def _check_pyspark(environment: Mapping[str, str]) -> Finding:
+    spark, client, brought = (
+        _installed("pyspark"),
+        _installed("pyspark-client"),
+        _version_of_home(environment),
+    )
+    if spark is not None and client is not None:
+        return Finding(
+            "PySpark",
+            f"pyspark {spark} and pyspark-client {client} overwrite each other's files: pip uninstall both, "
+            "and install the one that is needed",
+            is_well=False,
+        )
+    if spark is not None and brought is not None and spark != brought:
+        return Finding(
+            "PySpark",
+            f"pyspark {spark} is installed, and SPARK_HOME ({environment['SPARK_HOME']}) has Spark "
+            f"{brought}: pip uninstall pyspark, as Spark brings its own, or pip install pyspark=={brought}",
+            is_well=False,
+        )
+    version = spark or client or brought
+    problem = minimum_pyspark(version)
+    called = "pyspark" if spark else "pyspark-client" if client else "that of SPARK_HOME,"
+    return Finding("PySpark", problem or f"{called} {version}", problem is None)
+
+
+def _version_of_home(environment: Mapping[str, str]) -> str | None:
+    """The version of PySpark that Spark brings; None where there is no SPARK_HOME, or it does not say."""
+    if not (home := environment.get("SPARK_HOME")):
+        return None
+    for file in (Path(home, "python", "pyspark", "version.py"), Path(home, "version.py")):
+        with contextlib.suppress(OSError):
+            return _stated_version(file.read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, KeyError, zipfile.BadZipFile):
+        archive = Path(home, "python", "lib", "pyspark.zip")
+        return _stated_version(zipfile.ZipFile(archive).read("pyspark/version.py").decode())
+    return None
+
+
+def _stated_version(source: str) -> str | None:
+    found = re.search(r"^__version__[^=]*=\s*[\"']([^\"']+)", source, re.MULTILINE)
+    return None if found is None else found[1]
+
+
+def _check_java(environment: Mapping[str, str], spark: str) -> Finding:
+    home = environment.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    version = _java_version(java) if java else None
+    if version is None:
+        where = f"JAVA_HOME is {home}, which has none that runs" if home else "none found"
+        return Finding("Java", f"{where}: install {_OLDEST_JAVA} or newer, or set JAVA_HOME", is_well=False)
+    newest = _NEWEST_JAVA_BEFORE_4_2 if major_minor(spark) < (4, 2) else None
+    if version < _OLDEST_JAVA or (newest and version > newest):
+        to = f" to {newest}" if newest else " or newer"
+        return Finding("Java", f"{version} ({java}): PySpark {spark} needs {_OLDEST_JAVA}{to}", is_well=False)
+    return Finding("Java", f"{version} ({java})", is_well=True)
+
+
+def _java_version(java: str) -> int | None:
+    try:
+        done = subprocess.run(  # noqa: S603 - what Spark itself would run
+            (java, "-version"), capture_output=True, text=True, check=False, timeout=_TIMEOUT
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return None if found is None else int(found[1])
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _name_and_version(distribution: str) -> str:
+    return f"{distribution} {_installed(distribution)}"
