@@ -44,7 +44,7 @@ PYSPARK_PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
 SHIMS: Final = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 
-_PACKAGES: Final = ("boto3", "botocore", "msgspec", "pyarrow", "pybase64", "tenacity")
+_PACKAGES: Final = ("boto3", "botocore", "msgspec", "numpy", "pyarrow", "pybase64", "tenacity")
 _MODULES: Final = ("sluice", *SHIMS, *_PACKAGES)
 _TIMEOUT: Final = 30.0
 """Seconds that another Python may take to start on a busy machine."""
