@@ -83,7 +83,8 @@ def serve(load: Load, journal: str) -> server.Operations:
     times: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=READS))
 
     def there(now: float) -> int:
-        return int((now - started) * load.rate)
+        """How many records there are: each is there from its arrival on."""
+        return int((now - started) * load.rate) + 1
 
     def get_iterator(request: dict[str, Any]) -> dict[str, str]:
         kind, place = request["ShardIteratorType"], 0

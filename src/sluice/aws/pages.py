@@ -21,7 +21,7 @@ __all__ = ["PageReader", "data_size", "find_many", "take_records"]
 _MANY: Final = 200
 """Records from which on columns are faster than an object for each; with fewer, small calls take the time."""
 
-_LONG_RECORD: Final = 4 * 2**10
+_LONG_RECORD: Final = 2 * 2**10
 """Bytes of a record from which on stepping from one to the next is faster than searching all bytes."""
 
 _AROUND_DATA: Final = 140
