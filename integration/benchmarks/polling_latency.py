@@ -83,7 +83,8 @@ def serve(load: Load, journal: str) -> server.Operations:
     times: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=READS))
 
     def there(now: float) -> int:
-        return int((now - started) * load.rate)
+        """How many records there are: each is there from its arrival on."""
+        return int((now - started) * load.rate) + 1
 
     def get_iterator(request: dict[str, Any]) -> dict[str, str]:
         kind, place = request["ShardIteratorType"], 0
@@ -149,14 +150,16 @@ class Measured:
 
 
 def measure(
-    spark: SparkSession, load: Load, options: dict[str, str], seconds: float, directory: Path
+    spark: SparkSession, load: Load, options: dict[str, str], arguments: argparse.Namespace, directory: Path
 ) -> Measured:
-    """Runs a query, and measures it for `seconds` after it has warmed up."""
+    """Runs a query, and measures it for some seconds after it has warmed up."""
+    seconds: float = arguments.seconds
     journal = directory / "journal"
     with server.serving(serve, load, str(journal)) as endpoint:
         arrivals = Arrivals()
         frame = read_stream(spark, endpoint, STREAM, **{"startingPosition": "LATEST", **options})
         writer = frame.writeStream.foreachBatch(arrivals)
+        writer = writer.trigger(processingTime=f"{int(1000 * arguments.trigger)} milliseconds")
         query = writer.option("checkpointLocation", str(directory / "checkpoint")).start()
         try:
             limit = time.monotonic() + START_LIMIT
@@ -228,6 +231,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=RATE, help="records a second of a shard")
     parser.add_argument("--size", type=int, default=SIZE, help="bytes of a record")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--trigger", type=float, default=0.0, help="seconds between triggers (default: none)")
     parser.add_argument("--mode", choices=MODES, action="append", help="(default all)")
     arguments = parser.parse_args()
     titles = ("p50 ms", "p95 ms", "p99 ms", "batches/s", "reads", "most", "refused", "CPU", "rows")
@@ -242,7 +246,7 @@ def main() -> int:
                 load = Load(shards, arguments.rate, arguments.size)
                 own = directory / f"{number}-{mode}"
                 own.mkdir()
-                found = measure(spark, load, {"pollingAgent": MODES[mode]}, arguments.seconds, own)
+                found = measure(spark, load, {"pollingAgent": MODES[mode]}, arguments, own)
                 cells = [f"{1000 * found.quantile(part):,.0f}" for part in (0.5, 0.95, 0.99)]
                 cells += [f"{found.batches:.1f}", f"{found.reads:.2f}", str(found.most), str(found.refused)]
                 cells += [f"{found.cpu:.2f}", f"{len(found.ages):,}"]

@@ -55,7 +55,7 @@ _COPIES: Final = "userFiles-"
 """Names of directories in which Spark has copies of such files (``SparkFiles.getRootDirectory``)."""
 SHIMS: Final = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 
-PACKAGES: Final = ("boto3", "botocore", "msgspec", "pyarrow", "pybase64", "tenacity")
+PACKAGES: Final = ("boto3", "botocore", "msgspec", "numpy", "pyarrow", "pybase64", "tenacity")
 _MODULES: Final = ("sluice", *SHIMS, *PACKAGES)
 _TIMEOUT: Final = 30.0
 """Seconds that another Python may take to start on a busy machine."""

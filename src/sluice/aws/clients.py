@@ -25,12 +25,12 @@ from botocore.credentials import (
     CredentialResolver,
     DeferredRefreshableCredentials,
 )
-from botocore.loaders import Loader
 from botocore.session import Session
 
 from sluice.aws import hooks
 from sluice.aws.connection import DEFAULT_SESSION_NAME, ConnectionConfig
 from sluice.aws.errors import EXPIRED_CREDENTIALS, redact
+from sluice.aws.service_loader import ServiceLoader
 from sluice.errors import OptionError
 
 __all__ = ["Credentials", "client_for", "credentials_for", "endpoint_for"]
@@ -53,7 +53,7 @@ _lock = threading.Lock()
 _sessions: OrderedDict[tuple[Any, ...], Session] = OrderedDict()
 _clients: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 # The SDK's descriptions of services and endpoints, by where users have put more of them. They take 9 MiB.
-_loaders: dict[str | None, Loader] = {}
+_loaders: dict[str | None, ServiceLoader] = {}
 
 
 def _renew_lock() -> None:
@@ -206,7 +206,7 @@ def _bare_session(config: ConnectionConfig) -> Session:
     session = Session(profile=config.profile)
     session.register_component("response_parser_factory", hooks.ParserFactory(keeps_pages=config.keeps_pages))
     folders = session.get_config_variable("data_path")
-    loader = _loaders.setdefault(folders, session.get_component("data_loader"))
+    loader = _loaders.setdefault(folders, ServiceLoader(folders))
     session.register_component("data_loader", loader)
     return session
 

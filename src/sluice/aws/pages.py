@@ -6,20 +6,23 @@ whatever was asked for.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from sluice.aws.cbor import Decoder, is_cbor
-from sluice.aws.record_bounds import ARRIVAL, RecordBounds
+from sluice.aws.record_bounds import ARRIVAL, Find, Layout, RecordBounds
 from sluice.aws.records import WireRecord
 
-__all__ = ["PageReader", "data_size", "take_records"]
+__all__ = ["PageReader", "data_size", "find_many", "take_records"]
 
 _MANY: Final = 200
 """Records from which on columns are faster than an object for each; with fewer, small calls take the time."""
 
+_LONG_RECORD: Final = 2 * 2**10
+"""Bytes of a record from which on stepping from one to the next is faster than searching all bytes."""
 
 _AROUND_DATA: Final = 140
 """Bytes of a record in a page that are neither data nor key: the names of four fields, a sequence number of
@@ -52,6 +55,7 @@ class PageReader(Generic[PageT]):
         kind: a `msgspec.Struct` with a field ``records``.
         decode_json: decodes a page in JSON.
         take: makes the records of a page in CBOR that are all written in the same way, or returns None.
+        find: see `RecordBounds.of_array`.
     """
 
     def __init__(
@@ -59,10 +63,12 @@ class PageReader(Generic[PageT]):
         kind: type[PageT],
         decode_json: Callable[[Any], PageT],
         take: Callable[[RecordBounds], Any],
+        find: Find | None = None,
     ) -> None:
         self._kind = kind
         self._decode_json = decode_json
         self._take = take
+        self._find = find
 
     def read(self, body: bytes | memoryview) -> PageT:
         """Reads a page.
@@ -78,7 +84,7 @@ class PageReader(Generic[PageT]):
 
         def read_alike(body: bytes, at: int) -> tuple[Any, int] | None:
             nonlocal records
-            bounds, end = RecordBounds.of_array(body, at) or (None, at)
+            bounds, end = RecordBounds.of_array(body, at, self._find) or (None, at)
             records = None if bounds is None else self._take(bounds)
             return None if records is None else ([], end)
 
@@ -89,6 +95,16 @@ class PageReader(Generic[PageT]):
         if records is not None:
             page.records = records
         return page
+
+
+def find_many(body: bytes, start: int, count: int | None, layout: Layout) -> array[int] | None:
+    """A `Find` that searches where the records are many and short."""
+    about = (len(body) - start) // layout.size if count is None else count
+    if about < _MANY or layout.size >= _LONG_RECORD:
+        return None
+    from sluice.aws.record_search import search_bounds  # noqa: PLC0415 - imports numpy; see `take_records`
+
+    return search_bounds(body, start, count, layout)
 
 
 def take_records(bounds: RecordBounds) -> Sequence[WireRecord] | None:

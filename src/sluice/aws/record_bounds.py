@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -18,7 +18,18 @@ from sluice.aws.cbor import BREAK, Decoder
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.records import WireRecord
 
-__all__ = ["ARRIVAL", "DATA", "KEY", "NUMBER", "FixedPart", "RecordBounds", "millis_of"]
+__all__ = [
+    "ARRIVAL",
+    "DATA",
+    "KEY",
+    "MAJOR_TYPES",
+    "NUMBER",
+    "Find",
+    "FixedPart",
+    "Layout",
+    "RecordBounds",
+    "millis_of",
+]
 
 NUMBER: Final = "SequenceNumber"
 ARRIVAL: Final = "ApproximateArrivalTimestamp"
@@ -26,7 +37,7 @@ KEY: Final = "PartitionKey"
 DATA: Final = "Data"
 
 _BYTES, _TEXT, _ARRAY, _MAP = 2, 3, 4, 5  # major types
-_TYPES: Final = {NUMBER: _TEXT, ARRIVAL: None, KEY: _TEXT, DATA: _BYTES}
+MAJOR_TYPES: Final = {NUMBER: _TEXT, ARRIVAL: None, KEY: _TEXT, DATA: _BYTES}
 _MILLIS_HEADS: Final = (b"\xc1\x1b", b"\x1b")  # an integer of 8 bytes, with tag 1 or without
 _LATEST: Final = 2**43
 """Milliseconds until when seconds and their fraction fit into a float to the microsecond (the year 2248)."""
@@ -62,7 +73,7 @@ class _Gap:
         self.size = between + size
 
 
-class _Layout:
+class Layout:
     """How records are written.
 
     Keys and data may have any length. Sequence numbers have the same length in the whole page, and times
@@ -71,14 +82,16 @@ class _Layout:
     Attributes:
         gaps: before the first value of any length, before the second, and after it.
         values: the names of the two, in their order.
+        size: bytes of the record that shows it.
     """
 
     def __init__(self) -> None:
         self.gaps = [_Gap()]
         self.values: list[str] = []
+        self.size = 0
 
     @classmethod
-    def of_record(cls, body: bytes, start: int) -> _Layout | None:
+    def of_record(cls, body: bytes, start: int) -> Layout | None:
         """The layout of the record that starts at an offset; None where it is none that is known here."""
         layout, decoder = cls(), Decoder(body)
         major, count, at = decoder.head(start)
@@ -91,20 +104,22 @@ class _Layout:
             _, at = decoder.item(value)
             if not isinstance(name, str):
                 return None
-            if name in _TYPES:
+            if name in MAJOR_TYPES:
                 if name in found or not layout._add(name, body, done, value, at):
                     return None
                 found.add(name)
                 done = at
-        layout.gaps[-1].add(body[done : at + (count is None)])
-        return layout if len(found) == len(_TYPES) else None
+        end = at + (count is None)
+        layout.gaps[-1].add(body[done:end])
+        layout.size = end - start
+        return layout if len(found) == len(MAJOR_TYPES) else None
 
     def _add(self, name: str, body: bytes, done: int, value: int, end: int) -> bool:
         if name == ARRIVAL:
             self.gaps[-1].add(body[done : end - 8], name, 8)
             return body[value : end - 8] in _MILLIS_HEADS
         major, size, start = Decoder(body).head(value)
-        if major != _TYPES[name] or size is None:
+        if major != MAJOR_TYPES[name] or size is None:
             return False
         if name == NUMBER:
             self.gaps[-1].add(body[done:start], name, size)
@@ -113,6 +128,11 @@ class _Layout:
             self.gaps.append(_Gap())
             self.values.append(name)
         return True
+
+
+Find = Callable[[bytes, int, "int | None", Layout], "array[int] | None"]
+"""Finds `RecordBounds.bounds` of the array whose first record starts at an offset. It has so many records, or
+ends with a break if their number is None. Returns None where stepping from head to head has to find them."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +153,21 @@ class RecordBounds:
     gaps: Sequence[Sequence[FixedPart]]
 
     @classmethod
-    def of_array(cls, body: bytes, at: int) -> tuple[RecordBounds, int] | None:
+    def of_array(cls, body: bytes, at: int, find: Find | None = None) -> tuple[RecordBounds, int] | None:
         """The bounds of the array of records that starts at an offset, and the offset behind the array.
 
         None where the records are written in a way that is not known here, or damaged.
+
+        Args:
+            find: asked first; see `Find`.
         """
         try:
             major, count, start = Decoder(body).head(at)
-            layout = None if major != _ARRAY or count == 0 else _Layout.of_record(body, start)
-            bounds = None if layout is None else _walk(body, start, count, layout)
+            layout = None if major != _ARRAY or count == 0 else Layout.of_record(body, start)
+            bounds = None
+            if layout is not None:
+                bounds = find and find(body, start, count, layout)
+                bounds = _walk(body, start, count, layout) if bounds is None else bounds
         except (IndexError, OverflowError, DamagedAnswerError):
             return None
         if layout is None or bounds is None:
@@ -213,7 +239,7 @@ def _sizes(major: int) -> list[int]:
 _SIZES: Final = {KEY: _sizes(_TEXT), DATA: _sizes(_BYTES)}
 
 
-def _walk(body: bytes, at: int, count: int | None, layout: _Layout) -> array[int] | None:
+def _walk(body: bytes, at: int, count: int | None, layout: Layout) -> array[int] | None:
     """Steps through an array of records. Returns None where the array does not end with one.
 
     Raises:

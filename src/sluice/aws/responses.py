@@ -19,7 +19,7 @@ import msgspec
 from sluice.aws.cbor import Decoder, is_cbor
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.long_records import read_page
-from sluice.aws.pages import PageReader, take_records
+from sluice.aws.pages import PageReader, find_many, take_records
 from sluice.aws.records import WireRecord
 
 __all__ = [
@@ -82,7 +82,7 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T]:
     return decode
 
 
-_page_reader: Final = PageReader(_Page, partial(read_page, _decoder(_Page)), take_records)
+_page_reader: Final = PageReader(_Page, partial(read_page, _decoder(_Page)), take_records, find_many)
 _decode_put_records: Final = _decoder(_PutRecords)
 _decode_put_record_batch: Final = _decoder(_PutRecordBatch)
 

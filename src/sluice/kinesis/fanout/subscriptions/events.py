@@ -19,7 +19,7 @@ import msgspec
 from sluice.aws.cbor import is_cbor
 from sluice.aws.errors import DamagedAnswerError, translate
 from sluice.aws.long_records import read_page
-from sluice.aws.pages import PageReader, data_size, take_records
+from sluice.aws.pages import PageReader, data_size, find_many, take_records
 from sluice.aws.record_bounds import RecordBounds
 from sluice.aws.records import Seconds, WireRecord
 from sluice.errors import ServiceError
@@ -88,7 +88,7 @@ class _PageEvent(_Event):
 _decode_head: Final = msgspec.json.Decoder(_HeadEvent).decode
 _decode_page: Final = msgspec.json.Decoder(_PageEvent).decode
 _head_reader: Final = PageReader(_HeadEvent, _decode_head, RecordBounds.heads)
-_page_reader: Final = PageReader(_PageEvent, partial(read_page, _decode_page), take_records)
+_page_reader: Final = PageReader(_PageEvent, partial(read_page, _decode_page), take_records, find_many)
 
 
 def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
