@@ -9,8 +9,9 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from integration.support.shared_capacity import Run, Scenario
 from sluice.query_bucket.pace_service import PaceService
 from sluice.query_bucket.protocol import (
     FromServer,
@@ -19,13 +20,17 @@ from sluice.query_bucket.protocol import (
     decode_to_server,
     encode,
 )
+from sluice.sink import AsyncSinkConfig, CongestionControlRateLimitingStrategy
+from sluice.sink.query_pace import QueryPaceStrategy
 
-__all__ = ["PaceLine", "PaceServer"]
+__all__ = ["PaceLine", "PaceServer", "PacedRun"]
 
 RETRY: Final = 5.0
 """Seconds from the end of a connection to the next attempt, as those of `TcpLine`."""
 DELAY: Final = 0.002
 """Seconds that a message takes."""
+
+MakeOwn = Callable[[AsyncSinkConfig, Callable[[], float]], CongestionControlRateLimitingStrategy]
 
 
 class PaceServer:
@@ -151,3 +156,38 @@ class PaceLine:
         self.incoming.clear()
         self.problem = problem
         self._next_attempt = self._server.clock() + RETRY
+
+
+class PacedRun(Run):
+    """A run whose tasks compare their paces.
+
+    Args:
+        make_own: makes the strategy with which a task finds its pace.
+        tamper: see `PaceServer`.
+
+    Attributes:
+        lines: of the tasks.
+        problems: what tasks were told of their lines.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        make_own: MakeOwn,
+        *,
+        seed: int = 1,
+        tamper: Callable[[FromServer], FromServer] = lambda message: message,
+    ) -> None:
+        self.now = 0.0  # the server needs it before there are tasks
+        self.server = PaceServer(lambda: self.now, tamper)
+        self.lines: list[PaceLine] = []
+        self.problems: list[str] = []
+
+        def make(config: AsyncSinkConfig, clock: Callable[[], float]) -> Any:
+            line = self.server.line()
+            self.lines.append(line)
+            return QueryPaceStrategy(
+                make_own(config, clock), query="q", line=line, on_problem=self.problems.append, clock=clock
+            )
+
+        super().__init__(scenario, make, seed=seed)

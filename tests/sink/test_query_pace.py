@@ -15,22 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration.support.shared_capacity import Run, Scenario, Service
-from integration.support.shared_pace import PaceServer
+from integration.support.shared_pace import PacedRun
 from test_congestion import aimd
 
 from sluice.query_bucket.protocol import Advice, FromServer
-from sluice.sink import AsyncSinkConfig, RequestInfo, ResultInfo
-from sluice.sink.query_pace import ANSWER_TIMEOUT, TELL_AT_LEAST, QueryPaceStrategy
+from sluice.sink import RequestInfo, ResultInfo
+from sluice.sink.query_pace import ANSWER_TIMEOUT, TELL_AT_LEAST
 
 SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
 
 
-class SharingRun(Run):
-    """A run whose tasks have a server.
-
-    Attributes:
-        problems: what tasks were told of their lines.
-    """
+class SharingRun(PacedRun):
+    """See `PacedRun`; with the settings of the other tests."""
 
     def __init__(
         self,
@@ -39,21 +35,7 @@ class SharingRun(Run):
         seed: int = 1,
         tamper: Callable[[FromServer], FromServer] = lambda message: message,
     ) -> None:
-        self.now = 0.0  # the server needs it before there are tasks
-        self.server = PaceServer(lambda: self.now, tamper)
-        self.lines: list[Any] = []
-        self.problems: list[str] = []
-        super().__init__(scenario, self._make, seed=seed)
-
-    def _make(self, config: AsyncSinkConfig, clock: Callable[[], float]) -> Any:
-        self.lines.append(self.server.line())
-        return QueryPaceStrategy(
-            aimd(config, clock),
-            query="q",
-            line=self.lines[-1],
-            on_problem=self.problems.append,
-            clock=clock,
-        )
+        super().__init__(scenario, aimd, seed=seed, tamper=tamper)
 
 
 class RunOfSeparate(SharingRun):
