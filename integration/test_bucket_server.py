@@ -204,6 +204,8 @@ def test_tasks_compare_their_paces(directory: Path, owner: subprocess.Popen[byte
         heard: list[FromServer] = []
         until(lambda line=line, heard=heard: heard.extend(line.receive()) or heard)  # type: ignore[misc]
         assert heard == [expected]
+    for line in lines:
+        line.close()
     for _ in range(2):  # writers
         end_query(seen_here(address, settings), "q")
     until(lambda: not any(directory.glob(f"{owner.pid}-*")))

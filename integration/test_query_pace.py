@@ -23,24 +23,26 @@ TASKS = 6
 CAPACITY = 1000
 """Records a second of a stream with one shard."""
 SERVER = b"sluice.query_bucket"
+NO_BUCKET = b'"bucket":null'
 ESTABLISHED = "01"
 
 
-def servers() -> list[int]:
-    """The processes of these tests by which tasks compare their paces."""
-    found = []
+def servers() -> set[int]:
+    """The processes by which tasks compare their paces, of all tests of this run."""
+    found = set()
     for process in marked_processes(f"{MARK}={os.environ[MARK]}"):
         with contextlib.suppress(OSError):  # gone
-            if SERVER in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
-                found.append(process)
+            command = Path(f"/proc/{process}/cmdline").read_bytes()
+            if SERVER in command.split(b"\0") and NO_BUCKET in command:
+                found.add(process)
     return found
 
 
 def connections(server: int) -> int:
     """How many tasks are connected to a server."""
     sockets = set()
-    for descriptor in Path(f"/proc/{server}/fd").iterdir():
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # gone
+        for descriptor in Path(f"/proc/{server}/fd").iterdir():
             sockets.add(str(descriptor.readlink()))
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(line[3] == ESTABLISHED and f"socket:[{line[9]}]" in sockets for line in lines)
@@ -74,14 +76,15 @@ def test_six_tasks_on_one_shard(
     Killed meanwhile, it leaves nothing to wait for: each task goes on at its own pace.
     """
     spark = make_spark(master=f"local[{TASKS}]")
+    before = servers()
     stream = module_service.create(1)
-    count = 7_200 if survives else 3_600
+    count = 9_000 if survives else 4_500
     frame = rows(spark, count)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write, frame, module_service, stream)
-        wait_until(lambda: any(connections(each) == TASKS for each in servers()), "all tasks to be connected")
+        wait_until(lambda: any(connections(each) > 1 for each in servers() - before), "tasks to be connected")
         if not survives:
-            [server] = servers()
+            [server] = servers() - before
             os.kill(server, signal.SIGKILL)
         writing.result()
 
@@ -94,5 +97,6 @@ def test_six_tasks_on_one_shard(
     used = len(found) / (found[-1][0] - found[0][0]) / CAPACITY
     print(f"\n{used:.0%} used; in {end - begin:.1f} s tasks write {least} to {most} records")
     assert used > 0.7
-    assert least > most / 3
-    wait_until(lambda: not servers(), "the server to end with the write")
+    if survives:
+        assert least > most / 3
+    wait_until(lambda: not servers() - before, "the server to end with the write")

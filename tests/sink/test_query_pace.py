@@ -22,7 +22,7 @@ from sluice.query_bucket.protocol import Advice, FromServer
 from sluice.sink import RequestInfo, ResultInfo
 from sluice.sink.query_pace import ANSWER_TIMEOUT, TELL_AT_LEAST
 
-SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
+SEEDS = pytest.mark.parametrize("seed", [1, 2])
 
 
 class SharingRun(PacedRun):
@@ -59,18 +59,17 @@ class RunOfSeparate(SharingRun):
     [
         Scenario(tasks=4, latency=0.1),
         Scenario(tasks=6, capacity=2000),
-        Scenario(tasks=6, capacity=2000, burst=0.1),
-        Scenario(tasks=16, capacity=1000, latency=0.1),
+        Scenario(tasks=16, capacity=1000, latency=0.1, burst=0.1),
     ],
-    ids=lambda each: f"{each.tasks}_tasks_{each.capacity:g}_burst_{each.burst:g}",
+    ids=lambda each: f"{each.tasks}_tasks",
 )
 def test_tasks_share_a_destination_evenly(scenario: Scenario, seed: int) -> None:
     """All of it is used, little is refused, and the smallest share is more than half of the largest."""
-    run = SharingRun(scenario, seed=seed).until(20)
+    run = SharingRun(scenario, seed=seed).until(16)
 
-    assert run.utilisation(5, 20) > 0.95
-    assert run.refusals(5, 20) < 0.05
-    assert run.fairness(5, 20) > 0.6
+    assert run.utilisation(5, 16) > 0.95
+    assert run.refusals(5, 16) < 0.05
+    assert run.fairness(5, 16) > 0.6
 
 
 def test_a_task_that_comes_late_gets_its_share() -> None:
@@ -181,14 +180,13 @@ def test_a_server_that_stands_still_is_left() -> None:
 
 
 @pytest.mark.parametrize("lie", [5e-324, 1.0, 1e308, math.inf, math.nan, -5.0, 0.0])
-@pytest.mark.parametrize("seed", [1, 2])
-def test_lies_neither_stop_nor_drive_a_task(lie: float, seed: int) -> None:
+def test_lies_neither_stop_nor_drive_a_task(lie: float) -> None:
     """Whatever mean a task is told, it is let send about what it would be alone, and is refused little."""
-    alone = Run(Scenario(capacity=1000), aimd, seed=seed).until(20)
-    told = SharingRun(Scenario(capacity=1000), seed=seed, tamper=liar(7, lie)).until(20)
+    alone = Run(Scenario(capacity=1000), aimd).until(15)
+    told = SharingRun(Scenario(capacity=1000), tamper=liar(7, lie)).until(15)
 
-    assert told.utilisation(5, 20) > 0.95 * alone.utilisation(5, 20)
-    assert told.refusals(5, 20) < 0.05
+    assert told.utilisation(5, 15) > 0.95 * alone.utilisation(5, 15)
+    assert told.refusals(5, 15) < 0.05
 
 
 def liar(tasks: int, pace: float) -> Callable[[FromServer], FromServer]:
@@ -207,7 +205,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(EVENTS, max_size=8), st.integers(0, 100))
 def test_whatever_the_server_does_tasks_use_the_destination(events: list[Any], seed: int) -> None:
     """Deaths, restarts, late words and lies: nothing is raised, and what there is to have is used."""

@@ -58,10 +58,11 @@ _REFUSED_A_SECOND: Final = 8.0
 _MOST_SHARE: Final = 0.035
 _LEAST_SHARE: Final = 0.015
 # For a task that knows the mean rate of all: that share grows by this power of the mean over its own rate,
-# between these bounds of that ratio.
-_FAIRNESS: Final = 3
+# between these bounds of that ratio, up to this share.
+_FAIRNESS: Final = 6
 _LEAST_RATIO: Final = 0.67
-_MOST_RATIO: Final = 1.22
+_MOST_RATIO: Final = 1.17
+_MOST_SHARE_BELOW: Final = 0.06
 # Seconds for which a task counts as limited by the destination after it was.
 _LIMITED_FOR: Final = 1.0
 # The rate may grow by this part of itself in a second, and as much until answers come if that takes longer.
@@ -232,7 +233,7 @@ class PacingRate:
         if self._mean is None:
             return share
         ratio = min(_MOST_RATIO, max(_LEAST_RATIO, self._mean / self.rate))
-        return share * ratio**_FAIRNESS
+        return min(_MOST_SHARE_BELOW, share * ratio**_FAIRNESS)
 
     def _learn_failing(self, untold: int, count: int, pace: float, sent_at: float, now: float) -> None:
         before = self._failing.share
