@@ -211,6 +211,21 @@ def test_tasks_compare_their_paces(directory: Path, owner: subprocess.Popen[byte
     until(lambda: not any(directory.glob(f"{owner.pid}-*")))
 
 
+@pytest.mark.usefixtures("directory")
+def test_a_server_that_tasks_can_do_without_is_not_tried_at_every_batch(
+    owner: subprocess.Popen[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its failure is said once in a minute; a bucket is tried by each batch."""
+    nowhere = "192.0.2.1"
+    kinds = ((PaceSettings(SPARK_DRIVER, nowhere), 1), (BucketSettings(1.0, 1.0, nowhere), 2))
+    for settings, warnings in kinds:
+        caplog.clear()
+        for _ in range(2):
+            assert find_or_start(settings, {"of": settings.name}, owner=owner.pid) is None
+        assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
+        assert f"the {settings.name} of the query can't be started" in caplog.text
+
+
 def test_what_a_killed_server_has_left_is_removed(directory: Path, owner: subprocess.Popen[bytes]) -> None:
     """By the next one that starts, of any query."""
     directory.mkdir(mode=0o700)

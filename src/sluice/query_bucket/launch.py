@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import select
 import subprocess
@@ -47,6 +48,11 @@ _START_TIMEOUT: Final = 20.0
 _ATTEMPTS: Final = 3
 """A server that ends may remove the directory while the next one is being started."""
 
+_RETRY_AFTER: Final = 60.0
+"""Seconds until the next attempt to start a server that tasks can do without: batches do not wait for it."""
+
+_failed: Final[dict[Path, float]] = {}
+"""When the last attempt at such a server has failed (monotonic seconds), by its rendezvous file."""
 _started: Final[list[subprocess.Popen[bytes]]] = []
 """Those that have ended leave the system's table of processes when they are asked for."""
 
@@ -66,7 +72,8 @@ class BucketSettings:
     host: str
 
     name: ClassVar[str] = "token bucket"
-    without: ClassVar[str] = "each task goes on at a share of the rate"
+    without: ClassVar[str] = "each task goes on at a share of the rate, and the next batch tries again"
+    retry_after: ClassVar[float] = 0.0
     address_option: ClassVar[str] = " (tokenBucketAddress)"
 
     @property
@@ -93,7 +100,8 @@ class PaceSettings:
     bind: str
 
     name: ClassVar[str] = "common pace"
-    without: ClassVar[str] = "each task finds its own"
+    without: ClassVar[str] = f"each task finds its own, and a batch tries again in {_RETRY_AFTER:g} s"
+    retry_after: ClassVar[float] = _RETRY_AFTER
     address_option: ClassVar[str] = ""
     bucket: ClassVar[None] = None
 
@@ -123,6 +131,8 @@ def find_or_start(
     digest = hashlib.sha256(json.dumps(sorted(options.items())).encode()).hexdigest()
     directory = rendezvous_directory()
     rendezvous = Rendezvous(directory / f"{owner}-{digest[:32]}")
+    if time.monotonic() - _failed.get(rendezvous.path, -math.inf) < settings.retry_after:
+        return None
     for attempt in range(_ATTEMPTS):
         try:
             with locked_directory(directory):
@@ -137,12 +147,8 @@ def find_or_start(
             problem = error
             break
         time.sleep(0.01 * attempt)
-    _log.warning(
-        "the %s of the query can't be started: %s, and the next batch tries again: %s",
-        settings.name,
-        settings.without,
-        problem,
-    )
+    _failed[rendezvous.path] = time.monotonic()
+    _log.warning("the %s of the query can't be started: %s: %s", settings.name, settings.without, problem)
     return None
 
 

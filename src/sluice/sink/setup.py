@@ -71,21 +71,17 @@ class AsyncSinkSetup:
     @contextlib.contextmanager
     def strategy(self, origin: Origin) -> Iterator[BaseRateLimitingStrategy]:
         """The rate limiting strategy for one writer."""
-        if self.query_bucket is None:
-            with (
-                strategy_cache.lend(self.key, self.create_strategy) as strategy,
-                contextlib.ExitStack() as stack,
-            ):
-                if self.shares_pace and isinstance(strategy, CongestionControlRateLimitingStrategy):
-                    shared = share_pace(strategy, origin, self.query_server)
-                    stack.callback(shared.close)
-                    yield shared
-                else:
-                    yield strategy
+        if self.query_bucket is not None:
+            # It has learnt nothing that another task could use: the tokens are the query's.
+            with contextlib.closing(self.query_bucket.create_strategy(origin, self.query_server)) as bucket:
+                yield bucket
             return
-        # It has learnt nothing that another task could use: the tokens are the query's.
-        with contextlib.closing(self.query_bucket.create_strategy(origin, self.query_server)) as bucket:
-            yield bucket
+        with strategy_cache.lend(self.key, self.create_strategy) as own:
+            if not (self.shares_pace and isinstance(own, CongestionControlRateLimitingStrategy)):
+                yield own
+                return
+            with contextlib.closing(share_pace(own, origin, self.query_server)) as shared:
+                yield shared
 
     def new_converter(self) -> ElementConverter[Any]:
         """A converter for one writer."""
