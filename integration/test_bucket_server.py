@@ -16,11 +16,28 @@ from pathlib import Path
 
 import pytest
 
-from sluice.channels.channel import Address, connect
+from sluice.channels.channel import SPARK_DRIVER, Address, connect
 from sluice.query_bucket import launch
-from sluice.query_bucket.launch import BucketSettings, find_or_start, rendezvous_directory
+from sluice.query_bucket.launch import (
+    BucketSettings,
+    PaceSettings,
+    end_query,
+    find_or_start,
+    rendezvous_directory,
+    seen_here,
+)
 from sluice.query_bucket.line import TcpLine
-from sluice.query_bucket.protocol import Ask, FromServer, Granted, Join, Members, Sent, encode
+from sluice.query_bucket.protocol import (
+    Advice,
+    Ask,
+    FromServer,
+    Granted,
+    Join,
+    Members,
+    Paced,
+    Sent,
+    encode,
+)
 from sluice.query_bucket.rendezvous import Rendezvous
 from sluice.query_bucket.server import BucketServer
 from sluice.query_bucket.service import BucketService
@@ -169,6 +186,44 @@ def test_a_server_that_is_gone_or_silent_is_replaced(
         process.send_signal(signal.SIGCONT)
         process.wait(SOON)
     assert Rendezvous(next(directory.iterdir())).read() == second
+
+
+def test_tasks_compare_their_paces(directory: Path, owner: subprocess.Popen[bytes]) -> None:
+    """The server has no bucket. It is told where tasks find it, which fill in the driver's host, and is found
+    again from its own host. It ends with the batch write.
+    """
+    settings = PaceSettings(SPARK_DRIVER, "127.0.0.1")
+    address = find_or_start(settings, {"a": "b"}, owner=owner.pid)
+    assert address is not None
+    assert address.host == SPARK_DRIVER
+    assert find_or_start(settings, {"a": "b"}, owner=owner.pid) == address
+    lines = [TcpLine(address.found_at("127.0.0.1")) for _ in range(2)]
+    for line, pace, expected in zip(lines, (100.0, 300.0), (Advice(1, 100.0), Advice(2, 200.0)), strict=True):
+        until(line.connect)
+        line.send(Paced("q", pace))
+        heard: list[FromServer] = []
+        until(lambda line=line, heard=heard: heard.extend(line.receive()) or heard)  # type: ignore[misc]
+        assert heard == [expected]
+    for line in lines:
+        line.close()
+    for _ in range(2):  # writers
+        end_query(seen_here(address, settings), "q")
+    until(lambda: not any(directory.glob(f"{owner.pid}-*")))
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_server_that_tasks_can_do_without_is_not_tried_at_every_batch(
+    owner: subprocess.Popen[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its failure is said once in a minute; a bucket is tried by each batch."""
+    nowhere = "192.0.2.1"
+    kinds = ((PaceSettings(SPARK_DRIVER, nowhere), 1), (BucketSettings(1.0, 1.0, nowhere), 2))
+    for settings, warnings in kinds:
+        caplog.clear()
+        for _ in range(2):
+            assert find_or_start(settings, {"of": settings.name}, owner=owner.pid) is None
+        assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
+        assert f"the {settings.name} of the query can't be started" in caplog.text
 
 
 def test_what_a_killed_server_has_left_is_removed(directory: Path, owner: subprocess.Popen[bytes]) -> None:

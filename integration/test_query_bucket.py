@@ -21,6 +21,7 @@ from integration.support.spark import JVM_OPTIONS, Sessions
 
 DESTINATION = "integration.support.sink_destinations:Metered"
 SERVER = b"sluice.query_bucket"
+NO_BUCKET = b'"bucket":null'
 DELAY = 1.0
 """Seconds that a request may take from the strategy to its destination, on a busy machine."""
 ROW = "x" * 20
@@ -55,7 +56,8 @@ def servers() -> list[int]:
     found = []
     for process in marked_processes(f"{MARK}={os.environ[MARK]}"):
         with contextlib.suppress(OSError):  # gone
-            if SERVER in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
+            command = Path(f"/proc/{process}/cmdline").read_bytes()
+            if SERVER in command.split(b"\0") and NO_BUCKET not in command:
                 found.append(process)
     return found
 

@@ -4,6 +4,7 @@ A service with a token bucket that several tasks share, in virtual time: with an
 answers after 5 ms to 2 s, with entries and requests that fail whatever the load is, with steps of its
 capacity. For each: what is accepted of min(C, offered) * (1 - p), what is refused for load, and the smallest
 share of a task by the largest; from the sixth second on, and for steps from ten seconds after the step.
+Tasks compare their paces, as by default; not so with --scope task.
 
     python -m integration.benchmarks.congestion
 """
@@ -17,6 +18,7 @@ from typing import Final
 
 from integration.support.chart import Line, Panel, draw
 from integration.support.shared_capacity import Make, Run, Scenario
+from integration.support.shared_pace import MakeOwn, PacedRun
 from sluice.sink import (
     AIMDScalingStrategy,
     AsyncSinkConfig,
@@ -30,8 +32,8 @@ CAPACITY: Final = 4000.0
 Clock = Callable[[], float]
 
 
-def aimd(*, paced: bool) -> Make:
-    def make(config: AsyncSinkConfig, clock: Clock) -> RateLimitingStrategy:
+def aimd(*, paced: bool) -> MakeOwn:
+    def make(config: AsyncSinkConfig, clock: Clock) -> CongestionControlRateLimitingStrategy:
         most = config.max_batch_size * config.max_in_flight_requests
         return CongestionControlRateLimitingStrategy(
             max_in_flight_requests=config.max_in_flight_requests,
@@ -107,12 +109,12 @@ def picture(failing: float, latency: float, tasks: int) -> str:
     steps = {15.0: CAPACITY / 10, 30.0: CAPACITY}
     faults = Scenario(capacity=CAPACITY, failing_entries=failing, latency=latency, tasks=tasks, steps=steps)
     makes = {
-        "aimd": aimd(paced=True),
         "none": lambda _, __: NoRateLimitingStrategy(),
         "token-bucket": token_bucket(tasks),
         "Flink's arithmetic": aimd(paced=False),
     }
-    runs = {name: Run(faults, make).until(45) for name, make in makes.items()}
+    runs: dict[str, Run] = {"aimd": PacedRun(faults, aimd(paced=True)).until(45)}
+    runs |= {name: Run(faults, make).until(45) for name, make in makes.items()}
     seconds = range(45)
     takes = [(float(n), faults.admitted(n + 0.5) * faults.passing) for n in seconds]
 
@@ -141,6 +143,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.congestion", description=__doc__)
     parser.add_argument("--latency", type=float, nargs="*", default=[0.005, 0.1, 2.0], help="seconds")
     parser.add_argument("--only", default="", help="scenarios whose name has this in it")
+    parser.add_argument("--scope", choices=["query", "task"], default="query", help="aimdScope")
+    parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     print(f"{'':66}{'accepted':>9}{'refused':>9}{'fair':>8}{'settled':>9}")
     met: list[tuple[str, tuple[bool, ...]]] = []
@@ -148,7 +152,9 @@ def main() -> int:
         if arguments.only not in name:
             continue
         start, end = (20, 30) if scenario.steps else (5, 20)
-        text, goals = verdict(Run(scenario, aimd(paced=True)).until(end), start, end)
+        kind_of_run = PacedRun if arguments.scope == "query" else Run
+        run = kind_of_run(scenario, aimd(paced=True), seed=arguments.seed)
+        text, goals = verdict(run.until(end), start, end)
         misses = [
             goal
             for goal, reached in zip(("accepted", "refused", "fair", "settled"), goals, strict=True)

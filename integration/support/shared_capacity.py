@@ -12,11 +12,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluice.errors import ServiceError
 from sluice.sink import AsyncSinkConfig, RateLimitingStrategy, SubmitResult
 from sluice.sink.scheduler import Request, SinkScheduler
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["LOAD", "UNTOLD", "Run", "Scenario", "Service"]
 
@@ -176,7 +179,7 @@ class Run:
     def scheduler(self, config: AsyncSinkConfig, strategy: Any, jitter: Callable[[], float]) -> Any:
         return SinkScheduler(config, strategy, name="s", jitter=jitter, is_throttling=_is_throttling)
 
-    def until(self, end: float) -> Run:
+    def until(self, end: float) -> Self:
         if not self._count:
             for task in self.tasks:
                 self._at(task.begins + self.random.random() * 0.05, task.number, None)

@@ -18,13 +18,12 @@ from sluice.sink import (
     AIMDScalingStrategy,
     AsyncSinkConfig,
     CongestionControlRateLimitingStrategy,
-    RateLimitingStrategy,
 )
 
 SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
 
 
-def aimd(config: AsyncSinkConfig, clock: Callable[[], float]) -> RateLimitingStrategy:
+def aimd(config: AsyncSinkConfig, clock: Callable[[], float]) -> CongestionControlRateLimitingStrategy:
     most = config.max_batch_size * config.max_in_flight_requests
     return CongestionControlRateLimitingStrategy(
         max_in_flight_requests=config.max_in_flight_requests,

@@ -24,6 +24,7 @@ from sluice.sink.options import (
     SINK_OPTIONS,
     config_from_options,
     query_bucket_from_options,
+    shares_pace_from_options,
     strategy_from_options,
 )
 from sluice.sink.query_bucket_strategy import QueryBucketConfig
@@ -150,6 +151,9 @@ def test_a_default_follows_the_setting_it_belongs_to() -> None:
         ({"tokenBucketUnit": "bytes"}, "'tokenBucketUnit' needs 'rateLimiting' token-bucket"),
         ({"tokenBucketAddress": "10.0.0.1"}, "'tokenBucketAddress' needs 'rateLimiting' token-bucket"),
         ({"tokenBucketScope": "host"}, "'tokenBucketScope' is 'host': allowed is one of task, query"),
+        ({"aimdScope": "host"}, "'aimdScope' is 'host': allowed is one of task, query"),
+        ({"aimdScope": "query", "rateLimiting": "none"}, "'aimdScope' needs 'rateLimiting' aimd"),
+        ({**BUCKET, "aimdScope": "task"}, "'aimdScope' needs 'rateLimiting' aimd"),
         ({"tokenBucketUnit": "rows"}, "is 'rows': allowed is one of records, bytes, requests"),
         (
             {**BUCKET, "tokenBucketAddress": "10.0.0.1"},
@@ -239,6 +243,20 @@ def test_tasks_share_a_bucket_only_where_they_are_told() -> None:
         read(**BUCKET, tokenBucketScope="query", tokenBucketUnit="Bytes", tokenBucketAddress="10.0.0.1")
     )
     assert shared == QueryBucketConfig(settings=BucketSettings(5.0, 7, "10.0.0.1"), unit="bytes")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, True),
+        ({"rateLimiting": "AIMD", "aimdScope": "Query"}, True),
+        ({"aimdScope": "task"}, False),
+        ({"rateLimiting": "none"}, False),
+        (BUCKET, False),
+    ],
+)
+def test_tasks_compare_their_paces_unless_they_are_told(*, given: dict[str, str], expected: bool) -> None:
+    assert shares_pace_from_options(read(**given)) is expected
 
 
 class UserStrategy(NoRateLimitingStrategy):

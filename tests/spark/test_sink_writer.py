@@ -18,13 +18,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from sluice.channels.channel import Address
+from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError
 from sluice.kinesis.source import SCHEMA as SOURCE_SCHEMA
-from sluice.query_bucket.launch import BucketSettings
+from sluice.kinesis.spark_settings import SparkSettings
+from sluice.query_bucket.launch import BucketSettings, PaceSettings
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
+from sluice.sink.dead_letters import Origin
 from sluice.sink.strategy_cache import strategy_cache
-from sluice.spark import sink_writer
+from sluice.sink.task import TaskResult
+from sluice.spark import pace_server, sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
 
 SCHEMA = StructType([StructField("data", StringType())])
@@ -94,7 +97,8 @@ OPTIONS = {"destination": f"{__name__}:Collecting", "rateLimiting": "aimd"}
 
 
 @pytest.fixture(autouse=True)
-def _empty() -> None:
+def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_writer, "find_or_start", lambda *_: None)  # no processes
     Collecting.stored.clear()
     Collecting.refusals.clear()
     strategy_cache._strategies.clear()
@@ -370,7 +374,7 @@ def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: p
         assert not started
         copies = [pickle.loads(pickle.dumps(writer)) for _ in range(2)]
         assert started == [(BucketSettings(5.0, 3, "127.0.0.1"), options)]
-        assert [copy._bucket_server for copy in copies] == [address, address]
+        assert [copy._query_server for copy in copies] == [address, address]
         assert b"secret" not in repr(vars(copies[0])).encode()
         started.clear()
     assert not ended
@@ -378,12 +382,63 @@ def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: p
     assert ended == [(address, copies[0]._write_id)]
 
 
-def test_without_a_query_bucket_no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither with a bucket for each task, nor with none."""
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local[4]", PaceSettings("127.0.0.1", "127.0.0.1")),
+        ("local[*]", PaceSettings("127.0.0.1", "127.0.0.1")),
+        ("spark://10.0.0.1:7077", PaceSettings(SPARK_DRIVER, "10.0.0.5")),
+        (None, PaceSettings(SPARK_DRIVER, "10.0.0.5")),
+        ("local", None),
+        ("local[1]", None),
+        ("local[1, 4]", None),
+    ],
+)
+def test_the_server_of_a_common_pace_listens_as_the_driver_does(
+    monkeypatch: pytest.MonkeyPatch, master: str | None, expected: PaceSettings | None
+) -> None:
+    """Where no two tasks run at a time there is none. It starts with the first tasks, and ends with a batch
+    write; tasks find it where they find the driver.
+    """
+    started: list[object] = []
+    ended: list[object] = []
+    found: list[object] = []
+    settings = SparkSettings(master, "driver", "10.0.0.5")
+    monkeypatch.setattr(pace_server, "find_spark_settings", lambda: settings)
+
+    def start(given: PaceSettings, _: object) -> Address:
+        started.append(given)
+        return Address(given.host, 9, b"secret", b"start")
+
+    def write_rows(setup: Any, *_: object, **__: object) -> TaskResult:
+        found.append(setup.query_server)
+        return TaskResult(origin=Origin("d"), figures=SinkFigures())
+
+    monkeypatch.setattr(sink_writer, "find_or_start", start)
+    monkeypatch.setattr(sink_writer, "end_query", lambda address, _: ended.append(address.host))
+    monkeypatch.setattr(sink_writer, "write_rows", write_rows)
+    monkeypatch.setattr(sink_writer, "driver_host", lambda: "driver")
+    copy = pickle.loads(pickle.dumps(sink_writer.BatchSinkWriter(OPTIONS, SCHEMA, overwrite=False)))
+    assert pickle.loads(pickle.dumps(copy))._query_server == copy._query_server
+    assert started == ([] if expected is None else [expected])
+    copy.write(iter([]))
+    copy.commit([None])
+
+    if expected is None:
+        assert found == [None]
+        assert not ended
+    else:
+        host = expected.host or "driver"
+        assert found == [Address(host, 9, b"secret", b"start")]
+        assert ended == [expected.bind]
+
+
+def test_without_anything_in_common_no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where each task finds its own pace or has its own bucket, nor without a limit."""
     monkeypatch.setattr(sink_writer, "find_or_start", lambda *_: pytest.fail("started"))
     bucket = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "3"}
-    for options in (OPTIONS, {**OPTIONS, **bucket}):
-        pickle.dumps(sink_writer.StreamSinkWriter(options, SCHEMA, overwrite=False))
+    for more in ({"aimdScope": "task"}, {"rateLimiting": "none"}, bucket):
+        pickle.dumps(sink_writer.StreamSinkWriter({**OPTIONS, **more}, SCHEMA, overwrite=False))
 
 
 # --- speculation ------------------------------------------------------------------------------------------

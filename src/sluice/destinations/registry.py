@@ -32,6 +32,7 @@ from sluice.sink.options import (
     load_object,
     progress_listener_from_options,
     query_bucket_from_options,
+    shares_pace_from_options,
     strategy_from_options,
 )
 from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
@@ -173,6 +174,7 @@ def _async_setup(
         create_strategy=lambda: create_strategy(config),
         key=frozenset(options.items()),
         query_bucket=query_bucket_from_options(values),
+        shares_pace=shares_pace_from_options(values),
         dead_letters=_dead_letters(values.get(DEAD_LETTER_PATH), connection),
         progress_listener=listener,
         ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",

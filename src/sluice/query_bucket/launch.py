@@ -1,4 +1,4 @@
-"""Finds the bucket server of a query, or starts it, where Spark makes the query's writer.
+"""Finds the server of a query, or starts it, where Spark makes the query's writer.
 
 Spark makes a writer for each micro-batch, in a Python process that it reuses or ends as it likes. The server
 outlives that process, and ends with its parent: that is PySpark's daemon, which ends with the Spark context.
@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import select
 import subprocess
@@ -19,7 +20,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -30,7 +31,15 @@ from sluice.query_bucket.protocol import End, Ping, Pong, decode_from_server, en
 from sluice.query_bucket.rendezvous import Rendezvous, locked_directory, remove_leftovers
 from sluice.query_bucket.server import ServerSetup, is_running
 
-__all__ = ["BucketSettings", "end_query", "find_or_start", "rendezvous_directory"]
+__all__ = [
+    "BucketSettings",
+    "PaceSettings",
+    "ServerSettings",
+    "end_query",
+    "find_or_start",
+    "rendezvous_directory",
+    "seen_here",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -39,13 +48,18 @@ _START_TIMEOUT: Final = 20.0
 _ATTEMPTS: Final = 3
 """A server that ends may remove the directory while the next one is being started."""
 
+_RETRY_AFTER: Final = 60.0
+"""Seconds until the next attempt to start a server that tasks can do without: batches do not wait for it."""
+
+_failed: Final[dict[Path, float]] = {}
+"""When the last attempt at such a server has failed (monotonic seconds), by its rendezvous file."""
 _started: Final[list[subprocess.Popen[bytes]]] = []
 """Those that have ended leave the system's table of processes when they are asked for."""
 
 
 @dataclass(frozen=True)
 class BucketSettings:
-    """What a query's bucket server is told.
+    """What the server of a query's bucket is told.
 
     Attributes:
         rate: tokens a second.
@@ -57,6 +71,43 @@ class BucketSettings:
     burst: float
     host: str
 
+    name: ClassVar[str] = "token bucket"
+    without: ClassVar[str] = "each task goes on at a share of the rate, and the next batch tries again"
+    retry_after: ClassVar[float] = 0.0
+    address_option: ClassVar[str] = " (tokenBucketAddress)"
+
+    @property
+    def bucket(self) -> tuple[float, float]:
+        """See `ServerSetup`."""
+        return self.rate, self.burst
+
+    @property
+    def bind(self) -> str:
+        """See `ServerSetup`."""
+        return self.host
+
+
+@dataclass(frozen=True)
+class PaceSettings:
+    """What the server is told that compares the paces of a query's tasks.
+
+    Attributes:
+        host: where tasks find it; may be `SPARK_DRIVER`.
+        bind: the address that it listens on; empty: all of this host.
+    """
+
+    host: str
+    bind: str
+
+    name: ClassVar[str] = "common pace"
+    without: ClassVar[str] = f"each task finds its own, and a batch tries again in {_RETRY_AFTER:g} s"
+    retry_after: ClassVar[float] = _RETRY_AFTER
+    address_option: ClassVar[str] = ""
+    bucket: ClassVar[None] = None
+
+
+ServerSettings: TypeAlias = BucketSettings | PaceSettings
+
 
 def rendezvous_directory() -> Path:
     """Where the rendezvous files of this user are."""
@@ -64,9 +115,9 @@ def rendezvous_directory() -> Path:
 
 
 def find_or_start(
-    settings: BucketSettings, options: Mapping[str, str], *, owner: int | None = None
+    settings: ServerSettings, options: Mapping[str, str], *, owner: int | None = None
 ) -> Address | None:
-    """Returns where the bucket server of a query listens.
+    """Returns where the server of a query listens.
 
     Args:
         settings: of the server.
@@ -80,11 +131,13 @@ def find_or_start(
     digest = hashlib.sha256(json.dumps(sorted(options.items())).encode()).hexdigest()
     directory = rendezvous_directory()
     rendezvous = Rendezvous(directory / f"{owner}-{digest[:32]}")
+    if time.monotonic() - _failed.get(rendezvous.path, -math.inf) < settings.retry_after:
+        return None
     for attempt in range(_ATTEMPTS):
         try:
             with locked_directory(directory):
                 address = rendezvous.read()
-                if address is None or not _answers(address):
+                if address is None or not _answers(seen_here(address, settings)):
                     remove_leftovers(directory, is_running)
                     address = _start(settings, owner, rendezvous)
                 return address
@@ -94,12 +147,14 @@ def find_or_start(
             problem = error
             break
         time.sleep(0.01 * attempt)
-    _log.warning(
-        "the token bucket of the query can't be started: each task goes on at a share of the rate, and the "
-        "next batch tries again: %s",
-        problem,
-    )
+    _failed[rendezvous.path] = time.monotonic()
+    _log.warning("the %s of the query can't be started: %s: %s", settings.name, settings.without, problem)
     return None
+
+
+def seen_here(address: Address, settings: ServerSettings) -> Address:
+    """The address of a server for processes of its own host."""
+    return address.found_at(settings.bind or "127.0.0.1")
 
 
 def end_query(address: Address, query: str) -> None:
@@ -124,10 +179,10 @@ def _answers(address: Address) -> bool:
         channel.close()
 
 
-def _start(settings: BucketSettings, owner: int, rendezvous: Rendezvous) -> Address:
+def _start(settings: ServerSettings, owner: int, rendezvous: Rendezvous) -> Address:
     """Raises OSError or SluiceError: it has not started."""
     _started[:] = [process for process in _started if process.poll() is None]
-    setup = ServerSetup(settings.rate, settings.burst, settings.host, owner, str(rendezvous.path))
+    setup = ServerSetup(settings.bucket, settings.host, settings.bind, owner, str(rendezvous.path))
     previous = rendezvous.read()
     ready, theirs = os.pipe()
     try:
@@ -151,7 +206,8 @@ def _start(settings: BucketSettings, owner: int, rendezvous: Rendezvous) -> Addr
     if address is None or address == previous:
         process.kill()
         process.wait()
-        raise SluiceError(f"the bucket server has not started at {settings.host} (tokenBucketAddress)")
+        where = settings.bind or "this host"
+        raise SluiceError(f"the server has not started at {where}{settings.address_option}")
     _started.append(process)
-    _log.info("started the token bucket of the query at %s (process %d)", address, process.pid)
+    _log.info("started the %s of the query at %s (process %d)", settings.name, address, process.pid)
     return address

@@ -1,4 +1,4 @@
-"""The messages between tasks and the bucket server."""
+"""The messages between tasks and the server of their query: about tokens, or about their paces."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 __all__ = [
+    "Advice",
     "Ask",
     "End",
     "FallBack",
@@ -15,6 +16,7 @@ __all__ = [
     "Join",
     "Leave",
     "Members",
+    "Paced",
     "Ping",
     "Pong",
     "Queued",
@@ -109,8 +111,32 @@ class Pong(msgspec.Struct, tag=True, frozen=True):
     """The server lives."""
 
 
-ToServer = Join | Ask | Sent | Leave | FallBack | Ping | End
-FromServer = Granted | Queued | Members | Pong
+class Paced(msgspec.Struct, tag=True, frozen=True):
+    """What the destination lets a task send. The answer is an `Advice`.
+
+    Attributes:
+        query: see `Join`.
+        pace: entries a second that the task has learnt; 0 if something else limits it, such as its rows.
+    """
+
+    query: str
+    pace: float
+
+
+class Advice(msgspec.Struct, tag=True, frozen=True):
+    """What the tasks of a query have in common.
+
+    Attributes:
+        tasks: how many of them the destination limits now.
+        pace: the mean of their paces, in entries a second; 0 if there is none.
+    """
+
+    tasks: int
+    pace: float
+
+
+ToServer = Join | Ask | Sent | Leave | FallBack | Ping | End | Paced
+FromServer = Granted | Queued | Members | Pong | Advice
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _to_server: Final = msgspec.msgpack.Decoder(ToServer)

@@ -1,4 +1,4 @@
-"""The process that holds a query's token bucket, beside the driver.
+"""The process beside the driver that holds a query's token bucket, or compares the paces of its tasks.
 
 Run as ``python -m sluice.query_bucket <setup>``, with a `ServerSetup` as JSON. It makes a secret, writes
 it and where it listens to the rendezvous file that the setup names, and then a line to standard output.
@@ -29,9 +29,10 @@ import msgspec
 from sluice.channels.acceptor import Acceptor, listen
 from sluice.channels.channel import Address, Channel
 from sluice.errors import SluiceError
+from sluice.query_bucket.pace_service import PaceService
 from sluice.query_bucket.protocol import decode_to_server, encode
 from sluice.query_bucket.rendezvous import Rendezvous
-from sluice.query_bucket.service import BucketService, Outgoing
+from sluice.query_bucket.service import BucketService, Outgoing, Service
 
 __all__ = ["BucketServer", "ServerSetup", "is_running", "main"]
 
@@ -51,26 +52,28 @@ class ServerSetup(msgspec.Struct, frozen=True):
     """What a server is told at its start.
 
     Attributes:
-        rate, burst: of the bucket.
-        host: the address to listen on, as tasks are told it.
+        bucket: rate and burst; None: the server has no bucket, and compares paces.
+        host: where tasks are told to find it.
+        bind: the address to listen on; empty: all of this host.
         owner: id of the process with which the server ends.
         rendezvous: the file in which later writers find the server.
     """
 
-    rate: float
-    burst: float
+    bucket: tuple[float, float] | None
     host: str
+    bind: str
     owner: int
     rendezvous: str
 
 
 class BucketServer:
-    """Listens at a free port of `host`, and serves tasks in the thread that calls `run`.
+    """Listens at a free port, and serves tasks in the thread that calls `run`.
 
     Args:
         service: decides.
-        host: the address to listen on, as tasks are told it.
+        host: where tasks are told to find it.
         clock: monotonic seconds.
+        bind: the address to listen on, empty for all of this host; None: `host`.
 
     Attributes:
         address: where tasks connect, with a secret that is made here.
@@ -80,7 +83,12 @@ class BucketServer:
     """
 
     def __init__(
-        self, service: BucketService, host: str, clock: Callable[[], float] = time.monotonic
+        self,
+        service: Service,
+        host: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        bind: str | None = None,
     ) -> None:
         self._service = service
         self._clock = clock
@@ -92,7 +100,7 @@ class BucketServer:
         self._numbers = itertools.count(1)
         self._channels: dict[int, Channel] = {}
         self._accepted: queue.SimpleQueue[Channel] = queue.SimpleQueue()
-        listener = listen(host)
+        listener = listen(host if bind is None else bind)
         port = listener.getsockname()[1]
         self.address = Address(host, port, os.urandom(_SECRET_BYTES), os.urandom(_START_BYTES))
         self._acceptor = Acceptor(listener, self.address, self._accept)
@@ -203,8 +211,9 @@ def main(arguments: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     setup = msgspec.json.decode(arguments[0], type=ServerSetup)
     rendezvous = Rendezvous(Path(setup.rendezvous))
-    service = BucketService(setup.rate, setup.burst, time.monotonic())
-    server = BucketServer(service, setup.host)
+    now = time.monotonic()
+    service: Service = PaceService(now) if setup.bucket is None else BucketService(*setup.bucket, now)
+    server = BucketServer(service, setup.host, bind=setup.bind)
 
     def is_over(now: float) -> bool:
         if not is_running(setup.owner) or service.is_idle(now):

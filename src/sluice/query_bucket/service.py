@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from sluice.query_bucket.bucket import QueryBucket
 from sluice.query_bucket.protocol import (
@@ -23,7 +23,7 @@ from sluice.query_bucket.protocol import (
     ToServer,
 )
 
-__all__ = ["IDLE_TIME", "BucketService", "Outgoing"]
+__all__ = ["IDLE_TIME", "BucketService", "Outgoing", "Service", "Use"]
 
 IDLE_TIME: Final = 120.0
 """Seconds after which a bucket that no task takes from is forgotten, and a server without buckets ends:
@@ -34,6 +34,54 @@ _TELL_EVERY: Final = 0.5
 
 Outgoing = tuple[int, FromServer]
 """A message, and the connection that it is for."""
+
+
+class Service(Protocol):
+    """What a server does with messages."""
+
+    def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
+        """Handles the message of a connection. Returns answers; more may come from `due`."""
+
+    def lost(self, connection: int, now: float) -> None:
+        """A connection has ended."""
+
+    def due(self, now: float) -> list[Outgoing]:
+        """What is to be sent now, without a message that it answers."""
+
+    def wait(self) -> float:
+        """Seconds until `due` may have something, as it looks now."""
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether tasks are connected."""
+
+    def is_idle(self, now: float) -> bool:
+        """Whether the server may end."""
+
+
+class Use:
+    """Whether anybody needs a server. Nobody tells it that a streaming query has ended.
+
+    Args:
+        now: the time, in monotonic seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._used_at = now
+        self._writers = 1  # that have not said that they have ended: those of streaming queries never do
+
+    def heard(self, message: ToServer | None, now: float) -> None:
+        """A message has come; None: there is a task that says nothing."""
+        self._used_at = now
+        match message:
+            case Ping():
+                self._writers += 1
+            case End():
+                self._writers -= 1
+
+    def is_over(self, now: float) -> bool:
+        """Whether all writers have ended, or have not been heard of for long."""
+        return self._writers <= 0 or now - self._used_at >= IDLE_TIME
 
 
 @dataclass(slots=True)
@@ -60,18 +108,15 @@ class BucketService:
         self._burst = burst
         self._queries: dict[str, _Query] = {}
         self._places: dict[int, tuple[str, str]] = {}  # connection to query and task
-        self._used_at = now
-        self._writers = 1  # that have not said that they have ended: those of streaming queries never do
+        self._use = Use(now)
 
     def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
         """Handles the message of a connection. Returns answers; more may come from `due`."""
-        self._used_at = now
+        self._use.heard(message, now)
         match message:
             case Ping():
-                self._writers += 1
                 return [(connection, Pong())]
             case End(name):
-                self._writers -= 1
                 self._forget(name)
                 return []
             case Join():
@@ -114,7 +159,8 @@ class BucketService:
                 waiting = query.bucket.queued()
                 outgoing += [(query.connections[task], Queued(seconds)) for task, seconds in waiting]
             if query.connections:
-                query.used_at = self._used_at = now
+                query.used_at = now
+                self._use.heard(None, now)
             elif now - query.used_at >= IDLE_TIME:
                 del self._queries[name]
         return outgoing
@@ -130,7 +176,7 @@ class BucketService:
 
     def is_idle(self, now: float) -> bool:
         """Whether the server may end: all that it was there for has ended, or is not heard of any more."""
-        return not self._queries and (self._writers <= 0 or now - self._used_at >= IDLE_TIME)
+        return not self._queries and self._use.is_over(now)
 
     def _join(self, connection: int, message: Join, now: float) -> None:
         query = self._queries.get(message.query)

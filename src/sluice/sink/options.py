@@ -51,6 +51,7 @@ __all__ = [
     "load_object",
     "progress_listener_from_options",
     "query_bucket_from_options",
+    "shares_pace_from_options",
     "strategy_from_options",
 ]
 
@@ -70,7 +71,7 @@ def _parse_path(text: str) -> str:
 
 _PATH: Final = Kind("path", "an absolute directory, or s3://bucket/prefix", _parse_path)
 _POSIX: Final = ((os, "getuid"), (select, "poll"))
-"""What the server of a query's bucket, and those who talk to it, are built on."""
+"""What the server of a query, and those who talk to it, are built on."""
 _PER_DESTINATION: Final = "per destination"
 _STRATEGY_PARTS: Final = (
     "register_in_flight_request",
@@ -198,6 +199,14 @@ AIMD_DECREASE_FACTOR = Option(
     "What a refusal multiplies the number of records that may be in flight by.",
     shown_default="0.5 (kinesis: 0.99)",
 )
+AIMD_SCOPE = Option(
+    "aimdScope",
+    choice("task", "query"),
+    None,
+    "Who finds the pace of `aimd`: `query`: the tasks of the query compare theirs, and share the destination "
+    "evenly. `task`: each task finds its own.",
+    shown_default="`query` (Linux, macOS)",
+)
 TOKEN_BUCKET_RATE = Option(
     "tokenBucketRate",
     number(0.0, above=True),
@@ -266,6 +275,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     RATE_LIMITING,
     AIMD_INCREASE,
     AIMD_DECREASE_FACTOR,
+    AIMD_SCOPE,
     *_TOKEN_BUCKET_OPTIONS,
     PROGRESS_LISTENER,
 )
@@ -320,6 +330,7 @@ def strategy_from_options(
 ) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
     """A function that makes the rate limiting strategy. Problems are noted for `values.check()`."""
     name = values.require(RATE_LIMITING)
+    _check_scope_of_aimd(values, name)
     if name.lower() == "token-bucket":
         return _token_bucket(values)
     for option in _TOKEN_BUCKET_OPTIONS:
@@ -348,17 +359,37 @@ def strategy_from_options(
     return aimd
 
 
+def _check_scope_of_aimd(values: OptionValues, name: str) -> None:
+    if values.given(AIMD_SCOPE) and name.lower() != "aimd":
+        values.reject(AIMD_SCOPE.key, f"needs '{RATE_LIMITING.key}' aimd")
+    elif values.get(AIMD_SCOPE) == "query":
+        _check_server(values, AIMD_SCOPE)
+
+
+def _check_server(values: OptionValues, scope: Option[str]) -> None:
+    missing = _missing_for_server()
+    if missing:
+        values.reject_value(scope, f"query needs Linux or macOS: Python has no {missing} here")
+
+
+def _missing_for_server() -> str | None:
+    return next((name for module, name in _POSIX if not hasattr(module, name)), None)
+
+
+def shares_pace_from_options(values: OptionValues) -> bool:
+    """Whether tasks compare their paces. For values without problems."""
+    if values.require(RATE_LIMITING).lower() != "aimd":
+        return False
+    return (values.get(AIMD_SCOPE) or "query") == "query" and _missing_for_server() is None
+
+
 def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
     rate, burst = values.get(TOKEN_BUCKET_RATE), values.get(TOKEN_BUCKET_BURST)
     for option in (TOKEN_BUCKET_RATE, TOKEN_BUCKET_BURST):
         if not values.given(option):
             values.reject(option.key, f"is required with '{RATE_LIMITING.key}' token-bucket")
     if values.get(TOKEN_BUCKET_SCOPE) == "query":
-        missing = next((name for module, name in _POSIX if not hasattr(module, name)), None)
-        if missing:
-            values.reject_value(
-                TOKEN_BUCKET_SCOPE, f"query needs Linux or macOS: Python has no {missing} here"
-            )
+        _check_server(values, TOKEN_BUCKET_SCOPE)
     elif values.given(TOKEN_BUCKET_ADDRESS):
         values.reject(TOKEN_BUCKET_ADDRESS.key, f"needs '{TOKEN_BUCKET_SCOPE.key}' query")
     unit = cast("TokenUnit", values.require(TOKEN_BUCKET_UNIT))

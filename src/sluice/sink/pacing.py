@@ -57,6 +57,14 @@ _TIME_UNTOLD: Final = 0.5
 _REFUSED_A_SECOND: Final = 8.0
 _MOST_SHARE: Final = 0.035
 _LEAST_SHARE: Final = 0.015
+# For a task that knows the mean rate of all: that share grows by this power of the mean over its own rate,
+# between these bounds of that ratio, up to this share.
+_FAIRNESS: Final = 6
+_LEAST_RATIO: Final = 0.67
+_MOST_RATIO: Final = 1.17
+_MOST_SHARE_BELOW: Final = 0.06
+# Seconds for which a task counts as limited by the destination after it was.
+_LIMITED_FOR: Final = 1.0
 # The rate may grow by this part of itself in a second, and as much until answers come if that takes longer.
 _GROWTH: Final = 2.2
 # After this many refused requests fewer than expected growth is noticeable; it rises by their fourth power.
@@ -106,6 +114,8 @@ class PacingRate:
         self._excess = DecayingSum()  # refused beyond what fails anyway, lately
         self._failing = FailingShare(wall_offset)
         self._delayed = 0  # entries in flight that only this rate had delayed
+        self._limited_at = -math.inf  # when an answer last came to what this rate had delayed
+        self._mean: float | None = None  # of the rates of the tasks that share the destination
 
     @property
     def max_request(self) -> int:
@@ -146,6 +156,8 @@ class PacingRate:
             otherwise: those that failed for another reason.
         """
         delayed, self._delayed = min(count, self._delayed), max(0, self._delayed - count)
+        if delayed:
+            self._limited_at = now
         took = max(0.0, now - sent_at)
         self._latency = took if self._latency is None else self._latency + (took - self._latency) * 0.1
         reached = count - otherwise
@@ -175,6 +187,20 @@ class PacingRate:
         """The requests in flight will never be answered."""
         self._delayed = 0
 
+    def is_limited(self, now: float) -> bool:
+        """Whether the destination limits the rate: it has refused something, and there is more to send."""
+        return self._missed < math.inf and now - self._limited_at < _LIMITED_FOR
+
+    def share_with(self, mean: float | None) -> None:
+        """Sets the mean rate of the tasks that share the destination, this one among them; None: unknown.
+
+        The rate itself does not change. But a task above the mean puts up with fewer refusals, and one below
+        with more. As all of them see the same share of refusals, their rates get closer. Where they do not
+        see the same, because the keys of one are refused and those of others are not, each keeps what it is
+        let through.
+        """
+        self._mean = mean
+
     def _pace_at(self, sent_at: float) -> float:
         """The rate when a request was sent; the oldest that is known if that was long ago."""
         for at, pace in reversed(self._paces):
@@ -203,7 +229,11 @@ class PacingRate:
     @property
     def _share(self) -> float:
         """The share of entries that may be refused for load."""
-        return min(_MOST_SHARE, max(_LEAST_SHARE, _REFUSED_A_SECOND / self.rate))
+        share = min(_MOST_SHARE, max(_LEAST_SHARE, _REFUSED_A_SECOND / (self._mean or self.rate)))
+        if self._mean is None:
+            return share
+        ratio = min(_MOST_RATIO, max(_LEAST_RATIO, self._mean / self.rate))
+        return min(_MOST_SHARE_BELOW, share * ratio**_FAIRNESS)
 
     def _learn_failing(self, untold: int, count: int, pace: float, sent_at: float, now: float) -> None:
         before = self._failing.share

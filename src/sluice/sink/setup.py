@@ -18,6 +18,8 @@ from sluice.sink.contracts import CommittingDestination, Destination, ElementCon
 from sluice.sink.dead_letters import DeadLetterQueue, Origin
 from sluice.sink.progress import SinkProgress
 from sluice.sink.query_bucket_strategy import QueryBucketConfig
+from sluice.sink.query_pace import share_pace
+from sluice.sink.rate_limiting import CongestionControlRateLimitingStrategy
 from sluice.sink.strategy_cache import strategy_cache
 
 __all__ = [
@@ -26,7 +28,8 @@ __all__ = [
     "ProgressListener",
     "SinkSetup",
     "query_bucket_settings",
-    "with_bucket_server",
+    "shares_pace",
+    "with_query_server",
 ]
 
 ProgressListener: TypeAlias = Callable[[SinkProgress], object]
@@ -45,7 +48,9 @@ class AsyncSinkSetup:
         progress_listener: called after each commit and abort; None without `progressListener`.
         query_bucket: with `tokenBucketScope=query`: tasks take the strategy from it, and not from
             `create_strategy`; else None.
-        bucket_server: in a task, where the bucket's server listens; None if it could not be started.
+        shares_pace: whether the strategy of `create_strategy` is told what those of other tasks have learnt:
+            `aimdScope=query`.
+        query_server: in a task, where the server of the query listens; None if there is none.
         create_converter: makes the converter of `elementConverter`; None: the destination's own.
         ignores_unknown_columns: whether columns that the destination would not write are left out; else they
             are refused.
@@ -60,18 +65,23 @@ class AsyncSinkSetup:
     ignores_unknown_columns: bool = False
     create_converter: Callable[[], ElementConverter[Any]] | None = None
     query_bucket: QueryBucketConfig | None = None
-    bucket_server: Address | None = None
+    shares_pace: bool = False
+    query_server: Address | None = None
 
     @contextlib.contextmanager
     def strategy(self, origin: Origin) -> Iterator[BaseRateLimitingStrategy]:
         """The rate limiting strategy for one writer."""
-        if self.query_bucket is None:
-            with strategy_cache.lend(self.key, self.create_strategy) as strategy:
-                yield strategy
+        if self.query_bucket is not None:
+            # It has learnt nothing that another task could use: the tokens are the query's.
+            with contextlib.closing(self.query_bucket.create_strategy(origin, self.query_server)) as bucket:
+                yield bucket
             return
-        # It has learnt nothing that another task could use: the tokens are the query's.
-        with contextlib.closing(self.query_bucket.create_strategy(origin, self.bucket_server)) as shared:
-            yield shared
+        with strategy_cache.lend(self.key, self.create_strategy) as own:
+            if not (self.shares_pace and isinstance(own, CongestionControlRateLimitingStrategy)):
+                yield own
+                return
+            with contextlib.closing(share_pace(own, origin, self.query_server)) as shared:
+                yield shared
 
     def new_converter(self) -> ElementConverter[Any]:
         """A converter for one writer."""
@@ -104,6 +114,11 @@ def query_bucket_settings(setup: SinkSetup) -> BucketSettings | None:
     return setup.query_bucket.settings
 
 
-def with_bucket_server(setup: SinkSetup, address: Address | None) -> SinkSetup:
-    """The setup of a task, which is told where the server of the query's token bucket listens."""
-    return replace(setup, bucket_server=address) if isinstance(setup, AsyncSinkSetup) else setup
+def shares_pace(setup: SinkSetup) -> bool:
+    """Whether the query's tasks compare their paces."""
+    return isinstance(setup, AsyncSinkSetup) and setup.shares_pace
+
+
+def with_query_server(setup: SinkSetup, address: Address | None) -> SinkSetup:
+    """The setup of a task, which is told where the server of the query listens."""
+    return replace(setup, query_server=address) if isinstance(setup, AsyncSinkSetup) else setup

@@ -20,15 +20,22 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from sluice.channels.channel import Address
 from sluice.destinations.registry import FORMAT, read_sink
 from sluice.errors import OptionError
-from sluice.query_bucket.launch import end_query, find_or_start
+from sluice.query_bucket.launch import ServerSettings, end_query, find_or_start, seen_here
 from sluice.sink.bases import destination_name
 from sluice.sink.dead_letters import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
-from sluice.sink.setup import CommittingSinkSetup, SinkSetup, query_bucket_settings, with_bucket_server
+from sluice.sink.setup import (
+    CommittingSinkSetup,
+    SinkSetup,
+    query_bucket_settings,
+    shares_pace,
+    with_query_server,
+)
 from sluice.sink.task import TaskResult, check_columns, write_rows
 from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import freeze_loaded_objects
+from sluice.spark.pace_server import pace_settings
+from sluice.spark.workers import driver_host, freeze_loaded_objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,24 +91,29 @@ class _SinkWriter:
             )
         check_columns(setup, schema, _origin(setup, self._write_id))
         self._needs_setup = needs_setup(setup)
-        self._query_bucket = query_bucket_settings(setup)
-        self._bucket_server: Address | None = None
+        self._server_settings: ServerSettings | None = query_bucket_settings(setup)
+        self._shares_pace = shares_pace(setup)
+        self._query_server: Address | None = None
         self._is_for_tasks = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Called when the writer is sent to tasks: only then do they need the server of the query's bucket.
+        """Called when the writer is sent to tasks: only then do they need the server of the query.
 
         Spark also makes writers to commit with, in other processes, where that server would not be found.
         """
-        if self._query_bucket is not None and not self._is_for_tasks:
-            self._bucket_server = find_or_start(self._query_bucket, self._options)
+        if not self._is_for_tasks:
+            if self._shares_pace:
+                self._server_settings = pace_settings()
+            if self._server_settings is not None:
+                self._query_server = find_or_start(self._server_settings, self._options)
         self._is_for_tasks = True
         return self.__dict__
 
     @shorten_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: writes its rows."""
-        setup = with_bucket_server(read_sink(self._options), self._bucket_server)
+        server = None if self._query_server is None else self._query_server.found_at(driver_host())
+        setup = with_query_server(read_sink(self._options), server)
         origin = _origin(setup, self._write_id)
         write_id = None if self.is_streaming else self._write_id
         result = write_rows(setup, self._schema, origin, iterator, write_id=write_id)
@@ -132,8 +144,8 @@ class BatchSinkWriter(_SinkWriter, DataSourceArrowWriter):
         self._end_write("aborted", messages)
 
     def _end_write(self, outcome: Outcome, messages: Sequence[WriterCommitMessage | None]) -> None:
-        if self._bucket_server is not None:
-            end_query(self._bucket_server, self._write_id)
+        if self._query_server is not None and self._server_settings is not None:
+            end_query(seen_here(self._query_server, self._server_settings), self._write_id)
         self._end(outcome, None, messages)
 
 
