@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
