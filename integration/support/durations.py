@@ -25,6 +25,7 @@ _SECONDS = {
     "integration/test_on_time.py": 60,
     "integration/test_query_bucket.py": 60,
     "integration/test_recorded_checkpoints.py": 35,
+    "integration/test_dashboard.py": 45,
     "integration/test_monitoring.py": 25,
     "integration/test_end_to_end.py": 35,
     "integration/test_sql.py": 40,

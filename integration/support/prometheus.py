@@ -13,7 +13,11 @@ from typing import Any
 
 import urllib3
 
-__all__ = ["Prometheus", "prometheus"]
+__all__ = ["Prometheus", "QueryRefusedError", "prometheus"]
+
+
+class QueryRefusedError(ValueError):
+    """Prometheus does not understand a query."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,16 @@ class Prometheus:
     url: str
 
     def query_range(self, expression: str, start: float, end: float, step: float) -> list[Any]:
-        """Series with their values over time, as the API gives them."""
+        """Series with their values over time, as the API gives them.
+
+        Raises:
+            QueryRefusedError: it does not understand the expression.
+        """
         asked = {"query": expression, "start": str(start), "end": str(end), "step": str(step)}
-        value: list[Any] = self._get("/api/v1/query_range", asked)["data"]["result"]
+        answer = self._get("/api/v1/query_range", asked)
+        if answer["status"] != "success":
+            raise QueryRefusedError(answer["error"])
+        value: list[Any] = answer["data"]["result"]
         return value
 
     def _get(self, path: str, parameters: dict[str, str]) -> Any:

@@ -189,3 +189,17 @@ def test_options_of_the_other_format_are_a_finding(world: World) -> None:
     assert done.code == 1
     assert "consumerName" in done.value["findings"][0]["text"]
     assert world.service.calls == []
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "tableName=orders",
+        f"streamArn=arn:aws:dynamodb:eu-west-1:{ACCOUNT}:table/orders/stream/2026-11-22T17:37:41.720",
+    ],
+)
+def test_a_format_that_was_left_out_is_named(option: str) -> None:
+    done = sluice("check", "--option", option, "--json")
+
+    assert done.code == 1
+    assert done.value["findings"][0]["text"].endswith("checked with --format dynamodb-streams")

@@ -298,6 +298,7 @@ def test_a_checkpoint_of_qubole(tmp_path: Path) -> None:
         shard: {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "5"}
         for shard in (*places, SHARDS[3])
     }
+    starts[SHARDS[2]] = {"iteratorType": "LATEST", "iteratorPosition": ""}
     offset = {"metadata": {"streamName": "clicks", "batchId": "0"}, **starts}
     for log, text in (("offsets", f"v1\n{{}}\n{json.dumps(offset)}"), ("commits", "v1\n{}")):
         (tmp_path / log).mkdir()

@@ -118,3 +118,62 @@ def test_the_leases_of_an_application_that_has_read_nothing(name: str) -> None:
     assert value["notes"] == [
         f"clicks/{shard}: not begun, the consumer says LATEST" for shard in SHARDS if shard != SHARDS[2]
     ]
+
+
+# --- awslabs' connector --------------------------------------------------------------------------------
+
+AWSLABS = IMPORTS / "spark-sql-kinesis-connector"
+
+
+def awslabs(name: str) -> tuple[Any, dict[str, Mapping[str, Any]]]:
+    """What is imported of one checkpoint, and its places."""
+    value = imported("awslabs", AWSLABS / name)
+    return value, by_shard(value["startingPosition"], value["streams"])
+
+
+@pytest.mark.parametrize("name", ["inside-aggregate", "shard-end"])
+def test_a_checkpoint_of_awslabs_goes_on_as_the_connector_did(name: str) -> None:
+    """After a batch that was committed, and before one that was not; no record is left out or comes twice."""
+    read = json.loads((AWSLABS / "read.json").read_text())
+
+    value, places = awslabs(name)
+
+    assert value["streams"] == ["clicks"]
+    assert {f"clicks/{shard}" for shard in SHARDS[:2]} <= read["resumed"][name].keys()
+    check_goes_on(places, {"records": read["records"], "resumed": read["resumed"][name]})
+
+
+def test_a_place_inside_an_aggregated_record_of_awslabs() -> None:
+    value, places = awslabs("inside-aggregate")
+
+    assert value["notes"] == ["batch 1 was not committed: it is read again"]
+    assert places[f"clicks/{SHARDS[1]}"].keys() == {"AFTER_SEQUENCE_NUMBER", "SUB_SEQUENCE_NUMBER"}
+    assert places[f"clicks/{SHARDS[0]}"].keys() == {"AFTER_SEQUENCE_NUMBER"}
+
+
+def test_a_shard_that_awslabs_has_read_to_its_end() -> None:
+    """The batch's own file says so; the next offset has its children in its place."""
+    assert awslabs("shard-end")[1][f"clicks/{SHARDS[2]}"] == {"SHARD_END": True}
+
+    places = awslabs("children")[1]
+    assert places.keys() == {f"clicks/{shard}" for shard in SHARDS if shard != SHARDS[2]}
+    assert all(places[f"clicks/{shard}"] == {"TRIM_HORIZON": True} for shard in SHARDS[3:])
+    records = json.loads((AWSLABS / "read.json").read_text())["records"]
+    assert all(
+        first_unread(records[f"clicks/{shard}"], places[f"clicks/{shard}"]) is None for shard in SHARDS[:2]
+    )
+
+
+def test_a_batch_of_awslabs_in_flight_is_read_again() -> None:
+    value, places = awslabs("in-flight")
+
+    assert value["notes"] == ["batch 3 was not committed: it is read again"]
+    assert places == awslabs("children")[1]
+
+
+def test_shards_in_which_awslabs_has_found_nothing_since_it_was_started() -> None:
+    """At LATEST: the batch ends at that word, and began at the time of the start."""
+    value, places = awslabs("latest")
+
+    assert places == {f"orders/{SHARDS[0]}": {"AT_TIMESTAMP": "2026-11-22T22:06:17.669000Z"}}
+    assert value["notes"] == []

@@ -67,13 +67,22 @@ def _of_source(source_format: str, options: Mapping[str, str]) -> list[tuple[str
     try:
         check, connection = _read_source(source_format, options)
     except OptionError as error:
-        return [("source", Finding("options", "failed", str(error)))]
+        return [("source", Finding("options", "failed", f"{error}{_hint(source_format, options)}"))]
     findings = Findings(connection)
     findings.add("options", "ok", f"{len(options)} options")
     identity = find_identity(findings)
     if identity is not None:
         check(findings, identity)
     return [("source", each) for each in findings.found]
+
+
+def _hint(source_format: str, options: Mapping[str, str]) -> str:
+    """For those who have left out the format, which is no option."""
+    given = {key.lower(): value for key, value in options.items()}
+    is_table = "tablename" in given or ":dynamodb:" in given.get("streamarn", "")
+    if source_format == _KINESIS and is_table:
+        return f"; a source of DynamoDB Streams is checked with --format {DYNAMODB_STREAMS}"
+    return ""
 
 
 def _read_source(

@@ -69,7 +69,9 @@ def imported_checkpoint(checkpoint: Checkpoint, source: int | None) -> Imported:
     shards = {shard: value for shard, value in offset.items() if shard != "metadata"}
     notes = []
     if checkpoint.in_flight is None:
-        shards |= _ends(checkpoint, source, number)
+        # A shard in which nothing came since a time ends at LATEST; its start has the time.
+        ends = _ends(checkpoint, source, number)
+        shards |= {shard: end for shard, end in ends.items() if end.get("iteratorType") != "LATEST"}
     else:
         notes.append(f"batch {batch} was not committed: it is read again")
     places: dict[SplitId, Place] = {}
