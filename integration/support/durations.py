@@ -39,6 +39,7 @@ _SECONDS = {
     "integration/test_custom_source.py": 25,
     "integration/test_examples.py": 15,
     "integration/test_query_pace.py": 25,
+    "integration/test_many_shards.py": 22,
     "integration/test_model.py": 5,
     "integration/test_chaos.py": 10,
     "integration/test_servers.py": 10,
