@@ -64,8 +64,8 @@ docs: dev-env ## write the tables of options from their declarations, and build 
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo 'the site is in site/index.html'
 
-test-cluster: test-env ## run fan-out on hosts that lose power and network (10 minutes; Linux and root); SCENES=power_off only that
-	@$(BIN)/python -m pytest -n 0 -s -m cluster $(if $(SCENES),-k "$(SCENES)") integration/test_cluster.py
+test-cluster: test-env ## run on hosts that lose power and network, and ship to them (20 minutes; Linux and root); SCENES=power_off only that
+	@$(BIN)/python -m pytest -n 0 -s -m cluster $(if $(SCENES),-k "$(SCENES)") integration/test_cluster.py integration/test_shipping.py
 
 test-matrix: $(MATRIX:%=test-%) ## fast tests, and runs with Spark, on PySpark 4.0, 4.1, 4.2 and the newest
 

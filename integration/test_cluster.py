@@ -43,6 +43,15 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": os.environ.get(JVM_OPTIONS, ""),
 }
 
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.executorIdleTimeout": "5s",
+    "spark.executor.cores": "2",
+    "spark.task.cpus": "2",  # an executor does one task at a time
+}
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -143,6 +152,13 @@ class Scene:
 
     def wait_for_agents(self, hosts: Sequence[str] = WORKERS) -> None:
         self.wait_until(lambda: all(self.cluster.agents(host) for host in hosts), "an agent on each host")
+
+    def wait_for_executors(self, count: int, figure: str) -> None:
+        """Waits until so many hosts have an executor. The seconds that it took are a figure."""
+        self.figures[figure] = self.cluster.wait_until(
+            lambda: sum(bool(self.cluster.executors(host)) for host in WORKERS) == count,
+            f"{count} hosts with an executor",
+        )
 
     def finish(self) -> None:
         count = self.producer.count
@@ -339,6 +355,25 @@ def shares_of_tasks(records: Sequence[tuple[float, str]]) -> list[int]:
     begin = max(min(at for at, task in records if task == name) for name in tasks)
     end = min(max(at for at, task in records if task == name) for name in tasks)
     return [1 + sum(begin <= at <= end and task == name for at, task in records) for name in tasks]
+
+
+def test_dynamic_allocation(cluster: Cluster, producer: TimedProducer) -> None:
+    """Spark gives executors back while there is little to do, and takes others when there is more. Agents
+    stay where they are, and are asked by whatever executors there are.
+    """
+    cluster.start_driver({**SETTINGS, **DYNAMIC})
+    with reading(
+        cluster, producer, "dynamic allocation", millis_per_row=5, fanOutAgent="workers", shardsPerTask="1"
+    ) as scene:
+        scene.wait_for_agents()
+        scene.wait_until_pushed("all is pushed after")
+        before = [cluster.agents(host) for host in WORKERS]
+        with producer.trickling():
+            scene.wait_for_executors(1, "one executor is left after")
+        scene.wait_for_executors(len(WORKERS), "each host has one again after")
+        scene.wait_until_pushed("pushed again after")
+        assert [cluster.agents(host) for host in WORKERS] == before
+    assert not scene.query.lines("WARNING", "has said nothing")
 
 
 def test_driver_known_by_name(cluster: Cluster, producer: TimedProducer) -> None:

@@ -237,7 +237,8 @@ def test_one_sentence_where_py_files_have_brought_it() -> None:
     told = explain_lookup({}, always(ELSEWHERE), is_sent=True)
     assert told == (
         f"Spark asks 'python3' (/usr/bin/python3, Python {platform.python_version()}) for formats, which "
-        "does not have Sluice, and gets nothing of what --py-files brings: call sluice.register(spark)"
+        "does not have Sluice, and gets nothing of what --py-files brings: call sluice.register(spark), and "
+        "have the file on the driver's PYTHONPATH as well, where streaming reads are planned"
     )
 
 

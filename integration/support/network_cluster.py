@@ -48,6 +48,8 @@ _WORKER_TIMEOUT: Final = 10
 """Seconds without a heartbeat after which the master gives up a worker, and its tasks run again elsewhere. By
 default Spark waits for 60."""
 _AGENT: Final = b"sluice.kinesis.fanout"
+_PYTHONS: Final = ("-u", "PYSPARK_DRIVER_PYTHON", "-u", "PYSPARK_PYTHON")
+"""For ``env``: those of the tests are not those of an application that is submitted."""
 _TRICKLE: Final = 2.5
 """Seconds between two records."""
 LAG_MAY_BE_OLD: Final = 15.0
@@ -260,16 +262,15 @@ class Cluster:
         """Runs ``spark-submit`` for the length of the ``with`` block, on the host of the driver.
 
         Args:
-            settings: environment variables, besides those of the cluster.
+            settings: environment variables, besides those of the cluster. Which Python is not inherited.
             arguments: behind those that say where the cluster is.
             directory: where it is started; it writes to the file ``log`` there.
         """
-        home = Path(self.settings["SPARK_HOME"])
-        command = self._command(
-            DRIVER, str(home / "bin" / "spark-submit"), "--master", self.master, *arguments
-        )
-        settings = {**self.settings, **settings, "SPARK_CONF_DIR": str(self.directory)}
-        with leashed(command, directory, settings=settings) as process:
+        given = {**self.settings, **settings, "SPARK_CONF_DIR": str(self.directory)}
+        environment = ("env", *_PYTHONS, *(f"{key}={value}" for key, value in given.items()))
+        submit = str(Path(self.settings["SPARK_HOME"]) / "bin" / "spark-submit")
+        command = self._command(DRIVER, *environment, submit, "--master", self.master, *arguments)
+        with leashed(command, directory) as process:
             yield process
 
     def lose_driver(self, host: str) -> None:

@@ -211,7 +211,8 @@ def explain_lookup(
     if is_sent and probed.path is not None:
         return (
             f"Spark asks {probed.shown} for formats, which {problem}, and gets nothing of what --py-files "
-            "brings: call sluice.register(spark)"
+            "brings: call sluice.register(spark), and have the file on the driver's PYTHONPATH as well, "
+            "where streaming reads are planned"
         )
     if probed.is_unpacked_elsewhere:
         return f"Spark asks {probed.shown} for formats, {_unpack_it_here(probed.command)}"

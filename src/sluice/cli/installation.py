@@ -127,7 +127,8 @@ def _check_sluice() -> Finding:
     return Finding(
         "Sluice",
         f"it is on the path, in {place}, and not installed: what has come with --py-files is found by "
-        "workers, and not by Spark's own search for formats: call sluice.register(spark)",
+        "tasks, and not by Spark's own search for formats, nor where streaming reads are planned: call "
+        "sluice.register(spark), and start the driver with this PYTHONPATH",
         is_well=False,
     )
 
