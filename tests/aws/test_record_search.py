@@ -96,12 +96,35 @@ def test_a_damaged_page_has_the_bounds_of_stepping_or_none(data: st.DataObject, 
         assert searched == record_bounds._walk(damaged, first, count, layout)
 
 
-def test_a_page_that_ends_inside_a_head_has_no_bounds() -> None:
-    body = page([record(300)] * 3, FIELDS, counted=False)
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_page_that_ends_inside_a_record_has_no_bounds(counted: bool) -> None:
+    body = page([record(300)] * 3, FIELDS, counted=counted)
+    first = body.index(b"\x67Records") + 9
+    count = 3 if counted else None
+    layout = Layout.of_record(body, first)
+    assert layout is not None
+    whole = search_bounds(body, first, count, layout)
+    assert whole is not None
+
+    for end in range(whole[-1] - 1, first + layout.size, -1):
+        assert search_bounds(body[:end], first, count, layout) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x5f\x58\x1c" + b"x" * 28 + b"\xff", id="a string in chunks, of 31 bytes"),
+        pytest.param(b"\x78\x05xxxxx", id="a text"),
+        pytest.param(b"\x05xxxxx", id="a number"),
+    ],
+)
+def test_data_written_in_another_way_has_no_bounds(data: bytes) -> None:
+    """Even where the bytes that follow are as many as the head would mean for another type or form."""
+    body = page([record(5)] * 3, FIELDS, counted=False)
     first = body.index(b"\x67Records") + 9
     layout = Layout.of_record(body, first)
     assert layout is not None
+    head, _, tail = body.rpartition(b"\x45xxxxx")
 
-    for end in range(len(body) - 1, first + layout.size, -1):
-        whole = search_bounds(body[:end], first, None, layout)
-        assert whole is None or body[whole[-1]] == 0xFF
+    assert search_bounds(body, first, None, layout) is not None
+    assert search_bounds(head + data + tail, first, None, layout) is None
