@@ -37,7 +37,6 @@ _SECONDS = {
     "integration/test_dynamodb_local.py": 8,
     "integration/test_custom_source.py": 25,
     "integration/test_examples.py": 15,
-    "integration/test_query_pace.py": 25,
     "integration/test_model.py": 5,
     "integration/test_chaos.py": 10,
     "integration/test_servers.py": 10,
