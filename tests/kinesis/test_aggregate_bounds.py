@@ -83,7 +83,7 @@ HOSTILE = {
 def test_an_aggregate_takes_a_bounded_multiple_of_its_size(data: bytes) -> None:
     """Neither its record batches nor Python's objects, and rows not beyond a bound of their own."""
     records = [Record("7" * 56, 0, "a", data)]
-    pa.array([0])  # imports pandas, once
+    list(to_record_batches([(ALMOST_ALL, [Record("7" * 56, 0, "a", b"")])], unpack=True))  # imports, once
     written = 0
     gc.collect()
     deaggregator.hash_key.cache_clear()
