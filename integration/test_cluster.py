@@ -320,7 +320,7 @@ def test_sink(application: Cluster) -> None:
     and tasks do not know what the stream takes.
     """
     stream = application.service.create(SINK_SHARDS)
-    with application.query(stream, {}, sink={"destination": "kinesis"}) as query:
+    with application.query(stream, {}, sink={"destination": "kinesis", "aimdScope": "query"}) as query:
         application.wait_until(lambda: len(query.lines("committed destination")) >= EPOCHS, "epochs")
     written: dict[int, list[tuple[float, str]]] = {}
     for record in application.service.model.oracle.records(stream):

@@ -143,7 +143,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.congestion", description=__doc__)
     parser.add_argument("--latency", type=float, nargs="*", default=[0.005, 0.1, 2.0], help="seconds")
     parser.add_argument("--only", default="", help="scenarios whose name has this in it")
-    parser.add_argument("--scope", choices=["query", "task"], default="query", help="aimdScope")
+    parser.add_argument("--scope", choices=["query", "task"], default="task", help="aimdScope")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     print(f"{'':66}{'accepted':>9}{'refused':>9}{'fair':>8}{'settled':>9}")

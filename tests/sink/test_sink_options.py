@@ -248,14 +248,14 @@ def test_tasks_share_a_bucket_only_where_they_are_told() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, True),
+        ({}, False),
         ({"rateLimiting": "AIMD", "aimdScope": "Query"}, True),
         ({"aimdScope": "task"}, False),
         ({"rateLimiting": "none"}, False),
         (BUCKET, False),
     ],
 )
-def test_tasks_compare_their_paces_unless_they_are_told(*, given: dict[str, str], expected: bool) -> None:
+def test_tasks_compare_their_paces_where_they_are_told(*, given: dict[str, str], expected: bool) -> None:
     assert shares_pace_from_options(read(**given)) is expected
 
 

@@ -418,7 +418,7 @@ def test_the_server_of_a_common_pace_listens_as_the_driver_does(
     monkeypatch.setattr(sink_writer, "end_query", lambda address, _: ended.append(address.host))
     monkeypatch.setattr(sink_writer, "write_rows", write_rows)
     monkeypatch.setattr(sink_writer, "driver_host", lambda: "driver")
-    copy = pickle.loads(pickle.dumps(sink_writer.BatchSinkWriter(OPTIONS, SCHEMA, overwrite=False)))
+    copy = pickle.loads(pickle.dumps(sink_writer.BatchSinkWriter({**OPTIONS, "aimdScope": "query"}, SCHEMA, overwrite=False)))
     assert pickle.loads(pickle.dumps(copy))._query_server == copy._query_server
     assert started == ([] if expected is None else [expected])
     copy.write(iter([]))
@@ -437,7 +437,7 @@ def test_without_anything_in_common_no_server_starts(monkeypatch: pytest.MonkeyP
     """Neither where each task finds its own pace or has its own bucket, nor without a limit."""
     monkeypatch.setattr(sink_writer, "find_or_start", lambda *_: pytest.fail("started"))
     bucket = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "3"}
-    for more in ({"aimdScope": "task"}, {"rateLimiting": "none"}, bucket):
+    for more in ({}, {"aimdScope": "task"}, {"rateLimiting": "none"}, bucket):
         pickle.dumps(sink_writer.StreamSinkWriter({**OPTIONS, **more}, SCHEMA, overwrite=False))
 
 

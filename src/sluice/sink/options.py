@@ -202,10 +202,9 @@ AIMD_DECREASE_FACTOR = Option(
 AIMD_SCOPE = Option(
     "aimdScope",
     choice("task", "query"),
-    None,
-    "Who finds the pace of `aimd`: `query`: the tasks of the query compare theirs, and share the destination "
-    "evenly. `task`: each task finds its own.",
-    shown_default="`query` (Linux, macOS)",
+    "task",
+    "Who finds the pace of `aimd`: `task`: each task finds its own. `query`: the tasks of the query compare "
+    "theirs as well, and share the destination more evenly.",
 )
 TOKEN_BUCKET_RATE = Option(
     "tokenBucketRate",
@@ -367,20 +366,16 @@ def _check_scope_of_aimd(values: OptionValues, name: str) -> None:
 
 
 def _check_server(values: OptionValues, scope: Option[str]) -> None:
-    missing = _missing_for_server()
+    missing = next((name for module, name in _POSIX if not hasattr(module, name)), None)
     if missing:
         values.reject_value(scope, f"query needs Linux or macOS: Python has no {missing} here")
-
-
-def _missing_for_server() -> str | None:
-    return next((name for module, name in _POSIX if not hasattr(module, name)), None)
 
 
 def shares_pace_from_options(values: OptionValues) -> bool:
     """Whether tasks compare their paces. For values without problems."""
     if values.require(RATE_LIMITING).lower() != "aimd":
         return False
-    return (values.get(AIMD_SCOPE) or "query") == "query" and _missing_for_server() is None
+    return values.require(AIMD_SCOPE) == "query"
 
 
 def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
