@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,10 +35,6 @@ os.environ[JVM_OPTIONS] = "-XX:TieredStopAtLevel=1"
 # PySpark before 4.2 leaves the sockets of `collect` to the garbage collector.
 _LEFT_OPEN = "ignore:unclosed <socket:ResourceWarning"
 
-# Seconds that the soak tests have in all; `.ci/run` sets it to what it has left.
-_SOAK_BUDGET = float(os.environ.get("SLUICE_SOAK_BUDGET", "inf"))
-_BEGAN = time.monotonic()
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The modules that take longest go first, so that no process is left alone with one at the end."""
@@ -56,15 +51,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _module(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A soak test says how long it takes. One that does not fit into what is left is not started."""
-    mark = item.get_closest_marker("soak")
-    left = _SOAK_BUDGET - (time.monotonic() - _BEGAN)
-    if mark and mark.kwargs["seconds"] > left:
-        takes = mark.kwargs["seconds"]
-        pytest.skip(f"{item.name}: no time, it takes some {takes:.0f} s and {max(left, 0):.0f} s are left")
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import SparkSession
 
 from integration.model.sending import WireFault
-from integration.support.drivers import TIMEOUT, Driver, Line, Outcome, started_drivers
+from integration.support.background import repeating
+from integration.support.drivers import Driver, Line, Outcome, started_drivers
 from integration.support.model_streams import ModelStreams
 from integration.support.queries import publisher_options, read_stream
 from integration.support.recorder import Recorder
@@ -63,28 +63,9 @@ class Producer:
             aggregator.add_user_record(key, data)
         return key, aggregator.clear_and_get().get_contents()[2], contents
 
-    @contextlib.contextmanager
-    def putting(self) -> Iterator[None]:
+    def putting(self) -> AbstractContextManager[None]:
         """Puts in a thread until the ``with`` block ends."""
-        stopping = threading.Event()
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                while not stopping.wait(0.25):
-                    self.put(PER_PUT)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                failed.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopping.set()
-            thread.join(TIMEOUT)
-        if failed:
-            raise failed[0]
+        return repeating(lambda: self.put(PER_PUT), 0.25)
 
 
 @pytest.fixture

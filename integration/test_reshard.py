@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from integration.support.background import repeating
 from integration.support.kinesis import Put, Streams
 from integration.support.model_streams import ModelStreams
-from integration.support.queries import WAIT, logged_offsets, read_stream, wait_until
+from integration.support.queries import logged_offsets, read_stream, wait_until
 from integration.support.recorder import Recorder, Row
 
 BOTH = pytest.mark.usefixtures("publisher")
@@ -46,28 +46,9 @@ class Producer:
     def expected(self) -> Counter[tuple[str, int, bytes]]:
         return Counter((where.shard, int(where.sequence_number), data) for where, data in self.put)
 
-    @contextlib.contextmanager
-    def putting(self) -> Iterator[None]:
+    def putting(self) -> AbstractContextManager[None]:
         """Puts in a thread until the ``with`` block ends."""
-        stopping = threading.Event()
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                while not stopping.wait(0.02):
-                    self.put_rounds(1)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                failed.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopping.set()
-            thread.join(WAIT)
-        if failed:
-            raise failed[0]
+        return repeating(lambda: self.put_rounds(1), 0.02)
 
 
 def split_first(streams: Streams, stream: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
+from integration.support.background import repeating
 from integration.support.kinesis import Put, Streams
 from integration.support.recorder import Row
 
@@ -50,28 +50,9 @@ class Producer:
         placed = self.streams.put(self.stream, records)
         self._placed += zip(placed, (data for _, data in records), strict=True)
 
-    @contextlib.contextmanager
-    def putting(self) -> Iterator[None]:
+    def putting(self) -> AbstractContextManager[None]:
         """Puts on and on, beside what the ``with`` block does."""
-        stopping = threading.Event()
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                while not stopping.wait(self._pause):
-                    self.put(self._per_put)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                failed.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopping.set()
-            thread.join(_JOIN_TIMEOUT)
-        if failed:
-            raise failed[0]
+        return repeating(lambda: self.put(self._per_put), self._pause)
 
     def expected(self) -> Counter[tuple[str, int, bytes]]:
         """Shard, sequence number and data of every record put."""

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from integration.support.queries import read_stream
 from integration.support.spark import spark_session
 
-__all__ = ["BEFORE", "HALF", "WRITTEN", "DriverPlan", "Writer", "run", "wait_for_end"]
+__all__ = ["BEFORE", "HALF", "WRITTEN", "DriverPlan", "Writer", "run", "run_query"]
 
 BEFORE = "before"  # the batch is logged, and none of its rows has been read
 HALF = "half"  # rows of some tasks are written; other tasks have not run
@@ -112,22 +112,23 @@ def run(plan: DriverPlan, read: Callable[[SparkSession], DataFrame]) -> None:
     """
     directory = Path(plan.directory)
     with spark_session(directory / "spark") as spark:
-        query = (
-            read(spark)
-            .writeStream.foreachBatch(Writer(plan))
-            .option("checkpointLocation", str(directory / "checkpoint"))
-            .start()
-        )
-        closed = threading.Event()
-        threading.Thread(target=wait_for_end, args=(closed,), daemon=True).start()
-        while query.isActive and not closed.is_set():
-            time.sleep(0.05)
-        query.stop()
-        if error := query.exception():
-            raise error
+        run_query(plan, read(spark))
 
 
-def wait_for_end(closed: threading.Event) -> None:
+def run_query(plan: DriverPlan, frame: DataFrame) -> None:
+    """Writes the rows of a stream until the parent says so, or is dead."""
+    checkpoint = str(Path(plan.directory, "checkpoint"))
+    query = frame.writeStream.foreachBatch(Writer(plan)).option("checkpointLocation", checkpoint).start()
+    closed = threading.Event()
+    threading.Thread(target=_wait_for_end, args=(closed,), daemon=True).start()
+    while query.isActive and not closed.is_set():
+        time.sleep(0.05)
+    query.stop()
+    if error := query.exception():
+        raise error
+
+
+def _wait_for_end(closed: threading.Event) -> None:
     sys.stdin.read()
     closed.set()
     time.sleep(120)  # ends by itself in less, unless it stands still

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 import sluice
-from integration.support.replay_driver import DriverPlan, Writer, wait_for_end
+from integration.support.replay_driver import DriverPlan, run_query
 from integration.support.spark import spark_session
 
 __all__ = ["FILE_ROWS", "MODULES", "SOURCES"]
@@ -52,19 +50,7 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([modules, os.environ.get("PYTHONPATH", "")])  # of the workers
     with spark_session(directory / "spark") as spark:
         spark.dataSource.register(sluice.data_source(SOURCES[plan.stream], name=plan.stream))
-        query = (
-            frame(spark, plan)
-            .writeStream.foreachBatch(Writer(plan))
-            .option("checkpointLocation", str(directory / "checkpoint"))
-            .start()
-        )
-        closed = threading.Event()
-        threading.Thread(target=wait_for_end, args=(closed,), daemon=True).start()
-        while query.isActive and not closed.is_set():
-            time.sleep(0.05)
-        query.stop()
-        if error := query.exception():
-            raise error
+        run_query(plan, frame(spark, plan))
 
 
 if __name__ == "__main__":

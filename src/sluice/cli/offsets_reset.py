@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sluice.aws.connection import ConnectionConfig
+from sluice.aws.shard_table import ShardTable
 from sluice.cli.checkpoint import Checkpoint, CheckpointError
 from sluice.cli.checkpoint_change import (
     BACKUPS,
@@ -33,7 +34,7 @@ from sluice.cli.service import kinesis_log
 from sluice.cli.storage import open_storage
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
-from sluice.kinesis.starting_positions import STARTING, TIMESTAMP, ShardStart, ShardTable, shard_position
+from sluice.kinesis.starting_positions import STARTING, TIMESTAMP, PerShard, ShardStart, shard_position
 from sluice.source.offsets import AtHorizon, AtTime, Closed, Offsets, Position
 from sluice.source.splits import SplitId
 
@@ -229,7 +230,7 @@ def _table(given: str, streams: Collection[str]) -> Mapping[SplitId, ShardStart]
     parsed = STARTING.kind.parse(text) if text.lstrip().startswith("{") else None
     if not isinstance(parsed, ShardTable):
         raise UsageError("--to-position: expected JSON such as that of option startingPosition, or @FILE")
-    return parsed.resolve(sorted(streams)).positions
+    return PerShard.of(parsed, streams).positions
 
 
 def _split(text: str, streams: Collection[str]) -> SplitId:

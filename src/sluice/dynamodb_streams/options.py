@@ -13,7 +13,8 @@ from sluice.aws.connection import (
     ConnectionConfig,
     connection_from_options,
 )
-from sluice.dynamodb_streams.starting_positions import STARTING, ShardTable, StartingPosition
+from sluice.aws.shard_table import ShardTable
+from sluice.dynamodb_streams.starting_positions import STARTING, ByShard, StartingPosition
 from sluice.dynamodb_streams.streams import STREAM_ARN, TABLE_NAME, TableRef, tables_from_options
 from sluice.errors import OptionError
 from sluice.options import Option, OptionValues, choice, duration, integer
@@ -165,7 +166,7 @@ def _read_start(values: OptionValues, tables: tuple[TableRef, ...]) -> StartingP
     if not isinstance(position, ShardTable):
         return position
     try:
-        return position.resolve([table.name for table in tables]) if tables else None
+        return ByShard.of(position, [table.name for table in tables]) if tables else None
     except OptionError as error:
         values.reject(STARTING.key, str(error))
     return None

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from sluice.aws.shard_table import FORM, ShardTable, parse_shard_table, quoted
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.options import Kind, Option
@@ -22,14 +23,12 @@ __all__ = [
     "STARTING",
     "ByShard",
     "ShardStart",
-    "ShardTable",
     "StartingPosition",
     "initial_positions",
     "starting_text",
 ]
 
 _KINDS: Final = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "SHARD_END")
-_FORM: Final = '{"<shardId>": {"AT_SEQUENCE_NUMBER": "<digits>"}}, or AFTER_SEQUENCE_NUMBER'
 _DIGITS: Final = re.compile(r"[0-9]{21,40}")
 _MINUTE: Final = 60 * MICROS_PER_SECOND
 
@@ -47,46 +46,22 @@ class ByShard:
     def __hash__(self) -> int:
         return hash(frozenset(self.starts.items()))
 
-
-@dataclass(frozen=True, slots=True)
-class ShardTable:
-    """The JSON form as parsed, before the tables are known. By table, ``""`` where the form names none."""
-
-    tables: Mapping[str, Mapping[str, ShardStart]]
-
-    def resolve(self, names: Collection[str]) -> ByShard:
-        """The positions for the tables that are read.
+    @classmethod
+    def of(cls, table: ShardTable[ShardStart], names: Collection[str]) -> ByShard:
+        """The positions that the JSON form has for the tables that are read.
 
         Raises:
             OptionError: its message goes behind the option's name.
         """
-        tables = dict(self.tables)
-        if "" in tables:
-            if len(names) != 1:
-                raise OptionError(
-                    "lists shards without their table: with several tables it is "
-                    '{"<table>": {"<shardId>": {...}}}'
-                )
-            tables[next(iter(names))] = tables.pop("")
-        if unknown := sorted(tables.keys() - set(names)):
-            raise OptionError(
-                f"names table '{unknown[0]}', which is not read: the tables are {', '.join(sorted(names))}"
-            )
-        return ByShard(
-            {
-                SplitId(name, shard): start
-                for name, shards in tables.items()
-                for shard, start in shards.items()
-            }
-        )
+        return cls({SplitId(*key): start for key, start in table.resolve(names).items()})
 
 
 StartingPosition = Word | ByShard
 
 
-def _parse(text: str) -> Word | ShardTable:
+def _parse(text: str) -> Word | ShardTable[ShardStart]:
     if text.lstrip().startswith("{"):
-        return _parse_json(text)
+        return parse_shard_table(text, "table", _KINDS, _start)
     match text.strip().upper():
         case "LATEST":
             return "LATEST"
@@ -95,65 +70,26 @@ def _parse(text: str) -> Word | ShardTable:
     raise ValueError(text)
 
 
-def _parse_json(text: str) -> ShardTable:
-    try:
-        parsed = json.loads(text, object_pairs_hook=_without_duplicates)
-    except json.JSONDecodeError as error:
-        raise OptionError(f"is not JSON ({error}): {_shown(text)}") from None
-    if not parsed:
-        raise OptionError(f"lists no shard: expected {_FORM}")
-    if all(map(_is_position, parsed.values())):
-        parsed = {"": parsed}
-    for table, shards in parsed.items():
-        if not isinstance(shards, dict) or not shards or _is_position(shards):
-            raise OptionError(f"has {_shown(shards)} for '{table}': expected {_FORM}, in every entry alike")
-    return ShardTable(
-        {
-            table: {shard: _start(shard, value) for shard, value in shards.items()}
-            for table, shards in parsed.items()
-        }
-    )
-
-
-def _is_position(value: Any) -> bool:
-    # A misspelt AT_SEQUENCE_NUMBER must not pass for a shard. A shard's value is an object.
-    return isinstance(value, dict) and any(
-        key.upper() in _KINDS or not isinstance(inner, dict) for key, inner in value.items()
-    )
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        raise OptionError(f"has '{next(key for key in keys if keys.count(key) > 1)}' more than once")
-    return dict(pairs)
-
-
 def _start(shard: str, value: Any) -> ShardStart:
     if not isinstance(value, dict) or len(value) != 1 or next(iter(value)).upper() not in _KINDS:
-        raise OptionError(f"has {_shown(value)} for shard '{shard}': expected one of {' or '.join(_KINDS)}")
+        raise OptionError(f"has {quoted(value)} for shard '{shard}': expected one of {' or '.join(_KINDS)}")
     ((kind, given),) = value.items()
     kind = kind.upper()
     if kind in ("TRIM_HORIZON", "SHARD_END"):
         if given is not True:
-            raise OptionError(f"has {_shown(given)} as {kind} of shard '{shard}': expected true")
+            raise OptionError(f"has {quoted(given)} as {kind} of shard '{shard}': expected true")
         return kind, None
     # A JSON number may have been a double on its way, which loses digits.
     if not isinstance(given, str) or _DIGITS.fullmatch(given) is None:
         raise OptionError(
-            f"has {_shown(given)} as sequence number of shard '{shard}': expected a string of 21 to 40 digits"
+            f"has {quoted(given)} as sequence number of shard '{shard}': expected a string of 21 to 40 digits"
         )
     return kind, given
 
 
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return repr(text if len(text) <= 200 else text[:200] + "...")
-
-
-STARTING: Option[Word | ShardTable] = Option(
+STARTING: Option[Word | ShardTable[ShardStart]] = Option(
     "startingPosition",
-    Kind("position", "LATEST, TRIM_HORIZON, or JSON: " + _FORM, _parse),
+    Kind("position", "LATEST, TRIM_HORIZON, or JSON: " + FORM, _parse),
     None,
     "Where a new query, or a table added to one, starts: `LATEST`, `TRIM_HORIZON`, or JSON "
     '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`; with several tables '

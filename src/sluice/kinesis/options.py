@@ -14,6 +14,7 @@ from sluice.aws.connection import (
     ConnectionConfig,
     connection_from_options,
 )
+from sluice.aws.shard_table import ShardTable
 from sluice.errors import OptionError
 from sluice.instants import micros_from_seconds
 from sluice.kinesis.agent_options import (
@@ -42,7 +43,6 @@ from sluice.kinesis.starting_positions import (
     AtTimestamp,
     EndingPosition,
     PerShard,
-    ShardTable,
     StartingPosition,
     Word,
 )
@@ -312,7 +312,7 @@ def _read_start(values: OptionValues, streams: tuple[StreamRef, ...]) -> Startin
     instant = _read_instant(values, STARTING, STARTING_TIMESTAMP)
     if isinstance(position, ShardTable):
         try:
-            return position.resolve([stream.name for stream in streams]) if streams else PerShard()
+            return PerShard.of(position, [stream.name for stream in streams]) if streams else PerShard()
         except OptionError as error:
             values.reject(STARTING.key, str(error))
     if position == Word("TRIM_HORIZON"):

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from sluice.aws.shard_table import FORM, ShardTable, parse_shard_table, quoted
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant_or_seconds
 from sluice.options import Kind, Option
@@ -33,7 +34,6 @@ __all__ = [
     "Latest",
     "PerShard",
     "ShardStart",
-    "ShardTable",
     "StartingPosition",
     "TrimHorizon",
     "Word",
@@ -77,6 +77,15 @@ class PerShard:
     def __hash__(self) -> int:
         return hash(frozenset(self.positions.items()))
 
+    @classmethod
+    def of(cls, table: ShardTable[ShardStart], streams: Collection[str]) -> PerShard:
+        """The positions that a table has for the streams that are read.
+
+        Raises:
+            OptionError: its message goes behind the option's name.
+        """
+        return cls({SplitId(*key): start for key, start in table.resolve(streams).items()})
+
 
 StartingPosition = Latest | TrimHorizon | AtTimestamp | PerShard
 EndingPosition = Latest | AtTimestamp
@@ -95,61 +104,16 @@ class Word:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShardTable:
-    """The JSON form as parsed, before the names of the streams are known.
-
-    Attributes:
-        shards: shard to its start, when the JSON names no streams.
-        streams: stream to the same, when it does.
-    """
-
-    shards: Mapping[str, ShardStart] | None = None
-    streams: Mapping[str, Mapping[str, ShardStart]] | None = None
-
-    def resolve(self, names: Collection[str]) -> PerShard:
-        """The positions for the streams that are read.
-
-        Args:
-            names: of the streams.
-
-        Raises:
-            OptionError: its message goes behind the option's name.
-        """
-        if self.shards is not None:
-            if len(names) != 1:
-                raise OptionError(
-                    "lists shards without their stream: with several streams it is "
-                    '{"<stream>": {"<shardId>": {...}}}'
-                )
-            table: Mapping[str, Mapping[str, ShardStart]] = {next(iter(names)): self.shards}
-        else:
-            table = self.streams or {}
-        unknown = sorted(set(table) - set(names))
-        if unknown:
-            raise OptionError(
-                f"names stream '{unknown[0]}', which is not read: the streams are {', '.join(sorted(names))}"
-            )
-        return PerShard(
-            {
-                SplitId(stream, shard): start
-                for stream, shards in table.items()
-                for shard, start in shards.items()
-            }
-        )
-
-
 # The service writes no leading zeros, but emulators do; users copy the numbers from rows.
 _SEQUENCE_NUMBER = re.compile(r"[0-9]{1,129}")
 
 _SUB: Final = "SUB_SEQUENCE_NUMBER"
 _KINDS: Final = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON", "SHARD_END")
-_FORM: Final = '{"<shardId>": {"AT_SEQUENCE_NUMBER": "<digits>"}}, or AFTER_SEQUENCE_NUMBER'
 
 
-def _parse_start(text: str) -> Word | ShardTable:
+def _parse_start(text: str) -> Word | ShardTable[ShardStart]:
     if text.lstrip().startswith("{"):
-        return _parse_json(text)
+        return parse_shard_table(text, "stream", _KINDS, _start)
     return _word(text, "LATEST", "TRIM_HORIZON", "AT_TIMESTAMP")
 
 
@@ -164,65 +128,30 @@ def _word(text: str, *allowed: str) -> Word:
     return Word(word)
 
 
-def _parse_json(text: str) -> ShardTable:
-    try:
-        parsed = json.loads(text, object_pairs_hook=_without_duplicates)
-    except json.JSONDecodeError as error:
-        raise OptionError(f"is not JSON ({error}): {_shown(text)}") from None
-    if not parsed:
-        raise OptionError(f"lists no shard: expected {_FORM}")
-    if all(_is_position(value) for value in parsed.values()):
-        return ShardTable(shards={shard: _start(shard, value) for shard, value in parsed.items()})
-    streams: dict[str, dict[str, ShardStart]] = {}
-    for stream, shards in parsed.items():
-        if not isinstance(shards, dict) or not shards or _is_position(shards):
-            raise OptionError(
-                f"has {_shown(shards)} for '{stream}': expected {_FORM}, in every entry the same way"
-            )
-        streams[stream] = {shard: _start(shard, value) for shard, value in shards.items()}
-    return ShardTable(streams=streams)
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise OptionError(f"has '{twice}' more than once")
-    return result
-
-
-def _is_position(value: Any) -> bool:
-    # A misspelt AT_SEQUENCE_NUMBER must not pass for a shard. A shard's value is an object, not a number.
-    return isinstance(value, dict) and any(
-        key.upper() in _KINDS or not isinstance(inner, dict) for key, inner in value.items()
-    )
-
-
 def _start(shard: str, value: Any) -> ShardStart:
     keys = {name.upper(): inner for name, inner in value.items()} if isinstance(value, dict) else {}
     sub = keys.pop(_SUB, None)
     if len(keys) != 1:
-        raise OptionError(f"has {_shown(value)} for shard '{shard}': expected one of {' or '.join(_KINDS)}")
+        raise OptionError(f"has {quoted(value)} for shard '{shard}': expected one of {' or '.join(_KINDS)}")
     ((kind, given),) = keys.items()
     if kind not in _KINDS:
         name = next(iter(value))
         raise OptionError(f"has '{name}' for shard '{shard}': expected {' or '.join(_KINDS)}")
     if sub is not None and (kind != "AFTER_SEQUENCE_NUMBER" or not _is_count(sub)):
         raise OptionError(
-            f"has {_shown(sub)} as {_SUB} of shard '{shard}': expected a whole number from 0, with "
+            f"has {quoted(sub)} as {_SUB} of shard '{shard}': expected a whole number from 0, with "
             "AFTER_SEQUENCE_NUMBER"
         )
     if kind == "AT_TIMESTAMP":
         return IteratorStart("AT_TIMESTAMP", timestamp=_shard_time(shard, given))
     if kind in ("TRIM_HORIZON", "SHARD_END"):
         if given is not True:
-            raise OptionError(f"has {_shown(given)} as {kind} of shard '{shard}': expected true")
+            raise OptionError(f"has {quoted(given)} as {kind} of shard '{shard}': expected true")
         return Closed() if kind == "SHARD_END" else IteratorStart("TRIM_HORIZON")
     # A JSON number may have been a double on its way, which loses most of the 56 digits.
     if not isinstance(given, str) or _SEQUENCE_NUMBER.fullmatch(given) is None:
         raise OptionError(
-            f"has {_shown(given)} as sequence number of shard '{shard}': expected a string of digits"
+            f"has {quoted(given)} as sequence number of shard '{shard}': expected a string of digits"
         )
     if sub is not None:
         return After(given, sub)
@@ -240,7 +169,7 @@ def _shard_time(shard: str, given: Any) -> int:
         return _parse_time(given if isinstance(given, str) else "")
     except ValueError:  # OptionError is one
         raise OptionError(
-            f"has {_shown(given)} as AT_TIMESTAMP of shard '{shard}': allowed is {_TIME_FORM}, as a string"
+            f"has {quoted(given)} as AT_TIMESTAMP of shard '{shard}': allowed is {_TIME_FORM}, as a string"
         ) from None
 
 
@@ -278,15 +207,10 @@ def _hint(number: str) -> str:
     return ""
 
 
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return repr(text if len(text) <= 200 else text[:200] + "...")
-
-
 # --- the options ---------------------------------------------------------------------------------------
 
-STARTING_POSITION: Kind[Word | ShardTable] = Kind(
-    "position", "LATEST, TRIM_HORIZON, AT_TIMESTAMP, or JSON: " + _FORM, _parse_start
+STARTING_POSITION: Kind[Word | ShardTable[ShardStart]] = Kind(
+    "position", "LATEST, TRIM_HORIZON, AT_TIMESTAMP, or JSON: " + FORM, _parse_start
 )
 ENDING_POSITION: Kind[Word] = Kind("position", "LATEST or AT_TIMESTAMP", _parse_end)
 TIMESTAMP: Kind[int] = Kind("timestamp", _TIME_FORM, _parse_time)
