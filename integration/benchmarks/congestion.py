@@ -2,23 +2,27 @@
 
 A service with a token bucket that several tasks share, in virtual time: with and without a burst, with
 answers after 5 ms to 2 s, with entries and requests that fail whatever the load is, with steps of its
-capacity. For each: what is accepted of min(C, offered) * (1 - p), what is refused for load, and the smallest
-share of a task by the largest; from the sixth second on, and for steps from ten seconds after the step.
-Tasks compare their paces, as by default; not so with --scope task.
+capacity. For each: what is accepted of min(C, offered) * (1 - p), what is refused for load, the smallest
+share of a task by the largest, and when it has settled; from the sixth second on, and for steps from ten
+seconds after the step. The worst of all seeds counts. Takes five minutes on two cores.
 
-    python -m integration.benchmarks.congestion
+    python -m integration.benchmarks.congestion --seeds 5 --only "told,tasks=16"
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import multiprocessing
+import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from integration.support.chart import Line, Panel, draw
 from integration.support.shared_capacity import Make, Run, Scenario
-from integration.support.shared_pace import MakeOwn, PacedRun
 from sluice.sink import (
     AIMDScalingStrategy,
     AsyncSinkConfig,
@@ -32,16 +36,18 @@ CAPACITY: Final = 4000.0
 Clock = Callable[[], float]
 
 
-def aimd(*, paced: bool) -> MakeOwn:
-    def make(config: AsyncSinkConfig, clock: Clock) -> CongestionControlRateLimitingStrategy:
+def aimd(*, paced: bool, seed: int = 1) -> Make:
+    tasks = itertools.count()
+
+    def make(config: AsyncSinkConfig, clock: Clock) -> RateLimitingStrategy:
         most = config.max_batch_size * config.max_in_flight_requests
         return CongestionControlRateLimitingStrategy(
             max_in_flight_requests=config.max_in_flight_requests,
             initial_max_in_flight_messages=most,
             scaling_strategy=AIMDScalingStrategy(rate_threshold=most),
             clock=clock if paced else None,
-            wall_clock=clock,
-            jitter=random.Random(3).random,
+            wall_clock=lambda: clock() + 1.3 * seed,  # runs begin at different times of the wall clock
+            jitter=random.Random(f"{seed} {next(tasks)}").random,
         )
 
     return make
@@ -55,119 +61,165 @@ def token_bucket(tasks: int) -> Make:
     return make
 
 
-def scenarios(latencies: list[float]) -> Iterator[tuple[str, Scenario]]:  # noqa: C901 - a table
-    """The cells of the table, with their names."""
-    for told in (True, False):
-        for tasks in (1, 4, 16):
-            for kind in ("entries", "requests", "both"):
-                for p in (0.0, 0.02, 0.1, 0.3, 0.5):
-                    if not p and kind != "entries":
-                        continue
-                    for burst in (1.0, 0.1):
-                        for latency in latencies:
-                            yield (
-                                " ".join(
-                                    (
-                                        "told" if told else "untold",
-                                        f"{kind} p={p:g} burst={burst:g}s latency={latency:g}s tasks={tasks}",
-                                    )
-                                ),
-                                Scenario(
-                                    capacity=CAPACITY,
-                                    burst=burst,
-                                    latency=latency,
-                                    told=told,
-                                    tasks=tasks,
-                                    failing_entries=p if kind != "requests" else 0.0,
-                                    failing_requests=p if kind != "entries" else 0.0,
-                                ),
-                            )
+@dataclass(frozen=True)
+class Row:
+    """A row of the table."""
+
+    group: str
+    name: str
+    scenario: Scenario
+
+    @property
+    def measured(self) -> tuple[int, int]:
+        """The seconds that count."""
+        return (20, 30) if self.scenario.steps else (5, 20)
+
+    @property
+    def settles_within(self) -> int:
+        return 10 if self.scenario.steps else 5
+
+
+def rows() -> Iterator[Row]:
+    """The table; names tell what differs from answers after 0.1 s, a burst of a second, and no failures."""
     for tasks in (1, 4, 16):
-        yield f"bytes bind, tasks={tasks}", Scenario(byte_capacity=2e6, tasks=tasks)
-        yield f"whole requests are refused, tasks={tasks}", Scenario(whole=True, tasks=tasks)
-        for latency in latencies:
+        for latency in (0.005, 0.1, 2.0):
+            for burst in (1.0, 0.1):
+                name = f"latency={latency:g}s burst={burst:g}s tasks={tasks}"
+                yield Row("told", name, Scenario(latency=latency, burst=burst, tasks=tasks))
+    for told in (True, False):
+        group = "told, failing" if told else "untold, failing"
+        for tasks in (1, 4, 16):
+            base = Scenario(latency=0.1, told=told, tasks=tasks)
+            for p in (0.1, 0.5):
+                yield Row(group, f"entries p={p} tasks={tasks}", replace(base, failing_entries=p))
+                yield Row(group, f"requests p={p} tasks={tasks}", replace(base, failing_requests=p))
+    both = Scenario(latency=2.0, tasks=4, failing_entries=0.1, failing_requests=0.1)
+    yield Row("told, failing", "both p=0.1 latency=2s tasks=4", both)
+    for tasks in (1, 4, 16):
+        for latency in (0.1, 2.0):
             for before, after in ((400.0, 4000.0), (4000.0, 400.0)):
-                yield (
-                    f"from {before:g} to {after:g} latency={latency:g}s tasks={tasks}",
-                    Scenario(capacity=before, steps={10.0: after}, latency=latency, tasks=tasks),
-                )
+                name = f"from {before:g} to {after:g} latency={latency:g}s tasks={tasks}"
+                steps = {10.0: after}
+                yield Row("steps", name, Scenario(capacity=before, steps=steps, latency=latency, tasks=tasks))
+            untold = Scenario(told=False, latency=latency, tasks=tasks)
+            yield Row("untold", f"latency={latency:g}s tasks={tasks}", untold)
+        yield Row("others", f"bytes bind, tasks={tasks}", Scenario(byte_capacity=2e6, tasks=tasks))
+        yield Row("others", f"whole requests are refused, tasks={tasks}", Scenario(whole=True, tasks=tasks))
 
 
-def verdict(run: Run, start: int, end: int) -> tuple[str, tuple[bool, bool, bool, bool]]:
-    """The figures of a run from a second to another, and which of the four goals it meets."""
-    used, refused = run.utilisation(start, end), run.refusals(start, end)
-    fair, settled = run.fairness(start, end), run.settled_after(10 if start >= 20 else 0, end)
-    limit = 10.0 if start >= 20 else 5.0
-    return (
-        f"{used:9.1%}{refused:9.2%}{fair:8.2f}{settled:8.0f}s",
-        (used >= 0.85, refused < 0.05, fair >= 0.5, settled <= limit),
+class Outcome(NamedTuple):
+    """What came of a run: see the table's goals."""
+
+    accepted: float
+    refused: float
+    fair: float
+    settled: float
+
+
+def outcome(job: tuple[Row, int]) -> tuple[str, Outcome]:
+    row, seed = job
+    start, end = row.measured
+    run = Run(row.scenario, aimd(paced=True, seed=seed), seed=seed).until(end)
+    settled = run.settled_after(10 if row.scenario.steps else 0, end)
+    return row.group + row.name, Outcome(
+        run.utilisation(start, end), run.refusals(start, end), run.fairness(start, end), settled
     )
 
 
-def picture(failing: float, latency: float, tasks: int) -> str:
-    """`aimd` beside the other strategies, with a step of the capacity down and up again."""
-    steps = {15.0: CAPACITY / 10, 30.0: CAPACITY}
-    faults = Scenario(capacity=CAPACITY, failing_entries=failing, latency=latency, tasks=tasks, steps=steps)
+def line(row: Row, runs: list[Outcome]) -> tuple[str, list[str]]:
+    """The worst of all runs, in words, and which of the four goals it misses."""
+    worst = Outcome(
+        min(run.accepted for run in runs),
+        max(run.refused for run in runs),
+        min(run.fair for run in runs),
+        max(run.settled for run in runs),
+    )
+    goals = (
+        worst.accepted >= 0.85,
+        worst.refused < 0.05,
+        worst.fair >= 0.5,
+        worst.settled <= row.settles_within,
+    )
+    misses = [name for name, met in zip(Outcome._fields, goals, strict=True) if not met]
+    text = f"{worst.accepted:9.2f}{worst.refused:9.1%}{worst.fair:8.2f}{worst.settled:8.0f}s"
+    return f"{row.group:<16} {row.name:<48}{text}  {', '.join(misses)}", misses
+
+
+def table(chosen: list[Row], seeds: int, jobs: int) -> None:
+    """Prints the rows, and how many of them miss each goal."""
+    runs: dict[str, list[Outcome]] = {}
+    work = [(row, seed) for row in chosen for seed in range(1, seeds + 1)]
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for key, run in pool.imap_unordered(outcome, work):
+            runs.setdefault(key, []).append(run)
+    print(f"{'':65}{'accepted':>9}{'refused':>9}{'fair':>8}{'settled':>9}  misses")
+    missed: Counter[tuple[str, str]] = Counter()
+    for row in chosen:
+        text, misses = line(row, runs[row.group + row.name])
+        missed.update((row.group, goal) for goal in misses)
+        print(text)
+    for group in dict.fromkeys(row.group for row in chosen):
+        count = sum(row.group == group for row in chosen)
+        misses = [f"{goal} {missed[group, goal]}" for goal in Outcome._fields]
+        print(f"{group}: {count} rows; misses: {', '.join(misses)}")
+
+
+def picture(name: str, scenario: Scenario) -> str:
+    """`aimd` beside the other strategies: what is accepted, and what is refused for load."""
     makes = {
+        "aimd": aimd(paced=True),
         "none": lambda _, __: NoRateLimitingStrategy(),
-        "token-bucket": token_bucket(tasks),
+        "token-bucket": token_bucket(scenario.tasks),
         "Flink's arithmetic": aimd(paced=False),
     }
-    runs: dict[str, Run] = {"aimd": PacedRun(faults, aimd(paced=True)).until(45)}
-    runs |= {name: Run(faults, make).until(45) for name, make in makes.items()}
-    seconds = range(45)
-    takes = [(float(n), faults.admitted(n + 0.5) * faults.passing) for n in seconds]
+    runs = {each: Run(scenario, make).until(30) for each, make in makes.items()}
+    seconds = range(30)
+    takes = [(float(n), scenario.admitted(n + 0.5) * scenario.passing) for n in seconds]
 
     def accepted(run: Run) -> list[tuple[float, float]]:
-        return [(float(n), float(sum(run.accepted[n, each] for each in range(tasks)))) for n in seconds]
+        return [(float(n), float(sum(run.accepted[n, task.number] for task in run.tasks))) for n in seconds]
 
     panels = [
         Panel(
-            "accepted, records/s (dashed: C (1 - p))",
+            f"{name}: accepted, records/s (dashed: C (1 - p))",
             [
-                *(Line(name, accepted(run)) for name, run in runs.items()),
+                *(Line(each, accepted(run)) for each, run in runs.items()),
                 Line("C (1 - p)", takes, dashed=True),
             ],
             top=2 * CAPACITY,
         ),
         Panel(
             "refused for load, records/s",
-            [Line(name, [(float(n), float(run.refused[n])) for n in seconds]) for name, run in runs.items()],
+            [Line(each, [(float(n), float(run.refused[n])) for n in seconds]) for each, run in runs.items()],
             top=2 * CAPACITY,
         ),
     ]
-    return str(draw(f"congestion_{tasks}_tasks_p{failing:g}_latency{latency:g}", panels))
+    return str(draw(f"congestion_{name.replace(' ', '_').replace(',', '')}", panels))
+
+
+PICTURES: Final = {
+    "told": Scenario(latency=0.1, tasks=4),
+    "told, answers after 2 s": Scenario(latency=2.0, tasks=4),
+    "told, half of entries fail": Scenario(latency=0.1, tasks=4, failing_entries=0.5),
+    "steps": Scenario(capacity=400.0, steps={10.0: CAPACITY, 20.0: 400.0}, latency=0.1, tasks=4),
+    "untold": Scenario(told=False, latency=0.1, tasks=4),
+    "untold, a tenth of entries fails": Scenario(told=False, latency=0.1, tasks=4, failing_entries=0.1),
+    "others, whole requests are refused": Scenario(whole=True, tasks=4),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.congestion", description=__doc__)
-    parser.add_argument("--latency", type=float, nargs="*", default=[0.005, 0.1, 2.0], help="seconds")
-    parser.add_argument("--only", default="", help="scenarios whose name has this in it")
-    parser.add_argument("--scope", choices=["query", "task"], default="task", help="aimdScope")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each row")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--only", default="", help="rows that have all of these in them, with commas between")
     arguments = parser.parse_args()
-    print(f"{'':66}{'accepted':>9}{'refused':>9}{'fair':>8}{'settled':>9}")
-    met: list[tuple[str, tuple[bool, ...]]] = []
-    for name, scenario in scenarios(arguments.latency):
-        if arguments.only not in name:
-            continue
-        start, end = (20, 30) if scenario.steps else (5, 20)
-        kind_of_run = PacedRun if arguments.scope == "query" else Run
-        run = kind_of_run(scenario, aimd(paced=True), seed=arguments.seed)
-        text, goals = verdict(run.until(end), start, end)
-        misses = [
-            goal
-            for goal, reached in zip(("accepted", "refused", "fair", "settled"), goals, strict=True)
-            if not reached
-        ]
-        met.append((name.partition(" ")[0], goals))
-        print(f"{name:66}{text}  {'misses ' + ', '.join(misses) if misses else ''}", flush=True)
-    for kind in sorted({kind for kind, _ in met}):
-        cells = [goals for each, goals in met if each == kind]
-        columns = (sum(goals[n] for goals in cells) for n in range(4))
-        print(f"{kind:<8} {len(cells)} cells; accepted, refused, fair, settled:", *columns)
-    for failing, latency, tasks in ((0.0, 0.02, 1), (0.1, 0.02, 4), (0.5, 0.1, 16), (0.0, 2.0, 4)):
-        print(f"picture: {picture(failing, latency, tasks)}")
+    words = [word for word in arguments.only.split(",") if word]
+    chosen = [row for row in rows() if all(word in f"{row.group} {row.name}" for word in words)]
+    table(chosen, arguments.seeds, arguments.jobs)
+    for name, scenario in PICTURES.items():
+        if not words:
+            print(f"picture: {picture(name, scenario)}")
     return 0
 
 

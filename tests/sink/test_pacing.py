@@ -78,7 +78,7 @@ def test_small_batches_are_paced_too(batch: int, rate: float) -> None:
 
     assert metered.throughput(5, 20) == pytest.approx(1.0, abs=0.1)
     assert metered.refusals(5, 20) < 0.05
-    assert metered.refusals(0, 20) < 0.08
+    assert metered.refusals(0, 20) < 0.09
 
 
 def test_a_destination_that_refuses_whole_requests_is_paced() -> None:
@@ -86,7 +86,8 @@ def test_a_destination_that_refuses_whole_requests_is_paced() -> None:
     metered = Metered(aimd(0.5), Shards(1), batch=25, all_or_nothing=True).run(20)
 
     assert metered.throughput(5, 20) > 0.85
-    assert metered.refusals(0, 20) < 0.06
+    assert metered.refusals(5, 20) < 0.05
+    assert metered.refusals(0, 20) < 0.1
 
 
 def test_more_capacity_is_used() -> None:
@@ -246,7 +247,7 @@ def test_nothing_grows_before_answers_are_there() -> None:
     paced(second, 0.0, 3.8, takes=math.inf, latency=2.0)
 
     assert first.rate == 1000.0
-    assert 2000.0 < second.rate <= 3600.0
+    assert 1500.0 < second.rate <= 3600.0
 
 
 def test_fast_and_slow_tasks_meet() -> None:
@@ -277,7 +278,7 @@ def failing(pacing: PacingRate, seconds: float, *, part: float, takes: float = m
     while now < seconds:
         now += pacing.wait(now)
         count = pacing.max_request
-        sent = pacing.rate * pacing._failing.depth(now)
+        sent = pacing.rate * pacing._failing.depth(now, 0.001)
         over = max(0.0, 1 - takes / sent)
         pacing.sent(count, now)
         pacing.answered(count, 0, sum(draw() < part or draw() < over for _ in range(count)), now, now + 0.001)

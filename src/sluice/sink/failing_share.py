@@ -19,7 +19,8 @@ from sluice.sink.decaying import DecayingSum
 
 __all__ = ["FailingShare"]
 
-# Every so many seconds of the wall clock the pace falls to this part of itself, for so long.
+# Every so many seconds of the wall clock the pace falls to this part of itself, for so long. Both times are
+# doubled until a dip is as long as two answers take: a shorter one would be over before it shows.
 _CYCLE: Final = 5.0
 _DIP: Final = 0.7
 _DEPTH: Final = 0.6
@@ -29,7 +30,7 @@ _BEFORE: Final = 0.5
 _REQUESTS: Final = 10
 _ENTRIES: Final = 20
 # A smaller share is of no importance; a larger one is an outage, not a share.
-_LEAST: Final = 0.01
+_LEAST: Final = 0.02
 _MOST: Final = 0.8
 # By which part of its weight a measurement counts at the next one.
 _KEPT: Final = 0.8
@@ -60,16 +61,25 @@ class FailingShare:
         self._dip = DecayingSum()
         self._dip_requests = 0
         self._is_in_dip = False
+        self._scale = 1.0  # of the cycle
         self._is_new = False  # not long enough since `_since` for a floor
         self._paces = [0.0, 0.0]  # the last ones before and in the dip
 
-    def depth(self, at: float) -> float:
-        """The part of the pace to send at."""
-        phase = (at + self._offset) % _CYCLE
-        return _DEPTH if phase < _DIP and at - phase > self._since + 2 * _BEFORE else 1.0
+    @property
+    def is_active(self) -> bool:
+        """Whether there are refusals without a reason, and so dips."""
+        return self._since < math.inf
 
-    def answered(self, refused: int, count: int, pace: float, at: float, now: float) -> bool:
-        """A request was answered that was sent at the time `at`, when the rate was `pace`.
+    def depth(self, at: float, latency: float) -> float:
+        """The part of the pace to send at; answers take `latency`."""
+        self._scale = 2.0 ** max(0, math.ceil(math.log2(max(_DIP, 2 * latency) / _DIP)))
+        phase = (at + self._offset) % (_CYCLE * self._scale)
+        return _DEPTH if phase < _DIP * self._scale and at - phase > self._since + 2 * _BEFORE else 1.0
+
+    def answered(  # noqa: PLR0913 - an answer, and when
+        self, refused: int, count: int, pace: float, at: float, now: float, *, depth: float
+    ) -> bool:
+        """A request was answered that was sent at the time `at` and at `depth`, when the rate was `pace`.
 
         Returns:
             Whether a dip has just been measured.
@@ -78,12 +88,12 @@ class FailingShare:
             self._seen = now
             if self._since == math.inf:
                 self._since, self.floor, self._is_new = now, pace, True
-        elif now > self._seen + 2 * _CYCLE:
+        elif now > self._seen + 2 * _CYCLE * self._scale:
             self._since, self.share, self.floor = math.inf, 0.0, 0.0
         if self._is_new and at > self._since + 2 * _BEFORE:
             self._is_new = False
             self._set_floor()
-        if self.depth(at) < 1.0:
+        if depth < 1.0:
             self._dip.add(refused, count, now, _FOREVER)
             self._dip_requests += 1
             self._is_in_dip = True
@@ -103,7 +113,7 @@ class FailingShare:
         dip, before = self._dip, self._before
         # What is accepted of a request, at which it is as likely load as not.
         limit = (1 - before.share) * (1 + self._paces[0] / self._paces[1]) / 2
-        doubt = math.sqrt(dip.variance + before.variance)
+        doubt = 1.5 * math.sqrt(dip.variance + before.variance)
         fails = dip.share < self.share or 1 - dip.share + doubt < limit
         if not fails and 1 - dip.share - doubt < limit:
             return  # the next dip adds to this one

@@ -15,10 +15,14 @@ that may be refused. ``pace * (1 - refused)`` is what the destination lets throu
 - The share is smaller where the rate is higher. All tasks of a destination see the same refusals, so fast
   tasks slow down and slow ones speed up.
 
-Without refusals the rate grows, by a part of the pace of what was answered: it does not grow any further
-until the answers to what was sent at the higher rate are there. Before the first refusal that part is large,
-and the first refusal halves the rate. Later it is next to nothing, until there have been several refused
-requests fewer than the share lets expect.
+The rate settles slowly, so that chance does not drive tasks apart: as many refused requests as it averages
+over decide how far their shares differ.
+
+Without refusals the rate grows, up to the first of them by doubling, as long as answers come. Later it grows
+when there have been several refused requests fewer than the share lets expect, at first evenly: by a part of
+the rate at which that began, and of a rate that is the same for all tasks. Tasks do not notice at the same
+time that there is more to have. Of rates that double, the one that began a second earlier would be twice as
+high in the end. What is not answered yet limits all growth, so the rate swings little where answers are late.
 
 Only entries that reached the destination's limit say something about it: one that failed for another reason
 is neither refused nor let through. Requests are small and at irregular distances: fewer entries find the
@@ -28,8 +32,9 @@ Refusals without a reason: see `sluice.sink.failing_share`.
 
 Sources: AIMD, and a balance of increase and decrease as a target of refusals (Kelly, Maulloo, Tan: Rate
 control for communication networks, 1998); slow start, and half of the rate after it (RFC 5681); the rate of
-delivery as the measure (BBR: Cardwell and others, ACM Queue 14(5), 2016); growth that is flat near the last
-refusal and steep later (CUBIC: RFC 9438).
+delivery as the measure (BBR: Cardwell and others, ACM Queue 14(5), 2016); growth that does not depend on the
+own rate is what makes rates equal (Chiu, Jain: Analysis of the increase and decrease algorithms for
+congestion avoidance, 1989); growth that is flat near the last refusal and steep later (CUBIC: RFC 9438).
 """
 
 from __future__ import annotations
@@ -47,16 +52,18 @@ __all__ = ["PacingRate"]
 
 # The lowest rate (entries a second).
 _LEAST: Final = 1.0
-# The time constant of the rate is the time of this many requests if they are refused as a whole. It is less
-# as less of them is refused, because fewer then say as much; but never less than the time of a few.
-_MANY: Final = 18.0
+# The share of entries that may be refused for load is this one for a slow task. For one at the other rate it
+# is half of that, and for a fast one the number of entries a second is the same whatever the rate is: this is
+# what makes fast tasks slow down and slow ones speed up.
+_MOST_SHARE: Final = 0.04
+_HALF_SHARE_AT: Final = 150.0
+# The time constant of the rate is the time of this many requests if they are refused as a whole; a part of
+# them if only a part of each is refused, because fewer entries are lost together then. Shares of tasks vary
+# by one through the root of twice this number. It begins with the second number, and becomes longer with each
+# refused request; and is never less than the last.
+_MANY: Final = 36
+_FIRST: Final = 14
 _FEW: Final = 4.0
-# The time constant if refusals have no reason, at least (seconds): their number varies more.
-_TIME_UNTOLD: Final = 0.5
-# The share of entries that may be refused for load: so many a second, as a part of the rate; and its bounds.
-_REFUSED_A_SECOND: Final = 8.0
-_MOST_SHARE: Final = 0.035
-_LEAST_SHARE: Final = 0.015
 # For a task that knows the mean rate of all: that share grows by this power of the mean over its own rate,
 # between these bounds of that ratio, up to this share.
 _FAIRNESS: Final = 6
@@ -65,10 +72,21 @@ _MOST_RATIO: Final = 1.17
 _MOST_SHARE_BELOW: Final = 0.06
 # Seconds for which a task counts as limited by the destination after it was.
 _LIMITED_FOR: Final = 1.0
-# The rate may grow by this part of itself in a second, and as much until answers come if that takes longer.
-_GROWTH: Final = 2.2
-# After this many refused requests fewer than expected growth is noticeable; it rises by their fourth power.
-_PATIENCE: Final = 3.0
+# The rate grows by at most this part of itself in a second.
+_GROWTH: Final = 2.5
+# Until the first refusal it may double while answers come, for so long (seconds); then grow by this part.
+_START: Final = 5.0
+_LATE_START: Final = 0.25
+# It grows after this many refused requests fewer than expected. Each time as many as the other number are
+# missed, it may grow by its own amount more while an answer comes, but not by more than the last number.
+_PATIENCE: Final = 2.5
+_STEP: Final = 2.0
+_MOST_STEPS: Final = 3.0
+# How many refused requests are expected a second, at least and at most, whatever is known: fewer would
+# be waited for too long, and more than these are seen together. With dips, which leave tokens over that hide
+# load for a while, at most the other number.
+_EXPECTED: Final = (0.5, 2.0)
+_EXPECTED_UNTOLD: Final = (0.0, 1.0)
 # A request that is sent late may make up for this much time (seconds).
 _SLACK: Final = 0.1
 # A request holds the entries of this time (seconds), or more if more than this part of the requests that may
@@ -76,6 +94,8 @@ _SLACK: Final = 0.1
 _REQUEST: Final = 0.025
 _IN_FLIGHT: Final = 0.8
 _IRREGULARITY: Final = 0.6
+# The time constant if refusals have no reason, at least (seconds): their number varies more.
+_TIME_UNTOLD: Final = 0.5
 # Requests whose pace is remembered; more than are ever in flight.
 _REMEMBERED: Final = 256
 
@@ -105,12 +125,14 @@ class PacingRate:
         self._requests_aimed_at = max(1.0, _IN_FLIGHT * max_requests)
         self._jitter = jitter
         self._next = -math.inf  # when the next request is due
-        self._paces: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)  # by when a request was sent
+        self._paces: deque[tuple[float, float, float]] = deque(maxlen=_REMEMBERED)  # sent at; rate; its depth
         self._first_sent_at: float | None = None
         self._latency: float | None = None  # seconds until an answer; None before the first one
         self._refused_at = -math.inf  # when the last request was sent that was refused too much
         self._missed = math.inf  # refused requests that were to be expected since then
         self._refused_part = 0.0  # of a request, if any of it is refused
+        self._refused_requests = 0  # since the start, or since it grew
+        self._calm_rate = self.rate  # when it began to grow, at first as a new task
         self._excess = DecayingSum()  # refused beyond what fails anyway, lately
         self._failing = FailingShare(wall_offset)
         self._delayed = 0  # entries in flight that only this rate had delayed
@@ -137,8 +159,11 @@ class PacingRate:
             self._first_sent_at = now
         if now - self._next <= _SLACK:
             self._delayed += count
-        self._paces.append((now, self.rate))
-        pace = self.rate * self._failing.depth(now)
+        elif self._missed < math.inf:
+            self._missed = 0.0  # after a pause the destination has tokens left over
+        depth = self._failing.depth(now, self._latency or 0.0)
+        self._paces.append((now, self.rate, depth))
+        pace = self.rate * depth
         distance = count / pace * (1 + _IRREGULARITY * (self._jitter() - 0.5))
         self._next = max(self._next, now - _SLACK) + distance
 
@@ -163,25 +188,29 @@ class PacingRate:
         reached = count - otherwise
         if not reached:
             return
-        pace = self._pace_at(sent_at)
+        pace, depth = self._sent_with(sent_at)
         if reached > throttled:
-            self._learn_failing(untold, reached - throttled, pace, sent_at, now)
-        if self._failing.depth(sent_at) < 1.0:
+            self._learn_failing(untold, reached - throttled, pace=pace, depth=depth, at=sent_at, now=now)
+        if depth < 1.0:
             return  # less was sent than the rate allows: that only tells of failures
         # The part that was refused for load, of what does not fail anyway.
         refused = 1 - (count - throttled - untold) / count / (1 - self._failing.share)
         if throttled and self._missed == math.inf:
-            self.rate /= 2  # not for refusals without a reason: they may be no load
-        is_too_much = self._notice(refused, count, reached, sent_at, now)
-        time = self._time_constant
+            # The last doubling was too much, but no task falls below the rate that all began with. Refusals
+            # without a reason may be no load.
+            self.rate = max(min(self.rate, self._calm_rate), self.rate / 2)
+        is_too_much = self._notice(refused, count, reached, pace=pace, at=sent_at, now=now)
         target = pace * (1 - refused) / (1 - self._share * reached / count)
-        if not is_too_much:
-            target += self._growth(pace, time)
-        if target < self.rate or delayed:
-            # The request stands for the time in which as many entries are sent.
-            drawn = self.rate + (target - self.rate) * min(1.0, count / pace / time)
+        duration = count / pace  # the request stands for the time in which as many entries are sent
+        # While it grows, the rate of a late answer is one that it has left behind.
+        is_behind = refused <= 0 and target < self.rate and self._missed > _PATIENCE
+        if self._missed < math.inf and not is_behind and (target < self.rate or delayed):
+            drawn = self.rate + (target - self.rate) * min(1.0, duration / self._time_constant)
             floor = min(self.rate, self._failing.floor) if untold else _LEAST
             self.rate = max(_LEAST, floor, drawn)
+        if delayed and not is_too_much:
+            grown = min(self.rate + self._growth(pace, now) * duration, (1 + _MOST_STEPS) * pace)
+            self.rate = max(self.rate, grown)
 
     def forget_in_flight(self) -> None:
         """The requests in flight will never be answered."""
@@ -201,12 +230,12 @@ class PacingRate:
         """
         self._mean = mean
 
-    def _pace_at(self, sent_at: float) -> float:
-        """The rate when a request was sent; the oldest that is known if that was long ago."""
-        for at, pace in reversed(self._paces):
+    def _sent_with(self, sent_at: float) -> tuple[float, float]:
+        """The rate when a request was sent, and its depth; the oldest that is known if that was long ago."""
+        for at, pace, depth in reversed(self._paces):
             if at <= sent_at:
-                return pace
-        return self._paces[0][1] if self._paces else self.rate
+                return pace, depth
+        return self._paces[0][1:] if self._paces else (self.rate, 1.0)
 
     @property
     def _expected_latency(self) -> float:
@@ -222,40 +251,62 @@ class PacingRate:
 
     @property
     def _time_constant(self) -> float:
-        requests = max(_FEW, _MANY * self._refused_part)
+        many = min(_MANY, _FIRST + self._refused_requests)
+        requests = max(_FEW, many * self._refused_part)
         least = _TIME_UNTOLD if self._failing.share else 0.0
-        return max(least, requests * max(self._interval, 1 / self.rate))
+        return max(least, requests * max(_REQUEST, 1 / self.rate))
 
     @property
     def _share(self) -> float:
         """The share of entries that may be refused for load."""
-        share = min(_MOST_SHARE, max(_LEAST_SHARE, _REFUSED_A_SECOND / (self._mean or self.rate)))
+        share = _MOST_SHARE * _HALF_SHARE_AT / ((self._mean or self.rate) + _HALF_SHARE_AT)
         if self._mean is None:
             return share
         ratio = min(_MOST_RATIO, max(_LEAST_RATIO, self._mean / self.rate))
         return min(_MOST_SHARE_BELOW, share * ratio**_FAIRNESS)
 
-    def _learn_failing(self, untold: int, count: int, pace: float, sent_at: float, now: float) -> None:
+    def _learn_failing(  # noqa: PLR0913 - an answer, and when
+        self, untold: int, count: int, *, pace: float, depth: float, at: float, now: float
+    ) -> None:
         before = self._failing.share
-        if self._failing.answered(untold, count, pace, sent_at, now) and self._failing.share and not before:
+        if self._failing.answered(untold, count, pace, at, now, depth=depth) and (
+            self._failing.share and not before
+        ):
             # It was no load that ended the growth.
             self._missed, self._excess = 2 * _PATIENCE, DecayingSum()
 
-    def _notice(self, refused: float, count: int, reached: int, sent_at: float, now: float) -> bool:
+    def _notice(  # noqa: PLR0913 - an answer, and when
+        self, refused: float, count: int, reached: int, *, pace: float, at: float, now: float
+    ) -> bool:
         """Counts the refused requests, or those that were to be expected; whether this is one."""
         self._excess.add(refused * count, count, now, 3 * _TIME_UNTOLD)
         is_sure = not self._failing.share or self._excess.share > 2 * math.sqrt(self._excess.variance)
         if refused > 0 and is_sure:
-            self._refused_at = max(self._refused_at, sent_at)
+            self._refused_at = max(self._refused_at, at)
             part = refused * count / reached
             self._refused_part += (part - self._refused_part) / (8 if self._refused_part else 1)
+            self._refused_requests += 1
             self._missed = 0.0
             return True
-        if sent_at > self._refused_at:
-            self._missed += self._share / max(self._refused_part, 0.5)
+        if at > self._refused_at:
+            bounds = _EXPECTED_UNTOLD if self._failing.is_active else _EXPECTED
+            least, most = (each * count / pace for each in bounds)
+            expected = self._share * reached / max(1.0, self._refused_part * count)
+            self._missed += min(max(expected, min(least, _MOST_SHARE * reached)), most)
         return False
 
-    def _growth(self, pace: float, time: float) -> float:
-        """Entries a second by which the rate may exceed what is let through, so that it grows."""
-        lag = min(1.0, time + self._expected_latency)  # until growth shows in answers
-        return pace * min(_GROWTH * lag, self._share * (self._missed / _PATIENCE) ** 4)
+    def _growth(self, pace: float, now: float) -> float:
+        """Entries a second by which the rate grows in a second, as long as nothing is refused."""
+        lag = self._expected_latency + self._interval  # until growth shows in answers
+        if self._first_sent_at is None or self._missed == math.inf:
+            is_new = now - (self._first_sent_at or now) < _START
+            return pace * min(_GROWTH, (1.0 if is_new else _LATE_START) / lag)
+        steps = (self._missed - _PATIENCE) / _STEP
+        if steps <= 0:
+            self._calm_rate = self.rate
+            return 0.0
+        if steps > 1:
+            self._refused_requests = 0  # what was averaged over is out of date
+        even = min(1.0, steps) * (self._calm_rate + _HALF_SHARE_AT / 10)
+        late = min(1.0, steps / 3 - 1) * pace
+        return min(_GROWTH * max(even, late), pace * min(_MOST_STEPS, steps) / lag)
