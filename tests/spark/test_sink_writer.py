@@ -418,9 +418,8 @@ def test_the_server_of_a_common_pace_listens_as_the_driver_does(
     monkeypatch.setattr(sink_writer, "end_query", lambda address, _: ended.append(address.host))
     monkeypatch.setattr(sink_writer, "write_rows", write_rows)
     monkeypatch.setattr(sink_writer, "driver_host", lambda: "driver")
-    copy = pickle.loads(
-        pickle.dumps(sink_writer.BatchSinkWriter({**OPTIONS, "aimdScope": "query"}, SCHEMA, overwrite=False))
-    )
+    options = {**OPTIONS, "aimdScope": "query"}
+    copy = pickle.loads(pickle.dumps(sink_writer.BatchSinkWriter(options, SCHEMA, overwrite=False)))
     assert pickle.loads(pickle.dumps(copy))._query_server == copy._query_server
     assert started == ([] if expected is None else [expected])
     copy.write(iter([]))

@@ -85,7 +85,7 @@ _MOST_STEPS: Final = 3.0
 # How many refused requests are expected a second, at least and at most, whatever is known: fewer would
 # be waited for too long, and more than these are seen together. With dips, which leave tokens over that hide
 # load for a while, at most the other number.
-_EXPECTED: Final = (0.5, 2.0)
+_EXPECTED: Final = (0.25, 2.0)
 _EXPECTED_UNTOLD: Final = (0.0, 1.0)
 # A request that is sent late may make up for this much time (seconds).
 _SLACK: Final = 0.1
@@ -202,9 +202,7 @@ class PacingRate:
         is_too_much = self._notice(refused, count, reached, pace=pace, at=sent_at, now=now)
         target = pace * (1 - refused) / (1 - self._share * reached / count)
         duration = count / pace  # the request stands for the time in which as many entries are sent
-        # While it grows, the rate of a late answer is one that it has left behind.
-        is_behind = refused <= 0 and target < self.rate and self._missed > _PATIENCE
-        if self._missed < math.inf and not is_behind and (target < self.rate or delayed):
+        if self._missed < math.inf and (target < self.rate or delayed):
             drawn = self.rate + (target - self.rate) * min(1.0, duration / self._time_constant)
             floor = min(self.rate, self._failing.floor) if untold else _LEAST
             self.rate = max(_LEAST, floor, drawn)
