@@ -38,7 +38,6 @@ _SECONDS = {
     "integration/test_dynamodb_local.py": 8,
     "integration/test_custom_source.py": 25,
     "integration/test_examples.py": 15,
-    "integration/test_query_pace.py": 25,
     "integration/test_many_shards.py": 22,
     "integration/test_model.py": 5,
     "integration/test_chaos.py": 10,
