@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from integration.model.server import serving
 from integration.support.hosts import find_obstacle, network
 from integration.support.model_streams import LAWS, ModelStreams
 from integration.support.network_cluster import DRIVER, MASTER, WORKERS, Cluster
-from integration.support.packed import VERSION, make_environment, zip_of_sluice
+from integration.support.packed import VERSION, make_environment, pack, zip_of_sluice
 from integration.support.paths import ROOT
 from integration.support.producer import Producer
 
@@ -56,6 +57,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def archive(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack(environment, tmp_path_factory.mktemp("archive") / "environment.tar.gz")
+
+
+@pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment at the same path on all hosts that has all but Sluice."""
     return make_environment(tmp_path_factory.mktemp("bare") / "environment", version=None)
@@ -83,6 +89,16 @@ class Started:
     def log(self) -> str:
         return (self.place / "log").read_text(errors="replace")
 
+    def copied(self) -> Counter[bytes]:
+        return Counter(record.data for record in self.cluster.service.model.oracle.records(self.target))
+
+    def wait_for_copies(self) -> None:
+        """Returns when it has written as many records as were put; then ends it."""
+        self.wait(lambda: self.copied().total() >= self.producer.count)
+        (self.place / "stop").touch()
+        self.wait(lambda: "stopped as asked" in self.log)
+        assert self.copied() == Counter(data for (_, _, data) in self.producer.expected().elements())
+
     def wait_for_end(self) -> str:
         """Returns what an application has said that has failed."""
         end = time.monotonic() + PATIENCE
@@ -90,6 +106,13 @@ class Started:
             assert time.monotonic() < end, self.log[-8000:]
             time.sleep(0.2)
         return self.log
+
+    def wait(self, holds: Any) -> None:
+        end = time.monotonic() + PATIENCE
+        while not holds():
+            assert self.process.poll() is None, self.log[-8000:]
+            assert time.monotonic() < end, self.log[-8000:]
+            time.sleep(0.2)
 
 
 @contextlib.contextmanager
@@ -126,6 +149,47 @@ def doctor(python: Path | str, place: Path, settings: Mapping[str, str], *argume
     )
     assert done.stdout, done.stderr
     return {each["check"]: each["text"] for each in json.loads(done.stdout)["findings"] if not each["ok"]}
+
+
+def test_archive(cluster: Cluster, environment: Path, archive: Path, place: Path) -> None:
+    """Unpacked, or linked, where the driver starts as well: everything works, agents on workers included."""
+    (place / "environment").symlink_to(environment)
+    settings = {"PYSPARK_PYTHON": "./environment/bin/python"}
+    fan_out = {"consumerName": "reader", "fanOutAgent": "workers"}
+    unpacked = ("--archives", f"{archive}#environment")
+    with application(cluster, place, settings, *unpacked, options=fan_out) as started:
+        started.wait(lambda: any(cluster.agents(host) for host in WORKERS))
+        started.producer.put(RECORDS)
+        agents = [agent for host in WORKERS for agent in cluster.agents(host)]
+        commands = [Path(f"/proc/{agent}/cmdline").read_text().split("\0")[0] for agent in agents]
+        started.wait_for_copies()
+    assert all(each.startswith(str(cluster.directory)) for each in commands), commands
+
+
+def test_archive_that_the_driver_does_not_have(
+    cluster: Cluster, environment: Path, archive: Path, place: Path
+) -> None:
+    """Executors have it, and data sources are planned beside the driver, by the same path."""
+    python = environment / "bin" / "python"
+    settings = {"PYSPARK_PYTHON": "./environment/bin/python", "PYSPARK_DRIVER_PYTHON": str(python)}
+    unpacked = ("--archives", f"{archive}#environment")
+    with application(cluster, place, settings, *unpacked, formats="registered") as started:
+        said = started.wait_for_end()
+    told = f"which is not there, in {place}: executors have it from --archives"
+    assert f"Spark runs data sources in './environment/bin/python', {told}" in said
+    found = doctor(python, place, settings)
+    assert told in found["Python of Spark's workers"]
+    assert "leave PYSPARK_DRIVER_PYTHON out" in found["Python of formats that Spark finds"]
+
+
+def test_py_files(cluster: Cluster, bare: Path, place: Path, tmp_path: Path) -> None:
+    """Works for applications that register the formats, where hosts have what Sluice needs. Spark gives the
+    process that plans a streaming read nothing of these files, so they are on the driver's path as well.
+    """
+    sent = zip_of_sluice(tmp_path / "sluice.zip")
+    settings = {"PYSPARK_PYTHON": str(bare), "PYTHONPATH": str(sent)}
+    with application(cluster, place, settings, "--py-files", str(sent), formats="registered") as started:
+        started.wait_for_copies()
 
 
 def test_py_files_that_the_driver_does_not_have(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from importlib import metadata
@@ -13,12 +14,12 @@ from typing import Final
 
 from integration.support.paths import ROOT
 
-__all__ = ["VERSION", "make_environment", "zip_of_sluice"]
+__all__ = ["VERSION", "make_environment", "pack", "zip_of_sluice"]
 
 VERSION: Final = "7.8.9"
 """Of Sluice in these environments, unless another one is given."""
 _NAME: Final = "pyspark-sluice"
-_NEEDED: Final = ("boto3", "botocore", "cryptography", "msgspec", "pyarrow", "pybase64", "tenacity")
+_NEEDED: Final = ("boto3", "botocore", "cryptography", "msgspec", "numpy", "pyarrow", "pybase64", "tenacity")
 _SKIPPED: Final = ("__pycache__", "pyarrow/tests", "pyarrow/include", "pyarrow/src")
 _PACKAGES: Final = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 
@@ -53,6 +54,14 @@ def make_environment(directory: Path, *, version: str | None = VERSION) -> Path:
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {_NAME}\nVersion: {version}\n")
         (about / "entry_points.txt").write_text("[console_scripts]\nsluice = sluice.cli.app:main\n")
     return directory / "bin" / "python"
+
+
+def pack(environment: Path, archive: Path) -> Path:
+    """Packs an environment, for ``--archives``; as ``.tar.gz``, since Spark refuses links in a ``.tar``."""
+    with tarfile.open(archive, "w:gz", compresslevel=1) as out:
+        for each in sorted(environment.iterdir()):
+            out.add(each, each.name)
+    return archive
 
 
 def zip_of_sluice(archive: Path) -> Path:
