@@ -7,7 +7,7 @@ headers and signature stay the SDK's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,12 +27,10 @@ class PreparedParameter:
         value: strings, numbers, bytes (base64 on the wire), lists, mappings and `msgspec.Struct`, with the
             API's names of fields.
         placeholder: a short valid value of the parameter, as the SDK takes it.
-        encode: writes the value in JSON.
     """
 
     value: Any
     placeholder: Any
-    encode: Callable[[Any], bytes] = _encoder.encode
 
 
 def substitute(*, params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
@@ -47,15 +45,14 @@ def substitute(*, params: dict[str, Any], model: Any, context: dict[str, Any], *
         )
         return
     params.update({name: each.placeholder for name, each in prepared.items()})
-    context[_CONTEXT_KEY] = prepared
+    context[_CONTEXT_KEY] = {name: each.value for name, each in prepared.items()}
 
 
 def insert_body(*, params: dict[str, Any], context: Mapping[str, Any], **_: Any) -> None:
     """Handles ``before-call``: puts the prepared values into the body."""
-    prepared: dict[str, PreparedParameter] | None = context.get(_CONTEXT_KEY)
+    prepared = context.get(_CONTEXT_KEY)
     if prepared is not None:
-        values = {name: msgspec.Raw(each.encode(each.value)) for name, each in prepared.items()}
-        params["body"] = _encoder.encode(msgspec.json.decode(params["body"]) | values)
+        params["body"] = _encoder.encode(msgspec.json.decode(params["body"]) | prepared)
 
 
 def _protocol(model: Any) -> str:

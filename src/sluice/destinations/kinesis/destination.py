@@ -17,7 +17,6 @@ from sluice.aws.responses import Outcome, outcomes_of
 from sluice.destinations.common.batch_call import BatchCall
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.converter import MAX_KEY_LENGTH, KinesisEntry, KinesisRowConverter
-from sluice.destinations.kinesis.entry_bodies import encode_entries
 from sluice.destinations.kinesis.foreign_names import SINK_NAMES
 from sluice.destinations.kinesis.shard_map import ShardMapCache, shard_map_cache
 from sluice.errors import ServiceError
@@ -152,8 +151,7 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
         return self._call.result_in_order(entries, outcomes), outcomes
 
     def _send(self, entries: Sequence[KinesisEntry]) -> Sequence[Outcome]:
-        records = PreparedParameter(entries, _PLACEHOLDER, encode_entries)
-        answer = self._call(Records=records, **self._address)
+        answer = self._call(Records=PreparedParameter(entries, _PLACEHOLDER), **self._address)
         return outcomes_of(answer, "Records")
 
     def _send_apart(self, entries: Sequence[KinesisEntry]) -> Sequence[Outcome]:
