@@ -1,9 +1,10 @@
 """The CPU of reading: of Spark's JVM and of Python workers, and of the pieces of a task.
 
 Two tables. The first one is of runs in Spark that take turns. A row of it is the difference between a long
-run and a short one, so starting and planning are not in it. The second one is of a task's pieces in this
-process, without Spark; `into a socket` is all of a task, written as Spark's workers write it, to a process
-that throws it away.
+run and a short one, so starting and planning are not in it (by hand they are: that is a short run alone).
+The second one is of a task's pieces in this process, without Spark. Each piece has what came before it done
+for it; `into a socket` is all of a task, written as Spark's workers write it, to a process that throws it
+away.
 
     python -m integration.benchmarks.source_cpu
 """
@@ -74,18 +75,22 @@ class Load(NamedTuple):
 
 
 LOADS = (
-    Load(100, 1, 10_000, 60, 10),
+    Load(100, 1, 10_000, 60, 8),
     Load(1024, 1, 7_000, 36, 6),
-    Load(1024, 4, 7_000, 12, 3),
-    Load(10_240, 1, 700, 60, 10),
+    Load(1024, 4, 7_000, 12, 2),
+    Load(10_240, 1, 700, 50, 8),
 )
 
 
 class Cost(NamedTuple):
-    """What the records took that only the long run has: seconds, and CPU."""
+    """What a run took, or a record: seconds, and CPU."""
 
     seconds: float
     cpu: Cpu
+
+    def of(self, records: int) -> Cost:
+        """The part of one of so many records."""
+        return Cost(self.seconds / records, Cpu(*(each / records for each in self.cpu)))
 
 
 def main() -> int:
@@ -110,9 +115,9 @@ def main() -> int:
 def spark_table(loads: Sequence[Load], turns: int, ways: Sequence[str]) -> list[str]:
     """CPU seconds for a million records."""
     kinds = "".join(f"{kind:>9}" for kind in Cpu._fields)
-    lines = [
-        f"{'CPU s a million, in Spark':<18} {'way':<14} {'records/s':>10} {kinds} {'all':>8} {'times':>6}"
-    ]
+    titles = f"{'records/s':>10} {kinds} {'all':>8} {'times':>6}"
+    lines = [f"{'CPU s a million, in Spark':<25} {'way':<14} {titles}"]
+    print(lines[0], flush=True)
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
         spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
@@ -123,16 +128,15 @@ def spark_table(loads: Sequence[Load], turns: int, ways: Sequence[str]) -> list[
             with serving_both(load) as endpoints:
                 for turn in range(turns + 1):
                     for way in ways:
-                        few, all_ = (_cost(run) for run in _runs(spark, endpoints, load, way))
-                        more = Cost(all_.seconds - few.seconds, all_.cpu.less(few.cpu))
-                        costs[way] += [more] if turn else []
+                        cost = _cost_of_a_record(_runs(spark, endpoints, load, way), load, way)
+                        costs[way] += [cost] if turn else []
             middle = {way: _middle(each) for way, each in costs.items()}
             for way, cost in middle.items():
-                shown = "".join(f"{MICROS * each / load.more:>9.2f}" for each in cost.cpu)
+                shown = "".join(f"{MICROS * each:>9.2f}" for each in cost.cpu)
                 times = sum(cost.cpu) / sum(middle[ways[0]].cpu)
                 lines.append(
-                    f"{load!s:<25} {way:<14} {load.more / cost.seconds:>10,.0f} {shown} "
-                    f"{MICROS * sum(cost.cpu) / load.more:>8.2f} {times:>6.2f}"
+                    f"{load!s:<25} {way:<14} {1 / cost.seconds:>10,.0f} {shown} "
+                    f"{MICROS * sum(cost.cpu):>8.2f} {times:>6.2f}"
                 )
                 print(lines[-1], flush=True)
     return lines
@@ -175,6 +179,15 @@ def options_of(endpoint: str) -> dict[str, str]:
 
 def _drain(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
+
+
+def _cost_of_a_record(runs: Iterator[Callable[[], None]], load: Load, way: str) -> Cost:
+    """By the records that only the long run has. By hand it is a whole short run."""
+    few = _cost(next(runs))
+    if way == BY_HAND:
+        return few.of(load.shards * load.records * load.few)
+    all_ = _cost(next(runs))
+    return Cost(all_.seconds - few.seconds, all_.cpu.less(few.cpu)).of(load.more)
 
 
 def _cost(run: Callable[[], None]) -> Cost:
