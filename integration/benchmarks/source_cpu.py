@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import socket
 import statistics
@@ -215,6 +216,8 @@ class Taken(NamedTuple):
 
 def pieces_table(loads: Sequence[Load], turns: int) -> list[str]:
     """Microseconds of a record: CPU, and on the clock."""
+    gc.collect()
+    gc.freeze()  # as Spark's workers do after their first task
     lines = [f"{'a record, without Spark':<26} {'piece':<28} {'µs CPU':>8} {'µs':>8}"]
     for load in loads:
         if load.shards > 1:
@@ -236,6 +239,7 @@ def pieces_table(loads: Sequence[Load], turns: int) -> list[str]:
 
 
 def _take(run: Callable[[], object]) -> Taken:
+    run()  # after another piece, its memory is cold
     began, cpu = time.perf_counter(), time.process_time()
     run()
     return Taken(time.perf_counter() - began, time.process_time() - cpu)
