@@ -28,7 +28,10 @@ READING = (
 )
 CALLING = ("sluice.aws.calls", "sluice.aws.clients", "tenacity")
 SINK = ("sluice.sink", "sluice.destinations")
+METADATA = ("importlib.metadata",)
 
+# A Python of Spark's, and not an application, which asks itself whether Spark would find Sluice.
+STARTED_BY_SPARK = "import importlib.util; __spec__ = importlib.util.find_spec('pyspark.daemon')"
 OPTIONS = {"streamname": "s", "region": "eu-west-1", "startingposition": "TRIM_HORIZON"}
 LOAD = f"""
 from pyspark.sql.datasource import DataSource
@@ -74,14 +77,21 @@ assert sum(rows) == 604, rows
     [
         pytest.param(
             "import pyspark_kinesis_efo, pyspark_async_sink, pyspark_dynamodb_streams",
-            (*SDK, *ARROW, *FAN_OUT, *PLANNING, *READING, *CALLING, *SINK, "sluice.kinesis", "sluice.source"),
+            (
+                *(*SDK, *ARROW, *FAN_OUT, *PLANNING, *READING, *CALLING, *SINK, *METADATA),
+                *("sluice.kinesis", "sluice.source"),
+            ),
             id="a session looks for formats",
         ),
         pytest.param(
-            LOAD, (*SDK, *ARROW, *FAN_OUT, *PLANNING, *READING, *CALLING, *SINK), id="load() parses options"
+            LOAD,
+            (*SDK, *ARROW, *FAN_OUT, *PLANNING, *READING, *CALLING, *SINK, *METADATA),
+            id="load() parses options",
         ),
         pytest.param(
-            READER, (*SDK, *ARROW, *FAN_OUT, *PLANNING, *READING, *CALLING, *SINK), id="a reader is pickled"
+            READER,
+            (*SDK, *ARROW, *FAN_OUT, *PLANNING, *READING, *CALLING, *SINK, *METADATA),
+            id="a reader is pickled",
         ),
         pytest.param(
             f"{READER}\nimport sluice.kinesis.driver",
@@ -101,7 +111,10 @@ def test_a_process_imports_only_what_it_uses(code: str, unused: tuple[str, ...])
     """Each list names what takes long, and what it is easy to import by accident."""
     listing = "import sys; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{listing}"], check=True, capture_output=True, text=True
+        [sys.executable, "-c", f"{STARTED_BY_SPARK}\n{code}\n{listing}"],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     loaded = done.stdout.split()
     assert "sluice.spark.source" in loaded

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SHARED = {"backlog", "floor", "plain", "server", "versus"}  # modules that measure nothing themselves
+SHARED = {"backlog", "cpu", "floor", "plain", "server", "versus"}  # modules that measure nothing themselves
 
 
 def main() -> int:

@@ -25,9 +25,10 @@ SHARD = "shardId-000000000000"
 class _PlainReader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
         self._endpoint, self._stream = options["endpointurl"], options["streamname"]
+        self._shards = int(options.get("shards", "1"))
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(SHARD)]
+        return [InputPartition(f"shardId-{index:012d}") for index in range(self._shards)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         client = boto3.client("kinesis", endpoint_url=self._endpoint, region_name=REGION)

@@ -25,6 +25,8 @@ from integration.model import cbor
 from integration.model.wire import TIMES
 
 __all__ = [
+    "CBOR",
+    "JSON",
     "Operations",
     "Page",
     "Refusal",
@@ -47,6 +49,7 @@ STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.amazon.eventstream\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
+JSON, CBOR = "application/x-amz-json-1.1", "application/x-amz-cbor-1.1"
 _CHUNK = 1 << 20  # bytes taken from a socket at a time
 
 Operations = Mapping[str, Callable[[Any], Any]]
@@ -182,13 +185,13 @@ def bare_read(endpoint: str, operation: str, request: Mapping[str, Any], size: i
     return done
 
 
-def bare_call(endpoint: str, operation: str, bodies: Iterable[bytes]) -> int:
+def bare_call(endpoint: str, operation: str, bodies: Iterable[bytes], *, content_type: str = JSON) -> int:
     """Sends requests one after the other and does not parse the answers. Returns their bytes."""
     buffer = bytearray(_CHUNK)
     done = 0
     with _connected(endpoint) as connection:
         for body in bodies:
-            _send(connection, *_request(operation, body))
+            _send(connection, *_request(operation, body, content_type))
             count = _receive(connection, buffer)
             while (start := buffer.find(b"\r\n\r\n", 0, count)) < 0:
                 count += _receive(connection, memoryview(buffer)[count:])
@@ -220,9 +223,12 @@ def _prepare_socket(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _request(operation: str, body: bytes) -> tuple[bytes, bytes]:
+def _request(operation: str, body: bytes, content_type: str = JSON) -> tuple[bytes, bytes]:
     target = f"Kinesis_20131202.{operation}"
-    head = f"POST / HTTP/1.1\r\nX-Amz-Target: {target}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST / HTTP/1.1\r\nX-Amz-Target: {target}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
     return head.encode(), body
 
 

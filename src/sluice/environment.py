@@ -27,7 +27,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -301,6 +300,9 @@ def _path_of_parent() -> Sequence[str] | None:
 
 
 def _installed_sluice() -> str:
+    # Only here: it takes 7 ms, and each of Spark's Pythons imports this module for a version's digits.
+    from importlib import metadata  # noqa: PLC0415
+
     try:
         return metadata.version("pyspark-sluice")
     except metadata.PackageNotFoundError:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from botocore.parsers import ResponseParserError
 from hypothesis import given
@@ -28,6 +29,8 @@ from sluice.source.stream_log import Page
 
 GET_RECORDS = shape_of("kinesis", "GetRecords")
 MANY = 25
+USUAL = pa.default_memory_pool()
+COUNTED = pa.proxy_memory_pool(USUAL)  # for as long as what is made in it
 FIELDS = ["SequenceNumber", ARRIVAL, "PartitionKey", "Data"]
 
 
@@ -121,6 +124,21 @@ def test_long_records_become_columns(many: int, size: int) -> None:
 
     assert isinstance(answer["Records"], RecordColumns) == (many == 1)
     assert [each.data for each in answer["Records"]] == [each["Data"] for each in records]
+
+
+def test_long_data_are_copied_once(many: int) -> None:
+    """Making columns takes the memory of one page beside the page, not that of arrays that grow."""
+    if many != 1:
+        pytest.skip("makes no columns")
+    record = {ARRIVAL: 1, "Data": b"d" * 20_000, "PartitionKey": "k", "SequenceNumber": "4" * 56}
+    body = plainly_written({"MillisBehindLatest": 0, "Records": [record] * 200})
+    pa.set_memory_pool(COUNTED)
+    try:
+        assert parsed_by_us(response_of(body), GET_RECORDS)["Records"].data[-1].as_py() == record["Data"]
+    finally:
+        pa.set_memory_pool(USUAL)
+
+    assert 0.9 * len(body) < COUNTED.max_memory() < 1.2 * len(body)
 
 
 def odd_records() -> list[tuple[str, dict[str, Any]]]:
