@@ -14,13 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import REGION, Stored, Streams
 from integration.support.queries import publisher_options
-from integration.support.spark import SPARK_VERSION
 
 SHARDS = 3
 COUNT = 2000  # four puts' worth
 ARRIVAL = 300.0
-# Seconds after which Spark before 4.2 has all of it in one run, see docs/limits.md.
-SETTLED = 3.0
 
 BOTH = pytest.mark.usefixtures("publisher")
 
@@ -68,8 +65,6 @@ def read_stream(spark: SparkSession, streams: Streams, stream: str, **options: s
 
 def run_available(frame: DataFrame, streams: Streams, stream: str, checkpoint: str) -> StreamingQuery:
     """Writes what there is, and ends."""
-    if SPARK_VERSION < (4, 2):
-        time.sleep(SETTLED)
     query = (
         frame.writeStream.format("async-sink")
         .options(destination="kinesis", streamName=stream, **connection(streams))

@@ -303,10 +303,11 @@ def test_every_batch_keeps_to_the_limit(
     run.stop()
 
     batches = [of(batch) for batch in run.batches.values() if batch]
-    # Of records that the planner has not seen yet, it estimates how many there are from those that it has.
+    # Of records that the planner has not seen yet, it estimates how many there are from those that it has: it
+    # may be wrong about a batch, but not about all of them.
     estimate = 1.0 if limit == "time" else 1.5
     assert max(map(measure, batches)) <= most * estimate
-    assert statistics.median(map(measure, batches)) <= most
+    assert statistics.mean(map(measure, batches)) <= most
     span = backlog.records[-1].arrival - backlog.records[0].arrival
     assert 3 <= len(batches) <= max(10, span)  # two batches limited by time have more than two seconds
     assert of(run.rows) == sorted(backlog.records)

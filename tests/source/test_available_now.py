@@ -63,6 +63,19 @@ def test_a_run_does_not_end_because_reads_fail() -> None:
     check_exactly_once(query, records)
 
 
+@pytest.mark.parametrize("limits", [Limits(may_be_last=True), Limits(records=10**6, may_be_last=True)])
+@pytest.mark.parametrize("age", [0.0, 1.0, 60.0, 7200.0])
+@pytest.mark.parametrize("count", [0, 1, 101, 3_000, 30_000])
+def test_a_run_of_one_batch_ends_at_the_tip(count: int, age: float, limits: Limits) -> None:
+    """Before 4.2 Spark does not say that the trigger is ``AvailableNow``, nor ever that it is ``Once``."""
+    log = new_log(2)
+    query = Query(log)
+    records = put_many(log, count, per_second=5000)
+    log.pass_time(age)
+    query.run_batch(limits)
+    check_exactly_once(query, records)
+
+
 # --- batch reads --------------------------------------------------------------------------------------
 
 
@@ -114,7 +127,7 @@ def test_a_batch_read_ends_exactly_at_a_time(offset: float) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_what_was_put_a_moment_before_is_there(seed: int) -> None:
     """Also where a page ends before all of it: in a stream of one burst."""
-    for ends in ("batch read", "run"):
+    for ends in ("batch read", "run", "batch"):
         laws = Laws(portion_records=20, listing_gaps=0.0)
         log = ModelLog(KinesisModel(laws, ManualClock(), seed))
         log.create("s", 2)
@@ -123,7 +136,10 @@ def test_what_was_put_a_moment_before_is_there(seed: int) -> None:
         if ends == "batch read":
             assert len(read_bounded(query)) == len(records)
             continue
-        query.enumerator.stop_at_available()
-        while query.run_batch() is not None:
-            pass
+        if ends == "batch":
+            query.run_batch(Limits(may_be_last=True))
+        else:
+            query.enumerator.stop_at_available()
+            while query.run_batch() is not None:
+                pass
         check_exactly_once(query, records)

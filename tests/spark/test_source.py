@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -514,11 +515,29 @@ def test_without_a_start_a_restarted_query_goes_on_from_the_last_logged_batch() 
 def test_without_admission_control_the_options_limit_every_batch() -> None:
     """Spark 4.0 and 4.1 pass no limit."""
     enumerator = FakeEnumerator()
-    plain_reader(
+    reader = plain_reader(
         enumerator, maxRecordsPerTrigger="5", maxBytesPerTrigger="1MiB", maxTimeSpanPerTrigger="2s"
-    ).latestOffset()
+    )
+    reader.latestOffset()
+    reader.latestOffset()
 
-    assert enumerator.asked == [(at(0), Limits(5, 2**20, 2_000_000))]
+    limits = Limits(5, 2**20, 2_000_000)
+    assert [replace(asked, may_be_last=False) for _, asked in enumerator.asked] == [limits, limits]
+
+
+@pytest.mark.parametrize(
+    "make", [plain_reader, pytest.param(admitting_reader, marks=needs_admission_control)]
+)
+def test_the_first_batch_of_a_run_may_be_its_last(make: Any) -> None:
+    """Before 4.2 Spark does not say that the trigger is ``AvailableNow``, nor ever that it is ``Once``."""
+    enumerator = FakeEnumerator()
+    reader = make(enumerator)
+    reader.partitions(at(0).to_json(), at(10).to_json())  # a batch that was logged and not committed
+
+    for number in (10, 20, 25):
+        reader.latestOffset(at(number).to_json())
+
+    assert [limits.may_be_last for _, limits in enumerator.asked] == [True, False, False]
 
 
 # --- offsets, as Spark 4.2 and later ask for them -----------------------------------------------------
@@ -581,7 +600,10 @@ def test_a_trigger_may_lift_the_limits() -> None:
     reader.latestOffset(at(0).to_json(), module.ReadAllAvailable())
     reader.latestOffset(at(0).to_json(), reader.getDefaultReadLimit())
 
-    assert [limits for _, limits in enumerator.asked] == [NO_LIMITS, Limits(5, None, 1_000_000)]
+    assert [limits for _, limits in enumerator.asked] == [
+        Limits(may_be_last=True),
+        Limits(5, None, 1_000_000),
+    ]
 
 
 @needs_admission_control

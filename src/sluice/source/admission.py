@@ -36,11 +36,14 @@ class Limits:
         records: in all splits together, counted before deaggregation.
         bytes: in all splits together.
         span: arrival time on every split (microseconds).
+        may_be_last: whether the run may end with this batch. Then no record that is there now, and that the
+            limits allow, is left to the next one.
     """
 
     records: int | None = None
     bytes: int | None = None
     span: int | None = None
+    may_be_last: bool = False
 
     @property
     def is_none(self) -> bool:

@@ -11,7 +11,7 @@ import inspect
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -130,7 +130,9 @@ class StreamReader(DataSourceStreamReader):
             coordinator.restore(begin)
         else:
             begin = coordinator.enumerator.initial() if self._next_start is None else self._next_start
-        end = coordinator.enumerator.advance(begin, self._limits(limit))
+        # Only from 4.2 on does Spark say that a run ends with this batch, and `Trigger.Once` not even then.
+        limits = replace(self._limits(limit), may_be_last=self._planned is None)
+        end = coordinator.enumerator.advance(begin, limits)
         self._next_start, self._planned = begin, end
         coordinator.post_report()
         return dict(start) if start is not None and end is begin else self._offsets.write(end)
