@@ -19,11 +19,17 @@ from typing import Any
 
 import pytest
 
-from integration.model.server import serving
 from integration.support.cluster_driver import ROWS, TASKS
-from integration.support.hosts import find_obstacle, network
-from integration.support.model_streams import LAWS, ModelStreams
-from integration.support.network_cluster import DRIVER, MASTER, WORKERS, Cluster, Query, TimedProducer
+from integration.support.hosts import find_obstacle
+from integration.support.network_cluster import (
+    DRIVER,
+    MASTER,
+    WORKERS,
+    Cluster,
+    Query,
+    TimedProducer,
+    running_cluster,
+)
 from integration.support.producer import check_exact
 from integration.support.spark import JVM_OPTIONS
 
@@ -57,11 +63,8 @@ DYNAMIC = {
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if (obstacle := find_obstacle()) is not None:
         pytest.skip(f"no cluster of hosts: {obstacle}")
-    with contextlib.ExitStack() as stack:
-        made = stack.enter_context(network([MASTER, DRIVER, *WORKERS]))
-        server = stack.enter_context(serving(LAWS, host=made.address))
-        cluster = Cluster(made, ModelStreams(server), tmp_path_factory.mktemp("cluster"))
-        yield stack.enter_context(cluster)
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

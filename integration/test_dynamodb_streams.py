@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +15,8 @@ import pytest
 from integration.model.clock import RealClock
 from integration.streams_model import Laws, StreamsModel
 from integration.streams_model.server import serving
-from integration.support.drivers import TIMEOUT, Driver, Line, Outcome, started_drivers
+from integration.support.background import repeating
+from integration.support.drivers import Driver, Line, Outcome, started_drivers
 from integration.support.replay_driver import BEFORE, HALF, WRITTEN, DriverPlan
 
 TABLE = "orders"
@@ -37,26 +37,16 @@ class Producer:
             data = json.dumps({"id": key}, separators=(",", ":")).encode().hex()
             self.expected.append((record.shard, str(record.number), 0, data))
 
-    @contextlib.contextmanager
-    def putting(self) -> Iterator[None]:
+    def putting(self) -> AbstractContextManager[None]:
         """Puts in a thread until the ``with`` block ends; every second or so a shard is replaced."""
-        stopping = threading.Event()
+        turns = itertools.count()
 
-        def run() -> None:
-            for turn in itertools.count():
-                if stopping.wait(0.25):
-                    return
-                self.put(5)
-                if turn % 4 == 3:
-                    self.model.roll(TABLE, self.model.open_shards(TABLE)[0])
+        def put() -> None:
+            self.put(5)
+            if next(turns) % 4 == 3:
+                self.model.roll(TABLE, self.model.open_shards(TABLE)[0])
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopping.set()
-            thread.join(TIMEOUT)
+        return repeating(put, 0.25)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +12,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.support.cluster import standalone_cluster
-from integration.support.fan_out import MARK, is_alive
-from integration.support.processes import marked_processes
+from integration.support.fan_out import is_alive
 from integration.support.queries import wait_until
+from integration.support.query_servers import query_servers
 from integration.support.sink_destinations import requests_noted
 from integration.support.spark import JVM_OPTIONS, Sessions
 
 DESTINATION = "integration.support.sink_destinations:Metered"
-SERVER = b"sluice.query_bucket"
-NO_BUCKET = b'"bucket":null'
 DELAY = 1.0
 """Seconds that a request may take from the strategy to its destination, on a busy machine."""
 ROW = "x" * 20
@@ -51,17 +48,6 @@ def rows(spark: SparkSession, count: int, partitions: int) -> DataFrame:
     return spark.range(0, count, 1, partitions).selectExpr(f"'{ROW}' AS value")
 
 
-def servers() -> list[int]:
-    """The processes that hold buckets, of these tests alone."""
-    found = []
-    for process in marked_processes(f"{MARK}={os.environ[MARK]}"):
-        with contextlib.suppress(OSError):  # gone
-            command = Path(f"/proc/{process}/cmdline").read_bytes()
-            if SERVER in command.split(b"\0") and NO_BUCKET not in command:
-                found.append(process)
-    return found
-
-
 def check_rate(noted: Sequence[tuple[float, float]], rate: float, burst: float) -> None:
     """No window has more than the rate and a burst; requests may come later than they were sent."""
     assert noted
@@ -87,7 +73,7 @@ def test_a_batch_write(
     check_rate([(each[0], each[column]) for each in noted], rate, burst)
     seconds = noted[-1][0] - noted[0][0]
     assert seconds + DELAY >= 1500 / 300 - 1
-    wait_until(lambda: not servers(), "the server to end with the write")
+    wait_until(lambda: not query_servers(bucket=True), "the server to end with the write")
 
 
 def test_a_stream(
@@ -118,21 +104,21 @@ def test_a_stream(
         .start()
     )
     wait_until(lambda: stored() == 600, "the first rows")
-    (first,) = servers()
+    (first,) = query_servers(bucket=True)
     add(1200)
     wait_until(lambda: stored() >= 900, "some more rows")
-    assert servers() == [first]
+    assert query_servers(bucket=True) == [first]
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: stored() == 1800, "the rest of them")
     add(400)
     wait_until(lambda: stored() == 2200, "the last rows")
-    assert len([each for each in servers() if is_alive(each)]) == 1
+    assert len([each for each in query_servers(bucket=True) if is_alive(each)]) == 1
     assert query.exception() is None
     query.stop()
 
     check_rate([(at, entries) for at, entries, _ in requests_noted(directory)], rate, burst)
     spark.stop()
-    wait_until(lambda: not servers(), "the servers to end")
+    wait_until(lambda: not query_servers(bucket=True), "the servers to end")
 
 
 @pytest.fixture
@@ -160,4 +146,4 @@ def test_executors_of_two_hosts(
     check_rate([(at, entries) for at, entries, _ in noted], rate, burst)
     seconds = noted[-1][0] - noted[0][0]
     print(f"\n2 hosts, 8 tasks: {(2400 - burst) / seconds:.0f} of {rate} records a second")
-    wait_until(lambda: not servers(), "the server to end with the write")
+    wait_until(lambda: not query_servers(bucket=True), "the server to end with the write")

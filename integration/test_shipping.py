@@ -19,10 +19,8 @@ from typing import Any
 import pyspark
 import pytest
 
-from integration.model.server import serving
-from integration.support.hosts import find_obstacle, network
-from integration.support.model_streams import LAWS, ModelStreams
-from integration.support.network_cluster import DRIVER, MASTER, WORKERS, Cluster
+from integration.support.hosts import find_obstacle
+from integration.support.network_cluster import WORKERS, Cluster, running_cluster
 from integration.support.packed import VERSION, make_environment, pack, zip_of_sluice
 from integration.support.paths import ROOT
 from integration.support.producer import Producer
@@ -41,13 +39,10 @@ NO_SLUICE = {"PYTHONPATH": ""}
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if (obstacle := find_obstacle()) is not None:
         pytest.skip(f"no cluster of hosts: {obstacle}")
-    with contextlib.ExitStack() as stack:
-        made = stack.enter_context(network([MASTER, DRIVER, *WORKERS]))
-        server = stack.enter_context(serving(LAWS, host=made.address))
-        # Spark as it is installed, with the archive of PySpark that it gives to any Python.
-        settings = {**NO_SLUICE, "SPARK_HOME": str(Path(pyspark.__file__).parent)}
-        directory = tmp_path_factory.mktemp("cluster")
-        yield stack.enter_context(Cluster(made, ModelStreams(server), directory, settings))
+    # Spark as it is installed, with the archive of PySpark that it gives to any Python.
+    settings = {**NO_SLUICE, "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    with running_cluster(tmp_path_factory.mktemp("cluster"), settings) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

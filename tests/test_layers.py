@@ -44,6 +44,7 @@ KINESIS_BASE = (
     "sluice.kinesis.arns",
     "sluice.kinesis.client",
     "sluice.kinesis.consumers",
+    "sluice.kinesis.dealing",
     "sluice.kinesis.fanout_options",
     "sluice.kinesis.foreign_names",
     "sluice.kinesis.kpl",

@@ -4,7 +4,8 @@ A service with a token bucket that several tasks share, in virtual time: with an
 answers after 5 ms to 2 s, with entries and requests that fail whatever the load is, with steps of its
 capacity. For each: what is accepted of min(C, offered) * (1 - p), what is refused for load, the smallest
 share of a task by the largest, and when it has settled; from the sixth second on, and for steps from ten
-seconds after the step. The worst of all seeds counts. Takes five minutes on two cores.
+seconds after the step. The last rows have each task find its pace alone, and with the others
+(`aimdScope=query`). The worst of all seeds counts. Takes six minutes on two cores.
 
     python -m integration.benchmarks.congestion --seeds 5 --only "told,tasks=16"
 """
@@ -23,12 +24,12 @@ from typing import Final, NamedTuple
 
 from integration.support.chart import Line, Panel, draw
 from integration.support.shared_capacity import Make, Run, Scenario
+from integration.support.shared_pace import MakeOwn, PacedRun
 from sluice.sink import (
     AIMDScalingStrategy,
     AsyncSinkConfig,
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
-    RateLimitingStrategy,
     TokenBucketRateLimitingStrategy,
 )
 
@@ -36,10 +37,10 @@ CAPACITY: Final = 4000.0
 Clock = Callable[[], float]
 
 
-def aimd(*, paced: bool, seed: int = 1) -> Make:
+def aimd(*, paced: bool, seed: int = 1) -> MakeOwn:
     tasks = itertools.count()
 
-    def make(config: AsyncSinkConfig, clock: Clock) -> RateLimitingStrategy:
+    def make(config: AsyncSinkConfig, clock: Clock) -> CongestionControlRateLimitingStrategy:
         most = config.max_batch_size * config.max_in_flight_requests
         return CongestionControlRateLimitingStrategy(
             max_in_flight_requests=config.max_in_flight_requests,
@@ -54,7 +55,7 @@ def aimd(*, paced: bool, seed: int = 1) -> Make:
 
 
 def token_bucket(tasks: int) -> Make:
-    def make(_: AsyncSinkConfig, clock: Clock) -> RateLimitingStrategy:
+    def make(_: AsyncSinkConfig, clock: Clock) -> TokenBucketRateLimitingStrategy:
         rate = 0.95 * CAPACITY / tasks
         return TokenBucketRateLimitingStrategy(rate=rate, burst=max(1, round(rate / 10)), clock=clock)
 
@@ -63,11 +64,12 @@ def token_bucket(tasks: int) -> Make:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table."""
+    """A row of the table. With `compares` tasks compare their paces."""
 
     group: str
     name: str
     scenario: Scenario
+    compares: bool = False
 
     @property
     def measured(self) -> tuple[int, int]:
@@ -77,6 +79,22 @@ class Row:
     @property
     def settles_within(self) -> int:
         return 10 if self.scenario.steps else 5
+
+
+_SIX: Final = Scenario(tasks=6, capacity=2000.0, latency=0.1)
+_SIXTEEN: Final = replace(_SIX, tasks=16)
+COMPARED: Final = {
+    "4 tasks, 4,000": Scenario(tasks=4, latency=0.1),
+    "6 tasks, 2,000": _SIX,
+    "16 tasks, 4,000": replace(_SIXTEEN, capacity=4000.0),
+    "16 tasks, 1,000": replace(_SIXTEEN, capacity=1000.0),
+    "4 tasks, from 400 to 4,000": Scenario(tasks=4, capacity=400.0, steps={10.0: 4000.0}, latency=0.1),
+    "4 tasks, from 4,000 to 400": Scenario(tasks=4, steps={10.0: 400.0}, latency=0.1),
+    "16 tasks, from 400 to 4,000": replace(_SIXTEEN, capacity=400.0, steps={10.0: 4000.0}),
+    "16 tasks, from 4,000 to 400": replace(_SIXTEEN, capacity=4000.0, steps={10.0: 400.0}),
+    "6 tasks, half of the entries fail": replace(_SIX, failing_entries=0.5),
+    "4 tasks, causes not told": Scenario(tasks=4, told=False, latency=0.1),
+}
 
 
 def rows() -> Iterator[Row]:
@@ -107,6 +125,13 @@ def rows() -> Iterator[Row]:
         yield Row("others", f"whole requests are refused, tasks={tasks}", Scenario(whole=True, tasks=tasks))
 
 
+def compared_rows() -> Iterator[Row]:
+    """Each scenario by tasks that find their paces alone, and by tasks that compare them."""
+    for name, scenario in COMPARED.items():
+        yield Row("aimdScope=task", name, scenario)
+        yield Row("aimdScope=query", name, scenario, compares=True)
+
+
 class Outcome(NamedTuple):
     """What came of a run: see the table's goals."""
 
@@ -116,14 +141,13 @@ class Outcome(NamedTuple):
     settled: float
 
 
-def outcome(job: tuple[Row, int]) -> tuple[str, Outcome]:
+def outcome(job: tuple[Row, int]) -> Outcome:
     row, seed = job
     start, end = row.measured
-    run = Run(row.scenario, aimd(paced=True, seed=seed), seed=seed).until(end)
+    make_run = PacedRun if row.compares else Run
+    run = make_run(row.scenario, aimd(paced=True, seed=seed), seed=seed).until(end)
     settled = run.settled_after(10 if row.scenario.steps else 0, end)
-    return row.group + row.name, Outcome(
-        run.utilisation(start, end), run.refusals(start, end), run.fairness(start, end), settled
-    )
+    return Outcome(run.utilisation(start, end), run.refusals(start, end), run.fairness(start, end), settled)
 
 
 def line(row: Row, runs: list[Outcome]) -> tuple[str, list[str]]:
@@ -146,18 +170,16 @@ def line(row: Row, runs: list[Outcome]) -> tuple[str, list[str]]:
 
 
 def table(chosen: list[Row], seeds: int, jobs: int) -> None:
-    """Prints the rows, and how many of them miss each goal."""
-    runs: dict[str, list[Outcome]] = {}
+    """Prints the rows, each when it is there, and how many of them miss each goal."""
     work = [(row, seed) for row in chosen for seed in range(1, seeds + 1)]
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for key, run in pool.imap_unordered(outcome, work):
-            runs.setdefault(key, []).append(run)
     print(f"{'':65}{'accepted':>9}{'refused':>9}{'fair':>8}{'settled':>9}  misses")
     missed: Counter[tuple[str, str]] = Counter()
-    for row in chosen:
-        text, misses = line(row, runs[row.group + row.name])
-        missed.update((row.group, goal) for goal in misses)
-        print(text)
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        outcomes = pool.imap(outcome, work)
+        for row in chosen:
+            text, misses = line(row, [next(outcomes) for _ in range(seeds)])
+            missed.update((row.group, goal) for goal in misses)
+            print(text, flush=True)
     for group in dict.fromkeys(row.group for row in chosen):
         count = sum(row.group == group for row in chosen)
         misses = [f"{goal} {missed[group, goal]}" for goal in Outcome._fields]
@@ -215,7 +237,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="rows that have all of these in them, with commas between")
     arguments = parser.parse_args()
     words = [word for word in arguments.only.split(",") if word]
-    chosen = [row for row in rows() if all(word in f"{row.group} {row.name}" for word in words)]
+    chosen = [
+        row for row in (*rows(), *compared_rows()) if all(word in f"{row.group} {row.name}" for word in words)
+    ]
     table(chosen, arguments.seeds, arguments.jobs)
     for name, scenario in PICTURES.items():
         if not words:

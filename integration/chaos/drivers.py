@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from integration.chaos.pipeline import COPY, QUERIES, PipelinePlan, consumer_of
-from integration.chaos.plan import Incarnation, draw_incarnation
+from integration.chaos.plan import Incarnation, Shared, draw_incarnation
 from integration.chaos.roles import find
 from integration.support.drivers import Driver
 
@@ -19,6 +20,17 @@ __all__ = ["Drivers"]
 _ALONE: Final = 15.0
 _ENDS_WITHIN: Final = 180.0
 """Seconds in which what a driver has started ends by itself, when the driver was killed."""
+_STRATEGIES: Final[Mapping[Shared, Mapping[str, str]]] = {
+    "paces": {"aimdScope": "query"},
+    "tokens": {
+        "rateLimiting": "token-bucket",
+        "tokenBucketScope": "query",
+        "tokenBucketRate": "2000",
+        "tokenBucketBurst": "500",
+    },
+    "nothing": {},
+}
+"""Options of the sink. The bucket has ten times what is put, for what waits after a fault."""
 
 
 class Drivers:
@@ -80,7 +92,8 @@ class Drivers:
         incarnation = draw_incarnation(self._seed, number, QUERIES)
         master = "local[2]" if incarnation.tries == 1 else f"local[2,{incarnation.tries}]"
         sources = {query: _source(query, incarnation) for query in QUERIES}
-        plan = replace(self._plan, attempt=number, master=master, sources=sources)
+        strategy = _STRATEGIES[incarnation.shared]
+        plan = replace(self._plan, attempt=number, master=master, sources=sources, strategy=strategy)
         return Driver(plan, "integration.chaos.pipeline"), plan, incarnation
 
     def kill(self) -> str | None:

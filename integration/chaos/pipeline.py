@@ -62,6 +62,7 @@ class PipelinePlan:
         kinesis, s3: endpoints.
         path: of the files.
         sources: options of the source, by query.
+        strategy: options of the rate limiting of query copy.
     """
 
     attempt: int
@@ -71,6 +72,7 @@ class PipelinePlan:
     s3: str
     path: str
     sources: Mapping[str, Mapping[str, str]]
+    strategy: Mapping[str, str]
 
     def to_json(self) -> str:
         """For the command line."""
@@ -151,7 +153,12 @@ class _Runner:
 
     def _write(self, frame: DataFrame) -> StreamingQuery:
         target = (
-            {"destination": "kinesis", "streamName": COPIED, "endpointUrl": self._plan.kinesis}
+            {
+                "destination": "kinesis",
+                "streamName": COPIED,
+                "endpointUrl": self._plan.kinesis,
+                **self._plan.strategy,
+            }
             if self._name == COPY
             else {"destination": "s3", "path": self._plan.path, "endpointUrl": self._plan.s3}
         )

@@ -15,6 +15,7 @@ from typing import Final, Literal
 __all__ = ["KINDS", "Fault", "Incarnation", "Kind", "draw_faults", "draw_incarnation", "longest_fault"]
 
 Ends = Literal["nothing", "query", "driver"]
+Shared = Literal["paces", "tokens", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ _WORKER_GONE: Final = (
 _SLOW_START: Final = "connect back"  # Spark gives Python ten seconds to start
 _DISK: Final = r"File too large"
 
+_SHARED: Final[tuple[Shared, ...]] = ("paces", "tokens", "nothing")
+
 # Seconds from the end of one fault to the next one of the track, on average; and the kinds.
 _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
     "processes": (
@@ -55,6 +58,7 @@ _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
             Kind("kill driver", ends="driver", rest=20.0),
             Kind("kill planner", ends="query", error=_WORKER_GONE, rest=4.0),
             Kind("kill agent"),
+            Kind("kill query server"),
             Kind("kill worker", ends="query", error=_WORKER_GONE),
             # There is a daemon for reading and one for writing, each with workers that wait. Spark learns of
             # each by a failure.
@@ -70,6 +74,7 @@ _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
             Kind("stop driver", _STOP),
             Kind("stop planner", _STOP, ends="query", error=_SLOW_START),
             Kind("stop agent", _STOP),
+            Kind("stop query server", _STOP),
             Kind("stop worker", _STOP, ends="query", error=_SLOW_START),
             Kind("stop committer", _STOP, ends="query", error=_SLOW_START),
         ),
@@ -166,6 +171,7 @@ class Incarnation:
         pushed: the queries that read by fan-out; the other one polls.
         agent: ``fanOutAgent``.
         shards_per_task, max_records: options of the source; no limit of records where it is None.
+        shared: what the tasks of the query that writes to a stream share through its server.
     """
 
     number: int
@@ -174,6 +180,7 @@ class Incarnation:
     agent: str
     shards_per_task: int
     max_records: int | None
+    shared: Shared
 
 
 def longest_fault(seconds: float) -> float:
@@ -207,7 +214,8 @@ def _deal(rng: random.Random, track: str, seconds: float) -> Iterator[Fault]:
 
 
 def draw_incarnation(seed: int, number: int, queries: tuple[str, str]) -> Incarnation:
-    """How driver number `number` is started. The publishers change places with every one.
+    """How driver number `number` is started. The publishers change places with every one, and what
+    tasks share changes, too.
 
     The first two have no limit of records. Later ones may find the backlog of a minute or more: a batch of
     all of it would take longer than the time until the next process is killed, and start again for ever.
@@ -221,4 +229,5 @@ def draw_incarnation(seed: int, number: int, queries: tuple[str, str]) -> Incarn
         agent=rng.choice(("driver", "driver", "workers")),
         shards_per_task=rng.choice((16, 16, 2)),
         max_records=None if number < 2 else rng.choice(limits),
+        shared=_SHARED[number % len(_SHARED)],
     )

@@ -14,12 +14,13 @@ from integration.support.processes import marked_processes
 
 __all__ = ["ROLES", "Target", "find"]
 
-ROLES: Final = ("driver", "planner", "agent", "worker", "daemon", "committer")
+ROLES: Final = ("driver", "planner", "agent", "query server", "worker", "daemon", "committer")
 
 _PLANNER: Final = b"python_streaming_source_runner"
 _COMMITTER: Final = b"python_streaming_sink_runner"
 _WORKER: Final = b"pyspark.worker"
-_AGENT: Final = b"sluice.kinesis.fanout"
+_OURS: Final = {b"sluice.kinesis.fanout": "agent", b"sluice.query_bucket": "query server"}
+"""What Sluice starts, by module."""
 _JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
 
 
@@ -81,8 +82,8 @@ def find(mark: str) -> dict[str, list[Target]]:
 def _role(command: bytes, *, is_forked: bool) -> str | None:
     if _JVM in command:
         return "driver"
-    if _AGENT in command:
-        return None if is_forked else "agent"
+    if (ours := next((role for module, role in _OURS.items() if module in command), None)) is not None:
+        return None if is_forked else ours
     if _PLANNER in command:
         return "planner"
     if _COMMITTER in command:

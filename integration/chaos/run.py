@@ -105,7 +105,7 @@ def run_chaos(settings: Settings, say: Callable[[str], None]) -> Verdict:
         service_clock = RealClock(offset=random.Random(f"{settings.seed}/clock").uniform(-_OFF, _OFF))
         kinesis = stack.enter_context(serving(laws, service_clock, settings.seed))
         lake = Lake(server.endpoint)
-        plan = PipelinePlan(0, str(directory), "local[2]", kinesis.endpoint, lake.endpoint, lake.path, {})
+        plan = PipelinePlan(0, str(directory), "local[2]", kinesis.endpoint, lake.endpoint, lake.path, {}, {})
         keys = _Keys(plan.credentials)
         keys.rotate()
         world = _World(

@@ -16,11 +16,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from integration.model.server import serving
 from integration.support.background import repeating
 from integration.support.cluster_driver import PROGRESS, ApplicationPlan, QueryPlan
 from integration.support.fan_out import MARK, kill
-from integration.support.hosts import Host, Network
-from integration.support.model_streams import ModelStreams
+from integration.support.hosts import Host, Network, network
+from integration.support.model_streams import LAWS, ModelStreams
 from integration.support.paths import ROOT
 from integration.support.processes import marked_processes
 from integration.support.producer import Producer
@@ -32,7 +33,7 @@ from integration.support.spark import JVM_OPTIONS
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DRIVER", "MASTER", "WORKERS", "Cluster", "Query", "TimedProducer"]
+__all__ = ["DRIVER", "MASTER", "WORKERS", "Cluster", "Query", "TimedProducer", "running_cluster"]
 
 MASTER: Final = "master"
 DRIVER: Final = "driver"
@@ -171,6 +172,22 @@ class Query:
                 if lag == 0 and oldest > LAG_MAY_BE_OLD:
                     found.append(f"batch {event['batchId']}: {shard} has lag 0 and waits for {oldest:.1f} s")
         return found
+
+
+@contextlib.contextmanager
+def running_cluster(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """A cluster on hosts of its own, and a service that they reach; both are gone at the end.
+
+    Args:
+        directory, settings: see `Cluster`.
+
+    Raises:
+        RuntimeError: no hosts can be made here (`find_obstacle` says so before).
+    """
+    with contextlib.ExitStack() as stack:
+        made = stack.enter_context(network([MASTER, DRIVER, *WORKERS]))
+        server = stack.enter_context(serving(LAWS, host=made.address))
+        yield stack.enter_context(Cluster(made, ModelStreams(server), directory, settings or {}))
 
 
 def _reported(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from sluice.query_bucket.protocol import (
 from sluice.sink import AsyncSinkConfig, CongestionControlRateLimitingStrategy
 from sluice.sink.query_pace import QueryPaceStrategy
 
-__all__ = ["PaceLine", "PaceServer", "PacedRun"]
+__all__ = ["MakeOwn", "PaceLine", "PaceServer", "PacedRun"]
 
 RETRY: Final = 5.0
 """Seconds from the end of a connection to the next attempt, as those of `TcpLine`."""

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from integration.chaos.plan import KINDS, draw_faults, draw_incarnation, longest_fault
+from integration.chaos.roles import ROLES
 
 QUERIES = ("copy", "lake")
 
@@ -59,6 +60,22 @@ def test_each_driver_changes_the_publishers() -> None:
     """Both queries read by both publishers, and go on from the other's offsets."""
     pushed = [draw_incarnation(1, number, QUERIES).pushed for number in range(4)]
     assert pushed == [{"copy"}, {"lake"}, {"copy"}, {"lake"}]
+
+
+def test_what_tasks_share_changes_with_each_driver() -> None:
+    """In a short run, which has one or two drivers, there is a query server to strike."""
+    assert [draw_incarnation(1, number, QUERIES).shared for number in range(4)] == [
+        "paces",
+        "tokens",
+        "nothing",
+        "paces",
+    ]
+
+
+def test_each_process_that_is_struck_has_a_role() -> None:
+    struck = {name.partition(" ")[2] for name in KINDS if re.match("kill|stop", name)}
+    assert struck - {"all workers"} <= set(ROLES)
+    assert "query server" in struck
 
 
 def test_errors_that_are_expected_are_patterns() -> None:

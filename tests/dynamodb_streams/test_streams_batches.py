@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from failing_reads import FailingReads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration.model import SECOND, FaultPlan
@@ -14,7 +15,6 @@ from integration.streams_model import Laws
 from streams_query import TABLE, StreamsQuery, all_numbers, new_model, put_many
 
 from sluice.dynamodb_streams.options import EMPTY_PAGES_AT_TIP
-from sluice.errors import ServiceError
 from sluice.source import probe
 from sluice.source.admission import Limits
 
@@ -44,8 +44,10 @@ STEP = st.one_of(
 )
 
 
-class History:
+class History(FailingReads):
     """Takes steps, and checks what the query has read against what the model has taken."""
+
+    THROTTLED = "LimitExceededException"
 
     def __init__(self, seed: int, shards: int, fault_rate: float, laws: Laws, page_limit: int) -> None:
         self.rng = random.Random(seed)
@@ -88,26 +90,6 @@ class History:
                 for _ in range(3):
                     self.run_batch(limits)
                 self.query.restart()
-
-    def run_batch(self, limits: Limits, *, crash: bool = False) -> None:
-        """Runs a batch. If its task fails, it is read again from the same two offsets, as Spark does."""
-        logged, read = len(self.query.offsets), len(self.query.batches)
-        try:
-            self.query.run_batch(limits, crash=crash)
-        except ServiceError as error:
-            assert error.retryable  # noqa: PT017 - planning and reading fail, or succeed, in many ways
-            if len(self.query.offsets) > max(1, logged) and len(self.query.batches) == read:
-                rate, self.fault_rate = self.fault_rate, 0.0
-                self.query.batches.append(self.query.read(-1))
-                self.fault_rate = rate
-
-    def fault(self, operation: str, request: object) -> str | None:
-        del request
-        if operation not in ("GetRecords", "GetShardIterator") or self.rng.random() >= self.fault_rate:
-            return None
-        if operation == "GetRecords" and self.rng.random() < 0.5:
-            return "ExpiredIteratorException"
-        return "LimitExceededException"
 
 
 @settings(max_examples=60)

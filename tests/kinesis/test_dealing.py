@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluice.kinesis import spark_settings
+from sluice.kinesis import dealing, spark_settings
 from sluice.kinesis.source import KinesisSource
 from sluice.source.offsets import HORIZON, After, Closed, Position, SplitRange
 from sluice.source.splits import SplitId
@@ -37,7 +37,7 @@ def ranges(
 def tasks(found: Sequence[SplitRange], cores: int | None, **options: str) -> list[int]:
     """How many ranges each task has."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spark_settings, "cores_for_tasks", lambda: cores)
+        patch.setattr(dealing, "cores_for_tasks", lambda: cores)
         dealt = KinesisSource.configured({**OPTIONS, **options}, streaming=True).deal(found)
     assert sorted(each.split for task in dealt for each in task) == sorted(each.split for each in found)
     return [len(task) for task in dealt]

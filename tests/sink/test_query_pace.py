@@ -18,9 +18,12 @@ from integration.support.shared_capacity import Run, Scenario, Service
 from integration.support.shared_pace import PacedRun
 from test_congestion import aimd
 
+from sluice.channels.channel import Address
+from sluice.query_bucket.line import NoLine
 from sluice.query_bucket.protocol import Advice, FromServer
-from sluice.sink import RequestInfo, ResultInfo
-from sluice.sink.query_pace import ANSWER_TIMEOUT, TELL_AT_LEAST
+from sluice.sink import RequestInfo, ResultInfo, query_pace
+from sluice.sink.dead_letters import Origin
+from sluice.sink.query_pace import ANSWER_TIMEOUT, TELL_AT_LEAST, share_pace
 
 SEEDS = pytest.mark.parametrize("seed", [1, 2])
 
@@ -245,6 +248,23 @@ def test_what_was_learnt_stays_and_what_others_do_is_forgotten() -> None:
     run.until(15)
     assert run.lines[0].words == words
     assert len(run.server.lines) == 1
+
+
+def test_a_worker_warns_once_and_says_what_it_has_tried(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The address as the task has tried it: what Spark calls it is Spark's."""
+    monkeypatch.setattr(query_pace, "TcpLine", lambda address: NoLine(f"{address}: refused"))
+    own = SharingRun(Scenario(tasks=1)).tasks[0].strategy._own
+    for partition in range(2):
+        origin = Origin("kinesis", "q", partition=partition)
+        share_pace(own, origin, Address("driver.example", 4000, b"", b""))._note_problem()
+
+    [warning] = [record.getMessage() for record in caplog.records if "compare" in record.getMessage()]
+    assert warning.startswith("kinesis: ")
+    assert warning.endswith(": driver.example:4000: refused")
+    assert "aimdScope=task" in warning
+    assert "spark" not in warning
 
 
 def test_the_rest_is_the_other_strategys() -> None:

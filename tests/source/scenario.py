@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+from failing_reads import FailingReads
 from hypothesis import strategies as st
 from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelLog
 from memory_log import SECOND
 from query import Agent, Query, check_exactly_once
 
-from sluice.errors import ServiceError
 from sluice.source.admission import Limits
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import Record
@@ -44,7 +44,7 @@ STEP = st.one_of(
 )
 
 
-class Scenario:
+class Scenario(FailingReads):
     """Takes steps, and checks what the query has read from the strict model of the service.
 
     Args:
@@ -54,6 +54,8 @@ class Scenario:
         laws: of the service.
         versions: of the offsets that are logged, in turn; None: by the number of splits.
     """
+
+    THROTTLED = "ProvisionedThroughputExceededException"
 
     def __init__(
         self,
@@ -122,23 +124,3 @@ class Scenario:
         """The open shards, by hash key."""
         shards = [shard for shard in self.log.shards.values() if shard.ending_sequence is None]
         return [shard.id for shard in sorted(shards, key=lambda shard: shard.hash_range)]
-
-    def run_batch(self, limits: Limits, *, crash: bool = False) -> None:
-        """Runs a batch. If its task fails, it is read again from the same two offsets, as Spark does."""
-        logged, read = len(self.query.offsets), len(self.query.batches)
-        try:
-            self.query.run_batch(limits, crash=crash)
-        except ServiceError as error:
-            assert error.retryable  # noqa: PT017 - planning and reading fail, or succeed, in many ways
-            if len(self.query.offsets) > max(1, logged) and len(self.query.batches) == read:
-                rate, self.fault_rate = self.fault_rate, 0.0
-                self.query.batches.append(self.query.read(-1))
-                self.fault_rate = rate
-
-    def fault(self, operation: str, request: object) -> str | None:
-        del request
-        if operation not in ("GetRecords", "GetShardIterator") or self.rng.random() >= self.fault_rate:
-            return None
-        if operation == "GetRecords" and self.rng.random() < 0.5:
-            return "ExpiredIteratorException"
-        return "ProvisionedThroughputExceededException"

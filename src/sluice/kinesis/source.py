@@ -46,7 +46,6 @@ SCHEMA: Final = (
     "approximateArrivalTimestamp timestamp, streamName string, shardId string"
 )
 
-
 SHARDS_PER_TASK: Final = 16
 """Shards that one task reads at most, unless the user says otherwise."""
 
@@ -172,18 +171,12 @@ class KinesisSource(LogSource):
         return plan_bounded_read(self.config), assignment
 
     def deal(self, ranges: Sequence[SplitRange]) -> list[tuple[SplitRange, ...]]:
-        """Deals ranges out to tasks: to one for 16 shards, and to more where these have enough to do.
-
-        A task costs about 50 ms, and what it writes is a file or a request of its own. So there is another
-        one for every 8 shards or 10,000 records, which take about as long to read, up to the number of cores.
-        """
+        """Deals ranges out to tasks: as `shardsPerTask` says, or by what there is to read."""
         if self.config.shards_per_task is not None:
             return super().deal(ranges)
-        from sluice.kinesis.spark_settings import cores_for_tasks  # noqa: PLC0415 - see above
-        from sluice.source.assigner import assign_ranges, tasks_worth_while  # noqa: PLC0415
+        from sluice.kinesis.dealing import deal_by_content  # noqa: PLC0415 - see above
 
-        least = min(cores_for_tasks() or 1, tasks_worth_while(ranges))
-        return assign_ranges(ranges, SHARDS_PER_TASK, least)
+        return deal_by_content(ranges, SHARDS_PER_TASK)
 
     def assignment_of(
         self, assignment: FanOutAssignment | None, ranges: Sequence[SplitRange]

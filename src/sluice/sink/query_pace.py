@@ -181,8 +181,8 @@ def _warn(destination: str, problem: str) -> None:
     """Warns once in a worker, which runs many tasks. `problem` names the server."""
     _log.warning(
         "%s: tasks can't compare their paces: each finds its own, so that they may share the destination "
-        "less evenly; the next attempt follows (on a cluster, workers have to reach the driver at "
-        "spark.driver.host; aimdScope=task leaves out this line): %s",
+        "less evenly; the next attempt follows (on a cluster, workers have to reach the server beside the "
+        "driver; aimdScope=task leaves out this line): %s",
         destination,
         problem,
     )

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
-from sluice.instants import MICROS_PER_SECOND
 from sluice.source.offsets import SplitRange
 from sluice.source.splits import SplitId
 
-__all__ = ["assign_ranges", "tasks_worth_while"]
-
-
-_PAGE: Final = 10_000
-"""Records of 1 KiB that a task reads in the 50 ms that another task would cost."""
-_PAGE_SPAN: Final = 10 * MICROS_PER_SECOND
-"""Arrival time (microseconds) in which a shard gets a page at most: Kinesis takes 1,000 records a second."""
-_SPLITS: Final = 8
-"""Splits of which a task asks for records in the same time, be there few or none."""
+__all__ = ["assign_ranges"]
 
 
 def assign_ranges(
@@ -41,21 +31,6 @@ def assign_ranges(
         tasks[number].extend(family)
         heapq.heapreplace(smallest, (size + len(family), number))
     return [tuple(task) for task in tasks if task]
-
-
-def tasks_worth_while(ranges: Iterable[SplitRange]) -> int:
-    """How many tasks have as much to do as they cost; 0 for less than one.
-
-    A range of which nothing is known may be long, and counts as a task's.
-    """
-    return int(sum(map(_task_share, ranges)))
-
-
-def _task_share(each: SplitRange) -> float:
-    if each.expected is not None:
-        return 1 / _SPLITS + each.expected / _PAGE
-    start, end = (getattr(position, "arrival", None) for position in (each.start, each.end))
-    return 1.0 if start is None or end is None else 1 / _SPLITS + max(0, end - start) / _PAGE_SPAN
 
 
 def _families(ranges: Sequence[SplitRange]) -> list[list[SplitRange]]:

@@ -322,12 +322,13 @@ class Planner:
                     state.mark_answered()
                 return result
 
-        reading = [state for state in states if may_read(state)]
+        reading = {state.split.id: state for state in states if may_read(state)}
         if len(reading) <= 1:  # one split needs no threads
             return [(state, run(state)) for state in states]
-        results = iter(self._pool.map(run, reading))
-        others = {state.split.id for state in states}.difference(state.split.id for state in reading)
-        return [(state, run(state) if state.split.id in others else next(results)) for state in states]
+        results = self._pool.map(run, reading.values())  # begins at once; the others are done meanwhile
+        done = {state.split.id: run(state) for state in states if state.split.id not in reading}
+        done |= zip(reading, results, strict=True)
+        return [(state, done[state.split.id]) for state in states]
 
     def _tolerate(self, state: SplitState, error: ServiceError) -> None:
         """Leaves a split where it is for now; raises `error` if it will not pass, or has lasted too long."""

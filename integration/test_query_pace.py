@@ -1,0 +1,91 @@
+"""`aimdScope=query` in real Spark: the tasks of a query compare their paces, and go on without the server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from integration.support.kinesis import REGION
+from integration.support.model_streams import ModelStreams
+from integration.support.queries import wait_until
+from integration.support.query_servers import Listener, query_servers
+
+TASKS = 4
+CAPACITY = 100
+"""Records a second that the stream takes. The tasks begin with more."""
+ROWS = 5 * CAPACITY
+"""Of a batch, which takes some seconds."""
+WORDS = 10
+"""A task is told the mean, and tells its pace again when it was: ten means of two tasks or more are that."""
+
+
+class Orders:
+    """Text files that a query reads."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self.directory = directory
+        self.put: list[str] = []
+
+    def add(self, count: int) -> None:
+        rows = [f"order {number}" for number in range(len(self.put), len(self.put) + count)]
+        self.put += rows
+        unfinished = self.directory / f".{len(self.put)}"  # Spark reads no hidden files
+        unfinished.write_text("".join(f"{row}\n" for row in rows))
+        unfinished.rename(self.directory / f"{len(self.put)}.txt")
+
+
+def written(service: ModelStreams, stream: str) -> set[str]:
+    return {record.data.decode() for record in service.model.oracle.records(stream)}
+
+
+def check_exchange(server: int, query: StreamingQuery) -> None:
+    """Returns when tasks have told their paces through a server, and have been told what they make of it."""
+    with contextlib.closing(Listener(server, str(query.id))) as listener:
+        wait_until(
+            lambda: len({each.pace for each in listener.listen()}) >= WORDS or query.exception(),
+            "tasks to compare their paces",
+        )
+        assert query.exception() is None
+        assert all(each.tasks <= TASKS and each.pace > 0 for each in listener.listen())
+
+
+def test_tasks_compare_their_paces(
+    make_spark: Callable[..., SparkSession], service: ModelStreams, tmp_path: Path, checkpoint: str
+) -> None:
+    """The server goes away in the middle of a batch: the batch goes on, and the next one has another server.
+    No row is lost, and nothing is left when the Spark context ends.
+    """
+    spark = make_spark(master=f"local[{TASKS}]")
+    service.change_laws(write_records=CAPACITY)
+    stream = service.create(1)
+    orders = Orders(tmp_path / "orders")
+    orders.add(ROWS)
+    query = (
+        spark.readStream.text(str(orders.directory))
+        .repartition(TASKS)
+        .selectExpr("CAST(value AS BINARY) AS data", "value AS partitionKey")
+        .writeStream.format("async-sink")
+        .options(destination="kinesis", region=REGION, endpointUrl=service.endpoint, streamName=stream)
+        .options(aimdScope="query", checkpointLocation=checkpoint)
+        .start()
+    )
+    wait_until(lambda: written(service, stream) or query.exception(), "the first rows")
+    [first] = query_servers(bucket=False)
+    check_exchange(first, query)
+    os.kill(first, signal.SIGKILL)
+    orders.add(ROWS)
+    wait_until(lambda: len(written(service, stream)) > ROWS or query.exception(), "the next batch")
+    [second] = query_servers(bucket=False)
+    check_exchange(second, query)
+    wait_until(lambda: written(service, stream) == set(orders.put) or query.exception(), "all rows")
+    query.processAllAvailable()  # raises what it has failed with
+    query.stop()
+    spark.stop()
+    wait_until(lambda: not query_servers(bucket=False), "the server to end")

@@ -1,0 +1,42 @@
+"""Deals the shards of a batch out to tasks: as few as have enough to do, on the cores that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sluice.instants import MICROS_PER_SECOND
+from sluice.kinesis.spark_settings import cores_for_tasks
+from sluice.source.assigner import assign_ranges
+from sluice.source.offsets import SplitRange
+
+__all__ = ["deal_by_content"]
+
+_SHARDS: Final = 8
+"""Shards that a task asks for records in the 50 ms that another task would cost, be there few or none."""
+_RECORDS: Final = 10_000
+"""Records of 1 KiB that a task reads in these 50 ms."""
+_SPAN: Final = 10 * MICROS_PER_SECOND
+"""Arrival time (microseconds) in which a shard gets as many: Kinesis takes 1,000 records a second."""
+
+
+def deal_by_content(ranges: Sequence[SplitRange], most: int) -> list[tuple[SplitRange, ...]]:
+    """Deals ranges out to as few tasks as may read them, and to more where these have enough to do.
+
+    A task costs about 50 ms, and what it writes is a file or a request of its own. So there is another one
+    for every 8 shards or 10,000 records, which take about as long to read, up to the number of cores.
+
+    Args:
+        ranges: those of one batch.
+        most: how many of them one task reads at most.
+    """
+    worth_while = int(sum(map(_task_share, ranges)))
+    return assign_ranges(ranges, most, min(cores_for_tasks() or 1, worth_while))
+
+
+def _task_share(each: SplitRange) -> float:
+    """The part of a task's work that a range makes: all of it where nothing is known, as it may be long."""
+    if each.expected is not None:
+        return 1 / _SHARDS + each.expected / _RECORDS
+    start, end = (getattr(position, "arrival", None) for position in (each.start, each.end))
+    return 1.0 if start is None or end is None else 1 / _SHARDS + max(0, end - start) / _SPAN
