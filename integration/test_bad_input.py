@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from integration.support.kinesis import REGION, Streams
 from integration.support.queries import logged_offsets, read, read_stream, start, wait_until
-from integration.support.servers import FaultProxy, Server, fault_proxy, free_port
+from integration.support.servers import FaultProxy, Server, fault_proxy, held_port
 
 SOON = 180.0  # on a machine that is busy with other things; it takes seconds
 SECRET = "wJalrXUtnFEMIbPxRfiCYEXAMPLEKEY"  # noqa: S105 - nobody's
@@ -371,8 +371,8 @@ def test_a_stream_that_does_not_exist(
 @pytest.mark.parametrize("end", ENDS)
 def test_an_endpoint_that_cannot_be_reached(spark: SparkSession, checkpoint: str, end: str) -> None:
     """Seconds, not minutes: nothing listens there, and the error names it."""
-    endpoint = f"http://127.0.0.1:{free_port()}"
-    with fails() as failure:
+    with held_port() as port, fails() as failure:
+        endpoint = f"http://127.0.0.1:{port}"
         ENDS[end](spark, endpoint, checkpoint, {"stream": "orders"})
 
     assert f"at {endpoint} failed: EndpointConnectionError" in failure.message

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.support.servers import held_port
 from sluice.channels.channel import SPARK_DRIVER, Address, connect
 from sluice.query_bucket import launch
 from sluice.query_bucket.launch import (
@@ -67,8 +68,10 @@ def address() -> Iterator[Address]:
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where rendezvous files are, for this test alone."""
+    """Where rendezvous files are, for this test alone. Servers of a slow machine have time to answer."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(launch, "_ANSWER_TIMEOUT", SOON)
+    monkeypatch.setattr(launch, "_START_TIMEOUT", 120.0)
     return rendezvous_directory()
 
 
@@ -141,15 +144,14 @@ def test_a_task_that_talks_nonsense_stops_nobody(address: Address) -> None:
 def test_a_line_says_why_it_has_no_connection() -> None:
     """Nothing listens there; it tries again after a pause only."""
     now = [0.0]
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    line = TcpLine(Address("127.0.0.1", port, b"s" * 32, b"s"), lambda: now[0])
-    assert not line.connect()
-    until(lambda: line.problem)
-    assert str(port) in line.problem
-    threads = threading.active_count()
-    assert not line.connect()
-    assert threading.active_count() <= threads
+    with held_port() as port:
+        line = TcpLine(Address("127.0.0.1", port, b"s" * 32, b"s"), lambda: now[0])
+        assert not line.connect()
+        until(lambda: line.problem)
+        assert str(port) in line.problem
+        threads = threading.active_count()
+        assert not line.connect()
+        assert threading.active_count() <= threads
 
 
 def test_a_server_is_found_again(directory: Path, owner: subprocess.Popen[bytes]) -> None:
@@ -172,13 +174,17 @@ def test_a_server_is_found_again(directory: Path, owner: subprocess.Popen[bytes]
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_server_that_is_gone_or_silent_is_replaced(
-    directory: Path, owner: subprocess.Popen[bytes], number: signal.Signals
+    directory: Path,
+    owner: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
 ) -> None:
     """By the next writer. One that comes back ends, as it is not found any more."""
     first = find_or_start(SETTINGS, {}, owner=owner.pid)
     assert first is not None
     process = launch._started[-1]
     os.kill(process.pid, number)
+    monkeypatch.setattr(launch, "_ANSWER_TIMEOUT", 3.0)
     second = find_or_start(SETTINGS, {}, owner=owner.pid)
     assert second is not None
     assert second != first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -34,7 +35,8 @@ def chaos(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     process.kill()
     process.wait()
     for left in marked_processes(f"{MARK}={mark}"):
-        os.kill(left, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(left, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -29,6 +29,7 @@ from integration.demo.proof import checksum, compare_clicks
 from integration.support.kinesis import Stored, Streams
 from integration.support.paths import ROOT
 
+PATIENCE = 60.0
 CLICK = Click("1-1", "user-1", "/toys/kite", "buy", 499, 1_767_225_601_500, 1_767_225_602_000)
 
 
@@ -57,6 +58,13 @@ class Running:
         """Processes of it, and files in its temporary directory."""
         processes = [line for line in process_table() if self.mark in line]
         return processes + [str(path) for path in self.temporary.iterdir()]
+
+    def check_nothing_is_left(self) -> None:
+        """What has been told to end may take a moment."""
+        end = time.monotonic() + PATIENCE
+        while left := self.left_behind():
+            assert time.monotonic() < end, left
+            time.sleep(0.05)
 
     def wait_for(self, text: str) -> None:
         assert self.process.stdout is not None
@@ -100,7 +108,7 @@ def test_the_demo_proves_its_output_and_leaves_nothing(demo: Running) -> None:
     assert f"consumer/{CONSUMER}:" in output
     assert f"consumer {CONSUMER} ACTIVE, 4 of 4 subscribed" in output
     assert f"consumer {CONSUMER} deregistered" in output
-    assert demo.left_behind() == []
+    demo.check_nothing_is_left()
 
 
 @pytest.mark.parametrize("demo", ["600"], indirect=True)
@@ -118,7 +126,7 @@ def test_an_interrupted_demo_leaves_nothing(demo: Running, number: signal.Signal
 
     assert demo.process.returncode == 130, output
     assert "Traceback" not in output
-    assert demo.left_behind() == []
+    demo.check_nothing_is_left()
 
 
 def test_the_proof_finds_what_is_missing_changed_or_twice() -> None:

@@ -15,7 +15,7 @@ from sluice.dynamodb_streams.source import DynamoDbStreamsSource
 from sluice.errors import DataLossError
 from sluice.source import Limits, Offsets, ReadTask
 
-TIMEOUT = 60.0
+TIMEOUT = 300.0
 
 pytestmark = pytest.mark.skipif(bool(missing_tools()), reason="DynamoDB Local needs a JDK and Maven")
 

@@ -113,9 +113,7 @@ def test_what_arrives_while_it_runs_comes_out_once(
     for number in range(5):
         put += (part := rows(200, start=200 * number))
         streams.put(source, part)
-        time.sleep(1)
-
-    wait_for_rows(query, len(put))
+        wait_for_rows(query, len(put))
     query.stop()
 
     assert found(streams, target) == expected(put)

@@ -118,7 +118,7 @@ def test_a_lazy_consumer_lives_as_long_as_its_query(case: Case) -> None:
     case.read_all(query)
     (arn,) = case.consumers()
     assert f"/consumer/{NAME}:" in arn
-    assert len(agents()) == 1
+    assert [wait_for_agent()] == agents()
 
     case.stop(query)
 
@@ -290,17 +290,11 @@ def test_nothing_is_polled_while_records_are_pushed(case: Case, faults: FaultPro
     faults.set_rules(*map(counting, operations))
     with case.producer.putting():
         query = case.start(faults.endpoint)
-        wait_until_pushed(case.recorder, faults)
-        calls = {operation: faults.count(operation) for operation in operations}
-        rows, batches = len(case.recorder.rows), len(case.recorder.batches)
-        wait_until(lambda: len(case.recorder.batches) >= batches + 30, "30 batches")
-        assert {operation: faults.count(operation) for operation in operations} == calls
-        rows = len(case.recorder.rows) - rows
+        wait_until_pushed(case.recorder, faults, batches=40, operations=operations)
     case.read_all(query)
     case.stop(query)
 
     case.check_exact()
-    print(f"\npushed: {rows} records in 30 batches, no GetRecords")
 
 
 # --- faults -------------------------------------------------------------------------------------------
@@ -333,14 +327,11 @@ def test_faults_that_pass_change_nothing(case: Case, faults: FaultProxy, fault: 
     """
     faulty = subscribe_rule({"times": 2, **FAULTS[fault]})
     faults.set_rules(faulty, counting("GetRecords"))
+    met = faults.count("SubscribeToShard") + int(faulty["times"])
     with case.producer.putting():
         query = case.start(faults.endpoint, **QUICK)
-
-        def are_over() -> bool:
-            operations = [each["operation"] for each in faults.fired(10_000)]
-            return operations.count("SubscribeToShard") == int(faulty["times"])
-
-        wait_until(are_over, "the faults")
+        # Not by `fired`, which forgets them for the polls of a slow machine.
+        wait_until(lambda: faults.count("SubscribeToShard") == met, "the faults")
         wait_until_pushed(case.recorder, faults)
     case.read_all(query)
     case.stop(query)
@@ -356,17 +347,22 @@ def test_a_subscription_that_another_reader_takes_is_polled(
     """
     taken = {"code": "ResourceInUseException", "message": "taken over", "after_frames": DAMAGED}
     faults.set_rules(subscribe_rule({"response": {"event_error": taken}, "times": 1}))
+
+    def warnings() -> list[str]:
+        """On a slow machine there may be others, for other reasons."""
+        lines = [line for line in driver_log.read_text().splitlines() if "not subscribed; polling" in line]
+        return [line for line in lines if "ResourceInUseException" in line]
+
     with case.producer.putting():
         query = case.start(faults.endpoint)
-        wait_until(lambda: "not subscribed; polling" in driver_log.read_text(), "the warning")
+        wait_until(warnings, "the warning")
         case.recorder.wait_for(query, case.producer.count + 100)
     case.read_all(query)
     case.stop(query)
 
     case.check_exact()
-    (line,) = [line for line in driver_log.read_text().splitlines() if "not subscribed; polling" in line]
+    (line,) = warnings()
     assert any(f"{shard}: " in line for shard in case.shards())
-    assert "ResourceInUseException" in line
     assert len(case.consumers()) == 1
 
 

@@ -60,7 +60,14 @@ def recorder(checkpoint: str) -> Recorder:
 
 def on_workers() -> list[int]:
     """The agents that tasks have started: what they are to do they are told on standard input."""
-    return [each for each in agents() if Path(f"/proc/{each}/cmdline").read_bytes().endswith(b".fanout\0")]
+    return [each for each in agents() if _command(each).endswith(b".fanout\0")]
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # gone
+        return b""
 
 
 def test_an_agent_on_each_worker_host(
@@ -81,7 +88,7 @@ def test_an_agent_on_each_worker_host(
             lambda: killed not in on_workers() and len(on_workers()) == len(HOSTS), "another agent there"
         )
         wait_until_pushed(recorder, ministack_faults)
-        assert len(agents()) == len(HOSTS) + 1  # and the one beside the driver
+        wait_until(lambda: len(agents()) == len(HOSTS) + 1, "as many agents, and the one beside the driver")
     recorder.wait_for(query, producer.count)
     query.stop()
     wait_for_no_agents()

@@ -95,12 +95,12 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_batch(
     armed = threading.Event()
 
     def kill_agent(_batch: int) -> None:
-        if armed.is_set():
+        if armed.is_set() and (found := agents()):  # none: it is being replaced, as the machine is slow
             armed.clear()
-            killed.extend(agents())
-            for agent in killed:
+            for agent in found:
                 kill(agent)
-            wait_until(lambda: not any(map(is_alive, killed)), "the agent to be dead")
+            wait_until(lambda: not any(map(is_alive, found)), "the agent to be dead")
+            killed.extend(found)
 
     recorder.intervene = kill_agent
     query = recorder.start(read_stream(spark, service.endpoint, producer.stream, **OPTIONS))
@@ -108,7 +108,7 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_batch(
         for number in range(1, kills + 1):
             wait_until_pushed(recorder, service)
             armed.set()
-            wait_until(lambda wanted=number: len(set(killed)) == wanted, "the kill")  # type: ignore[misc]
+            wait_until(lambda wanted=number: len(killed) >= wanted, "the kill")  # type: ignore[misc]
             wait_for_agent(other_than=killed[-1])
     recorder.wait_for(query, producer.count)
     query.stop()

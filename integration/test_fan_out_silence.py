@@ -82,6 +82,8 @@ def test_an_agent_that_is_stopped_and_goes_on(
         end, stopped = time.monotonic() + 10.0, len(recorder.rows)
         longest = longest_pause(recorder, lambda: time.monotonic() < end)
         wait_until(lambda: len(recorder.rows) > stopped + 100, "rows without the agent", timeout=BOUND)
+        silent = f"(process {agent}) has said nothing for"
+        wait_until(lambda: silent in driver_log.read_text(), "the log to say so", timeout=BOUND)
         os.kill(agent, signal.SIGCONT)
         # On the busiest machine that took so long that the agent was killed.
         wait_until(lambda: "speaks again" in driver_log.read_text() or agent not in agents(), "a word")
@@ -92,7 +94,6 @@ def test_an_agent_that_is_stopped_and_goes_on(
 
     check_exact(recorder, producer)
     assert consumers(service, producer.stream) == []
-    assert f"(process {agent}) has said nothing for" in driver_log.read_text()
     print(f"\nan agent stopped for 10 s: {producer.count} records, at most {longest:.1f} s without a row")
 
 

@@ -59,7 +59,7 @@ def connect() -> Iterator[Connect]:
                 region_name=REGION,
                 aws_access_key_id=key,
                 aws_secret_access_key="test",  # noqa: S106 - nobody checks it
-                config=Config(read_timeout=10, retries={"total_max_attempts": 1}),
+                config=Config(read_timeout=60, retries={"total_max_attempts": 1}),
             )
             stack.callback(client.close)
             return client
@@ -155,7 +155,13 @@ def test_streams_are_made_written_read_and_resharded_by_boto3(client: Any) -> No
 TOO_SOON = ("LimitExceededException", "ResourceInUseException")
 
 
+def next_records(events: Iterator[Any]) -> Any:
+    """The next event that has records: on a slow machine, events without any come before it."""
+    return next(found for event in events if (found := event["SubscribeToShardEvent"])["Records"])
+
+
 def test_fan_out_by_boto3(client: Any, steering: Steering) -> None:
+    steering.set_laws(resubscribe_after=3600.0)  # else a slow machine's next call may be late enough
     steering.create("s")
     steering.put("s", [("k", b"first")])
     stream_arn = wait_active(client, "s")["StreamARN"]
@@ -166,16 +172,16 @@ def test_fan_out_by_boto3(client: Any, steering: Steering) -> None:
 
     with contextlib.closing(subscribe(client, arn)) as stream:
         events = iter(stream)
-        first = next(events)["SubscribeToShardEvent"]
+        first = next_records(events)
         assert [record["Data"] for record in first["Records"]] == [b"first"]
         assert first["ContinuationSequenceNumber"] == first["Records"][0]["SequenceNumber"]
         # Within a second of the first call it is one too many; on a slow machine it comes later.
         assert refusal(subscribe, client=client, arn=arn) in TOO_SOON
-        time.sleep(1.1)
+        steering.do("clock", advance=1.1)
         assert refusal(subscribe, client=client, arn=arn) == "ResourceInUseException"
 
         steering.put("s", [("k", b"second")])
-        second = next(events)["SubscribeToShardEvent"]
+        second = next_records(events)
         assert [record["Data"] for record in second["Records"]] == [b"second"]
         steering.do("split", stream="s", shard=S0)
         last = list(events)[-1]["SubscribeToShardEvent"]
@@ -256,21 +262,23 @@ def test_the_date_header_shows_the_clock(connect: Connect) -> None:
     with serving(EXACT, RealClock(offset=-90.0)) as server:
         client = connect(server.endpoint)
         Steering(server.endpoint).do("clock", step=-3600.0)
+        before, machine = server.model.clock.now() / SECOND, time.time() - 3690
         headers = client.list_streams()["ResponseMetadata"]["HTTPHeaders"]
         shown = parsedate_to_datetime(headers["date"]).timestamp()
-        assert shown == pytest.approx(server.model.clock.now() / SECOND, abs=5)
-        assert shown == pytest.approx(time.time() - 3690, abs=5)
+        assert before - 1 <= shown <= server.model.clock.now() / SECOND  # whole seconds
+        assert machine - 1.1 <= shown <= time.time() - 3690 + 0.1
 
 
 def test_it_runs_as_a_process_of_its_own(connect: Connect) -> None:
-    laws = replace(Laws.kind(), read_calls=5)
+    laws = replace(Laws.kind(), read_calls=0.01)  # one in 100 s, however slow the machine is
     with running(laws, offset=60.0) as steering:
         steering.create("s")
         client = connect(steering.endpoint)
         assert len(client.list_shards(StreamName="s")["Shards"]) == 1
         start = {"ShardId": S0, "ShardIteratorType": "LATEST"}
         iterator = client.get_shard_iterator(StreamName="s", **start)["ShardIterator"]
-        for _ in range(5):
-            client.get_records(ShardIterator=iterator)
+        client.get_records(ShardIterator=iterator)
         assert refusal(client.get_records, ShardIterator=iterator) == "ProvisionedThroughputExceededException"
-        assert steering.do("clock")["now"] / SECOND == pytest.approx(time.time() + 60, abs=10)
+        before = time.time() + 60
+        shown = steering.do("clock")["now"] / SECOND
+        assert before - 0.1 <= shown <= time.time() + 60.1

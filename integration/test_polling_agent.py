@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -39,14 +39,21 @@ def _no_agent_is_left(spark_sessions: Sessions) -> Iterator[None]:
     wait_for_no_agents()
 
 
-def wait_until_polled(recorder: Recorder, reads: ReadsOfOthers) -> None:
-    """Returns when so many batches in a row have come without a read of planner or tasks."""
+def wait_until_polled(
+    recorder: Recorder, reads: ReadsOfOthers, refused: Callable[[], int] = lambda: 0
+) -> None:
+    """Returns when so many batches in a row have come without a read of planner or tasks, which there are
+    when the machine pauses for as long as an agent may be silent.
+
+    Args:
+        refused: counts the reads that the service has refused; none of them either.
+    """
     seen = [-1, 0]
 
     def is_polled() -> bool:
         done = len(recorder.batches)
-        if reads.count != seen[0]:
-            seen[:] = [reads.count, done]
+        if (count := reads.count + refused()) != seen[0]:
+            seen[:] = [count, done]
         return done >= seen[1] + _ENOUGH
 
     wait_until(is_polled, f"{_ENOUGH} batches from the agent alone")
@@ -67,10 +74,7 @@ def test_the_tip_is_read_once_and_an_agent_that_is_killed_costs_no_record(
     query = recorder.start(read_stream(spark, service.endpoint, producer.stream, pollingAgent=place))
     with producer.putting():
         wait_until_polled(recorder, reads)
-        refused = service.model.refusals[_THROTTLED]
-        before = len(recorder.batches)
-        wait_until(lambda: len(recorder.batches) >= before + _ENOUGH, "more batches")
-        assert service.model.refusals[_THROTTLED] == refused
+        wait_until_polled(recorder, reads, lambda: service.model.refusals[_THROTTLED])
         (agent,) = agents()[:1] if place == "workers" else agents()
         kill(agent)
         wait_for_agent(other_than=agent)

@@ -89,7 +89,9 @@ def test_a_stream(
 
     def add(count: int) -> None:
         for _ in range(4):
-            (source / f"{len(list(source.iterdir()))}.txt").write_text(f"{ROW}\n" * (count // 4))
+            hidden = source / "_unfinished"  # Spark reads a file once, be it half written
+            hidden.write_text(f"{ROW}\n" * (count // 4))
+            hidden.rename(source / f"{len(list(source.iterdir()))}.txt")
 
     def stored() -> int:
         return sum(entries for _, entries, _ in requests_noted(directory))

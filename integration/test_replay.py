@@ -132,6 +132,15 @@ def test_the_first_batch_after_a_start_at_the_latest_is_read_again(
     """The time of `LATEST` is logged with the end of the batch, so no row is skipped when the batch fails."""
     stream = service.create(2)
     put: list[bytes] = []
+    last: dict[str, bytes] = {}  # by shard
+
+    def put_next() -> None:
+        put.append(f"record {len(put) + 1}".encode())
+        (where,) = service.put(stream, [(f"key-{len(put)}", put[-1])])
+        last[where.shard] = put[-1]
+
+    put_next()
+    service.clock.advance(seconds=2)  # the library knows the service's clock to a second
     # Records arrive while shards are listed for the first time, after the start is pinned.
     service.damage(WireFault(operation="ListShards", kind="stall", seconds=2.0))
     recorder = Recorder(checkpoint)
@@ -142,11 +151,8 @@ def test_the_first_batch_after_a_start_at_the_latest_is_read_again(
     recorder.intervene = fail
     frame = read_stream(spark, service.endpoint, stream, startingPosition="LATEST")
     query = recorder.start(frame)
-    number = 0
     while query.isActive:
-        number += 1
-        put.append(f"record {number}".encode())
-        service.put(stream, [(f"key-{number}", put[-1])])
+        put_next()
         time.sleep(0.005)
     assert service.damaged == 1
     logged = json.loads(Path(checkpoint, "offsets", "0").read_text().splitlines()[-1])
@@ -155,7 +161,7 @@ def test_the_first_batch_after_a_start_at_the_latest_is_read_again(
 
     recorder.intervene = lambda _batch: None
     query = recorder.start(frame)
-    recorder.wait_for_data(query, put[-1:])
+    recorder.wait_for_data(query, last.values())
     query.stop()
 
     read = recorder.data()

@@ -409,10 +409,19 @@ def test_the_drivers_log_shows_the_lag_of_every_shard(
     service.change_laws(late_tip=0.0)  # so that the last page says that it is the last
     frame = read_stream(spark, service.endpoint, backlog.stream)
     with standard_error(spark, tmp_path / "stderr") as written:
-        start(frame, checkpoint, availableNow=True)
-        wait_until(lambda: "millisBehindLatest {" in written.read_text(), "the lag on stderr")
 
-    (line, *_) = [line for line in written.read_text().splitlines() if "millisBehindLatest {" in line]
+        def lines() -> list[str]:
+            """Whole ones: the JVM passes on a part of a line if there is no more yet."""
+            return [
+                line
+                for line in written.read_text().splitlines(keepends=True)
+                if "millisBehindLatest {" in line and line.endswith("\n")
+            ]
+
+        start(frame, checkpoint, availableNow=True)
+        wait_until(lines, "the lag on stderr")
+        line = lines()[0]
+
     lag = json.loads(line.partition("millisBehindLatest ")[2])
     assert lag == {f"{backlog.stream}/{shard}": 0 for shard in service.open_shards(backlog.stream)}
 

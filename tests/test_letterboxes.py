@@ -70,7 +70,7 @@ def test_the_box_of_a_listener_that_was_killed_is_removed(place: Path) -> None:
         "box = Letterbox(pathlib.Path(sys.argv[1])); os._exit(9)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run((sys.executable, "-c", code, str(place)), check=False, env=environment, timeout=60)
+    subprocess.run((sys.executable, "-c", code, str(place)), check=False, env=environment, timeout=300)
     left = list(place.iterdir())
 
     assert len(left) == 1

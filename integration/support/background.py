@@ -9,7 +9,7 @@ from typing import Final
 
 __all__ = ["repeating"]
 
-_JOIN_TIMEOUT: Final = 60.0
+_JOIN_TIMEOUT: Final = 300.0
 
 
 @contextlib.contextmanager

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from integration.support.queries import wait_until
-from integration.support.servers import LOOPBACK, free_port, leashed
+from integration.support.servers import LOOPBACK, leashed
 from integration.support.spark import JVM_OPTIONS
 
 __all__ = ["HOSTS", "standalone_cluster"]
@@ -24,11 +25,11 @@ _START = 300.0
 def standalone_cluster(hosts: Sequence[str] = HOSTS) -> Iterator[str]:
     """The URL of a master with one worker at each address; all of it ends with the ``with`` block."""
     home = Path(os.environ["SPARK_HOME"])
-    master = f"spark://{LOOPBACK}:{free_port()}"
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-cluster-")))
 
-        def run(name: str, host: str, ready: str, *arguments: str) -> None:
+        def run(name: str, host: str, ready: str, *arguments: str) -> str:
+            """Returns its log, once it is ready."""
             log = f"{name}.log"
             settings = {
                 "SPARK_HOME": str(home),
@@ -45,11 +46,13 @@ def standalone_cluster(hosts: Sequence[str] = HOSTS) -> Iterator[str]:
                 return ready in text
 
             wait_until(is_ready, f"{name} to start", timeout=_START)
+            return (directory / log).read_text(errors="replace")
 
         deploy = "org.apache.spark.deploy"
-        port = master.rpartition(":")[2]
-        address = ("--host", LOOPBACK, "--port", port, "--webui-port", "0")
-        run("master", LOOPBACK, "New state: ALIVE", f"{deploy}.master.Master", *address)
+        # A port that was chosen here could be another process' by the time the JVM has started.
+        address = ("--host", LOOPBACK, "--port", "0", "--webui-port", "0")
+        log = run("master", LOOPBACK, "New state: ALIVE", f"{deploy}.master.Master", *address)
+        (master,) = re.findall(r"Starting Spark master at (spark://\S+)", log)
         for host in hosts:
             limits = ("--cores", _CORES, "--memory", _MEMORY, "--webui-port", "0")
             place = ("--host", host, "--work-dir", os.fspath(directory / host))

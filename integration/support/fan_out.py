@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -112,17 +113,26 @@ def counting(operation: str) -> dict[str, Any]:
     return {"service": "kinesis", "operation": operation, "latency": 1}
 
 
-def wait_until_pushed(recorder: Recorder, calls: Counting, *, batches: int = _ENOUGH) -> None:
+def wait_until_pushed(
+    recorder: Recorder,
+    calls: Counting,
+    *,
+    batches: int = _ENOUGH,
+    operations: Sequence[str] = ("GetRecords",),
+) -> None:
     """Returns when so many batches in a row have come without a single poll; a producer has to be at work.
 
+    On a machine that pauses for seconds, an agent is silent for seconds: then a query polls.
+
     Args:
-        calls: counts the calls of ``GetRecords``.
+        calls: counts the calls of `operations`.
+        operations: none of which is called meanwhile.
     """
     seen = [-1, 0]
 
     def is_pushed() -> bool:
         done = len(recorder.batches)
-        polls = calls.count("GetRecords")
+        polls = sum(map(calls.count, operations))
         if polls != seen[0]:
             seen[:] = [polls, done]
         return done >= seen[1] + batches

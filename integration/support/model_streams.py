@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -62,6 +63,12 @@ class ModelStreams(Streams):
         self.clear_faults()
         self.model.renew_credentials()
 
+    def at_once(self) -> AbstractContextManager[object]:
+        """No call is carried out, and nothing is pushed, between the steps of the ``with`` block: nobody sees
+        what is between them, however long the machine pauses.
+        """
+        return self.model._core.lock
+
     # --- streams and records --------------------------------------------------------------------------
 
     def create(self, shards: int = 1, *, name: str | None = None) -> str:
@@ -71,6 +78,10 @@ class ModelStreams(Streams):
 
     def delete(self, stream: str) -> None:
         self.model.delete(stream)
+
+    def recreate(self, stream: str, shards: int = 1) -> None:
+        with self.at_once():
+            super().recreate(stream, shards)
 
     def wait_active(self, stream: str) -> None:
         end = time.monotonic() + WAIT

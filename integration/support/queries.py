@@ -150,13 +150,13 @@ def start(frame: DataFrame, checkpoint: str, **trigger: Any) -> Run:
 
 
 def logged_offsets(checkpoint: str) -> dict[int, dict[str, Any]]:
-    """What Spark's offset log holds of a query with one source, by batch id."""
+    """What Spark's offset log holds of a query with one source, by batch id, in order."""
     offsets = {}
     for path in Path(checkpoint, "offsets").iterdir():
         if path.name.isdigit():
             with contextlib.suppress(FileNotFoundError):  # Spark deletes all but the last hundred
                 offsets[int(path.name)] = json.loads(path.read_text().splitlines()[2])
-    return offsets
+    return dict(sorted(offsets.items()))
 
 
 def wait_until(condition: Callable[[], object], what: str, *, timeout: float = WAIT) -> None:

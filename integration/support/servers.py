@@ -31,6 +31,8 @@ __all__ = [
     "Server",
     "aging_ministack",
     "fault_proxy",
+    "free_port",
+    "held_port",
     "kinesis_local",
     "leashed",
     "ministack",
@@ -226,6 +228,14 @@ def free_port() -> int:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """A loopback port that refuses connections until the block ends, and that nobody else gets meanwhile."""
+    with socket.socket() as held:
+        held.bind((LOOPBACK, 0))  # without `listen`
+        yield held.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from sluice.metrics.exporters import Guard
 
 
 def get(address: str, path: str) -> tuple[str, bytes]:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as answer:
         return answer.headers["Content-Type"], answer.read()
 
 
@@ -264,7 +264,7 @@ def test_without_the_extra_the_error_says_what_to_install() -> None:
         "print('pyspark' in sys.modules, 'boto3' in sys.modules)"
     )
     done = subprocess.run(
-        (sys.executable, "-c", code), capture_output=True, text=True, check=True, timeout=60
+        (sys.executable, "-c", code), capture_output=True, text=True, check=True, timeout=300
     )
 
     assert "pip install 'pyspark-sluice[prometheus]'" in done.stdout

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.source.prefetching import prefetch
 
-LONG = 30.0
+LONG = 120.0
 """Seconds; only what is broken takes as long."""
 
 

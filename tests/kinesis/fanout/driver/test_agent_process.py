@@ -106,16 +106,17 @@ def test_a_signal_while_the_agent_starts_does_not_end_it(
 ) -> None:
     """It takes a second until it can handle signals. Its parent's own signals are not held back by then."""
     code = """
-        import os, sys, time
+        import os, signal, time
 
-        time.sleep(float(sys.argv[1]))
+        while not signal.sigpending():  # it comes before the handlers, however late it comes
+            time.sleep(0.01)
         from sluice.kinesis.fanout.agent.termination import Termination
 
         termination = Termination(0)
         termination.handle_signals()
         os._exit(7 if termination._asked_at is None else 8)
     """
-    command = (sys.executable, "-c", textwrap.dedent(code), "0.2")
+    command = (sys.executable, "-c", textwrap.dedent(code))
     monkeypatch.setattr(agent_process, "agent_command", lambda *_descriptors: command)
     agent = agent_process.AgentProcess(SETUP)
     os.kill(agent.pid, number)

@@ -45,6 +45,12 @@ def payload(*numbers: int) -> bytes:
     ).encode()
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that pauses for a second costs no connection."""
+    monkeypatch.setattr(publishers, "_DONE_TIMEOUT", 60.0)
+
+
 class Agent:
     """Serves the same events for every range, and keeps the requests."""
 
