@@ -4,7 +4,8 @@ Two tables. The first one is of runs in Spark that take turns. A row of it is th
 run and a short one, so starting and planning are not in it (by hand they are: that is a short run alone).
 The second one is of a task's pieces in this process, without Spark. Each piece has what came before it done
 for it; `into a socket` is all of a task, written as Spark's workers write it, to a process that throws it
-away.
+away. These two vary by up to a half from process to process: where the C library gives the memory of each
+page back to the kernel, as it rarely does in Spark's workers, a thousand page faults bring it again.
 
     python -m integration.benchmarks.source_cpu
 """
