@@ -67,7 +67,7 @@ def test_a_run_does_not_end_because_reads_fail() -> None:
 @pytest.mark.parametrize("age", [0.0, 1.0, 60.0, 7200.0])
 @pytest.mark.parametrize("count", [0, 1, 101, 3_000, 30_000])
 def test_a_run_of_one_batch_ends_at_the_tip(count: int, age: float, limits: Limits) -> None:
-    """Before 4.2 Spark does not say that the trigger is ``AvailableNow``, nor ever that it is ``Once``."""
+    """That of ``Trigger.Once``, and before Spark 4.2 that of ``AvailableNow``."""
     log = new_log(2)
     query = Query(log)
     records = put_many(log, count, per_second=5000)

@@ -525,17 +525,14 @@ def test_without_admission_control_the_options_limit_every_batch() -> None:
     assert [replace(asked, may_be_last=False) for _, asked in enumerator.asked] == [limits, limits]
 
 
-@pytest.mark.parametrize(
-    "make", [plain_reader, pytest.param(admitting_reader, marks=needs_admission_control)]
-)
-def test_the_first_batch_of_a_run_may_be_its_last(make: Any) -> None:
-    """Before 4.2 Spark does not say that the trigger is ``AvailableNow``, nor ever that it is ``Once``."""
+def test_without_admission_control_the_first_batch_of_a_run_may_be_its_last() -> None:
+    """Spark 4.0 and 4.1 do not say that the trigger is ``AvailableNow`` or ``Once``."""
     enumerator = FakeEnumerator()
-    reader = make(enumerator)
+    reader = plain_reader(enumerator)
     reader.partitions(at(0).to_json(), at(10).to_json())  # a batch that was logged and not committed
 
-    for number in (10, 20, 25):
-        reader.latestOffset(at(number).to_json())
+    for _ in range(3):
+        reader.latestOffset()
 
     assert [limits.may_be_last for _, limits in enumerator.asked] == [True, False, False]
 
@@ -571,7 +568,7 @@ def test_nothing_new_is_the_start_as_it_came(make: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, ("ReadAllAvailable", {})),
+        ({}, ("ReadMaxRows", {"max_rows": 2**63 - 1})),
         ({"maxRecordsPerTrigger": "500"}, ("ReadMaxRows", {"max_rows": 500})),
         ({"maxBytesPerTrigger": "5MiB"}, ("ReadMaxBytes", {"max_bytes": 5 * 2**20})),
         (
@@ -581,10 +578,10 @@ def test_nothing_new_is_the_start_as_it_came(make: Any) -> None:
         ({"maxTimeSpanPerTrigger": "5s"}, ("ReadMaxRows", {"max_rows": 2**63 - 1})),
     ],
 )
-def test_spark_is_told_a_read_limit_if_there_is_one(
+def test_spark_is_always_told_a_read_limit(
     options: dict[str, str], expected: tuple[str, dict[str, int]]
 ) -> None:
-    """``ReadAllAvailable`` only without limits, because Spark passes it to lift them."""
+    """Never ``ReadAllAvailable``, which so is a sign of ``Trigger.Once``."""
     limit = admitting_reader(FakeEnumerator(), **options).getDefaultReadLimit()
 
     assert (type(limit).__name__, vars(limit)) == expected
@@ -592,7 +589,7 @@ def test_spark_is_told_a_read_limit_if_there_is_one(
 
 @needs_admission_control
 def test_a_trigger_may_lift_the_limits() -> None:
-    """``Trigger.Once`` does; all others pass the default read limit."""
+    """``Trigger.Once`` does, and its batch is the last one; all others pass the default read limit."""
     module: Any = source_reader
     enumerator = FakeEnumerator()
     reader = admitting_reader(enumerator, maxRecordsPerTrigger="5", maxTimeSpanPerTrigger="1s")

@@ -97,9 +97,7 @@ class Planner:
             ServiceError: the reads of a split fail, and have failed for longer than `patience`.
         """
         planned = (
-            self._for_each(
-                states, partial(self._plan_to_tip, limits.may_be_last), may_read=self._reads_for_tip
-            )
+            self._for_each(states, partial(self._plan_to_tip, limits), may_read=self._reads_for_tip)
             if limits.is_none
             else self._plan_with_limits(states, limits)
         )
@@ -140,7 +138,7 @@ class Planner:
         ends = self._for_each(states, find, leave_failing=False)
         return {state.split.id: end for state, end in ends if end is not None}
 
-    def _plan_to_tip(self, may_be_last: bool, session: ProbeSession, state: SplitState) -> End | None:
+    def _plan_to_tip(self, limits: Limits, session: ProbeSession, state: SplitState) -> End | None:
         """Without limits a batch ends at the tip, or near it where many records come and more batches."""
         if state.split.is_closed and not isinstance(state.target, After):
             state.begin_read()  # keeps the hint of when the split was caught up
@@ -151,15 +149,15 @@ class Planner:
         # A split with unread records has to be at its tip anew, or it would hold back others by its old one.
         is_stale = not state.cut_points or (self.max_drift is not None and state.reach is Reach.TIP)
         if state.is_due(self._clock()) and is_stale and state.reach is not Reach.TARGET:
-            exact = may_be_last or state.target is not None
+            exact = limits.may_be_last or state.target is not None
             session.read_page(SMALL_PAGE, exact=exact)
             if state.cut_points and not state.is_exhausted:
-                session.seek_to_tip(self._tip_at(may_be_last), exact=exact)
+                session.seek_to_tip(self._tip_at(limits), exact=exact)
         return state.cut_at(len(state.cut_points))
 
-    def _tip_at(self, may_be_last: bool) -> int:
+    def _tip_at(self, limits: Limits) -> int:
         """The instant (microseconds) that counts as the tip of a busy split."""
-        return self._now() + (_CLOCK_DOUBT if may_be_last else -_TIP_DELAY)
+        return self._now() + (_CLOCK_DOUBT if limits.may_be_last else -_TIP_DELAY)
 
     def _reads_for_tip(self, state: SplitState) -> bool:
         """Whether `_plan_to_tip` may read the split, and not only look at what is known of it."""
@@ -247,7 +245,7 @@ class Planner:
     ) -> list[tuple[SplitState, End | None]]:
         """With limits, all splits advance to the same arrival time."""
         share = max(1, (limits.records or LARGEST_PAGE) // max(1, len(states)))
-        self._for_each(states, partial(self._sample, share, limits.may_be_last))
+        self._for_each(states, partial(self._sample, share, limits))
         until = admission_end(limits, states, self._now())
         counts = {state.split.id: state.count_before(until) for state in states}
         admitted = admit(limits, states, counts)
@@ -255,13 +253,13 @@ class Planner:
             return [(state, state.cut_at(admitted[state.split.id])) for state in states]
         return self._for_each(states, lambda session, state: self._cut_before(session, state, until, limits))
 
-    def _sample(self, share: int, may_be_last: bool, session: ProbeSession, state: SplitState) -> None:
+    def _sample(self, share: int, limits: Limits, session: ProbeSession, state: SplitState) -> None:
         """Reads ahead until the density is known; often that serves several batches without another read."""
         if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._clock()):
             return
         if state.cut_points and (state.reach is Reach.TIP or is_sampled(state, share)):
             return
-        exact = may_be_last or state.target is not None
+        exact = limits.may_be_last or state.target is not None
         session.read_page(SAMPLE, exact=exact)
         if not is_sampled(state, share):
             session.read_page(LARGEST_PAGE, exact=exact)
@@ -276,7 +274,7 @@ class Planner:
             return state.cut_at(count)
         exact = limits.may_be_last or state.target is not None
         if until is None:
-            session.seek_to_tip(self._tip_at(limits.may_be_last), exact=exact)
+            session.seek_to_tip(self._tip_at(limits), exact=exact)
         else:
             session.seek_to_time(until, exact=exact)
             is_strict = limits.span is not None

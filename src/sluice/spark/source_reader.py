@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from sluice.errors import SluiceError
-from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.admission import Limits
 from sluice.source.checks import checked_offsets, checked_rows
 from sluice.source.contracts import ReadTask
 from sluice.source.logged_offsets import LoggedOffsets
@@ -92,7 +92,8 @@ class StreamReader(DataSourceStreamReader):
     """The reader of a streaming query on Spark 4.0 and 4.1.
 
     These versions pass no limits, so the options' limits hold for every batch, and ``Trigger.AvailableNow``
-    and ``Trigger.Once`` run one batch.
+    and ``Trigger.Once`` run one batch. Nothing tells them from other triggers, so the first batch of each run
+    may be such a batch.
     """
 
     def __init__(self, source: Source, schema: StructType | None = None) -> None:
@@ -130,9 +131,7 @@ class StreamReader(DataSourceStreamReader):
             coordinator.restore(begin)
         else:
             begin = coordinator.enumerator.initial() if self._next_start is None else self._next_start
-        # Only from 4.2 on does Spark say that a run ends with this batch, and `Trigger.Once` not even then.
-        limits = replace(self._limits(limit), may_be_last=self._planned is None)
-        end = coordinator.enumerator.advance(begin, limits)
+        end = coordinator.enumerator.advance(begin, self._limits(limit))
         self._next_start, self._planned = begin, end
         coordinator.post_report()
         return dict(start) if start is not None and end is begin else self._offsets.write(end)
@@ -184,7 +183,7 @@ class StreamReader(DataSourceStreamReader):
 
     def _limits(self, limit: Any) -> Limits:
         del limit
-        return self._source.limits
+        return replace(self._source.limits, may_be_last=self._planned is None)
 
 
 @dataclass(frozen=True)
@@ -220,15 +219,14 @@ if HAS_ADMISSION_CONTROL:
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
             """Called once, when the query starts. Spark passes the result to every `latestOffset`.
 
-            With ``Trigger.Once`` it passes `ReadAllAvailable` instead, which lifts all limits. So this must
-            not return `ReadAllAvailable` if there is any limit.
+            With ``Trigger.Once`` it passes `ReadAllAvailable` instead, which lifts all limits. So this never
+            returns `ReadAllAvailable`: a run of one batch would not be told from others.
             """
             limits = self._source.limits
-            if limits.is_none:
-                return ReadAllAvailable()
             if limits.records is None and limits.bytes is not None:
                 return ReadMaxBytes(limits.bytes)
-            # Spark has no limit of arrival time: a limit of records that no batch reaches stands for it.
+            # A limit of records that no batch reaches stands for none, and for one of arrival time, which
+            # Spark does not have.
             return ReadMaxRows(2**63 - 1 if limits.records is None else limits.records)
 
         def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -249,7 +247,7 @@ if HAS_ADMISSION_CONTROL:
             self._coordinator_here().stop_at_available()
 
         def _limits(self, limit: Any) -> Limits:
-            return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._source.limits
+            return Limits(may_be_last=True) if isinstance(limit, ReadAllAvailable) else self._source.limits
 
 
 def _deal(source: Source, ranges: Sequence[Any], assignment: Any) -> list[RangesPartition]:
