@@ -9,7 +9,7 @@ from typing import Any
 from integration.benchmarks import server
 from integration.support.kinesis import REGION
 
-__all__ = ["STREAM", "backlog", "summary"]
+__all__ = ["STREAM", "backlog", "read_options", "summary"]
 
 STREAM = "bench"
 PAGE_NUMBER = "999999"  # stands for the page's number in the sequence numbers of the model page
@@ -27,6 +27,17 @@ def summary(created: float) -> Mapping[str, Any]:
             "EnhancedMonitoring": [],
             "OpenShardCount": 0,
         }
+    }
+
+
+def read_options(endpoint: str) -> dict[str, str]:
+    """Options of a read of all of it, as fast as the server answers."""
+    return {
+        "streamName": STREAM,
+        "startingPosition": "TRIM_HORIZON",
+        "endpointUrl": endpoint,
+        "region": REGION,
+        "getRecordsInterval": "0",
     }
 
 

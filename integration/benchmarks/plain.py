@@ -13,13 +13,14 @@ from pyspark.sql.types import StructType
 
 from integration.support.kinesis import REGION
 
-__all__ = ["PlainSource", "ReadySource", "put_rows"]
+__all__ = ["READY_BYTES", "PlainSource", "ReadySource", "put_rows"]
 
 SCHEMA = (
     "data binary, partitionKey string, sequenceNumber string, subSequenceNumber long, "
     "approximateArrivalTimestamp timestamp, streamName string, shardId string"
 )
 SHARD = "shardId-000000000000"
+READY_BYTES = 8 * 2**20  # of a batch of `ReadySource`
 
 
 class _PlainReader(DataSourceReader):

@@ -20,24 +20,21 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.benchmarks import server
-from integration.benchmarks.backlog import STREAM, backlog
+from integration.benchmarks.backlog import STREAM, backlog, read_options
 from integration.benchmarks.cpu import Cpu, spark_cpu
-from integration.benchmarks.plain import SHARD, PlainSource, ReadySource
-from integration.benchmarks.versus import write_table
-from integration.support.kinesis import REGION
-from integration.support.spark import prepare_environment, spark_session
+from integration.benchmarks.plain import READY_BYTES, SHARD, PlainSource, ReadySource
+from integration.benchmarks.versus import session_with, write_table
+from integration.support.spark import prepare_environment
 from sluice.aws.cbor import encode
 from sluice.aws.clients import client_for
 from sluice.aws.pages import find_many
@@ -52,7 +49,6 @@ from sluice.source.splits import SplitId
 
 T = TypeVar("T")
 OURS, BY_HAND, READY = "sluice", "by hand", "ready batches"
-READY_BYTES = 8 * 2**20
 MICROS = 1e6
 BUFFER = 65_536  # bytes, of Spark's workers
 _DISCARD = "/bin/cat"
@@ -120,11 +116,7 @@ def spark_table(loads: Sequence[Load], turns: int, ways: Sequence[str]) -> list[
     titles = f"{'records/s':>10} {kinds} {'all':>8} {'times':>6}"
     lines = [f"{'CPU s a million, in Spark':<25} {'way':<14} {titles}"]
     print(lines[0], flush=True)
-    with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
-        spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
-        for source in (PlainSource, ReadySource):
-            spark.dataSource.register(source)
+    with session_with(PlainSource, ReadySource) as spark:
         for load in loads:
             costs: dict[str, list[Cost]] = {way: [] for way in ways}
             with serving_both(load) as endpoints:
@@ -158,7 +150,7 @@ def _runs(
     spark: SparkSession, endpoints: tuple[str, str], load: Load, way: str
 ) -> Iterator[Callable[[], None]]:
     for endpoint, pages in zip(endpoints, (load.few, load.pages), strict=True):
-        options = options_of(endpoint)
+        options = read_options(endpoint)
         if way == READY:
             count = min(load.records, READY_BYTES // load.size)
             batches = load.shards * load.records * pages // count
@@ -167,16 +159,6 @@ def _runs(
             options["shards"] = str(load.shards)
         name = {OURS: "kinesis-efo", BY_HAND: "plain-kinesis", READY: "ready-batches"}[way]
         yield partial(_drain, spark.read.format(name).options(**options).load())
-
-
-def options_of(endpoint: str) -> dict[str, str]:
-    return {
-        "streamName": STREAM,
-        "startingPosition": "TRIM_HORIZON",
-        "endpointUrl": endpoint,
-        "region": REGION,
-        "getRecordsInterval": "0",
-    }
 
 
 def _drain(frame: DataFrame) -> None:
@@ -247,7 +229,7 @@ def _take(run: Callable[[], object]) -> Taken:
 
 
 def _pieces(endpoint: str, load: Load) -> Mapping[str, Callable[[], object]]:
-    config = source_config_from_options(options_of(endpoint))
+    config = source_config_from_options(read_options(endpoint))
     client = client_for(replace(config.connection, keeps_pages=True), "kinesis")
     source = KinesisSource(config)
     split_range = SplitRange(SplitId(STREAM, SHARD), HORIZON, Closed())

@@ -10,29 +10,23 @@ The limit is a source that yields one record batch again and again.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.benchmarks import server
-from integration.benchmarks.backlog import STREAM, backlog
-from integration.benchmarks.plain import PlainSource, ReadySource
-from integration.benchmarks.versus import TITLES, Rates, compare, rows, write_table
+from integration.benchmarks.backlog import backlog, read_options
+from integration.benchmarks.plain import READY_BYTES, PlainSource, ReadySource
+from integration.benchmarks.versus import TITLES, Rates, compare, rows, session_with, write_table
 from integration.support.chart import Line, Panel, draw
-from integration.support.kinesis import REGION
-from integration.support.spark import spark_session
 
 OURS, IN_JSON, BY_HAND, READY, BARE = "sluice", "sluice in JSON", "by hand", "ready batches", "bare client"
 GOALS = {100: 10.0, 1024: 4.0}  # times the rate of the source written by hand, by bytes of a record
 GOAL_OF_LIMIT = 0.5
-READY_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -60,11 +54,7 @@ def main() -> int:
     lines = [f"{TITLES}   sluice, times it (lowest-highest)"]
     met = True
     panels = []
-    with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
-        spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
-        for source in (PlainSource, ReadySource):
-            spark.dataSource.register(source)
+    with session_with(PlainSource, ReadySource) as spark:
         for load in LOADS:
             with server.serving(backlog, 1, load.pages, load.records, load.size) as endpoint:
                 rates = compare(_ways(spark, endpoint, load), arguments.turns)
@@ -78,13 +68,7 @@ def main() -> int:
 
 
 def _ways(spark: SparkSession, endpoint: str, load: Load) -> dict[str, Callable[[], int]]:
-    ours = {
-        "streamName": STREAM,
-        "startingPosition": "TRIM_HORIZON",
-        "endpointUrl": endpoint,
-        "region": REGION,
-        "getRecordsInterval": "0",
-    }
+    ours = read_options(endpoint)
     count = max(1, min(load.total, READY_BYTES // load.size))
     batches = -(-load.total // count)
     ready = {"size": str(load.size), "rows": str(count), "batches": str(batches)}

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from integration.support.chart import OUTPUT
+from integration.support.spark import spark_session
 
-__all__ = ["TITLES", "Rates", "compare", "rows", "write_table"]
+__all__ = ["TITLES", "Rates", "compare", "rows", "session_with", "write_table"]
 
 TITLES = f"{'record':>9} {'way':<18} {'records/s':>12} {'MB/s':>8}"
 
@@ -28,6 +35,18 @@ class Rates:
         """The ratio of the medians, and the lowest and highest ratio of two runs in the same turn."""
         each = [mine / theirs for mine, theirs in zip(self.values, other.values, strict=True)]
         return self.median / other.median, min(each), max(each)
+
+
+@contextlib.contextmanager
+def session_with(*sources: type[DataSource]) -> Iterator[SparkSession]:
+    """A quiet session that also reads `sources`, for what Sluice is compared with."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory,
+        spark_session(Path(directory) / "spark", {"spark.log.level": "ERROR"}) as spark,
+    ):
+        for source in sources:
+            spark.dataSource.register(source)
+        yield spark
 
 
 def compare(ways: Mapping[str, Callable[[], int]], turns: int) -> dict[str, Rates]:
