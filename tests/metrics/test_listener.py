@@ -47,6 +47,21 @@ def test_a_function_gets_the_figures_of_each_batch() -> None:
     assert letterbox.is_closed
 
 
+def test_figures_of_a_batch_stay_its_own_though_its_event_comes_late() -> None:
+    """Spark calls listeners after the batch, and by then the next may have been written too."""
+    seen: list[QueryMetrics] = []
+    listener, letterbox = listen(seen.append)
+    batch = PROGRESS["batchId"]
+    letterbox.letters = [
+        SINK | {"batch_id": batch, "records": 3},
+        SINK | {"batch_id": batch + 1, "records": 4},
+    ]
+    listener.onQueryProgress(progress_event(PROGRESS))
+    listener.onQueryProgress(progress_event(PROGRESS | {"batchId": batch + 1}))
+
+    assert [each.sink and each.sink.records for each in seen] == [3, 4]
+
+
 def test_queries_without_sluice_are_left_out() -> None:
     """Their sinks and sources are others'."""
     seen: list[QueryMetrics] = []

@@ -46,6 +46,13 @@ class _Told:
     sink: list[Mapping[str, Any]] = field(default_factory=list)
     sources: dict[tuple[str, ...], Mapping[str, Any]] = field(default_factory=dict)
 
+    def take_epochs(self, batch_id: int) -> list[Mapping[str, Any]]:
+        """The epochs that ended with this batch: when its event comes, the next may have ended as well."""
+        later = [each for each in self.sink if (each.get("batch_id") or 0) > batch_id]
+        taken = [each for each in self.sink if (each.get("batch_id") or 0) <= batch_id]
+        self.sink = later
+        return taken
+
 
 class SluiceListener(StreamingQueryListener):
     """Watches the queries of a session that read or write with Sluice.
@@ -113,7 +120,7 @@ class SluiceListener(StreamingQueryListener):
         self._read_letters()
         query_id = str(progress["id"])
         told = self._told.setdefault(query_id, _Told())
-        epochs, told.sink = told.sink, []
+        epochs = told.take_epochs(int(progress["batchId"]))
         metrics = read_progress(progress, epochs, self._source_reports(told, progress))
         if not metrics.is_of_sluice:
             return
