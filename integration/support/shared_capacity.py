@@ -45,8 +45,10 @@ class Scenario:
         tasks: that write at the same time.
         offered: records a second of all tasks; infinity: as many as are taken.
         steps: by time, the capacity from then on.
+        failing_steps: by time, `failing_entries` from then on.
         late: when the last of the tasks begins (seconds).
         batch: entries of a request, at most.
+        in_flight: requests of a task in flight, at most.
     """
 
     capacity: float = 4000.0
@@ -61,8 +63,10 @@ class Scenario:
     tasks: int = 1
     offered: float = math.inf
     steps: Mapping[float, float] = field(default_factory=dict)
+    failing_steps: Mapping[float, float] = field(default_factory=dict)
     late: float = 0.0
     batch: int = 500
+    in_flight: int = 50
 
     @property
     def passing(self) -> float:
@@ -72,13 +76,18 @@ class Scenario:
 
     def admitted(self, now: float) -> float:
         """Records a second that the service takes at this time, were none to fail."""
-        capacity = self.capacity
-        for at, changed in sorted(self.steps.items()):
-            if now >= at:
-                capacity = changed
+        capacity = _latest(self.steps, now, self.capacity)
         if self.byte_capacity is not None:
             capacity = min(capacity, self.byte_capacity * capacity / self.capacity / ENTRY_SIZE)
         return capacity
+
+    def failing_at(self, now: float) -> float:
+        """The probability that an entry fails at this time."""
+        return _latest(self.failing_steps, now, self.failing_entries)
+
+
+def _latest(steps: Mapping[float, float], now: float, first: float) -> float:
+    return max(((at, value) for at, value in steps.items() if at <= now), default=(0.0, first))[1]
 
 
 class Service:
@@ -104,7 +113,7 @@ class Service:
                 self._share -= cost
         if refused and scenario.whole:
             refused = set(entries)
-        p = scenario.failing_entries
+        p = scenario.failing_at(now)
         failed = {entry for entry in entries if draw() < p} - refused if p else set()
         return Answer(refused, failed, error=draw() < scenario.lost_answers)
 
@@ -143,7 +152,7 @@ class _Task:
             max_batch_size=scenario.batch,
             max_batch_size_in_bytes=10**7,
             max_record_size_in_bytes=10**6,
-            max_in_flight_requests=50,
+            max_in_flight_requests=scenario.in_flight,
             max_buffered_requests=10_000,
             max_time_in_buffer=0.5,
             request_timeout=600.0,

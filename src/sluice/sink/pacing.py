@@ -18,17 +18,23 @@ that may be refused. ``pace * (1 - refused)`` is what the destination lets throu
 The rate settles slowly, so that chance does not drive tasks apart: as many refused requests as it averages
 over decide how far their shares differ.
 
-Without refusals the rate grows, up to the first of them by doubling, as long as answers come. Later it grows
-when there have been several refused requests fewer than the share lets expect, at first evenly: by a part of
-the rate at which that began, and of a rate that is the same for all tasks. Tasks do not notice at the same
-time that there is more to have. Of rates that double, the one that began a second earlier would be twice as
-high in the end. What is not answered yet limits all growth, so the rate swings little where answers are late.
+Without refusals the rate grows, up to the first of them by doubling. Later it grows when there have been
+several refused requests fewer than the share lets expect, at first evenly: by a part of the rate at which
+that began, and of a rate that is the same for all tasks. Tasks do not notice at the same time that there is
+more to have. Of rates that double, the one that began a second earlier would be twice as high in the end.
+
+Where answers are late, too much is sent for a while whenever the rate grows past the limit, and the faster
+it grew, the sooner it is known. So a new task grows fast even before it is answered, and the limit is known
+within seconds. From then on what is not answered yet limits growth: little at first, as a short silence may
+be chance. A rate that has grown far ends in refusals of all that it sent meanwhile. The answers to that
+measure the limit well, and they keep coming for as long as an answer takes. Those among them without a
+refusal do not: they used tokens that were left over.
 
 Only entries that reached the destination's limit say something about it: one that failed for another reason
 is neither refused nor let through. Requests are small and at irregular distances: fewer entries find the
 allowance used up, and no task is always the first to find it refilled.
 
-Refusals without a reason: see `sluice.sink.failing_share`.
+Refusals without a reason: see `sluice.sink.untold_pace`.
 
 Sources: AIMD, and a balance of increase and decrease as a target of refusals (Kelly, Maulloo, Tan: Rate
 control for communication networks, 1998); slow start, and half of the rate after it (RFC 5681); the rate of
@@ -45,8 +51,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from sluice.sink.decaying import DecayingSum
-from sluice.sink.failing_share import FailingShare
+from sluice.sink.untold_pace import Answer, Stage, UntoldPace
 
 __all__ = ["PacingRate"]
 
@@ -57,6 +62,11 @@ _LEAST: Final = 1.0
 # what makes fast tasks slow down and slow ones speed up.
 _MOST_SHARE: Final = 0.04
 _HALF_SHARE_AT: Final = 150.0
+# The share is not less than this one, or a fast task would hear too seldom of the limit. Where answers are so
+# late that requests are far apart, still fewer are refused: there it is at least that part of the other one
+# by which requests are further apart than usual.
+_LEAST_SHARE: Final = 0.005
+_LATE_SHARE: Final = 0.02
 # The time constant of the rate is the time of this many requests if they are refused as a whole; a part of
 # them if only a part of each is refused, because fewer entries are lost together then. Shares of tasks vary
 # by one through the root of twice this number. It begins with the second number, and becomes longer with each
@@ -77,16 +87,22 @@ _GROWTH: Final = 2.5
 # Until the first refusal it may double while answers come, for so long (seconds); then grow by this part.
 _START: Final = 5.0
 _LATE_START: Final = 0.25
-# It grows after this many refused requests fewer than expected. Each time as many as the other number are
-# missed, it may grow by its own amount more while an answer comes, but not by more than the last number.
-_PATIENCE: Final = 2.5
+# If there is no answer after so many seconds, a new task grows by this part of itself in a second at least.
+_LATE: Final = 0.15
+_UNANSWERED: Final = 1.3
+# It grows after this many refused requests fewer than expected, faster with each step of as many as the
+# second number. After n steps it may be above the rate that was answered by half of n * n times that rate, at
+# most by the third number times. It has grown far after the last number of steps.
+_PATIENCE: Final = 3.0
 _STEP: Final = 2.0
 _MOST_STEPS: Final = 3.0
+_FAR: Final = 2.0
+# When it was refused after that, what is not refused had tokens left over, until a request is answered that
+# was sent this part of the time of an answer later.
+_LEFT_OVER_FOR: Final = 0.7
 # How many refused requests are expected a second, at least and at most, whatever is known: fewer would
-# be waited for too long, and more than these are seen together. With dips, which leave tokens over that hide
-# load for a while, at most the other number.
-_EXPECTED: Final = (0.25, 2.0)
-_EXPECTED_UNTOLD: Final = (0.0, 1.0)
+# be waited for too long, and more than these are seen together.
+_EXPECTED: Final = (0.3, 2.0)
 # A request that is sent late may make up for this much time (seconds).
 _SLACK: Final = 0.1
 # A request holds the entries of this time (seconds), or more if more than this part of the requests that may
@@ -94,10 +110,13 @@ _SLACK: Final = 0.1
 _REQUEST: Final = 0.025
 _IN_FLIGHT: Final = 0.8
 _IRREGULARITY: Final = 0.6
-# The time constant if refusals have no reason, at least (seconds): their number varies more.
-_TIME_UNTOLD: Final = 0.5
-# Requests whose pace is remembered; more than are ever in flight.
+# Of so many requests the pace is remembered, or of this many times as many as may be in flight.
 _REMEMBERED: Final = 256
+_IN_FLIGHT_TIMES: Final = 4
+# An answer that took more than this many times as long as usual, and this many seconds, counts as that long.
+_MUCH_LONGER: Final = (4.0, 1.0)
+# The highest rate.
+_MOST: Final = 1e9
 
 
 class PacingRate:
@@ -106,8 +125,9 @@ class PacingRate:
     Args:
         start: entries a second to begin with.
         max_requests: that may be in flight.
+        max_entries: that may be in flight.
         jitter: returns a random number in [0, 1).
-        wall_offset: added to an instant, gives the time of the wall clock: see `FailingShare`.
+        wall_offset: added to an instant, gives the time of the wall clock: see `Dips`.
 
     Attributes:
         rate: entries a second.
@@ -118,14 +138,18 @@ class PacingRate:
         start: float,
         *,
         max_requests: int = 50,
+        max_entries: float = math.inf,
         jitter: Callable[[], float] = random.random,
         wall_offset: float = 0.0,
     ) -> None:
         self.rate = max(_LEAST, start)
         self._requests_aimed_at = max(1.0, _IN_FLIGHT * max_requests)
+        self._max_entries = max_entries
         self._jitter = jitter
         self._next = -math.inf  # when the next request is due
-        self._paces: deque[tuple[float, float, float]] = deque(maxlen=_REMEMBERED)  # sent at; rate; its depth
+        self._paces: deque[tuple[float, float, float]] = deque(
+            maxlen=max(_REMEMBERED, _IN_FLIGHT_TIMES * max_requests)
+        )  # sent at; rate; its depth
         self._first_sent_at: float | None = None
         self._latency: float | None = None  # seconds until an answer; None before the first one
         self._refused_at = -math.inf  # when the last request was sent that was refused too much
@@ -133,8 +157,10 @@ class PacingRate:
         self._refused_part = 0.0  # of a request, if any of it is refused
         self._refused_requests = 0  # since the start, or since it grew
         self._calm_rate = self.rate  # when it began to grow, at first as a new task
-        self._excess = DecayingSum()  # refused beyond what fails anyway, lately
-        self._failing = FailingShare(wall_offset)
+        self._cut_at = -math.inf  # when it was last refused after it had grown far
+        self._cut_from = 0.0  # the rate then, until something is answered that was sent later
+        self._untold = UntoldPace(self.rate, wall_offset)
+        self._depth = 1.0  # of the rate, at which the last request was sent
         self._delayed = 0  # entries in flight that only this rate had delayed
         self._limited_at = -math.inf  # when an answer last came to what this rate had delayed
         self._mean: float | None = None  # of the rates of the tasks that share the destination
@@ -142,12 +168,15 @@ class PacingRate:
     @property
     def max_request(self) -> int:
         """Entries that one request should hold at most."""
-        return max(1, math.ceil(self.rate * self._interval))
+        return max(1, math.ceil(self.rate * self._depth * self._interval))
 
     @property
     def in_flight(self) -> int:
         """Entries that must be allowed in flight for the rate to be reached, twice over."""
-        return math.ceil(2 * self.rate * self._expected_latency) + 4 * self.max_request
+        # What was sent before the rate fell must not hold up what is sent at the new one: refusals tell what
+        # is let through only if requests are sent at the rate.
+        rate = max(self.rate, self._cut_from)
+        return math.ceil(2 * rate * self._expected_latency) + 4 * self.max_request
 
     def wait(self, now: float) -> float:
         """Seconds until the next request is due; 0 when it is."""
@@ -161,9 +190,12 @@ class PacingRate:
             self._delayed += count
         elif self._missed < math.inf:
             self._missed = 0.0  # after a pause the destination has tokens left over
-        depth = self._failing.depth(now, self._latency or 0.0)
+        self._depth = depth = self._untold.depth(now, self._latency or 0.0, self.rate)
         self._paces.append((now, self.rate, depth))
         pace = self.rate * depth
+        if self._is_unanswered(now):
+            answered = self._growth(self.rate, now) if self._latency else 0.0
+            self.rate += max(0.0, _UNANSWERED * self.rate - answered) * count / pace
         distance = count / pace * (1 + _IRREGULARITY * (self._jitter() - 0.5))
         self._next = max(self._next, now - _SLACK) + distance
 
@@ -184,31 +216,50 @@ class PacingRate:
         if delayed:
             self._limited_at = now
         took = max(0.0, now - sent_at)
-        self._latency = took if self._latency is None else self._latency + (took - self._latency) * 0.1
+        if self._latency is None:
+            self._latency = took
+        else:
+            times, more = _MUCH_LONGER
+            self._latency += (min(took, times * self._latency + more) - self._latency) * 0.1
         reached = count - otherwise
         if not reached:
             return
         pace, depth = self._sent_with(sent_at)
-        if reached > throttled:
-            self._learn_failing(untold, reached - throttled, pace=pace, depth=depth, at=sent_at, now=now)
-        if depth < 1.0:
-            return  # less was sent than the rate allows: that only tells of failures
-        # The part that was refused for load, of what does not fail anyway.
-        refused = 1 - (count - throttled - untold) / count / (1 - self._failing.share)
-        if throttled and self._missed == math.inf:
-            # The last doubling was too much, but no task falls below the rate that all began with. Refusals
-            # without a reason may be no load.
-            self.rate = max(min(self.rate, self._calm_rate), self.rate / 2)
-        is_too_much = self._notice(refused, count, reached, pace=pace, at=sent_at, now=now)
+        self._follow_untold(
+            Answer(untold, throttled, reached, pace, depth, sent_at, now), was_delayed=delayed > 0
+        )
+        if depth < 1.0 or self._untold.is_in_charge:
+            return
+        refused = 1 - (count - throttled - untold) / count  # the part that was refused for load
+        if throttled or untold:
+            self._end_growth(pace, now)
+        if sent_at > self._cut_at:
+            self._cut_from = 0.0
+        is_too_much = self._notice(refused, count, reached, pace=pace, at=sent_at)
         target = pace * (1 - refused) / (1 - self._share * reached / count)
+        if refused <= 0 and self._untold.stage is Stage.NONE:
+            target = max(target, self.rate)  # only what is refused says that the rate is too high
         duration = count / pace  # the request stands for the time in which as many entries are sent
-        if self._missed < math.inf and (target < self.rate or delayed):
+        is_left_over = refused <= 0 and sent_at < self._cut_at + _LEFT_OVER_FOR * self._latency
+        if self._missed < math.inf and (target < self.rate or delayed) and not is_left_over:
             drawn = self.rate + (target - self.rate) * min(1.0, duration / self._time_constant)
-            floor = min(self.rate, self._failing.floor) if untold else _LEAST
-            self.rate = max(_LEAST, floor, drawn)
-        if delayed and not is_too_much:
-            grown = min(self.rate + self._growth(pace, now) * duration, (1 + _MOST_STEPS) * pace)
-            self.rate = max(self.rate, grown)
+            self.rate = max(_LEAST, min(self.rate, self._untold.floor), drawn)
+        if delayed and not is_too_much and self._is_reachable:
+            most = pace * (1 + min(_MOST_STEPS, self._steps**2 / 2))
+            self.rate = max(self.rate, min(self.rate + self._growth(pace, now) * duration, most))
+
+    def _follow_untold(self, answer: Answer, *, was_delayed: bool) -> None:
+        """Does what follows from refusals without a reason."""
+        is_pace = was_delayed and self._is_reachable
+        growth = self._growth_at_start(answer.pace, answer.now) if is_pace else 0.0
+        has_limit = self._missed < math.inf
+        rate = self._untold.answered(answer, rate=self.rate, growth=growth, has_limit=has_limit)
+        self.rate = min(_MOST, max(_LEAST, rate))
+        stage = self._untold.stage
+        if stage is Stage.GROWING:
+            self._missed = math.inf
+        elif self._missed == math.inf and self._untold.is_in_charge:
+            self._missed = 0.0
 
     def forget_in_flight(self) -> None:
         """The requests in flight will never be answered."""
@@ -242,44 +293,48 @@ class PacingRate:
         # Before the first answer: as long again as it has taken already.
         return 0.0 if self._first_sent_at is None else 2 * (self._paces[-1][0] - self._first_sent_at)
 
+    def _is_unanswered(self, now: float) -> bool:
+        """Whether a new task has waited for an answer for so long that it grows meanwhile."""
+        is_new = self._missed == math.inf and self._untold.stage is Stage.NONE
+        is_late = self._first_sent_at is not None and _LATE < now - self._first_sent_at < _START
+        return is_new and is_late and self._is_reachable
+
+    @property
+    def _is_reachable(self) -> bool:
+        """Whether what may be in flight lets a higher rate be reached."""
+        return self.rate * self._expected_latency < self._max_entries
+
+    @property
+    def _steps(self) -> float:
+        """How often as many refused requests as `_STEP` were missed."""
+        return max(0.0, (self._missed - _PATIENCE) / _STEP)
+
     @property
     def _interval(self) -> float:
         """Seconds from a request to the next."""
-        return max(_REQUEST, self._expected_latency / self._requests_aimed_at)
+        # What fails may fail by requests: the more of them there are, the better it is known.
+        least = _REQUEST / 2 if self._untold.is_in_charge else _REQUEST
+        return max(least, self._expected_latency / self._requests_aimed_at)
 
     @property
     def _time_constant(self) -> float:
         many = min(_MANY, _FIRST + self._refused_requests)
         requests = max(_FEW, many * self._refused_part)
-        least = _TIME_UNTOLD if self._failing.share else 0.0
-        return max(least, requests * max(_REQUEST, 1 / self.rate))
+        return requests * max(_REQUEST, 1 / self.rate)
 
     @property
     def _share(self) -> float:
         """The share of entries that may be refused for load."""
         share = _MOST_SHARE * _HALF_SHARE_AT / ((self._mean or self.rate) + _HALF_SHARE_AT)
+        share = max(share, _LEAST_SHARE, _LATE_SHARE * (1 - _REQUEST / self._interval))
         if self._mean is None:
             return share
         ratio = min(_MOST_RATIO, max(_LEAST_RATIO, self._mean / self.rate))
         return min(_MOST_SHARE_BELOW, share * ratio**_FAIRNESS)
 
-    def _learn_failing(  # noqa: PLR0913 - an answer, and when
-        self, untold: int, count: int, *, pace: float, depth: float, at: float, now: float
-    ) -> None:
-        before = self._failing.share
-        if self._failing.answered(untold, count, pace, at, now, depth=depth) and (
-            self._failing.share and not before
-        ):
-            # It was no load that ended the growth.
-            self._missed, self._excess = 2 * _PATIENCE, DecayingSum()
-
-    def _notice(  # noqa: PLR0913 - an answer, and when
-        self, refused: float, count: int, reached: int, *, pace: float, at: float, now: float
-    ) -> bool:
+    def _notice(self, refused: float, count: int, reached: int, *, pace: float, at: float) -> bool:
         """Counts the refused requests, or those that were to be expected; whether this is one."""
-        self._excess.add(refused * count, count, now, 3 * _TIME_UNTOLD)
-        is_sure = not self._failing.share or self._excess.share > 2 * math.sqrt(self._excess.variance)
-        if refused > 0 and is_sure:
+        if refused > 0:
             self._refused_at = max(self._refused_at, at)
             part = refused * count / reached
             self._refused_part += (part - self._refused_part) / (8 if self._refused_part else 1)
@@ -287,19 +342,31 @@ class PacingRate:
             self._missed = 0.0
             return True
         if at > self._refused_at:
-            bounds = _EXPECTED_UNTOLD if self._failing.is_active else _EXPECTED
-            least, most = (each * count / pace for each in bounds)
+            least, most = (each * count / pace for each in _EXPECTED)
             expected = self._share * reached / max(1.0, self._refused_part * count)
             self._missed += min(max(expected, min(least, _MOST_SHARE * reached)), most)
         return False
+
+    def _end_growth(self, pace: float, now: float) -> None:
+        """A request that was sent at this pace was refused for load."""
+        if self._steps > _FAR:
+            self._cut_at, self._cut_from = now, self.rate
+        if self._missed == math.inf:
+            # The last doubling was too much, but no task falls below the rate that all began with.
+            self.rate = max(min(self.rate, self._calm_rate), min(self.rate, pace) / 2)
+
+    def _growth_at_start(self, pace: float, now: float) -> float:
+        """By which the rate grows in a second, until the first refusal."""
+        is_new = now - (self._first_sent_at or now) < _START
+        lag = self._expected_latency + self._interval  # until growth shows in answers
+        return pace * min(_GROWTH, (1.0 if is_new else _LATE_START) / lag)
 
     def _growth(self, pace: float, now: float) -> float:
         """Entries a second by which the rate grows in a second, as long as nothing is refused."""
         lag = self._expected_latency + self._interval  # until growth shows in answers
         if self._first_sent_at is None or self._missed == math.inf:
-            is_new = now - (self._first_sent_at or now) < _START
-            return pace * min(_GROWTH, (1.0 if is_new else _LATE_START) / lag)
-        steps = (self._missed - _PATIENCE) / _STEP
+            return self._growth_at_start(pace, now)
+        steps = self._steps
         if steps <= 0:
             self._calm_rate = self.rate
             return 0.0

@@ -136,6 +136,7 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
             PacingRate(
                 start,
                 max_requests=max_in_flight_requests,
+                max_entries=initial_max_in_flight_messages,
                 jitter=jitter,
                 wall_offset=wall_clock() - clock(),
             )

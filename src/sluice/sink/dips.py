@@ -1,0 +1,53 @@
+"""When the pace dips, so that it shows which refusals are not about load: see `sluice.sink.untold_pace`."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+__all__ = ["Dips"]
+
+# Every so many seconds of the wall clock a dip begins, and lasts for so long. Both are doubled until a dip
+# is as long as one and a half answers take: a shorter one would be over before it shows.
+_CYCLE: Final = 1.25
+_DIP: Final = 0.5
+_ANSWERS: Final = 1.5
+# Seconds that the pace must have been the same before a dip.
+_BEFORE: Final = 0.2
+# Where it is well known what fails, only every so many of these dips are made.
+_RARE: Final = 4
+
+
+class Dips:
+    """A schedule of dips, the same for all tasks whose clocks agree. Instants and durations are seconds.
+
+    All tasks of a destination dip together. If one did alone, the load would hardly become less, and what it
+    sees would tell nothing about load.
+
+    Args:
+        wall_offset: added to an instant, gives the time of the wall clock.
+    """
+
+    def __init__(self, wall_offset: float = 0.0) -> None:
+        self._offset = wall_offset
+        self.scale = 1.0
+        """How many times longer than for answers that come at once everything takes."""
+
+    @property
+    def cycle(self) -> float:
+        """From a dip to the next."""
+        return _CYCLE * self.scale
+
+    def follow(self, latency: float) -> None:
+        """Makes dips long enough for answers that take so long."""
+        self.scale = 2.0 ** max(0, math.ceil(math.log2(max(_DIP, _ANSWERS * latency) / _DIP)))
+
+    def began(self, at: float, since: float, *, is_rare: bool) -> float | None:
+        """When the dip began that `at` is in; None outside, or if the pace has been the same only `since`."""
+        number, phase = divmod(at + self._offset, self.cycle)
+        is_dip = phase < _DIP * self.scale and at - phase >= since + _BEFORE * self.scale
+        return at - phase if is_dip and not (is_rare and number % _RARE) else None
+
+    def end(self, began: float) -> float:
+        """When the dip ends that began then."""
+        return began + _DIP * self.scale

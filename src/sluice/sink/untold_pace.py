@@ -1,0 +1,449 @@
+"""Finds the pace where a service does not say why it refuses: for load, or because it fails.
+
+A share of refusals that does not fall when the pace falls is not load. So the pace dips for half a second
+now and then, in all tasks of a destination in the same seconds of the wall clock, to what is accepted of
+it. (BBR measures the shortest round trip in the same way: Cardwell and others, ACM Queue 14(5), 2016.) As
+much as is accepted the service takes, so what it refuses in a dip fails whatever the pace. What is refused
+beyond that share outside of dips is load.
+
+A share is known from a few hundred answers, and to a few percent; acting on each answer would drive tasks
+apart. So between dips the pace is constant, and after a dip all tasks decide, at the same time:
+
+- *Growing*: no load has been seen. The pace grows, up to a few times what the last dip has shown to be no
+  load, until much more is refused than fails.
+- *Holding*: much is refused. The pace stays, so that what is accepted shows what the service takes, and the
+  next dips show what fails. Then the pace is cut to what is let through: ``accepted / (1 - share)``.
+- *Limited*: the pace follows what is refused for load, as slowly as that is uncertain. Where none is, it
+  grows by small steps, then by larger ones.
+- *Load*: nothing fails. Every refusal is load, and `sluice.sink.pacing` acts on it as if it had been told;
+  dips are rare.
+
+If much more is suddenly refused, the pace is cut at once to what is accepted. If the next dip shows that
+it was no load, the cut is undone.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Final, NamedTuple
+
+from sluice.sink.decaying import DecayingSum
+from sluice.sink.dips import Dips
+from sluice.sink.failing_share import FailingShare
+from sluice.sink.observed_load import ObservedLoad
+
+__all__ = ["Answer", "Stage", "UntoldPace"]
+
+# In a dip the pace is this part of what is accepted of it.
+_MARGIN: Final = 0.9
+# In a dip the pace is this part of itself at most.
+_SHALLOWEST: Final = 0.85
+# In a dip the pace is this part of itself at least; and this one where it is limited, so that little is lost.
+_DEEPEST: Final = 0.12
+_DEEPEST_IF_LIMITED: Final = 0.4
+# A dip deeper than what is accepted by more than this factor may have been load itself.
+_TOO_SHALLOW: Final = 1.15
+# Requests, and entries in them, that are evidence.
+_REQUESTS: Final = 6
+_ENTRIES: Final = 20
+# Seconds over which refusals are averaged to see a sudden change, and while the pace grows.
+_WINDOW: Final = 0.3
+_WHILE_GROWING: Final = 1.2
+# If no refusal has lacked a reason for so many seconds (longer where dips are) and requests, the service is
+# as one that tells. Of the time between two answers, only so many seconds count.
+_QUIET: Final = 10.0
+_QUIET_REQUESTS: Final = 100
+_PAUSE: Final = 1.0
+# An outage: more than this part is refused, and in a dip not so many times as much is accepted.
+_OUTAGE: Final = 0.8
+_HELPS: Final = 1.5
+# Load: this part is much, where it is clear that it is more than this many errors; this part is little.
+_MUCH: Final = 0.25
+_CLEARLY: Final = 2.5
+_VERY_CLEARLY: Final = 3.5
+_LITTLE: Final = 0.1
+# The pace grows up to so many times what was no load, less if what fails is known less well than this.
+_GROWTH: Final = 4.0
+_QUITE_WELL: Final = 0.1
+# While it is not known what fails, the pace is held for so many dips; for fewer once load is known to less
+# than `_LITTLE`, or is much (two dips), or is less than much by so many errors (one dip).
+_DIPS_HELD: Final = 3
+_QUITE_CLEARLY: Final = 1.5
+# When it is known, the pace is held for one dip, or for this time (seconds) if load is then known to this
+# error.
+_AT_ONCE: Final = 0.4
+_KNOWN_AT_ONCE: Final = 0.08
+# A cut leaves out a part of the error of what is let through, up to this part of it.
+_CARE: Final = (0.5, 0.1)
+# After a cut the pace stays for so many cycles: other tasks may still have to cut theirs.
+_CYCLES_AFTER_CUT: Final = 3.2
+# Where answers take so long that dips are this much longer, load is assumed until a dip shows what it is,
+# and the pace does not fall below this part of what was accepted at first.
+_LONG: Final = 4.0
+_FLOOR: Final = 0.5
+# Where the pace is limited: the part that is refused for load at which it stays, the error at which it
+# follows half as fast, how much it follows at most after a dip, and the load that is too much.
+_AIM: Final = 0.02
+_HALF_AS_FAST: Final = 0.03
+_FOLLOWS: Final = 0.31
+_TOO_MUCH: Final = 0.06
+# It grows only if more than this part of what was sent had to wait for it.
+_MOSTLY: Final = 0.5
+
+
+class Stage(enum.Enum):
+    """What is known of the refusals that have no reason."""
+
+    NONE = "there are none"
+    GROWING = "no load has been seen"
+    HOLDING = "many, and not known why"
+    LIMITED = "for load, and because it fails"
+    LOAD = "all for load"
+
+
+class Answer(NamedTuple):
+    """What became of a request.
+
+    Attributes:
+        untold: its entries that were refused without a reason.
+        throttled: those refused for load.
+        entries: those that did not fail for a reason that was told.
+        pace: the one when it was sent (entries a second).
+        depth: the part of the pace that was sent.
+        at: when it was sent (seconds of a monotonic clock).
+        now: when it was answered.
+    """
+
+    untold: int
+    throttled: int
+    entries: int
+    pace: float
+    depth: float
+    at: float
+    now: float
+
+    @property
+    def lost(self) -> int:
+        """Its entries that were refused."""
+        return self.untold + self.throttled
+
+
+class UntoldPace:
+    """The pace of a task, where refusals have no reason. Instants and durations are seconds of one clock.
+
+    Args:
+        start: the pace that all tasks begin with (entries a second).
+        wall_offset: added to an instant, gives the time of the wall clock.
+
+    Attributes:
+        stage: what is known.
+        floor: the pace does not fall below this one, as long as it is only assumed that there is load.
+    """
+
+    def __init__(self, start: float, wall_offset: float = 0.0) -> None:
+        self._start = start
+        self._dips = Dips(wall_offset)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.stage = Stage.NONE
+        self.floor = 0.0
+        self._failing = FailingShare()
+        self._last = -math.inf  # the last answer
+        self._quiet_requests, self._quiet = 0, 0.0  # since the last refusal without a reason; and seconds
+        self._has_limit = False  # found before there were such refusals
+        self._first_most = math.inf
+        self._since = math.inf  # the pace holds, or refusals are seen at all
+        self._dip = DecayingSum()  # refusals without a reason, in the last dips
+        self._dip_began = self._dip_ends = -math.inf
+        self._depth = 1.0  # of the last dip
+        self._cruise = DecayingSum()  # refusals outside of dips since the last one
+        self._pushed = DecayingSum()  # what only the pace has delayed, since then
+        self._window = DecayingSum()  # refusals of the last moment
+        self._safe = self._start  # a pace that was no load
+        self._dips_held = 0
+        self._is_first_hold = True  # it is not known what fails
+        self._cut_at = -math.inf
+        self._undo: tuple[float, float] | None = None  # the pace before a sudden cut; what was refused of it
+        self._observed = ObservedLoad()
+
+    @property
+    def is_in_charge(self) -> bool:
+        """Whether the pace is found here."""
+        return self.stage not in {Stage.NONE, Stage.LOAD}
+
+    def depth(self, at: float, latency: float, pace: float) -> float:
+        """The part of the pace to send at: less than 1 in a dip.
+
+        Args:
+            at: the time.
+            latency: how long answers take.
+            pace: entries a second.
+        """
+        self._dips.follow(latency)
+        if self.stage is Stage.NONE:
+            return 1.0
+        began = self._dips.began(at, self._since, is_rare=self._is_settled)
+        if began is None:
+            return 1.0
+        if began > self._dip_began + self._dips.cycle / 2:
+            self._dip_began, self._dip_ends = began, self._dips.end(began)
+            self._depth = min(_SHALLOWEST, self._deep_enough(pace))
+        return self._depth
+
+    @property
+    def _is_settled(self) -> bool:
+        is_limited = self.stage is Stage.LIMITED
+        return self.stage is Stage.LOAD or (is_limited and self._failing.is_well_known)
+
+    def _deep_enough(self, pace: float) -> float:
+        accepted = 1 - self._cruise.share
+        match self.stage:
+            case Stage.LOAD if self._failing.is_known:
+                return _SHALLOWEST
+            case Stage.HOLDING | Stage.LOAD:
+                return max(_DEEPEST, _MARGIN * min(accepted, 1 - self._window.share))
+            case Stage.GROWING if self._failing.is_known:
+                return max(_DEEPEST, self._safe / pace)
+        failing = self._failing
+        passing = min(1.0, (1 - failing.share) * (1 + failing.error)) if failing.is_known else 1.0
+        least = _DEEPEST_IF_LIMITED if self.stage is Stage.LIMITED else _DEEPEST
+        return max(least, _MARGIN * accepted / passing)
+
+    def answered(self, answer: Answer, *, rate: float, growth: float, has_limit: bool = False) -> float:
+        """A request was answered.
+
+        Args:
+            answer: what became of it.
+            rate: the pace now (entries a second).
+            growth: by how much the pace may grow in a second as long as there is no load; 0 if it is not the
+                pace that limits what is sent.
+            has_limit: whether a limit has been found before, from refusals for load.
+
+        Returns:
+            The pace from now on.
+        """
+        now = answer.now
+        self._see(answer, rate, has_limit=has_limit)
+        if self.stage is Stage.NONE:
+            return rate
+        if answer.at > self._cut_at:
+            self._window.add(answer.lost, answer.entries, now, _WINDOW * self._dips.scale)
+        self._pushed.add(answer.entries if growth else 0, answer.entries, now, math.inf)
+        if answer.depth < 1.0:
+            if answer.at > self._cut_at and answer.entries > answer.throttled:
+                self._dip.add(answer.untold, answer.entries - answer.throttled, now, math.inf)
+            return self._notice(rate, answer)
+        if self._has_ended(answer.at):
+            rate = self._end_dip(rate, now)
+            self._pushed = DecayingSum()
+        return self._cruised(rate, growth, answer) if answer.at > self._cut_at else rate
+
+    def _see(self, answer: Answer, rate: float, *, has_limit: bool) -> None:
+        """Begins with the first refusal without a reason, and ends when there have been none for a while."""
+        now, before = answer.now, self._last
+        self._last = now
+        if not answer.untold:
+            self._quiet_requests += 1
+            self._quiet += min(_PAUSE, max(0.0, now - before))  # a pause between micro-batches says nothing
+            is_over = self._quiet_requests > _QUIET_REQUESTS and self._quiet > _QUIET * self._dips.scale
+            if is_over and self.stage is not Stage.LOAD:
+                self._forget()
+            return
+        self._quiet_requests, self._quiet = 0, 0.0
+        if self.stage is not Stage.NONE:
+            return
+        self._since, self.stage, self._has_limit = now, Stage.GROWING, has_limit
+        if has_limit:
+            self._first_most = rate
+        if self._dips.scale >= _LONG:
+            self.stage, self.floor = Stage.LOAD, rate
+
+    def _has_ended(self, at: float) -> bool:
+        """Whether there was a dip before `at`, or several, with enough in them."""
+        return self._dip.values >= _REQUESTS and self._dip.whole >= _ENTRIES and at > self._dip_ends
+
+    def _cruised(self, rate: float, growth: float, answer: Answer) -> float:
+        """An answer to what was not sent in a dip. Returns the pace."""
+        is_growing = self.stage is Stage.GROWING
+        memory = _WHILE_GROWING * self._dips.scale if is_growing else math.inf
+        self._cruise.add(answer.lost, answer.entries, answer.now, memory)
+        rate = self._notice(rate, answer)
+        if self.stage is not Stage.GROWING:
+            return rate
+        return max(rate, min(self._most, rate + growth * answer.entries / answer.pace))
+
+    @property
+    def _most(self) -> float:
+        """The highest pace before the next dip."""
+        if not self._failing.is_known:
+            return self._first_most
+        return self._safe * (1 + (_GROWTH - 1) / (1 + (self._failing.error / _QUITE_WELL) ** 2))
+
+    # --- between dips ---------------------------------------------------------------------------------
+
+    def _notice(self, rate: float, answer: Answer) -> float:
+        """Acts on a sudden change. Returns the pace."""
+        if not self._window.values:
+            return rate
+        load, error = self._failing.load(self._window), self._failing.error_of_load(self._window)
+        at, now = answer.at, answer.now
+        match self.stage:
+            case Stage.GROWING if load > max(_CLEARLY * error, _MUCH):
+                self._hold(now)
+                # The last doubling was too much, but no task falls below the pace that all began with.
+                return min(rate, max(rate / 2, self._start))
+            case Stage.HOLDING if self._window.share == 1.0:
+                self._cruise = DecayingSum()  # an outage says nothing about the pace
+            case Stage.HOLDING if not self._is_first_hold and at > self._since + _AT_ONCE * self._dips.scale:
+                return self._decide_at_once(rate, now)
+            case Stage.LOAD if self.floor and at < self._since and self._window.values > _REQUESTS:
+                self.floor = _FLOOR * answer.pace * (1 - load)
+            case Stage.LIMITED | Stage.LOAD if load > max(_VERY_CLEARLY * error, _MUCH):
+                is_due = now > self._cut_at + _CYCLES_AFTER_CUT * self._dips.cycle
+                if is_due and self._failing.is_known:
+                    return self._cut_suddenly(rate, answer.pace, load, now)
+        return rate
+
+    def _decide_at_once(self, rate: float, now: float) -> float:
+        """Ends holding if it is known well enough how much is load. Returns the pace."""
+        if not self._cruise.values or self._cruise.share > _OUTAGE:
+            return rate
+        if self._failing.error_of_load(self._cruise) > _KNOWN_AT_ONCE:
+            return rate
+        if self._failing.load(self._cruise) > _MUCH / 2:
+            return self._limit(rate, now)
+        self.stage = Stage.GROWING
+        return rate
+
+    def _cut_suddenly(self, rate: float, pace: float, load: float, now: float) -> float:
+        error, lost = self._failing.error_of_load(self._window), self._window.share
+        if self.stage is Stage.LOAD:
+            self._failing = FailingShare()
+            self._hold(now)
+        if lost > _OUTAGE:
+            self._hold(now)
+            return rate
+        self._undo = self._undo or (rate, lost)
+        return min(rate, self._cut_to(pace * (1 - load), load, error, now))
+
+    def _hold(self, now: float) -> None:
+        self.stage = Stage.HOLDING
+        self._dips_held, self._is_first_hold = 0, not self._failing.is_known
+        self._dip = DecayingSum()
+        self._begin_anew(now)
+        self._since = now
+
+    def _begin_anew(self, now: float) -> None:
+        """What was sent at another pace does not count any more."""
+        self._cut_at = now
+        self._cruise, self._window = DecayingSum(), DecayingSum()
+        self._observed = ObservedLoad()
+
+    def _cut_to(self, pace: float, load: float, error: float, now: float) -> float:
+        """The pace that is let through, with some care."""
+        self._begin_anew(now)
+        part, most = _CARE
+        return pace * (1 - min(most, part * error / max(0.01, 1 - load)))
+
+    # --- after a dip ----------------------------------------------------------------------------------
+
+    def _end_dip(self, rate: float, now: float) -> float:
+        """Learns from the last dip, and decides. Returns the pace."""
+        dip, cruise = self._dip, self._cruise
+        self._dip = DecayingSum()
+        if self.stage is not Stage.HOLDING:
+            self._cruise = DecayingSum()
+        if cruise.values < _REQUESTS or cruise.whole < _ENTRIES:
+            return rate
+        if dip.share > _OUTAGE and 1 - dip.share < _HELPS * (1 - cruise.share):
+            self._hold(now)
+            return rate
+        if self._was_load(dip, cruise):
+            is_held = self.stage is Stage.HOLDING
+            self._hold(now)
+            return rate * self._depth if is_held else rate  # as much was accepted in the dip
+        self._failing.learn(dip)
+        self.floor = 0.0
+        if self.stage is Stage.HOLDING:
+            return self._after_hold(rate, now)
+        if self.stage is Stage.GROWING:
+            self._after_growth(rate, self._failing.load(cruise), now)
+        elif self.stage is Stage.LIMITED and self._failing.is_nothing:
+            self.stage = Stage.LOAD
+        elif self.stage is Stage.LIMITED or self._failing.share > _AIM:
+            self.stage = Stage.LIMITED
+            rate = self._undone(rate)
+            if self.stage is Stage.LIMITED:
+                rate = self._follow(rate, cruise, now)
+        return rate
+
+    def _was_load(self, dip: DecayingSum, cruise: DecayingSum) -> bool:
+        """Whether the dip was not deep enough, and shows load."""
+        if self.stage is Stage.HOLDING:
+            is_shallow = self._depth > _TOO_SHALLOW * (1 - cruise.share)
+            return is_shallow and dip.share > max(_LITTLE, self._failing.share)
+        return self.stage is Stage.GROWING and self._failing.is_exceeded_by(dip)
+
+    def _after_hold(self, rate: float, now: float) -> float:
+        load, error = self._failing.load(self._cruise), self._failing.error_of_load(self._cruise)
+        self._dips_held += 1
+        if not self._is_first_hold:
+            return self._limit(rate, now)
+        if self._dips_held == 1 and load > _MUCH:
+            self._cruise = DecayingSum()  # at first the service may have had tokens left over
+            return rate
+        is_clear = error <= _LITTLE or load >= _MUCH or load + _QUITE_CLEARLY * error <= _MUCH
+        if self._dips_held < _DIPS_HELD and not is_clear:
+            return rate
+        if load > _MUCH:
+            return self._limit(rate, now)
+        self.stage, self._undo = Stage.GROWING, None
+        self._after_growth(rate, load, now)
+        return rate
+
+    def _after_growth(self, rate: float, load: float, now: float) -> None:
+        if load > _MUCH:
+            self._hold(now)
+        elif self._has_limit:
+            self.stage = Stage.LIMITED
+        elif load < _MUCH / 2:
+            self._safe = rate
+
+    def _limit(self, rate: float, now: float) -> float:
+        """Ends holding. Returns the pace that is let through."""
+        load, error = self._failing.load(self._cruise), self._failing.error_of_load(self._cruise)
+        self.stage, self._undo = Stage.LIMITED, (rate, self._cruise.share)
+        return self._cut_to(rate * (1 - load), load, error, now) if load > _LITTLE else rate
+
+    def _undone(self, rate: float) -> float:
+        """The pace without the part of the last cut that was no load, as is known now."""
+        if self._undo is None:
+            return rate
+        before, lost = self._undo
+        load = 1 - (1 - lost) / max(0.01, 1 - self._failing.measured)
+        if self._failing.error < _QUITE_WELL / 2:
+            self._undo = None
+        if load > _LITTLE:
+            return rate
+        self._undo = None
+        self.stage, self._safe = Stage.GROWING, before
+        return max(rate, before)
+
+    def _follow(self, rate: float, cruise: DecayingSum, now: float) -> float:
+        if now < self._cut_at + _CYCLES_AFTER_CUT * self._dips.cycle:
+            return rate
+        observed, failing = self._observed, self._failing
+        observed.add(failing.load(cruise), failing.error_of_load(cruise), failing.error)
+        load, error = observed.load, observed.error
+        if load > max(2 * error, _TOO_MUCH):
+            return self._cut_to(rate * (1 - load), load, error, now)
+        if load + observed.doubt * error < _TOO_MUCH:
+            more = observed.next_step() - 1
+            grown = rate + more * max(rate, self._start / 10)
+        else:
+            follows = _FOLLOWS / (1 + (error / _HALF_AS_FAST) ** 2)
+            grown = rate * (1 - follows * (load - _AIM))
+        # If something else limits what is sent, that little is refused says nothing about the pace.
+        return grown if self._pushed.share > _MOSTLY else rate

@@ -1,0 +1,339 @@
+"""What is learnt of refusals without a reason: when the pace dips, what fails, and what follows.
+
+With a service that has a limit, and with several tasks: `test_congestion`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from sluice.sink.decaying import DecayingSum
+from sluice.sink.dips import Dips
+from sluice.sink.failing_share import FailingShare
+from sluice.sink.observed_load import ObservedLoad
+from sluice.sink.untold_pace import Answer, Stage, UntoldPace
+
+# --- dips ---------------------------------------------------------------------------------------------
+
+
+def in_dip(dips: Dips, since: float, *, is_rare: bool = False, until: int = 4000) -> list[float]:
+    return [n / 100 for n in range(until) if dips.began(n / 100, since, is_rare=is_rare) is not None]
+
+
+def test_tasks_dip_in_the_same_seconds_whatever_their_clocks_begin_with() -> None:
+    one, other = Dips(wall_offset=0.0), Dips(wall_offset=7.35)
+
+    later = [round(at + 7.35, 2) for at in in_dip(other, -100.0)]
+    assert set(in_dip(one, -100.0)) & set(later) == {at for at in later if at < 40.0}
+
+
+def test_a_dip_takes_half_a_second_and_ends_when_it_says() -> None:
+    dips = Dips()
+    began = dips.began(5.2, -1.0, is_rare=False)
+
+    assert began is not None
+    assert began == pytest.approx(5.0)
+    assert dips.end(began) == pytest.approx(5.5)
+    assert dips.began(5.51, -1.0, is_rare=False) is None
+
+
+def test_no_dip_without_something_to_compare_it_with() -> None:
+    """The pace must have been the same for a while when a dip begins."""
+    dips = Dips()
+
+    assert dips.began(5.2, since=4.9, is_rare=False) is None
+    assert dips.began(5.2, since=5.1, is_rare=False) is None
+    assert dips.began(6.3, since=4.9, is_rare=False) is not None
+
+
+@pytest.mark.parametrize(("latency", "longer"), [(0.01, 1), (0.3, 1), (0.4, 2), (2.0, 8), (10.0, 32)])
+def test_dips_are_long_enough_for_answers(latency: float, longer: int) -> None:
+    dips = Dips()
+    dips.follow(latency)
+
+    assert dips.scale == longer
+    assert dips.end(0.0) >= 1.5 * latency
+
+
+def test_dips_that_are_rare_are_some_of_the_others() -> None:
+    dips = Dips()
+    often, rare = set(in_dip(dips, -100.0)), set(in_dip(dips, -100.0, is_rare=True))
+
+    assert rare < often
+    assert len(rare) == pytest.approx(len(often) / 4, rel=0.1)
+
+
+# --- the share that fails -----------------------------------------------------------------------------
+
+
+def refused(*parts: float, of: int = 10) -> DecayingSum:
+    """Answers to requests of `of` entries each, of which these parts were refused."""
+    sums = DecayingSum()
+    for part in parts:
+        sums.add(part * of, of, 0.0, 1e9)
+    return sums
+
+
+def test_nothing_is_known_at_first() -> None:
+    share = FailingShare()
+
+    assert not share.is_known
+    assert not share.is_nothing
+    assert share.load(refused(0.3, 0.3)) == pytest.approx(0.3)
+
+
+def test_load_is_what_is_refused_beyond_the_share() -> None:
+    share = FailingShare()
+    share.learn(refused(*[0.5] * 50))
+
+    assert share.share == pytest.approx(0.5)
+    assert share.load(refused(*[0.75] * 50)) == pytest.approx(0.5)
+    assert share.load(refused(*[0.5] * 50)) == pytest.approx(0.0)
+
+
+def test_what_differs_clearly_replaces_what_was_known() -> None:
+    share = FailingShare()
+    for _ in range(5):
+        share.learn(refused(*[0.1] * 40))
+    share.learn(refused(*[0.6] * 40))
+    assert share.share == pytest.approx(0.6)
+
+    share.learn(refused(*[0.1] * 40))
+    assert share.share == pytest.approx(0.1)
+
+
+def test_dips_that_agree_make_it_better_known() -> None:
+    share = FailingShare()
+    share.learn(refused(*[0.2, 0.4] * 20))
+    first = share.error
+    share.learn(refused(*[0.2, 0.4] * 20))
+
+    assert share.error < 0.8 * first
+
+
+def test_requests_that_fail_as_a_whole_are_less_evidence() -> None:
+    by_entries, by_requests = FailingShare(), FailingShare()
+    by_entries.learn(refused(*[0.5] * 40))
+    by_requests.learn(refused(*[0.0, 1.0] * 20))
+
+    assert by_requests.error > 2 * by_entries.error
+    # A few that all failed are not taken for certain: half of all requests fail.
+    assert by_requests.error_of_load(refused(1.0, 1.0, 1.0)) > 0.4
+
+
+def test_that_nothing_fails_takes_many_requests() -> None:
+    share = FailingShare()
+    share.learn(refused(*[0.0] * 40))
+    assert not share.is_nothing
+
+    for _ in range(4):
+        share.learn(refused(*[0.0] * 40))
+    assert share.is_nothing
+
+
+# --- the load that is observed ---------------------------------------------------------------------------
+
+
+def test_what_is_known_better_counts_more() -> None:
+    observed = ObservedLoad()
+    observed.add(0.0, 0.01, of_share=0.0)
+    observed.add(0.3, 0.1, of_share=0.0)
+
+    assert observed.load == pytest.approx(0.003, abs=0.001)
+    assert observed.error < 0.01
+
+
+def test_the_error_of_the_share_does_not_become_less_with_more_dips() -> None:
+    observed = ObservedLoad()
+    for _ in range(100):
+        observed.add(0.0, 0.11, of_share=0.1)
+
+    assert observed.error == pytest.approx(0.1, rel=0.02)
+
+
+def test_steps_become_larger_and_need_less_certainty() -> None:
+    observed = ObservedLoad()
+    doubts, steps = [], []
+    for _ in range(12):
+        observed.add(0.0, 0.05, of_share=0.0)
+        doubts.append(observed.doubt)
+        steps.append(observed.next_step())
+
+    assert doubts == sorted(doubts, reverse=True)
+    assert doubts[0] > 1.5
+    assert doubts[-1] == 0.0
+    assert steps == sorted(steps)
+    assert steps[0] == 1.05
+    assert steps[-1] <= 4.0
+
+
+MOST = 10_000.0
+"""The pace up to which a task has something to send."""
+
+# --- the pace -----------------------------------------------------------------------------------------
+
+
+class Task:
+    """Sends to a service that fails a part of the entries, and refuses what exceeds what it takes."""
+
+    def __init__(self, *, latency: float = 0.05, rate: float = 1000.0) -> None:
+        self.now = 0.0
+        self.rate = rate
+        self.pace = UntoldPace(rate)
+        self.stages: list[Stage] = []
+        self._latency = latency
+        self._draw = random.Random(3).random
+
+    def run(
+        self,
+        seconds: float,
+        fails: float,
+        takes: Callable[[float], float] = lambda _: 1e9,
+        *,
+        offered: float = math.inf,
+    ) -> Task:
+        """40 requests a second, with `offered` entries a second at most."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 0.025
+            depth = self.pace.depth(self.now, self._latency, self.rate)
+            sent = min(self.rate * depth, offered)
+            count = max(1, round(sent * 0.025))
+            over = max(0.0, 1 - takes(self.now) / sent)
+            lost = sum(self._draw() < fails or self._draw() < over for _ in range(count))
+            answer = Answer(lost, 0, count, self.rate, depth, self.now, self.now + self._latency)
+            growth = 2.5 * self.rate if self.rate < MOST and offered == math.inf else 0.0
+            self.rate = max(1.0, self.pace.answered(answer, rate=self.rate, growth=growth))
+            if not self.stages or self.stages[-1] is not self.pace.stage:
+                self.stages.append(self.pace.stage)
+        return self
+
+
+def test_without_refusals_it_says_nothing() -> None:
+    task = Task().run(5.0, fails=0.0)
+
+    assert task.stages == [Stage.NONE]
+    assert task.rate == 1000.0
+
+
+@pytest.mark.parametrize("fails", [0.05, 0.5])
+def test_what_fails_whatever_the_pace_is_no_load(fails: float) -> None:
+    task = Task().run(6.0, fails)
+
+    assert task.rate >= MOST
+    assert Stage.LIMITED not in task.stages
+
+
+@pytest.mark.parametrize("fails", [0.0, 0.1, 0.5])
+def test_what_exceeds_it_is_load(fails: float) -> None:
+    task = Task(rate=4000.0).run(20.0, fails, takes=lambda _: 1000.0)
+
+    assert task.rate == pytest.approx(1000.0, rel=0.2)
+
+
+def test_if_nothing_fails_every_refusal_is_load() -> None:
+    """Then the rule for refusals that are told takes over."""
+    task = Task(rate=2000.0).run(11.0, fails=0.0, takes=lambda _: 1000.0)
+
+    assert Stage.LOAD in task.stages
+    assert not task.pace.is_in_charge
+
+
+def test_much_that_is_refused_is_not_acted_on_before_a_dip() -> None:
+    """The pace is held; it is not lowered to what is accepted of it, again and again."""
+    task = Task().run(0.4, fails=0.6)
+
+    assert task.pace.stage is Stage.HOLDING
+    assert task.rate == 1000.0
+
+
+def test_an_outage_says_nothing_about_the_pace() -> None:
+    task = Task(rate=3000.0).run(8.0, fails=0.1, takes=lambda _: 3000.0)
+    before = task.rate
+    task.run(10.0, fails=1.0)
+    assert task.rate > 0.7 * before
+
+    task.run(3.0, fails=0.1, takes=lambda _: 3000.0)
+    assert task.rate == pytest.approx(3000.0, rel=0.2)
+
+
+def test_what_begins_to_fail_does_not_lower_the_pace() -> None:
+    """It may be cut at once, as it may be load; the next dip shows that it is not."""
+    task = Task(rate=3000.0).run(15.0, fails=0.1, takes=lambda _: 3000.0)
+    assert task.pace.stage is Stage.LIMITED
+    before = task.rate
+    task.run(4.0, fails=0.6, takes=lambda _: 3000.0)
+
+    assert task.rate > 0.75 * before
+
+
+def test_what_is_load_after_all_stays_cut() -> None:
+    """The service takes a fifth of what it took."""
+    task = Task(rate=3000.0).run(15.0, fails=0.1, takes=lambda _: 3000.0).run(15.0, 0.1, lambda _: 600.0)
+
+    assert task.rate == pytest.approx(600.0, rel=0.3)
+
+
+def test_it_ends_when_there_have_been_no_refusals_for_a_while() -> None:
+    task = Task().run(4.0, fails=0.3).run(20.0, fails=0.0)
+
+    assert task.pace.stage is Stage.NONE
+
+
+def test_the_pace_does_not_grow_while_rows_come_slowly() -> None:
+    """That little is refused says nothing about the pace then; a backlog would be sent far too fast later."""
+    task = Task(rate=3000.0).run(15.0, fails=0.1, takes=lambda _: 3000.0)
+    before = task.rate
+    task.run(120.0, fails=0.1, takes=lambda _: 3000.0, offered=400.0)
+
+    assert 0.6 * before < task.rate < 1.1 * before
+
+
+@pytest.mark.parametrize("passes", [0.02, 0.05, 0.1])
+def test_an_outage_that_lets_a_little_through_does_not_end_the_pace(passes: float) -> None:
+    task = Task(rate=3000.0).run(10.0, fails=0.1, takes=lambda _: 3000.0)
+    task.run(10.0, fails=1 - passes, takes=lambda _: 3000.0)
+    task.run(60.0, fails=0.1, takes=lambda _: 3000.0)
+
+    assert task.rate > 0.6 * 3000
+
+
+@pytest.mark.parametrize("fails", [0.1, 0.5])
+def test_the_pace_comes_back_from_next_to_nothing(fails: float) -> None:
+    """A few entries a second say little: it takes minutes, and does not take for ever."""
+    task = Task().run(10.0, fails, lambda _: 1000.0).run(30.0, fails, lambda _: 2.0)
+    task.run(240.0, fails, lambda _: 1000.0)
+
+    assert task.rate > 500
+
+
+def test_a_limit_that_was_known_is_not_forgotten_for_one_refusal_without_a_reason() -> None:
+    pace = UntoldPace(1000.0)
+    rate = 1000.0
+    for n in range(400):
+        now = n * 0.025
+        depth = pace.depth(now, 0.05, rate)
+        answer = Answer(int(n == 5), 0, max(1, round(rate * depth * 0.025)), rate, depth, now, now + 0.05)
+        rate = pace.answered(answer, rate=rate, growth=2.5 * rate, has_limit=True)
+        assert rate < 1300 or n > 200
+
+
+def test_a_pause_does_not_make_it_forget() -> None:
+    """Between two micro-batches nothing is sent, and so nothing refused."""
+    task = Task().run(4.0, fails=0.3)
+    task.now += 300.0
+    task.run(0.5, fails=0.0)
+
+    assert task.pace.stage is not Stage.NONE
+
+
+def test_where_answers_are_late_refusals_are_load_until_a_dip_shows_what_they_are() -> None:
+    """A dip takes seconds then. The pace does not fall far below what was accepted at first."""
+    task = Task(latency=2.0).run(2.0, fails=0.4)
+
+    assert task.pace.stage is Stage.LOAD
+    assert 0.2 * 1000 < task.pace.floor < 0.4 * 1000
