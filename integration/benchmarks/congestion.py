@@ -8,6 +8,11 @@ seconds after the step. The last rows have each task find its pace alone, and wi
 (`aimdScope=query`). The worst of all seeds counts. Takes six minutes on two cores.
 
     python -m integration.benchmarks.congestion --seeds 5 --only "told,tasks=16"
+
+With `--known`, each row has beside it what a sender reaches that knows the capacity, and the part of the
+capacity that it sends: the highest of `PARTS` at which it meets all goals; else the one at which it meets
+most of them, or of several the one at which most is accepted. What is assumed of it: see
+`integration.support.known_capacity`. Takes nine minutes on two cores.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from integration.support.chart import Line, Panel, draw
+from integration.support.known_capacity import KnownCapacityStrategy
 from integration.support.shared_capacity import Make, Run, Scenario
 from integration.support.shared_pace import MakeOwn, PacedRun
 from sluice.sink import (
@@ -34,6 +40,7 @@ from sluice.sink import (
 )
 
 CAPACITY: Final = 4000.0
+PARTS: Final = (1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.65)
 Clock = Callable[[], float]
 
 
@@ -58,6 +65,16 @@ def token_bucket(tasks: int) -> Make:
     def make(_: AsyncSinkConfig, clock: Clock) -> TokenBucketRateLimitingStrategy:
         rate = 0.95 * CAPACITY / tasks
         return TokenBucketRateLimitingStrategy(rate=rate, burst=max(1, round(rate / 10)), clock=clock)
+
+    return make
+
+
+def known_capacity(scenario: Scenario, part: float, *, seed: int = 1) -> Make:
+    tasks = itertools.count()
+
+    def make(_: AsyncSinkConfig, clock: Clock) -> KnownCapacityStrategy:
+        jitter = random.Random(f"{seed} {next(tasks)}").random
+        return KnownCapacityStrategy(scenario, part, clock=clock, jitter=jitter)
 
     return make
 
@@ -125,6 +142,14 @@ def rows() -> Iterator[Row]:
         yield Row("others", f"whole requests are refused, tasks={tasks}", Scenario(whole=True, tasks=tasks))
 
 
+def in_flight_rows() -> Iterator[Row]:
+    """More and smaller requests than 50 of up to 500 entries, for the task that needs them most."""
+    for in_flight in (100, 200, 400):
+        size = 10_000 // in_flight  # so that 4,000 entries a second have 0.8 of the requests in flight
+        scenario = Scenario(latency=2.0, burst=0.1, in_flight=in_flight, batch=size)
+        yield Row("in flight", f"{in_flight} of {size}, latency=2s burst=0.1s tasks=1", scenario)
+
+
 def compared_rows() -> Iterator[Row]:
     """Each scenario by tasks that find their paces alone, and by tasks that compare them."""
     for name, scenario in COMPARED.items():
@@ -140,50 +165,89 @@ class Outcome(NamedTuple):
     fair: float
     settled: float
 
+    def misses(self, row: Row) -> list[str]:
+        """Which of the four goals it misses."""
+        goals = (
+            self.accepted >= 0.85,
+            self.refused < 0.05,
+            self.fair >= 0.5,
+            self.settled <= row.settles_within,
+        )
+        return [name for name, met in zip(self._fields, goals, strict=True) if not met]
+
+    def __str__(self) -> str:
+        return f"{self.accepted:9.2f}{self.refused:9.1%}{self.fair:8.2f}{self.settled:8.0f}s"
+
 
 def outcome(job: tuple[Row, int]) -> Outcome:
     row, seed = job
-    start, end = row.measured
     make_run = PacedRun if row.compares else Run
-    run = make_run(row.scenario, aimd(paced=True, seed=seed), seed=seed).until(end)
+    return outcome_of(row, make_run(row.scenario, aimd(paced=True, seed=seed), seed=seed))
+
+
+def outcome_of(row: Row, run: Run) -> Outcome:
+    start, end = row.measured
+    run.until(end)
     settled = run.settled_after(10 if row.scenario.steps else 0, end)
     return Outcome(run.utilisation(start, end), run.refusals(start, end), run.fairness(start, end), settled)
 
 
-def line(row: Row, runs: list[Outcome]) -> tuple[str, list[str]]:
-    """The worst of all runs, in words, and which of the four goals it misses."""
-    worst = Outcome(
-        min(run.accepted for run in runs),
-        max(run.refused for run in runs),
-        min(run.fair for run in runs),
-        max(run.settled for run in runs),
-    )
-    goals = (
-        worst.accepted >= 0.85,
-        worst.refused < 0.05,
-        worst.fair >= 0.5,
-        worst.settled <= row.settles_within,
-    )
-    misses = [name for name, met in zip(Outcome._fields, goals, strict=True) if not met]
-    text = f"{worst.accepted:9.2f}{worst.refused:9.1%}{worst.fair:8.2f}{worst.settled:8.0f}s"
-    return f"{row.group:<16} {row.name:<48}{text}  {', '.join(misses)}", misses
+def worst(runs: list[Outcome]) -> Outcome:
+    accepted, refused, fair, settled = zip(*runs, strict=True)
+    return Outcome(min(accepted), max(refused), min(fair), max(settled))
 
 
-def table(chosen: list[Row], seeds: int, jobs: int) -> None:
+def known(job: tuple[Row, int]) -> tuple[float, Outcome]:
+    """What a sender reaches that knows the capacity, and at which part of it: see `PARTS`."""
+    row, seeds = job
+    tried: list[tuple[float, Outcome]] = []
+    for part in PARTS:
+        runs = [
+            Run(row.scenario, known_capacity(row.scenario, part, seed=seed), seed=seed)
+            for seed in range(1, seeds + 1)
+        ]
+        tried.append((part, worst([outcome_of(row, run) for run in runs])))
+        if not tried[-1][1].misses(row):
+            return tried[-1]
+    return best(row, tried)
+
+
+def best(row: Row, tried: list[tuple[float, Outcome]]) -> tuple[float, Outcome]:
+    """The one that meets most goals; of several the one at which most is accepted."""
+    return min(tried, key=lambda each: (len(each[1].misses(row)), -each[1].accepted))
+
+
+def table(chosen: list[Row], seeds: int, jobs: int, *, knows: bool = False) -> None:
     """Prints the rows, each when it is there, and how many of them miss each goal."""
-    work = [(row, seed) for row in chosen for seed in range(1, seeds + 1)]
-    print(f"{'':65}{'accepted':>9}{'refused':>9}{'fair':>8}{'settled':>9}  misses")
+    head = f"{'accepted':>9}{'refused':>9}{'fair':>8}{'settled':>9}  misses"
+    print(f"{'':65}{head}" + (f"{'':30}known: {head}" if knows else ""))
     missed: Counter[tuple[str, str]] = Counter()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        outcomes = pool.imap(outcome, work)
-        for row in chosen:
-            text, misses = line(row, [next(outcomes) for _ in range(seeds)])
+        work = [
+            (
+                [pool.apply_async(outcome, ((row, seed),)) for seed in range(1, seeds + 1)],
+                pool.apply_async(known, ((row, seeds),)) if knows else None,
+            )
+            for row in chosen
+        ]
+        for row, (runs, reached) in zip(chosen, work, strict=True):
+            cells = worst([run.get() for run in runs])
+            misses = cells.misses(row)
             missed.update((row.group, goal) for goal in misses)
+            text = f"{row.group:<16} {row.name:<48}{cells}  {', '.join(misses)}"
+            if reached is not None:
+                part, cells = reached.get()
+                misses = cells.misses(row)
+                missed.update((row.group, f"known: {goal}") for goal in misses)
+                text = f"{text:<138}{part:5.2f}{cells}  {', '.join(misses)}"
             print(text, flush=True)
     for group in dict.fromkeys(row.group for row in chosen):
         count = sum(row.group == group for row in chosen)
         misses = [f"{goal} {missed[group, goal]}" for goal in Outcome._fields]
         print(f"{group}: {count} rows; misses: {', '.join(misses)}")
+        if knows:
+            misses = [f"{goal} {missed[group, f'known: {goal}']}" for goal in Outcome._fields]
+            print(f"{group}: {count} rows; misses where C is known: {', '.join(misses)}")
 
 
 def picture(name: str, scenario: Scenario) -> str:
@@ -235,12 +299,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="runs of each row")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--only", default="", help="rows that have all of these in them, with commas between")
+    parser.add_argument("--known", action="store_true", help="and what a sender reaches that knows C")
     arguments = parser.parse_args()
     words = [word for word in arguments.only.split(",") if word]
     chosen = [
-        row for row in (*rows(), *compared_rows()) if all(word in f"{row.group} {row.name}" for word in words)
+        row
+        for row in (*rows(), *in_flight_rows(), *compared_rows())
+        if all(word in f"{row.group} {row.name}" for word in words)
     ]
-    table(chosen, arguments.seeds, arguments.jobs)
+    table(chosen, arguments.seeds, arguments.jobs, knows=arguments.known)
     for name, scenario in PICTURES.items():
         if not words:
             print(f"picture: {picture(name, scenario)}")
