@@ -155,12 +155,13 @@ def test_failures_without_a_reason_do_not_make_the_sink_crawl(
     assert run.refusals(10, 30) < 0.15
 
 
+@SEEDS
 @pytest.mark.parametrize("tasks", [1, 4])
 @pytest.mark.parametrize(("before", "after"), [(0.0, 0.5), (0.5, 0.0), (0.0, 0.1)])
-def test_a_share_that_changes_is_followed(before: float, after: float, tasks: int) -> None:
+def test_a_share_that_changes_is_followed(before: float, after: float, tasks: int, seed: int) -> None:
     """What begins to fail without a reason does not bring the sink down, and what ends lets it come back."""
     scenario = replace(UNTOLD, tasks=tasks, failing_entries=before, failing_steps={15.0: after})
-    run = Run(scenario, aimd, seed=2).until(45)
+    run = Run(scenario, aimd, seed=seed).until(45)
 
     assert accepted(run, 30, 45) > 0.8 * 1000 * (1 - after)
 
@@ -174,6 +175,18 @@ def test_an_outage_without_a_reason_leaves_the_pace_alone(failing: float, tasks:
     run = Run(scenario, aimd, seed=2).until(35)
 
     assert accepted(run, 25, 35) > 0.8 * 1000 * (1 - failing)
+
+
+@SEEDS
+@pytest.mark.parametrize("tasks", [1, 4])
+@pytest.mark.parametrize("failing", [0.0, 0.1, 0.5])
+def test_the_pace_is_back_soon_after_a_long_outage(failing: float, tasks: int, seed: int) -> None:
+    """It may have been cut when the outage began: as nothing was accepted afterwards, it was no load."""
+    steps = {10.0: 1.0, 40.0: failing}
+    scenario = replace(UNTOLD, tasks=tasks, failing_entries=failing, failing_steps=steps)
+    run = Run(scenario, aimd, seed=seed).until(60)
+
+    assert accepted(run, 50, 60) > 0.75 * 1000 * (1 - failing)
 
 
 @pytest.mark.parametrize("failing", [0.0, 0.1, 0.5])

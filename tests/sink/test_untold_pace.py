@@ -5,6 +5,7 @@ With a service that has a limit, and with several tasks: `test_congestion`.
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Callable
@@ -167,8 +168,15 @@ def test_steps_become_larger_and_need_less_certainty() -> None:
     assert doubts[0] > 1.5
     assert doubts[-1] == 0.0
     assert steps == sorted(steps)
-    assert steps[0] == 1.05
+    assert steps[:3] == [1.05] * 3
+    assert steps[3] > 1.05
     assert steps[-1] <= 4.0
+
+
+def test_after_what_may_have_been_an_outage_steps_become_larger_sooner() -> None:
+    near, far = ObservedLoad(), ObservedLoad(is_far=True)
+
+    assert math.prod(far.next_step() for _ in range(6)) > 1.4 * math.prod(near.next_step() for _ in range(6))
 
 
 MOST = 10_000.0
@@ -180,13 +188,16 @@ MOST = 10_000.0
 class Task:
     """Sends to a service that fails a part of the entries, and refuses what exceeds what it takes."""
 
-    def __init__(self, *, latency: float = 0.05, rate: float = 1000.0) -> None:
+    def __init__(
+        self, *, latency: float = 0.05, rate: float = 1000.0, interval: float = 0.025, jitter: float = 0.0
+    ) -> None:
         self.now = 0.0
         self.rate = rate
         self.pace = UntoldPace(rate)
         self.stages: list[Stage] = []
-        self._latency = latency
+        self._latency, self._interval, self._jitter = latency, interval, jitter
         self._draw = random.Random(3).random
+        self._answers: list[tuple[float, Answer]] = []
 
     def run(
         self,
@@ -196,21 +207,30 @@ class Task:
         *,
         offered: float = math.inf,
     ) -> Task:
-        """40 requests a second, with `offered` entries a second at most."""
+        """A request after each interval, with `offered` entries a second at most."""
         end = self.now + seconds
         while self.now < end:
-            self.now += 0.025
+            self.now += self._interval
             depth = self.pace.depth(self.now, self._latency, self.rate)
             sent = min(self.rate * depth, offered)
-            count = max(1, round(sent * 0.025))
+            count = max(1, round(sent * self._interval))
             over = max(0.0, 1 - takes(self.now) / sent)
             lost = sum(self._draw() < fails or self._draw() < over for _ in range(count))
-            answer = Answer(lost, 0, count, self.rate, depth, self.now, self.now + self._latency)
-            growth = 2.5 * self.rate if self.rate < MOST and offered == math.inf else 0.0
-            self.rate = max(1.0, self.pace.answered(answer, rate=self.rate, growth=growth))
-            if not self.stages or self.stages[-1] is not self.pace.stage:
-                self.stages.append(self.pace.stage)
+            took = self._latency * (1 + self._jitter * (self._draw() - 0.5) if self._jitter else 1)
+            answer = Answer(lost, 0, count, self.rate, depth, self.now, self.now + took)
+            if not self._jitter:
+                self._hear(answer, offered)
+                continue
+            heapq.heappush(self._answers, (answer.now, answer))
+            while self._answers[0][0] <= self.now:
+                self._hear(heapq.heappop(self._answers)[1], offered)
         return self
+
+    def _hear(self, answer: Answer, offered: float) -> None:
+        growth = 2.5 * self.rate if self.rate < MOST and offered == math.inf else 0.0
+        self.rate = max(1.0, self.pace.answered(answer, rate=self.rate, growth=growth))
+        if not self.stages or self.stages[-1] is not self.pace.stage:
+            self.stages.append(self.pace.stage)
 
 
 def test_without_refusals_it_says_nothing() -> None:
@@ -336,4 +356,45 @@ def test_where_answers_are_late_refusals_are_load_until_a_dip_shows_what_they_ar
     task = Task(latency=2.0).run(2.0, fails=0.4)
 
     assert task.pace.stage is Stage.LOAD
-    assert 0.2 * 1000 < task.pace.floor < 0.4 * 1000
+    assert 0.15 * 1000 < task.pace.floor < 0.25 * 1000
+
+
+def test_requests_are_small_while_it_is_uncertain_what_fails() -> None:
+    """As long as the pace is held those of all tasks are, but not if nothing passes: that tells nothing."""
+    holding = Task(rate=3000.0).run(1.2, fails=0.3, takes=lambda _: 1000.0)
+    outage = Task(rate=3000.0).run(1.2, fails=1.0)
+    known = Task(rate=3000.0).run(20.0, fails=0.1, takes=lambda _: 3000.0)
+
+    assert (holding.pace.stage, outage.pace.stage) == (Stage.HOLDING, Stage.HOLDING)
+    assert holding.pace.is_uncertain
+    assert not outage.pace.is_uncertain
+    assert not known.pace.is_uncertain
+
+
+def test_answers_that_overtake_each_other_do_not_make_two_dips_of_one() -> None:
+    """The last of a dip come after the first that were sent later. Two dips decide: one may be chance."""
+    task = Task(latency=0.1, interval=0.0015, jitter=1.0)
+    while task.pace.stage is not Stage.LIMITED and task.now < 10.0:
+        task.run(0.05, fails=0.1, takes=lambda _: 300.0)
+
+    assert 3.0 < task.now < 3.5  # dips end 1.75 and 3 s after the start
+
+
+def test_the_pace_does_not_grow_while_some_load_is_seen() -> None:
+    """Other tasks yield at less load than this one, and then it would take all that they leave."""
+    task = Task(rate=3000.0).run(15.0, fails=0.1, takes=lambda _: 3000.0)
+    assert task.pace.stage is Stage.LIMITED
+    before = task.rate
+    task.run(15.0, fails=0.1, takes=lambda _: 0.96 * task.rate)
+
+    assert task.pace.stage is Stage.LIMITED
+    assert 0.8 * before < task.rate < 1.3 * before
+
+
+def test_nine_of_ten_refused_is_no_outage_where_half_fail() -> None:
+    """A quarter of what could be is accepted: the pace is cut at once, without waiting for a dip."""
+    task = Task(rate=1500.0).run(15.0, fails=0.5)
+    assert task.rate >= MOST
+    task.run(1.0, fails=0.5, takes=lambda _: 0.13 * MOST)
+
+    assert task.rate < 0.2 * MOST

@@ -10,21 +10,29 @@ from typing import Final
 
 __all__ = ["ObservedLoad"]
 
-# The first step by which the pace grows; the power by which each is larger than the one before; the largest.
+# The pace grows by this factor; so often, as tokens that are left over hide for a while that it is too high;
+# then by this power of the factor before, and by the last one at most.
 _STEP: Final = 1.05
-_LARGER: Final = math.sqrt(2)
+_ALIKE: Final = 3
+_LARGER: Final = 1.5
 _LARGEST: Final = 4.0
 # After so many dips it need be one error less sure that there is little load.
 _PATIENCE: Final = 4
 
 
 class ObservedLoad:
-    """The part that was refused for load, averaged over the dips since the pace has changed by much."""
+    """The part that was refused for load, averaged over the dips since the pace has changed by much.
 
-    def __init__(self) -> None:
+    Attributes:
+        is_far: the limit is likely to be much higher than the pace is now.
+    """
+
+    def __init__(self, *, is_far: bool = False) -> None:
+        self.is_far = is_far
         self._sums = (0.0, 0.0)
         self._of_share = 0.0
         self._step = _STEP
+        self._alike = 1 if is_far else _ALIKE  # steps that are left
         self._cycles = 0
 
     def add(self, load: float, error: float, of_share: float) -> None:
@@ -53,5 +61,8 @@ class ObservedLoad:
     def next_step(self) -> float:
         """The factor by which the pace may grow. What was seen before does not count any more."""
         self._sums = (0.0, 0.0)
-        step, self._step = self._step, min(_LARGEST, self._step**_LARGER)
-        return step
+        if self._alike:
+            self._alike -= 1
+        else:
+            self._step = min(_LARGEST, self._step**_LARGER)
+        return self._step

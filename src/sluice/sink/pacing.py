@@ -90,9 +90,9 @@ _LATE_START: Final = 0.25
 # If there is no answer after so many seconds, a new task grows by this part of itself in a second at least.
 _LATE: Final = 0.15
 _UNANSWERED: Final = 1.3
-# It grows after this many refused requests fewer than expected, faster with each step of as many as the
-# second number. After n steps it may be above the rate that was answered by half of n * n times that rate, at
-# most by the third number times. It has grown far after the last number of steps.
+# It grows after this many refused requests fewer than expected, slowly at first, and faster with each step of
+# as many as the second number. After n steps it may be above the rate that was answered by half of n * n
+# times that rate, at most by the third number times. It has grown far after the last number of steps.
 _PATIENCE: Final = 3.0
 _STEP: Final = 2.0
 _MOST_STEPS: Final = 3.0
@@ -102,13 +102,17 @@ _FAR: Final = 2.0
 _LEFT_OVER_FOR: Final = 0.7
 # How many refused requests are expected a second, at least and at most, whatever is known: fewer would
 # be waited for too long, and more than these are seen together.
-_EXPECTED: Final = (0.3, 2.0)
+_EXPECTED: Final = (0.4, 2.0)
 # A request that is sent late may make up for this much time (seconds).
 _SLACK: Final = 0.1
 # A request holds the entries of this time (seconds), or more if more than this part of the requests that may
 # be in flight would be. Distances differ by this part of themselves.
 _REQUEST: Final = 0.025
 _IN_FLIGHT: Final = 0.8
+# Where refusals have no reason a request holds this part of that, or the second one while it is not well
+# known what fails: it may fail by requests, and the more of them there are, the better it is known.
+_SMALL: Final = 1 / 2
+_SMALL_IF_UNCERTAIN: Final = 1 / 8
 _IRREGULARITY: Final = 0.6
 # Of so many requests the pace is remembered, or of this many times as many as may be in flight.
 _REMEMBERED: Final = 256
@@ -312,8 +316,9 @@ class PacingRate:
     @property
     def _interval(self) -> float:
         """Seconds from a request to the next."""
-        # What fails may fail by requests: the more of them there are, the better it is known.
-        least = _REQUEST / 2 if self._untold.is_in_charge else _REQUEST
+        least = _REQUEST
+        if self._untold.is_in_charge:
+            least *= _SMALL_IF_UNCERTAIN if self._untold.is_uncertain else _SMALL
         return max(least, self._expected_latency / self._requests_aimed_at)
 
     @property
@@ -372,6 +377,7 @@ class PacingRate:
             return 0.0
         if steps > 1:
             self._refused_requests = 0  # what was averaged over is out of date
-        even = min(1.0, steps) * (self._calm_rate + _HALF_SHARE_AT / 10)
+        # At first slowly: if it was chance, little is lost.
+        even = min(1.0, steps * steps / _MOST_STEPS) * (self._calm_rate + _HALF_SHARE_AT / 10)
         late = min(1.0, steps / 3 - 1) * pace
         return min(_GROWTH * max(even, late), pace * min(_MOST_STEPS, steps) / lag)

@@ -6,6 +6,9 @@ it. (BBR measures the shortest round trip in the same way: Cardwell and others, 
 much as is accepted the service takes, so what it refuses in a dip fails whatever the pace. What is refused
 beyond that share outside of dips is load.
 
+As long as it is not well known what fails, requests are small: it may fail by requests, and the more of them
+there are, the sooner it is known.
+
 A share is known from a few hundred answers, and to a few percent; acting on each answer would drive tasks
 apart. So between dips the pace is constant, and after a dip all tasks decide, at the same time:
 
@@ -13,13 +16,13 @@ apart. So between dips the pace is constant, and after a dip all tasks decide, a
   load, until much more is refused than fails.
 - *Holding*: much is refused. The pace stays, so that what is accepted shows what the service takes, and the
   next dips show what fails. Then the pace is cut to what is let through: ``accepted / (1 - share)``.
-- *Limited*: the pace follows what is refused for load, as slowly as that is uncertain. Where none is, it
-  grows by small steps, then by larger ones.
+- *Limited*: the pace follows what is refused for load, as slowly as that is uncertain. Where none is clearly
+  seen, it grows by small steps, then by larger ones.
 - *Load*: nothing fails. Every refusal is load, and `sluice.sink.pacing` acts on it as if it had been told;
   dips are rare.
 
-If much more is suddenly refused, the pace is cut at once to what is accepted. If the next dip shows that
-it was no load, the cut is undone.
+If much more is suddenly refused, the pace is cut at once to what is accepted. The cut is undone if the next
+dip shows that it was no load, or if nothing at all is accepted afterwards: then it is an outage.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ _DEEPEST: Final = 0.12
 _DEEPEST_IF_LIMITED: Final = 0.4
 # A dip deeper than what is accepted by more than this factor may have been load itself.
 _TOO_SHALLOW: Final = 1.15
+# Seconds after a dip until all its answers are there, more or less.
+_LATE: Final = 0.1
 # Requests, and entries in them, that are evidence.
 _REQUESTS: Final = 6
 _ENTRIES: Final = 20
@@ -63,6 +68,8 @@ _MUCH: Final = 0.25
 _CLEARLY: Final = 2.5
 _VERY_CLEARLY: Final = 3.5
 _LITTLE: Final = 0.1
+# What fails is known quite badly at this error.
+_QUITE_UNCERTAIN: Final = 0.03
 # The pace grows up to so many times what was no load, less if what fails is known less well than this.
 _GROWTH: Final = 4.0
 _QUITE_WELL: Final = 0.1
@@ -74,14 +81,16 @@ _QUITE_CLEARLY: Final = 1.5
 # error.
 _AT_ONCE: Final = 0.4
 _KNOWN_AT_ONCE: Final = 0.08
+# Where nothing fails: if refusals lower the pace to this part before the next dip, something may fail by now.
+_SUNK: Final = 0.5
 # A cut leaves out a part of the error of what is let through, up to this part of it.
-_CARE: Final = (0.5, 0.1)
+_CARE: Final = (0.25, 0.05)
 # After a cut the pace stays for so many cycles: other tasks may still have to cut theirs.
 _CYCLES_AFTER_CUT: Final = 3.2
 # Where answers take so long that dips are this much longer, load is assumed until a dip shows what it is,
 # and the pace does not fall below this part of what was accepted at first.
 _LONG: Final = 4.0
-_FLOOR: Final = 0.5
+_FLOOR: Final = 0.3
 # Where the pace is limited: the part that is refused for load at which it stays, the error at which it
 # follows half as fast, how much it follows at most after a dip, and the load that is too much.
 _AIM: Final = 0.02
@@ -157,6 +166,7 @@ class UntoldPace:
         self._since = math.inf  # the pace holds, or refusals are seen at all
         self._dip = DecayingSum()  # refusals without a reason, in the last dips
         self._dip_began = self._dip_ends = -math.inf
+        self._evaluated = -math.inf  # when the dip began that was last learnt from
         self._depth = 1.0  # of the last dip
         self._cruise = DecayingSum()  # refusals outside of dips since the last one
         self._pushed = DecayingSum()  # what only the pace has delayed, since then
@@ -165,6 +175,7 @@ class UntoldPace:
         self._dips_held = 0
         self._is_first_hold = True  # it is not known what fails
         self._cut_at = -math.inf
+        self._confirmed = 0.0  # the pace when a dip last showed that nothing fails
         self._undo: tuple[float, float] | None = None  # the pace before a sudden cut; what was refused of it
         self._observed = ObservedLoad()
 
@@ -172,6 +183,17 @@ class UntoldPace:
     def is_in_charge(self) -> bool:
         """Whether the pace is found here."""
         return self.stage not in {Stage.NONE, Stage.LOAD}
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether it is not well known what fails, so that many small requests would tell more.
+
+        Of an overloaded service small requests get more than large ones, as each gets what is there when it
+        comes. So all tasks have them while the pace is held.
+        """
+        if self.stage is Stage.HOLDING:
+            return self._window.share < 1.0
+        return self.is_in_charge and self._failing.error > _QUITE_UNCERTAIN
 
     def depth(self, at: float, latency: float, pace: float) -> float:
         """The part of the pace to send at: less than 1 in a dip.
@@ -184,7 +206,9 @@ class UntoldPace:
         self._dips.follow(latency)
         if self.stage is Stage.NONE:
             return 1.0
-        began = self._dips.began(at, self._since, is_rare=self._is_settled)
+        # Where load is assumed, what was sent before the first refusal came is still being refused.
+        since = self._since + (self._dips.cycle if self.floor else 0.0)
+        began = self._dips.began(at, since, is_rare=self._is_settled)
         if began is None:
             return 1.0
         if began > self._dip_began + self._dips.cycle / 2:
@@ -194,16 +218,19 @@ class UntoldPace:
 
     @property
     def _is_settled(self) -> bool:
-        is_limited = self.stage is Stage.LIMITED
-        return self.stage is Stage.LOAD or (is_limited and self._failing.is_well_known)
+        if self.stage is Stage.LOAD:
+            return not self.floor
+        return self.stage is Stage.LIMITED and self._failing.is_well_known and not self._observed.is_far
 
     def _deep_enough(self, pace: float) -> float:
         accepted = 1 - self._cruise.share
         match self.stage:
             case Stage.LOAD if self._failing.is_known:
                 return _SHALLOWEST
-            case Stage.HOLDING | Stage.LOAD:
+            case Stage.HOLDING:
                 return max(_DEEPEST, _MARGIN * min(accepted, 1 - self._window.share))
+            case Stage.LOAD:
+                return max(_DEEPEST, _MARGIN * (1 - self._window.share))
             case Stage.GROWING if self._failing.is_known:
                 return max(_DEEPEST, self._safe / pace)
         failing = self._failing
@@ -232,10 +259,12 @@ class UntoldPace:
             self._window.add(answer.lost, answer.entries, now, _WINDOW * self._dips.scale)
         self._pushed.add(answer.entries if growth else 0, answer.entries, now, math.inf)
         if answer.depth < 1.0:
-            if answer.at > self._cut_at and answer.entries > answer.throttled:
+            is_new = self._dip_began > self._evaluated and answer.at > self._cut_at
+            if is_new and answer.entries > answer.throttled:
                 self._dip.add(answer.untold, answer.entries - answer.throttled, now, math.inf)
             return self._notice(rate, answer)
         if self._has_ended(answer.at):
+            self._evaluated = self._dip_began
             rate = self._end_dip(rate, now)
             self._pushed = DecayingSum()
         return self._cruised(rate, growth, answer) if answer.at > self._cut_at else rate
@@ -262,7 +291,8 @@ class UntoldPace:
 
     def _has_ended(self, at: float) -> bool:
         """Whether there was a dip before `at`, or several, with enough in them."""
-        return self._dip.values >= _REQUESTS and self._dip.whole >= _ENTRIES and at > self._dip_ends
+        is_enough = self._dip.values >= _REQUESTS and self._dip.whole >= _ENTRIES
+        return is_enough and at > self._dip_ends + _LATE * self._dips.scale
 
     def _cruised(self, rate: float, growth: float, answer: Answer) -> float:
         """An answer to what was not sent in a dip. Returns the pace."""
@@ -300,15 +330,32 @@ class UntoldPace:
                 return self._decide_at_once(rate, now)
             case Stage.LOAD if self.floor and at < self._since and self._window.values > _REQUESTS:
                 self.floor = _FLOOR * answer.pace * (1 - load)
-            case Stage.LIMITED | Stage.LOAD if load > max(_VERY_CLEARLY * error, _MUCH):
+            case Stage.LOAD if rate < _SUNK * self._confirmed:
+                self._failing = FailingShare()
+                self._hold(now)
+            case Stage.LIMITED if self._undo is not None and self._is_outage:
+                before, _ = self._undo
+                self._hold(now)
+                return max(rate, before)
+            case Stage.LIMITED | Stage.LOAD if load > max(self._very_clearly * error, _MUCH):
                 is_due = now > self._cut_at + _CYCLES_AFTER_CUT * self._dips.cycle
                 if is_due and self._failing.is_known:
                     return self._cut_suddenly(rate, answer.pace, load, now)
         return rate
 
+    @property
+    def _is_outage(self) -> bool:
+        """Whether nothing has been accepted since the pace was cut, and that is not chance."""
+        return self._cruise.share == 1.0 and self._cruise.values >= _REQUESTS
+
+    @property
+    def _very_clearly(self) -> float:
+        # While it is uncertain what fails there are more answers, and so more chances to err.
+        return _VERY_CLEARLY if self.stage is Stage.LOAD else _VERY_CLEARLY + 1
+
     def _decide_at_once(self, rate: float, now: float) -> float:
         """Ends holding if it is known well enough how much is load. Returns the pace."""
-        if not self._cruise.values or self._cruise.share > _OUTAGE:
+        if not self._cruise.values or self._failing.load(self._cruise) > _OUTAGE:
             return rate
         if self._failing.error_of_load(self._cruise) > _KNOWN_AT_ONCE:
             return rate
@@ -326,7 +373,9 @@ class UntoldPace:
             self._hold(now)
             return rate
         self._undo = self._undo or (rate, lost)
-        return min(rate, self._cut_to(pace * (1 - load), load, error, now))
+        rate = min(rate, self._cut_to(pace * (1 - load), load, error, now))
+        self._observed = ObservedLoad(is_far=True)  # it may have been an outage
+        return rate
 
     def _hold(self, now: float) -> None:
         self.stage = Stage.HOLDING
@@ -371,12 +420,14 @@ class UntoldPace:
         if self.stage is Stage.GROWING:
             self._after_growth(rate, self._failing.load(cruise), now)
         elif self.stage is Stage.LIMITED and self._failing.is_nothing:
-            self.stage = Stage.LOAD
+            self.stage, self._confirmed = Stage.LOAD, rate
         elif self.stage is Stage.LIMITED or self._failing.share > _AIM:
             self.stage = Stage.LIMITED
             rate = self._undone(rate)
             if self.stage is Stage.LIMITED:
                 rate = self._follow(rate, cruise, now)
+        else:
+            self._confirmed = rate
         return rate
 
     def _was_load(self, dip: DecayingSum, cruise: DecayingSum) -> bool:
@@ -391,11 +442,11 @@ class UntoldPace:
         self._dips_held += 1
         if not self._is_first_hold:
             return self._limit(rate, now)
-        if self._dips_held == 1 and load > _MUCH:
+        is_little = load + _QUITE_CLEARLY * error <= _MUCH
+        if self._dips_held == 1 and not is_little:
             self._cruise = DecayingSum()  # at first the service may have had tokens left over
             return rate
-        is_clear = error <= _LITTLE or load >= _MUCH or load + _QUITE_CLEARLY * error <= _MUCH
-        if self._dips_held < _DIPS_HELD and not is_clear:
+        if self._dips_held < _DIPS_HELD and not (is_little or error <= _LITTLE or load >= _MUCH):
             return rate
         if load > _MUCH:
             return self._limit(rate, now)
@@ -439,7 +490,7 @@ class UntoldPace:
         load, error = observed.load, observed.error
         if load > max(2 * error, _TOO_MUCH):
             return self._cut_to(rate * (1 - load), load, error, now)
-        if load + observed.doubt * error < _TOO_MUCH:
+        if load + observed.doubt * error < _TOO_MUCH and load < 2 * error:
             more = observed.next_step() - 1
             grown = rate + more * max(rate, self._start / 10)
         else:
