@@ -364,11 +364,14 @@ def test_requests_are_small_while_it_is_uncertain_what_fails() -> None:
     holding = Task(rate=3000.0).run(1.2, fails=0.3, takes=lambda _: 1000.0)
     outage = Task(rate=3000.0).run(1.2, fails=1.0)
     known = Task(rate=3000.0).run(20.0, fails=0.1, takes=lambda _: 3000.0)
+    seldom = Task(rate=3000.0).run(1.0, fails=0.01)
 
     assert (holding.pace.stage, outage.pace.stage) == (Stage.HOLDING, Stage.HOLDING)
     assert holding.pace.is_uncertain
     assert not outage.pace.is_uncertain
     assert not known.pace.is_uncertain
+    assert seldom.pace.stage is Stage.GROWING
+    assert not seldom.pace.is_uncertain
 
 
 def test_answers_that_overtake_each_other_do_not_make_two_dips_of_one() -> None:

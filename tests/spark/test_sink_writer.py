@@ -288,7 +288,8 @@ def test_commits_and_aborts_are_reported() -> None:
 def test_figures_of_tasks_come_together(caplog: pytest.LogCaptureFixture) -> None:
     """Through Spark's messages, which are pickled: by code, by the destination's names, and send times."""
     TOLD.clear()
-    writer: Any = source(progressListener=f"{__name__}:TOLD.append").streamWriter(SCHEMA, False)
+    options = {"destination": f"{__name__}:Telling", "progressListener": f"{__name__}:TOLD.append"}
+    writer: Any = source(**options).streamWriter(SCHEMA, False)
     Collecting.refusals.extend([2, 3])
     messages = [pickle.loads(pickle.dumps(writer.write(batches(10)))) for _ in range(2)]
     with caplog.at_level(logging.INFO, logger="sluice.sink"):

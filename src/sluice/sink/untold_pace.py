@@ -68,8 +68,9 @@ _MUCH: Final = 0.25
 _CLEARLY: Final = 2.5
 _VERY_CLEARLY: Final = 3.5
 _LITTLE: Final = 0.1
-# What fails is known quite badly at this error.
+# What fails is known quite badly at this error, and does not matter much below this part.
 _QUITE_UNCERTAIN: Final = 0.03
+_SELDOM: Final = 0.04
 # The pace grows up to so many times what was no load, less if what fails is known less well than this.
 _GROWTH: Final = 4.0
 _QUITE_WELL: Final = 0.1
@@ -177,6 +178,7 @@ class UntoldPace:
         self._cut_at = -math.inf
         self._confirmed = 0.0  # the pace when a dip last showed that nothing fails
         self._undo: tuple[float, float] | None = None  # the pace before a sudden cut; what was refused of it
+        self._before_outage = self._start  # the pace before a sudden cut, which may have been for an outage
         self._observed = ObservedLoad()
 
     @property
@@ -193,7 +195,8 @@ class UntoldPace:
         """
         if self.stage is Stage.HOLDING:
             return self._window.share < 1.0
-        return self.is_in_charge and self._failing.error > _QUITE_UNCERTAIN
+        is_seldom = max(self._failing.share, self._cruise.share) < _SELDOM  # more requests may cost money
+        return self.is_in_charge and not is_seldom and self._failing.error > _QUITE_UNCERTAIN
 
     def depth(self, at: float, latency: float, pace: float) -> float:
         """The part of the pace to send at: less than 1 in a dip.
@@ -333,10 +336,9 @@ class UntoldPace:
             case Stage.LOAD if rate < _SUNK * self._confirmed:
                 self._failing = FailingShare()
                 self._hold(now)
-            case Stage.LIMITED if self._undo is not None and self._is_outage:
-                before, _ = self._undo
+            case Stage.LIMITED if self._observed.is_far and self._is_outage:
                 self._hold(now)
-                return max(rate, before)
+                return max(rate, self._before_outage)
             case Stage.LIMITED | Stage.LOAD if load > max(self._very_clearly * error, _MUCH):
                 is_due = now > self._cut_at + _CYCLES_AFTER_CUT * self._dips.cycle
                 if is_due and self._failing.is_known:
@@ -345,7 +347,7 @@ class UntoldPace:
 
     @property
     def _is_outage(self) -> bool:
-        """Whether nothing has been accepted since the pace was cut, and that is not chance."""
+        """Whether nothing is accepted at a lower pace either, and that is not chance."""
         return self._cruise.share == 1.0 and self._cruise.values >= _REQUESTS
 
     @property
@@ -373,8 +375,10 @@ class UntoldPace:
             self._hold(now)
             return rate
         self._undo = self._undo or (rate, lost)
+        if not self._observed.is_far:
+            self._before_outage = rate
         rate = min(rate, self._cut_to(pace * (1 - load), load, error, now))
-        self._observed = ObservedLoad(is_far=True)  # it may have been an outage
+        self._observed = ObservedLoad(is_far=True)
         return rate
 
     def _hold(self, now: float) -> None:
