@@ -32,7 +32,7 @@ class ObservedLoad:
         self._sums = (0.0, 0.0)
         self._of_share = 0.0
         self._step = _STEP
-        self._alike = 1 if is_far else _ALIKE  # steps that are left
+        self._alike = 1 if is_far else _ALIKE  # steps that are still as small as the first
         self._cycles = 0
 
     def add(self, load: float, error: float, of_share: float) -> None:

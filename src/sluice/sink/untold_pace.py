@@ -19,7 +19,7 @@ apart. So between dips the pace is constant, and after a dip all tasks decide, a
 - *Limited*: the pace follows what is refused for load, as slowly as that is uncertain. Where none is clearly
   seen, it grows by small steps, then by larger ones.
 - *Load*: nothing fails. Every refusal is load, and `sluice.sink.pacing` acts on it as if it had been told;
-  dips are rare.
+  dips are rare. If refusals halve the pace before the next one, something may fail by now: it is held again.
 
 If much more is suddenly refused, the pace is cut at once to what is accepted. The cut is undone if the next
 dip shows that it was no load, or if nothing at all is accepted afterwards: then it is an outage.
@@ -334,8 +334,7 @@ class UntoldPace:
             case Stage.LOAD if self.floor and at < self._since and self._window.values > _REQUESTS:
                 self.floor = _FLOOR * answer.pace * (1 - load)
             case Stage.LOAD if rate < _SUNK * self._confirmed:
-                self._failing = FailingShare()
-                self._hold(now)
+                self._hold(now, anew=True)
             case Stage.LIMITED if self._observed.is_far and self._is_outage:
                 self._hold(now)
                 return max(rate, self._before_outage)
@@ -369,8 +368,7 @@ class UntoldPace:
     def _cut_suddenly(self, rate: float, pace: float, load: float, now: float) -> float:
         error, lost = self._failing.error_of_load(self._window), self._window.share
         if self.stage is Stage.LOAD:
-            self._failing = FailingShare()
-            self._hold(now)
+            self._hold(now, anew=True)
         if lost > _OUTAGE:
             self._hold(now)
             return rate
@@ -381,7 +379,10 @@ class UntoldPace:
         self._observed = ObservedLoad(is_far=True)
         return rate
 
-    def _hold(self, now: float) -> None:
+    def _hold(self, now: float, *, anew: bool = False) -> None:
+        """Holds the pace; `anew`: what was known of failures may be out of date."""
+        if anew:
+            self._failing = FailingShare()
         self.stage = Stage.HOLDING
         self._dips_held, self._is_first_hold = 0, not self._failing.is_known
         self._dip = DecayingSum()
