@@ -72,7 +72,7 @@ class KnownCapacityStrategy(BaseRateLimitingStrategy):
     @property
     def max_batch_size(self) -> int:
         """Entries of the next request, at most."""
-        return self._paced().max_request
+        return self._paced().max_request(self._clock())
 
     def forget_in_flight(self) -> None:
         self._pacing.forget_in_flight()

@@ -27,6 +27,9 @@ LOAD = "Throttled"
 FAILED = "InternalFailure"
 UNTOLD = "Unavailable"
 ENTRY_SIZE = 1000  # bytes, on average
+LAG = (
+    1e-4  # seconds by which a strategy reads the clock later than the writer that asks it, as with a real one
+)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,10 @@ def _latest(steps: Mapping[float, float], now: float, first: float) -> float:
 
 
 class Service:
-    """Decides what becomes of a request. A failing request takes no tokens; a failing entry does."""
+    """Decides what becomes of a request.
+
+    A failing request takes no tokens, and what is refused takes none; a failing entry does.
+    """
 
     def __init__(self, scenario: Scenario, *, seed: int = 1) -> None:
         self._scenario = scenario
@@ -105,6 +111,7 @@ class Service:
             return Answer(set(), set(), error=True)
         self._fill(now)
         refused: set[int] = set()
+        before = self._share
         for entry, size in zip(entries, sizes, strict=True):
             cost = 1.0 if scenario.byte_capacity is None else max(self._cost(size), 0.0)
             if self._share < cost:
@@ -112,7 +119,7 @@ class Service:
             else:
                 self._share -= cost
         if refused and scenario.whole:
-            refused = set(entries)
+            refused, self._share = set(entries), before
         p = scenario.failing_at(now)
         failed = {entry for entry in entries if draw() < p} - refused if p else set()
         return Answer(refused, failed, error=draw() < scenario.lost_answers)
@@ -158,7 +165,7 @@ class _Task:
             request_timeout=600.0,
             max_retry_duration=900.0,
         )
-        self.strategy: Any = run.make(self.config, lambda: run.now)
+        self.strategy: Any = run.make(self.config, lambda: run.now + LAG)
         self.scheduler: SinkScheduler[int] = run.scheduler(self.config, self.strategy, run.random.random)
         self.begins = scenario.late if number and number == scenario.tasks - 1 else 0.0
         self.fed = 0

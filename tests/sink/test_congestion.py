@@ -50,6 +50,26 @@ def test_failures_do_not_slow_the_sink_down(failing: dict[str, Any], tasks: int,
 
 
 @SEEDS
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario(in_flight=4, latency=0.3, failing_entries=0.1),
+        Scenario(in_flight=4, latency=0.6),
+    ],
+    ids=lambda each: f"answers_after_{each.latency}s",
+)
+def test_few_large_requests_that_are_refused_without_a_reason(scenario: Scenario, seed: int) -> None:
+    """The first request of a dip is as small as the others, or its refusals, for load, count as failures.
+
+    More than half was refused for load, for good.
+    """
+    run = Run(replace(scenario, tasks=2, capacity=1000, told=False), aimd, seed=seed).until(40)
+
+    assert run.utilisation(20, 40) > 0.95
+    assert run.refusals(20, 40) < 0.2
+
+
+@SEEDS
 def test_many_faults_at_once(seed: int) -> None:
     """2 % of entries and of requests fail, 8 % of answers are lost: the sink went down to 17 records/s."""
     faults = Scenario(failing_entries=0.02, failing_requests=0.02, lost_answers=0.08)

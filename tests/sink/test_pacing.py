@@ -205,6 +205,63 @@ class AsyncSinkConfigs:
     )
 
 
+class Ticking:
+    """A clock that has gone on each time it is read, as any real one has."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+
+    def __call__(self) -> float:
+        self.now += 1e-4
+        return self.now
+
+
+def test_an_answer_is_judged_by_the_pace_of_its_own_request() -> None:
+    """And not by that of the one before, though the clock goes on between its start and its registration."""
+    clock = Ticking()
+    strategy: Any = aimd(0.5)(AsyncSinkConfigs.small, clock)
+    starts = []
+    for rate in (1000.0, 2000.0, 3000.0):
+        strategy._pacing.rate = rate
+        starts.append(clock())
+        strategy.register_in_flight_request(RequestInfo(5, started_at=starts[-1]))
+
+    assert [strategy._pacing._sent_with(at)[0] for at in starts] == [1000.0, 2000.0, 3000.0]
+
+
+def test_the_time_for_which_an_answer_lay_here_is_not_that_of_the_destination() -> None:
+    """A slow converter keeps the writer from looking at answers: dips and requests must not get longer."""
+    now = [0.0]
+    strategy: Any = aimd(0.5)(AsyncSinkConfigs.small, lambda: now[0])
+    strategy.register_in_flight_request(RequestInfo(5, started_at=0.0))
+    now[0] = 3.0
+    strategy.register_completed_request(ResultInfo(0, 5, seconds=0.05, started_at=0.0))
+
+    assert strategy._pacing._latency == 0.05
+
+
+def test_a_failed_epoch_without_an_answer_says_nothing_about_the_next() -> None:
+    """The hour until then is no time in which the destination has not answered."""
+    pacing, fresh = (PacingRate(1000.0, jitter=lambda: 0.5) for _ in range(2))
+    pacing.sent(25, 0.0)
+    pacing.forget_in_flight()
+    for each in (pacing, fresh):
+        each.sent(25, 3600.0)
+
+    assert pacing.max_request(3600.0) == fresh.max_request(3600.0)
+    assert pacing.in_flight == fresh.in_flight
+
+
+def test_a_short_first_epoch_does_not_end_the_start() -> None:
+    """Only the time counts in which the rate has limited what is sent, and not the pause between epochs."""
+    pacing, fresh = (PacingRate(1000.0, jitter=lambda: 0.5) for _ in range(2))
+    paced(pacing, 0.0, 0.5, takes=math.inf, latency=0.4)
+    for each in (pacing, fresh):
+        paced(each, 60.0, 4.0, takes=math.inf, latency=0.4)
+
+    assert pacing.rate > 0.5 * fresh.rate
+
+
 def test_room_in_flight_comes_with_answers() -> None:
     """The delay is infinite when time alone changes nothing: the writer waits for an answer."""
     strategy: Any = aimd(0.5)(AsyncSinkConfigs.small, lambda: 0.0)
@@ -220,7 +277,7 @@ def paced(pacing: PacingRate, start: float, seconds: float, *, takes: float, lat
     now, on_their_way, lowest = start, [], math.inf
     while now < start + seconds:
         now += pacing.wait(now)
-        count = pacing.max_request
+        count = pacing.max_request(now)
         refused = round(count * max(0.0, 1 - takes / pacing.rate))
         pacing.sent(count, now)
         on_their_way.append((now, count, refused))
@@ -319,7 +376,7 @@ def test_fast_and_slow_tasks_meet() -> None:
         refused = max(0.0, 1 - 1200.0 / sum(pacing.rate for pacing in pair))
         for n, pacing in enumerate(pair):
             if pacing.wait(now) == 0.0:
-                count = pacing.max_request
+                count = pacing.max_request(now)
                 pacing.sent(count, now)
                 sent[n] += refused * count
                 throttled = int(sent[n])
@@ -335,7 +392,7 @@ def failing(pacing: PacingRate, seconds: float, *, part: float, takes: float = m
     now, lowest = 0.0, math.inf
     while now < seconds:
         now += pacing.wait(now)
-        count = pacing.max_request
+        count = pacing.max_request(now)
         sent = pacing.rate * pacing._untold.depth(now, 0.001, pacing.rate)
         over = max(0.0, 1 - takes / sent)
         pacing.sent(count, now)
@@ -390,7 +447,7 @@ def test_few_requests_in_flight_are_large_ones() -> None:
     pacing.sent(25, 0.0)
     pacing.answered(25, 0, 0, 0.0, 0.5)
 
-    assert 8 * pacing.max_request / 0.5 > pacing.rate
+    assert 8 * pacing.max_request(0.5) / 0.5 > pacing.rate
 
 
 def test_a_rate_that_does_not_delay_requests_does_not_grow() -> None:

@@ -414,10 +414,14 @@ def test_requests_that_fail_at_random_are_no_outage() -> None:
 
 
 class Told(NoRateLimitingStrategy):
-    """Keeps how requests ended."""
+    """Keeps what was sent, and how it ended."""
 
     def __init__(self) -> None:
+        self.requests: list[RequestInfo] = []
         self.results: list[ResultInfo] = []
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        self.requests.append(request)
 
     def register_completed_request(self, result: ResultInfo) -> None:
         self.results.append(result)
@@ -441,6 +445,7 @@ def test_a_strategy_is_told_why_and_when() -> None:
         1,
     )
     assert (result.started_at, result.seconds) == (2.0, 0.5)
+    assert told.requests[0].started_at == 2.0
 
 
 def test_a_request_took_until_it_was_answered() -> None:

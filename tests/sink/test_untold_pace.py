@@ -26,10 +26,20 @@ def in_dip(dips: Dips, since: float, *, is_rare: bool = False, until: int = 4000
 
 
 def test_tasks_dip_in_the_same_seconds_whatever_their_clocks_begin_with() -> None:
-    one, other = Dips(wall_offset=0.0), Dips(wall_offset=7.35)
+    one, other = Dips(lambda: 0.0), Dips(lambda: 7.35)
 
     later = [round(at + 7.35, 2) for at in in_dip(other, -100.0)]
     assert set(in_dip(one, -100.0)) & set(later) == {at for at in later if at < 40.0}
+
+
+def test_a_wall_clock_that_is_set_is_followed() -> None:
+    """A worker that has been there before dips with those that have come since."""
+    offset = [0.0]
+    old = Dips(lambda: offset[0])
+    assert in_dip(old, -100.0) == in_dip(Dips(lambda: 0.0), -100.0)
+    offset[0] = 0.6
+
+    assert in_dip(old, -100.0) == in_dip(Dips(lambda: 0.6), -100.0)
 
 
 def test_a_dip_takes_half_a_second_and_ends_when_it_says() -> None:
@@ -231,6 +241,34 @@ class Task:
         self.rate = max(1.0, self.pace.answered(answer, rate=self.rate, growth=growth))
         if not self.stages or self.stages[-1] is not self.pace.stage:
             self.stages.append(self.pace.stage)
+
+
+def test_a_cut_of_long_ago_is_not_undone() -> None:
+    """The pace was held again since then, and it was found that little was load."""
+    task = Task(rate=900.0)
+    pace = task.pace
+    pace.stage, pace._is_first_hold, pace._has_limit = Stage.HOLDING, False, True
+    pace._failing.learn(refused(*[0.1] * 40))
+    pace._undo = (50_000.0, 0.5)
+    pace._cruise = refused(*[0.1] * 400)
+
+    assert pace._decide_at_once(900.0, 10.0) == 900.0
+    pace._cruise = refused(*[0.1] * 400)
+    pace._dip = refused(*[0.5] * 40)
+    assert pace._end_dip(900.0, 12.0) < 2000.0
+
+
+def test_a_limit_that_is_clearly_seen_is_not_far() -> None:
+    """Then dips are rare again, and a later outage does not bring back the pace of before the sudden cut."""
+    pace = UntoldPace(1000.0)
+    pace.stage, pace._observed = Stage.LIMITED, ObservedLoad(is_far=True)
+    pace._failing.learn(refused(*[0.1] * 400))
+
+    pace._follow(1000.0, refused(*[0.1] * 400), 10.0)
+    assert pace._observed.is_far
+    pace._observed = ObservedLoad(is_far=True)
+    pace._follow(1000.0, refused(*[0.14] * 4000, of=100), 12.0)
+    assert not pace._observed.is_far
 
 
 def test_without_refusals_it_says_nothing() -> None:

@@ -156,10 +156,13 @@ class RequestInfo:
     Attributes:
         batch_size: its entries.
         size_in_bytes: their size.
+        started_at: when it is sent, in seconds of the writer's monotonic clock, as `ResultInfo.started_at` of
+            its answer says; None if it is not sent yet, or that is not known.
     """
 
     batch_size: int
     size_in_bytes: int = field(default=0, compare=False)
+    started_at: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 __all__ = ["Dips"]
@@ -25,11 +26,12 @@ class Dips:
     sees would tell nothing about load.
 
     Args:
-        wall_offset: added to an instant, gives the time of the wall clock.
+        wall_offset: what has to be added to an instant for the time of the wall clock. It is asked each time:
+            the wall clock may be set while a worker lives.
     """
 
-    def __init__(self, wall_offset: float = 0.0) -> None:
-        self._offset = wall_offset
+    def __init__(self, wall_offset: Callable[[], float] = lambda: 0.0) -> None:
+        self._wall_offset = wall_offset
         self.scale = 1.0
         """How many times longer than for answers that come at once everything takes."""
 
@@ -44,7 +46,7 @@ class Dips:
 
     def began(self, at: float, since: float, *, is_rare: bool) -> float | None:
         """When the dip began that `at` is in; None outside, or if the pace has been the same only `since`."""
-        number, phase = divmod(at + self._offset, self.cycle)
+        number, phase = divmod(at + self._wall_offset(), self.cycle)
         is_dip = phase < _DIP * self.scale and at - phase >= since + _BEFORE * self.scale
         return at - phase if is_dip and not (is_rare and number % _RARE) else None
 

@@ -97,8 +97,8 @@ _PATIENCE: Final = 3.0
 _STEP: Final = 2.0
 _MOST_STEPS: Final = 3.0
 _FAR: Final = 2.0
-# When it was refused after that, what is not refused had tokens left over, until a request is answered that
-# was sent this part of the time of an answer later.
+# When it was refused after that, requests that are accepted as a whole say nothing: they used tokens that were
+# left over. This ends with the answer to a request that was sent this part of the time of an answer later.
 _LEFT_OVER_FOR: Final = 0.7
 # How many refused requests are expected a second, at least and at most, whatever is known: fewer would
 # be waited for too long, and more than these are seen together.
@@ -131,7 +131,7 @@ class PacingRate:
         max_requests: that may be in flight.
         max_entries: that may be in flight.
         jitter: returns a random number in [0, 1).
-        wall_offset: added to an instant, gives the time of the wall clock: see `Dips`.
+        wall_offset: what has to be added to an instant for the time of the wall clock: see `Dips`.
 
     Attributes:
         rate: entries a second.
@@ -144,7 +144,7 @@ class PacingRate:
         max_requests: int = 50,
         max_entries: float = math.inf,
         jitter: Callable[[], float] = random.random,
-        wall_offset: float = 0.0,
+        wall_offset: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.rate = max(_LEAST, start)
         self._requests_aimed_at = max(1.0, _IN_FLIGHT * max_requests)
@@ -155,6 +155,7 @@ class PacingRate:
             maxlen=max(_REMEMBERED, _IN_FLIGHT_TIMES * max_requests)
         )  # sent at; rate; its depth
         self._first_sent_at: float | None = None
+        self._delayed_for = 0.0  # seconds in which this rate has limited what is sent
         self._latency: float | None = None  # seconds until an answer; None before the first one
         self._refused_at = -math.inf  # when the last request was sent that was refused too much
         self._missed = math.inf  # refused requests that were to be expected since then
@@ -169,10 +170,17 @@ class PacingRate:
         self._limited_at = -math.inf  # when an answer last came to what this rate had delayed
         self._mean: float | None = None  # of the rates of the tasks that share the destination
 
-    @property
-    def max_request(self) -> int:
-        """Entries that one request should hold at most."""
-        return max(1, math.ceil(self.rate * self._depth * self._interval))
+    def max_request(self, now: float) -> int:
+        """Entries that a request should hold at most if it is sent now."""
+        # The first one of a dip is as small as the others: a large one would be refused for load, and nothing
+        # that is refused in a dip counts as load.
+        return self._entries_at(self._depth_at(now))
+
+    def _entries_at(self, depth: float) -> int:
+        return max(1, math.ceil(self.rate * depth * self._interval))
+
+    def _depth_at(self, now: float) -> float:
+        return self._untold.depth(now, self._latency or 0.0, self.rate)
 
     @property
     def in_flight(self) -> int:
@@ -180,7 +188,7 @@ class PacingRate:
         # What was sent before the rate fell must not hold up what is sent at the new one: refusals tell what
         # is let through only if requests are sent at the rate.
         rate = max(self.rate, self._cut_from)
-        return math.ceil(2 * rate * self._expected_latency) + 4 * self.max_request
+        return math.ceil(2 * rate * self._expected_latency) + 4 * self._entries_at(self._depth)
 
     def wait(self, now: float) -> float:
         """Seconds until the next request is due; 0 when it is."""
@@ -194,17 +202,25 @@ class PacingRate:
             self._delayed += count
         elif self._missed < math.inf:
             self._missed = 0.0  # after a pause the destination has tokens left over
-        self._depth = depth = self._untold.depth(now, self._latency or 0.0, self.rate)
+        self._depth = depth = self._depth_at(now)
         self._paces.append((now, self.rate, depth))
         pace = self.rate * depth
         if self._is_unanswered(now):
-            answered = self._growth(self.rate, now) if self._latency else 0.0
+            answered = self._growth(self.rate) if self._latency else 0.0
             self.rate += max(0.0, _UNANSWERED * self.rate - answered) * count / pace
         distance = count / pace * (1 + _IRREGULARITY * (self._jitter() - 0.5))
         self._next = max(self._next, now - _SLACK) + distance
 
     def answered(  # noqa: PLR0913 - an answer, and when
-        self, count: int, throttled: int, untold: int, sent_at: float, now: float, *, otherwise: int = 0
+        self,
+        count: int,
+        throttled: int,
+        untold: int,
+        sent_at: float,
+        now: float,
+        *,
+        otherwise: int = 0,
+        took: float | None = None,
     ) -> None:
         """A request ended.
 
@@ -215,20 +231,18 @@ class PacingRate:
             sent_at: when it was sent.
             now: the time.
             otherwise: those that failed for another reason.
+            took: seconds until it was answered, if the answer has lain here since then.
         """
         delayed, self._delayed = min(count, self._delayed), max(0, self._delayed - count)
         if delayed:
             self._limited_at = now
-        took = max(0.0, now - sent_at)
-        if self._latency is None:
-            self._latency = took
-        else:
-            times, more = _MUCH_LONGER
-            self._latency += (min(took, times * self._latency + more) - self._latency) * 0.1
+        latency = self._follow_latency(max(0.0, now - sent_at if took is None else took))
         reached = count - otherwise
         if not reached:
             return
         pace, depth = self._sent_with(sent_at)
+        if delayed:
+            self._delayed_for += count / pace
         self._follow_untold(
             Answer(untold, throttled, reached, pace, depth, sent_at, now), was_delayed=delayed > 0
         )
@@ -244,18 +258,24 @@ class PacingRate:
         if refused <= 0 and self._untold.stage is Stage.NONE:
             target = max(target, self.rate)  # only what is refused says that the rate is too high
         duration = count / pace  # the request stands for the time in which as many entries are sent
-        is_left_over = refused <= 0 and sent_at < self._cut_at + _LEFT_OVER_FOR * self._latency
+        is_left_over = refused <= 0 and sent_at < self._cut_at + _LEFT_OVER_FOR * latency
         if self._missed < math.inf and (target < self.rate or delayed) and not is_left_over:
             drawn = self.rate + (target - self.rate) * min(1.0, duration / self._time_constant)
             self.rate = max(_LEAST, min(self.rate, self._untold.floor), drawn)
         if delayed and not is_too_much and self._is_reachable:
             most = pace * (1 + min(_MOST_STEPS, self._steps**2 / 2))
-            self.rate = max(self.rate, min(self.rate + self._growth(pace, now) * duration, most))
+            self.rate = max(self.rate, min(self.rate + self._growth(pace) * duration, most))
+
+    def _follow_latency(self, took: float) -> float:
+        usual = took if self._latency is None else self._latency
+        times, more = _MUCH_LONGER
+        self._latency = usual + (min(took, times * usual + more) - usual) * 0.1
+        return self._latency
 
     def _follow_untold(self, answer: Answer, *, was_delayed: bool) -> None:
         """Does what follows from refusals without a reason."""
         is_pace = was_delayed and self._is_reachable
-        growth = self._growth_at_start(answer.pace, answer.now) if is_pace else 0.0
+        growth = self._growth_at_start(answer.pace) if is_pace else 0.0
         has_limit = self._missed < math.inf
         rate = self._untold.answered(answer, rate=self.rate, growth=growth, has_limit=has_limit)
         self.rate = min(_MOST, max(_LEAST, rate))
@@ -268,6 +288,8 @@ class PacingRate:
     def forget_in_flight(self) -> None:
         """The requests in flight will never be answered."""
         self._delayed = 0
+        if self._latency is None:
+            self._first_sent_at = None  # or the time until the next request would count as waiting
 
     def is_limited(self, now: float) -> bool:
         """Whether the destination limits the rate: it has refused something, and there is more to send."""
@@ -360,17 +382,17 @@ class PacingRate:
             # The last doubling was too much, but no task falls below the rate that all began with.
             self.rate = max(min(self.rate, self._calm_rate), min(self.rate, pace) / 2)
 
-    def _growth_at_start(self, pace: float, now: float) -> float:
+    def _growth_at_start(self, pace: float) -> float:
         """By which the rate grows in a second, until the first refusal."""
-        is_new = now - (self._first_sent_at or now) < _START
+        is_new = self._delayed_for < _START
         lag = self._expected_latency + self._interval  # until growth shows in answers
         return pace * min(_GROWTH, (1.0 if is_new else _LATE_START) / lag)
 
-    def _growth(self, pace: float, now: float) -> float:
+    def _growth(self, pace: float) -> float:
         """Entries a second by which the rate grows in a second, as long as nothing is refused."""
         lag = self._expected_latency + self._interval  # until growth shows in answers
         if self._first_sent_at is None or self._missed == math.inf:
-            return self._growth_at_start(pace, now)
+            return self._growth_at_start(pace)
         steps = self._steps
         if steps <= 0:
             self._calm_rate = self.rate

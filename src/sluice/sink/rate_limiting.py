@@ -138,7 +138,7 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
                 max_requests=max_in_flight_requests,
                 max_entries=initial_max_in_flight_messages,
                 jitter=jitter,
-                wall_offset=wall_clock() - clock(),
+                wall_offset=lambda: wall_clock() - self._clock(),
             )
             if clock is not None
             else None
@@ -148,7 +148,9 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
         self._requests += 1
         self._messages += request.batch_size
         if self._pacing is not None:
-            self._pacing.sent(request.batch_size, self._clock())
+            # Its answer comes with the same instant, which says at which pace the request was sent.
+            now = self._clock() if request.started_at is None else request.started_at
+            self._pacing.sent(request.batch_size, now)
 
     def register_completed_request(self, result: ResultInfo) -> None:
         self._requests = max(0, self._requests - 1)
@@ -163,9 +165,14 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
         if self._pacing is not None:
             now = self._clock()
             sent_at = now - (result.seconds or 0.0) if result.started_at is None else result.started_at
-            throttled, untold = result.throttled_messages, result.untold
             self._pacing.answered(
-                result.batch_size, throttled, untold, sent_at, now, otherwise=result.failed_otherwise
+                result.batch_size,
+                result.throttled_messages,
+                result.untold,
+                sent_at,
+                now,
+                otherwise=result.failed_otherwise,
+                took=result.seconds,
             )
 
     def should_block(self, request: RequestInfo) -> bool:
@@ -181,7 +188,7 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
     def max_batch_size(self) -> int:
         """The limit, as a larger batch could never be sent; less if the learnt rate asks for less."""
         limit = self.limit
-        return limit if self._pacing is None else min(limit, self._pacing.max_request)
+        return limit if self._pacing is None else min(limit, self._pacing.max_request(self._clock()))
 
     @property
     def limit(self) -> int:

@@ -334,7 +334,7 @@ class SinkScheduler(Generic[EntryT]):
         batch = self._buffer.take(count)
         request = Request(self.figures.requests, batch, now)
         self._in_flight[request.number] = request
-        self._strategy.register_in_flight_request(RequestInfo(count, batch.size))
+        self._strategy.register_in_flight_request(RequestInfo(count, batch.size, now))
         self.figures.requests += 1
         self.figures.retries += self._records(_entries(batch.returned))
         self.figures.records_out += self._records(batch)

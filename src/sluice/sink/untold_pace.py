@@ -2,9 +2,9 @@
 
 A share of refusals that does not fall when the pace falls is not load. So the pace dips for half a second
 now and then, in all tasks of a destination in the same seconds of the wall clock, to what is accepted of
-it. (BBR measures the shortest round trip in the same way: Cardwell and others, ACM Queue 14(5), 2016.) As
-much as is accepted the service takes, so what it refuses in a dip fails whatever the pace. What is refused
-beyond that share outside of dips is load.
+it. (BBR measures the shortest round trip in the same way: Cardwell and others, ACM Queue 14(5), 2016.) In a
+dip no more is sent than the service has just accepted, so load can't be the reason for what it refuses then:
+that fails whatever the pace. What is refused beyond that share outside of dips is load.
 
 As long as it is not well known what fails, requests are small: it may fail by requests, and the more of them
 there are, the sooner it is known.
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from sluice.sink.decaying import DecayingSum
@@ -45,7 +46,7 @@ _SHALLOWEST: Final = 0.85
 # In a dip the pace is this part of itself at least; and this one where it is limited, so that little is lost.
 _DEEPEST: Final = 0.12
 _DEEPEST_IF_LIMITED: Final = 0.4
-# A dip deeper than what is accepted by more than this factor may have been load itself.
+# If a dip sent more than this many times what is accepted outside of dips, its refusals may have been load.
 _TOO_SHALLOW: Final = 1.15
 # Seconds after a dip until all its answers are there, more or less.
 _LATE: Final = 0.1
@@ -55,12 +56,14 @@ _ENTRIES: Final = 20
 # Seconds over which refusals are averaged to see a sudden change, and while the pace grows.
 _WINDOW: Final = 0.3
 _WHILE_GROWING: Final = 1.2
-# If no refusal has lacked a reason for so many seconds (longer where dips are) and requests, the service is
-# as one that tells. Of the time between two answers, only so many seconds count.
+# After so many seconds (longer where dips are) and requests without a refusal that lacks a reason, nothing is
+# known of them any more, but that nothing fails (`LOAD`). Of the time between two answers, only so many
+# seconds count.
 _QUIET: Final = 10.0
 _QUIET_REQUESTS: Final = 100
 _PAUSE: Final = 1.0
-# An outage: more than this part is refused, and in a dip not so many times as much is accepted.
+# An outage: more than this part is refused, and in a dip less than so many times the part is accepted that is
+# accepted outside of it.
 _OUTAGE: Final = 0.8
 _HELPS: Final = 1.5
 # Load: this part is much, where it is clear that it is more than this many errors; this part is little.
@@ -74,22 +77,23 @@ _SELDOM: Final = 0.04
 # The pace grows up to so many times what was no load, less if what fails is known less well than this.
 _GROWTH: Final = 4.0
 _QUITE_WELL: Final = 0.1
-# While it is not known what fails, the pace is held for so many dips; for fewer once load is known to less
-# than `_LITTLE`, or is much (two dips), or is less than much by so many errors (one dip).
+# While it is not known what fails, the pace is held for so many dips; for two if load is then known to
+# `_LITTLE`, or is `_MUCH`; for one if it is less than `_MUCH` by so many errors.
 _DIPS_HELD: Final = 3
 _QUITE_CLEARLY: Final = 1.5
-# When it is known, the pace is held for one dip, or for this time (seconds) if load is then known to this
-# error.
+# When it is known, the pace is held for one dip; or only for this time (seconds), if the error of the load is
+# less than the second number by then.
 _AT_ONCE: Final = 0.4
 _KNOWN_AT_ONCE: Final = 0.08
 # Where nothing fails: if refusals lower the pace to this part before the next dip, something may fail by now.
 _SUNK: Final = 0.5
-# A cut leaves out a part of the error of what is let through, up to this part of it.
+# After a cut a little less is sent than is let through: by this part of its standard error, and at most by
+# this part of itself.
 _CARE: Final = (0.25, 0.05)
 # After a cut the pace stays for so many cycles: other tasks may still have to cut theirs.
 _CYCLES_AFTER_CUT: Final = 3.2
-# Where answers take so long that dips are this much longer, load is assumed until a dip shows what it is,
-# and the pace does not fall below this part of what was accepted at first.
+# Where answers take so long that dips are at least so many times as long as usual, load is assumed until a
+# dip shows what it is, and the pace does not fall below this part of what was accepted at first.
 _LONG: Final = 4.0
 _FLOOR: Final = 0.3
 # Where the pace is limited: the part that is refused for load at which it stays, the error at which it
@@ -144,14 +148,14 @@ class UntoldPace:
 
     Args:
         start: the pace that all tasks begin with (entries a second).
-        wall_offset: added to an instant, gives the time of the wall clock.
+        wall_offset: what has to be added to an instant for the time of the wall clock.
 
     Attributes:
         stage: what is known.
         floor: the pace does not fall below this one, as long as it is only assumed that there is load.
     """
 
-    def __init__(self, start: float, wall_offset: float = 0.0) -> None:
+    def __init__(self, start: float, wall_offset: Callable[[], float] = lambda: 0.0) -> None:
         self._start = start
         self._dips = Dips(wall_offset)
         self._forget()
@@ -174,7 +178,7 @@ class UntoldPace:
         self._window = DecayingSum()  # refusals of the last moment
         self._safe = self._start  # a pace that was no load
         self._dips_held = 0
-        self._is_first_hold = True  # it is not known what fails
+        self._is_first_hold = True  # nothing was known of failures when this hold began
         self._cut_at = -math.inf
         self._confirmed = 0.0  # the pace when a dip last showed that nothing fails
         self._undo: tuple[float, float] | None = None  # the pace before a sudden cut; what was refused of it
@@ -362,7 +366,7 @@ class UntoldPace:
             return rate
         if self._failing.load(self._cruise) > _MUCH / 2:
             return self._limit(rate, now)
-        self.stage = Stage.GROWING
+        self.stage, self._undo = Stage.GROWING, None  # no further than before: it was a short look
         return rate
 
     def _cut_suddenly(self, rate: float, pace: float, load: float, now: float) -> float:
@@ -499,6 +503,8 @@ class UntoldPace:
             more = observed.next_step() - 1
             grown = rate + more * max(rate, self._start / 10)
         else:
+            if load > 2 * error:
+                observed.is_far = False
             follows = _FOLLOWS / (1 + (error / _HALF_AS_FAST) ** 2)
             grown = rate * (1 - follows * (load - _AIM))
         # If something else limits what is sent, that little is refused says nothing about the pace.
