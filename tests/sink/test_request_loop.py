@@ -233,15 +233,16 @@ def test_close_may_be_a_plain_method() -> None:
     assert destination.closed_on == [0]
 
 
-def test_an_error_of_close_is_raised() -> None:
-    """And the thread ends."""
+@pytest.mark.parametrize("kind", [OSError, TimeoutError, asyncio.TimeoutError])
+def test_an_error_of_close_is_raised(kind: type[Exception]) -> None:
+    """Also a timeout of its own, which is not that of the loop; and the thread ends."""
     loop: RequestLoop[int, int] = RequestLoop(lambda _: asyncio.sleep(0, 1), lambda _: None)
 
     async def fail() -> None:
         await asyncio.sleep(0)
-        raise OSError("cannot close")
+        raise kind("cannot close")
 
-    with pytest.raises(OSError, match="cannot close"):
+    with pytest.raises(kind, match="cannot close"):
         loop.end(fail)
 
 

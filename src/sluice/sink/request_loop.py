@@ -91,17 +91,18 @@ class RequestLoop(Generic[JobT, ResultT]):
                 self._thread.join(self._patience)
 
     def _on_the_loop(self, coroutine: Coroutine[Any, Any, T], patience: float) -> T | None:
-        """What `coroutine` returns; None if it does not end in time, because something blocks the loop."""
+        """What `coroutine` returns or raises; None if it does not end in time: something blocks the loop."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
-        try:
-            return future.result(patience)
-        except concurrent.futures.TimeoutError:
+        # Not by the timeout of `result`: since Python 3.11 a TimeoutError of the coroutine looks the same.
+        done, _ = concurrent.futures.wait((future,), patience)
+        if not done:
             _log.warning(
                 "requests that were cancelled, or the destination, have not ended within %g s; their thread "
                 "is left behind",
                 self._patience,
             )
             return None
+        return future.result()
 
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
