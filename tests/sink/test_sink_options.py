@@ -368,3 +368,17 @@ def test_the_cache_is_bounded() -> None:
             pass
 
     assert len(cache._strategies) <= 100
+
+
+def test_the_cache_drops_what_was_used_longest_ago() -> None:
+    """Two writers had a strategy each: the use that counts is that of the one that ended last."""
+    cache = StrategyCache()
+    with cache.lend("a", NoRateLimitingStrategy) as last:
+        for key in ("a", *range(63)):
+            with cache.lend(key, NoRateLimitingStrategy):
+                pass
+    with cache.lend("new", NoRateLimitingStrategy):
+        pass
+
+    with cache.lend("a", NoRateLimitingStrategy) as found:
+        assert found is last

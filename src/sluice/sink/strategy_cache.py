@@ -49,6 +49,8 @@ class StrategyCache:
 
     def _keep(self, key: Hashable, strategy: BaseRateLimitingStrategy) -> None:
         with self._lock:
+            # Another writer with this key may have put one here: a key that is replaced keeps its old place.
+            self._strategies.pop(key, None)
             self._strategies[key] = strategy
             while len(self._strategies) > _MAX_CACHED:
                 del self._strategies[next(iter(self._strategies))]
