@@ -104,8 +104,7 @@ class TcpLine:
             if self._channel is not None:
                 return True
             if not self._is_connecting and not self._is_closed and self._clock() >= self._next_attempt:
-                self._is_connecting = True
-                threading.Thread(target=self._make, name="sluice-token-bucket", daemon=True).start()
+                self._start()
             return False
 
     def send(self, message: ToServer) -> None:
@@ -143,13 +142,23 @@ class TcpLine:
             self._is_closed = True
         self.disconnect("closed")
 
+    def _start(self) -> None:
+        """Starts an attempt. The caller has the lock."""
+        try:
+            threading.Thread(target=self._make, name="sluice-token-bucket", daemon=True).start()
+        except RuntimeError as error:  # the system has no thread left: the next attempt may find one
+            self.problem = f"{self._address}: {error}"
+            self._next_attempt = self._clock() + _RETRY_AFTER
+        else:
+            self._is_connecting = True  # the thread waits for the lock before it changes this
+
     def _make(self) -> None:
         """In a thread of its own."""
         channel: Channel | None = None
         problem = ""
         try:
             channel = connect(self._address, timeout=_TIMEOUT)
-        except (OSError, EOFError, SluiceError) as error:
+        except Exception as error:  # noqa: BLE001 - or it would seem to go on for ever; a host can be no name
             problem = f"{self._address}: {error}"
         with self._lock:
             self._is_connecting = False

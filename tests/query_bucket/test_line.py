@@ -1,0 +1,59 @@
+"""A task's connection to the server: whatever happens to it, the writer goes on, and knows why."""
+
+from __future__ import annotations
+
+import threading
+from typing import NoReturn
+
+import pytest
+
+from sluice.channels.channel import Address
+from sluice.query_bucket.line import TcpLine
+
+RETRY = 5.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def connect(line: TcpLine) -> bool:
+    """Makes an attempt if one is due, and waits for its end. Returns whether there is a connection."""
+    line.connect()
+    for thread in threading.enumerate():
+        if thread.name == "sluice-token-bucket":
+            thread.join()
+    return line._channel is not None
+
+
+@pytest.mark.filterwarnings("error")  # also about a thread that dies
+def test_a_host_that_is_no_name_is_a_problem_like_any_other() -> None:
+    line = TcpLine(Address("driver..example", 1, b"", b""), Clock())
+
+    assert not connect(line)
+    assert line.problem.startswith("driver..example:1: ")
+
+
+def test_without_a_thread_the_next_attempt_is_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after any attempt that has failed."""
+    attempts = 0
+
+    def fail(_: threading.Thread) -> NoReturn:
+        nonlocal attempts
+        attempts += 1
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    clock = Clock()
+    line = TcpLine(Address("driver.example", 1, b"", b""), clock)
+    for _ in range(3):
+        assert not line.connect()
+    assert line.problem == "driver.example:1: can't start new thread"
+    assert attempts == 1
+    clock.now += RETRY
+    line.connect()
+    assert attempts == 2
