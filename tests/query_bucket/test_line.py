@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import NoReturn
 
 import pytest
 
-from sluice.channels.channel import Address
+from sluice.channels.channel import Address, Channel
+from sluice.query_bucket import line as line_module
 from sluice.query_bucket.line import TcpLine
 
 RETRY = 5.0
@@ -57,3 +59,25 @@ def test_without_a_thread_the_next_attempt_is_made_later(monkeypatch: pytest.Mon
     clock.now += RETRY
     line.connect()
     assert attempts == 2
+
+
+def test_half_of_a_message_holds_up_the_writer_for_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does the server. Then the connection has ended."""
+    ours, theirs = socket.socketpair()
+
+    def connect_at_once(_: Address, *, timeout: float) -> Channel:
+        ours.settimeout(timeout)
+        return Channel(ours)
+
+    monkeypatch.setattr(line_module, "connect", connect_at_once)
+    line = TcpLine(Address("driver.example", 1, b"", b""), Clock())
+    assert connect(line)
+    timeout = ours.gettimeout()
+    assert timeout is not None
+    assert timeout <= 0.5
+    ours.settimeout(0.01)  # the test does not wait for as long
+    with theirs:
+        theirs.sendall(b"\0\0\0\x10ab")
+        assert not line.receive()
+    assert not line.connect()
+    assert line.problem == "driver.example:1: timed out"

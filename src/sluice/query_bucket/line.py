@@ -1,4 +1,4 @@
-"""A task's connection to the bucket server, over TCP. The writer's thread never waits for it."""
+"""A task's connection to the bucket server, over TCP. The writer's thread does not wait for answers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ __all__ = ["Line", "NoLine", "TcpLine"]
 
 _log = logging.getLogger(__name__)
 
-_TIMEOUT: Final = 5.0
-"""Seconds for connecting, and for the rest of a message whose beginning is there."""
+_CONNECT_TIMEOUT: Final = 5.0
+_PEER_TIMEOUT: Final = 0.5
+"""Seconds for which the server may hold up the writer: with half of a message, or by not receiving."""
 _RETRY_AFTER: Final = 5.0
 """Seconds from the end of a connection, or of an attempt, to the next attempt."""
 
 
 class Line(Protocol):
-    """A connection to the bucket server. No call but `close` blocks, and none raises.
+    """A connection to the bucket server. No call raises, and none waits for the server to answer.
+
+    Where the server stands still, `receive` may block for the rest of a message, for half a second without a
+    byte of it, and `send` while the system has no room for what the server does not take, for half a second
+    in all. After that the connection has ended.
 
     Attributes:
         problem: why there is no connection, for the log; empty as long as the first attempt goes on.
@@ -157,7 +162,8 @@ class TcpLine:
         channel: Channel | None = None
         problem = ""
         try:
-            channel = connect(self._address, timeout=_TIMEOUT)
+            channel = connect(self._address, timeout=_CONNECT_TIMEOUT)
+            channel.set_timeout(_PEER_TIMEOUT)
         except Exception as error:  # noqa: BLE001 - or it would seem to go on for ever; a host can be no name
             problem = f"{self._address}: {error}"
         with self._lock:
