@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 from bucket_world import World
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from sluice.query_bucket.protocol import Ask, End, Granted, Join, Leave, Members, Ping
 from sluice.query_bucket.service import IDLE_TIME, BucketService
-from sluice.sink import RequestInfo
+from sluice.sink import RequestInfo, ResultInfo
 from sluice.sink.query_bucket_strategy import fallback_share
 from sluice.sink.token_bucket import TokenUnit
 
@@ -202,6 +203,30 @@ def test_tasks_come_back_to_the_server() -> None:
 
     assert sum(task.sent for task in world.tasks) - before >= 0.95 * 10 * world.rate
     assert world.excess() <= 1e-3
+
+
+@pytest.mark.parametrize("has_answers", [False, True])
+def test_a_task_that_never_waits_comes_back_to_the_server(*, has_answers: bool) -> None:
+    """It sends less than its share, so that the writer never asks it how long to wait for tokens."""
+    world = World()
+    task = world.start_task()
+    world.run(5)
+    world.frozen_until = world.now + 4
+    world.run(3)
+    task.late_until = math.inf
+    world.run(4)
+    assert not world.lines
+    strategy, slow = task.strategy, RequestInfo(1)
+    for _ in range(5):
+        world.run(2)
+        if has_answers:
+            strategy.register_completed_request(ResultInfo(0, 1))
+        elif not strategy.should_block(slow):
+            strategy.register_in_flight_request(slow)
+        else:
+            strategy.delay(slow)
+
+    assert world.service.has_tasks
 
 
 def test_a_server_that_stood_still_gives_no_tokens_for_that_time() -> None:

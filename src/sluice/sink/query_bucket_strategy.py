@@ -52,6 +52,10 @@ than this and `HOLD_TIME`, see `LEASE_TIME`, and fills for less while the server
 _CONNECT_TIMEOUT: Final = 5.0
 """Seconds for the first connection. A task that has none does not even know how many others there are."""
 
+_LOOK_EVERY: Final = 1.0
+"""Seconds after which a task that goes by its share looks for the server before it sends: a task that never
+has to wait for tokens would not find out otherwise that the server is back."""
+
 _SHORTEST_WAIT: Final = 0.001
 _LONGEST_WAIT: Final = 0.1
 """Seconds between two looks at what has come: an answer does not wake the writer."""
@@ -170,13 +174,15 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         self._held = max(0.0, self._held - tokens)
         self._line.send(Sent(tokens))
 
-    def register_completed_request(self, result: ResultInfo) -> None:
-        """Changes nothing: the rate is fixed."""
+    def register_completed_request(self, result: ResultInfo) -> None:  # noqa: ARG002 - the contract's
+        """Looks for the server where the task goes on without; the rate is fixed."""
+        if self._state is _State.ALONE:
+            self._look(self._clock())
 
     def should_block(self, request: RequestInfo) -> bool:
         tokens, now = tokens_of(request, self._unit), self._clock()
         if self._state is _State.ALONE:
-            return self._alone.wait(tokens, now) > 0.0
+            return now - self._looked_at >= _LOOK_EVERY or self._alone.wait(tokens, now) > 0.0
         return self._usable(now) < tokens - ROUNDING
 
     def delay(self, request: RequestInfo) -> float:
