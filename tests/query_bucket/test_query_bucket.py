@@ -6,10 +6,11 @@ import logging
 import math
 
 import pytest
-from bucket_world import World
+from bucket_world import Task, World
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.query_bucket.bucket import SHARE_TIME
 from sluice.query_bucket.protocol import Ask, End, Granted, Join, Leave, Members, Ping
 from sluice.query_bucket.service import IDLE_TIME, BucketService
 from sluice.sink import RequestInfo, ResultInfo
@@ -227,6 +228,96 @@ def test_a_task_that_never_waits_comes_back_to_the_server(*, has_answers: bool) 
             strategy.delay(slow)
 
     assert world.service.has_tasks
+
+
+def fall_back(world: World) -> None:
+    """The server stands still until all tasks go on without it, and is there again."""
+    world.frozen_until = world.now + 2.5
+    world.run(3)
+    assert not world.lines
+
+
+def end(world: World) -> None:
+    """All tasks are done, and others of the same epoch follow."""
+    for task in world.tasks:
+        task.strategy.close()
+    world.tasks.clear()
+
+
+def sent_by(world: World, task: Task, seconds: float) -> float:
+    before = task.sent
+    world.run(seconds)
+    return task.sent - before
+
+
+@pytest.mark.parametrize("frozen", [0.0, 70.0])
+def test_shares_of_tasks_that_have_ended_are_given_to_others(frozen: float) -> None:
+    """A batch write has one epoch. They end before they can connect again; those that follow have the whole
+    rate after a minute, in which the server was there.
+    """
+    world = World(streaming=False)
+    for _ in range(3):
+        for _ in range(4):
+            world.start_task()
+        world.run(3)
+        fall_back(world)
+        end(world)
+    task = world.start_task()
+    assert sent_by(world, task, 20) <= 20 * 0.05 * world.rate
+    world.frozen_until = world.now + frozen
+    world.run(frozen)
+    assert world.service._queries["q"].bucket._apart
+    world.run(SHARE_TIME - 10)
+
+    assert sent_by(world, task, 10) >= 0.95 * 10 * world.rate
+    assert world.excess() <= 1e-3
+
+
+def test_a_task_that_ends_gives_its_share_back() -> None:
+    """As soon as it can be told, because the next attempt to connect is due."""
+    world = World(streaming=False)
+    ending, other = world.start_task(), world.start_task()
+    world.run(3)
+    fall_back(world)
+    ending.late_until = math.inf  # it waits for its last answers
+    world.run(5)
+    assert world.service._queries["q"].connections.keys() == {"2"}
+    world.tasks.remove(ending)
+    ending.strategy.close()
+    world.run(1)
+
+    assert sent_by(world, other, 10) >= 0.95 * 10 * world.rate
+    assert world.excess() <= 1e-3
+
+
+def test_a_share_that_others_may_have_is_not_used() -> None:
+    """A task had no rows for longer than the server keeps its share. It connects before it sends."""
+    world = World(burst=500.0)
+    idle, other = world.start_task(), world.start_task()
+    world.run(20)
+    fall_back(world)
+    idle.late_until = world.now + SHARE_TIME + 20
+    world.run(SHARE_TIME + 10)
+    assert sent_by(world, other, 9) >= 0.95 * 9 * world.rate
+    world.is_connecting = True
+    assert sent_by(world, idle, 4) == 0
+    world.is_connecting = False
+
+    assert sent_by(world, idle, 10) >= 0.4 * 10 * world.rate
+    assert world.excess() <= 1e-3
+
+
+def test_a_share_is_used_again_where_the_server_is_not_found() -> None:
+    """After the time that an attempt to connect takes, with the one that comes before it."""
+    world = World()
+    idle = world.start_task()
+    world.run(5)
+    fall_back(world)
+    idle.late_until = world.now + 30
+    world.is_connecting = True
+    assert sent_by(world, idle, 30 + 10) == 0
+
+    assert sent_by(world, idle, 10) >= 0.4 * 10 * world.rate
 
 
 def test_a_server_that_stood_still_gives_no_tokens_for_that_time() -> None:

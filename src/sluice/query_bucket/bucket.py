@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["HOLD_TIME", "LEASE_TIME", "LONGEST_STEP", "Grant", "QueryBucket"]
+__all__ = ["HOLD_TIME", "LEASE_TIME", "LONGEST_STEP", "SHARE_TIME", "Grant", "QueryBucket"]
 
 HOLD_TIME: Final = 1.0
 """Seconds after which a task does not use tokens any more that were granted to it."""
@@ -23,6 +23,15 @@ LEASE_TIME: Final = 5.0
 LONGEST_STEP: Final = 1.5
 """Seconds that the bucket fills for at most when it is asked for the time. The server asks twice a second: if
 it has not, it stood still, and its tasks have gone on without it meanwhile."""
+SHARE_TIME: Final = 60.0
+"""Seconds after which the share of a task that went on by itself is for the others again.
+
+Until then the task has come back, or has ended. While it goes by its share it tries to connect every 5 s, for
+5 s at most; after a time in which it did not, it sends nothing until it has (see `QueryBucketStrategy`). So a
+task that reaches the server is back within 20 s, or 15 s later where an attempt fails. Seconds in which the
+server stands still do not count, because nobody can connect. Only a task whose attempts fail for a minute,
+while the server serves others, sends on top of them, as one that has never reached the server does.
+"""
 
 _ROUNDING: Final = 1e-6
 """Tokens are sums of fractions: a difference by rounding is not waited for."""
@@ -38,6 +47,14 @@ class Grant(NamedTuple):
 
     task: str
     tokens: float
+
+
+@dataclass(slots=True)
+class _Share:
+    """What a task takes that goes on without the bucket."""
+
+    part: float
+    seconds_left: float = SHARE_TIME
 
 
 @dataclass(slots=True)
@@ -65,7 +82,7 @@ class QueryBucket:
         self._counted_at = now
         self._members: dict[str, _Member] = {}
         self._queue: deque[tuple[str, float]] = deque()  # who asks for how many, in order
-        self._apart: dict[str, float] = {}  # tasks that go on without the bucket, and their shares
+        self._apart: dict[str, _Share] = {}  # of tasks that go on without the bucket
         self._epoch = ""
 
     @property
@@ -110,7 +127,8 @@ class QueryBucket:
             task: which one; one that is not there is ignored.
             now: the time.
             returned: tokens that it will not use; any others that it holds count as used.
-            share: it goes on at this share of rate and burst, which the others do not get meanwhile.
+            share: it goes on at this share of rate and burst, which the others do not get meanwhile: until
+                it joins again, or for `SHARE_TIME`.
         """
         self._advance(now)
         if task not in self._members:
@@ -119,7 +137,7 @@ class QueryBucket:
         del self._members[task]
         self._queue = deque(item for item in self._queue if item[0] != task)
         if share > 0.0:
-            self._apart[task] = share
+            self._apart[task] = _Share(share)
             # What it may save up by itself is not to be had here: all together hold no more than the burst.
             self._level = min(self._level, self._current_burst - self._held)
 
@@ -168,7 +186,7 @@ class QueryBucket:
     def _left(self) -> float:
         """The part of rate and burst that is not of tasks that go on by themselves."""
         # Shares that would leave nothing are of tasks that have gone: somebody is asking.
-        return max(1.0 - sum(self._apart.values()), 0.01)
+        return max(1.0 - sum(share.part for share in self._apart.values()), 0.01)
 
     @property
     def _current_rate(self) -> float:
@@ -188,7 +206,15 @@ class QueryBucket:
         self._counted_at = max(now, self._counted_at)
         room = max(0.0, self._current_burst - self._held - self._level)
         self._level += min(room, seconds * self._current_rate)
+        self._free_shares(seconds)
         for member in self._members.values():
             if member.held and now - member.granted_at >= LEASE_TIME:
                 self._level += member.held
                 member.held = 0.0
+
+    def _free_shares(self, seconds: float) -> None:
+        """Gives the others what tasks that have not come back do not use any more."""
+        for task, share in list(self._apart.items()):
+            share.seconds_left -= seconds
+            if share.seconds_left <= 0.0:
+                del self._apart[task]

@@ -55,6 +55,11 @@ _CONNECT_TIMEOUT: Final = 5.0
 _LOOK_EVERY: Final = 1.0
 """Seconds after which a task that goes by its share looks for the server before it sends: a task that never
 has to wait for tokens would not find out otherwise that the server is back."""
+_UNWATCHED: Final = 5.0
+"""Seconds without such a look after which the server may not keep the share for this task any more."""
+_RETURN_TIMEOUT: Final = 10.5
+"""Seconds for which the task then looks for the server and sends nothing: enough for one attempt to connect,
+also if the last one has just failed; see `TcpLine`."""
 
 _SHORTEST_WAIT: Final = 0.001
 _LONGEST_WAIT: Final = 0.1
@@ -68,6 +73,7 @@ class _State(Enum):
     READY = "the server has answered the last message"
     ASKED = "the server has been asked for tokens"
     ALONE = "there is no server: the task goes by its share"
+    RETURNING = "the server may not keep the share any more: it is looked for first"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +167,7 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         self._held_until = 0.0
         self._members = 0
         self._share = 1.0
+        self._has_told_share = False  # the server keeps it for this task, for `SHARE_TIME`
         self._alone = TokenBucket(rate, burst, clock(), tokens=0.0)  # made anew for each time without server
         self._has_warned = False
 
@@ -212,6 +219,8 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
 
     def close(self) -> None:
         """Gives back what is left, and ends the connection."""
+        if self._has_told_share:
+            self._look(self._clock())  # joins if it can now: so the server gives the share to the others
         if self._state in _JOINED:
             self._line.send(Leave(self._held))
         self._held = 0.0
@@ -237,6 +246,10 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         """Takes in what has come, and finds out whether the server is there."""
         for message in self._line.receive():
             self._take_in(message, now)
+        if self._has_told_share and now - self._looked_at >= _UNWATCHED:
+            self._state = _State.RETURNING
+            self._heard_at = now
+            self._expected_at = now + _RETURN_TIMEOUT
         self._looked_at = now
         self._heard_at = min(self._heard_at, now)  # the first connection is waited for from the first look on
         waited = now - self._heard_at
@@ -245,12 +258,15 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
                 self._go_alone(self._line.problem, now)
             elif self._state is _State.CONNECTING and waited >= _CONNECT_TIMEOUT:
                 self._go_alone(f"no connection within {_CONNECT_TIMEOUT:g} s", now)
+            elif self._state is _State.RETURNING and waited >= _RETURN_TIMEOUT:
+                self._go_alone(self._line.problem, now)
         elif self._state not in _JOINED:
             self._join(now)
         elif self._state is not _State.READY and waited >= ANSWER_TIMEOUT:
             problem = f"no answer within {ANSWER_TIMEOUT:g} s"
             self._line.send(FallBack(self._fallback_share))
             self._line.disconnect(problem)
+            self._has_told_share = True
             self._go_alone(problem, now)
 
     def _join(self, now: float) -> None:
@@ -259,6 +275,7 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         self._line.send(Join(seat.query, seat.epoch, seat.task, seat.starts_full))
         self._state = _State.JOINING
         self._share = 1.0
+        self._has_told_share = False
         self._heard_at = self._expected_at = now
 
     def _go_alone(self, problem: str, now: float) -> None:
