@@ -110,6 +110,20 @@ def test_what_is_refused_again_goes_elsewhere(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["attributes"]["partitionKey"] == "a"
 
 
+def test_names_of_columns_are_compared_without_regard_to_case(tmp_path: Path) -> None:
+    """As the sink does: the letter of a refused row has them as the row had them."""
+    service = Service()
+    service.create("orders")
+    letters = write(
+        tmp_path / "letters",
+        DeadLetter("then", b"one", {"PARTITIONKEY": "a"}),
+        DeadLetter("then", b"two", {"partition_key": "no key", "partitionKey": "b"}),
+    )
+
+    assert replay(letters, "--execute", destination="kinesis", streamName="orders").code == 0
+    assert records(service) == {b"one": "a", b"two": "b"}
+
+
 def test_messages_of_a_queue(tmp_path: Path) -> None:
     """Their letters hold the whole entry; one that holds a row that was refused is not sent as it is."""
     service = Service(options={**OPTIONS})

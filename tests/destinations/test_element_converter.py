@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 from fake_service import OPTIONS, FakeService, answer, read_async_sink
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from sluice.destinations import read_sink
 from sluice.errors import InvalidRecordError, OptionError
@@ -188,6 +188,21 @@ def test_a_converter_of_ones_own(tmp_path: Path, name: str) -> None:
     assert records == ["0 é0\n".encode(), "2 é2\n".encode()]
     assert (result.figures.records, result.figures.dead_letters) == (2, 1)
     assert letter["reason"] == "it is the first"
+
+
+@pytest.mark.parametrize("name", ["kinesis", "firehose"])
+def test_the_letter_of_a_row_that_could_not_be_converted_holds_the_row(tmp_path: Path, name: str) -> None:
+    """Also where a column is called ``data``: the data would have been the JSON of all columns."""
+    options = DESTINATIONS[name] | {"elementConverter": JSON, "deadLetterPath": str(tmp_path)}
+    schema = StructType([StructField("data", StringType()), StructField("at", TimestampType())])
+    far = pa.array([2**62]).cast(pa.timestamp("us", "UTC"))
+    batch = pa.record_batch([pa.array(["raw"]), far], names=["data", "at"])
+    write_rows(read_async_sink(options), schema, Origin("test"), [batch], write_id=None)
+    (letter,) = [json.loads(file.read_text()) for file in tmp_path.rglob("*.jsonl")]
+
+    assert letter["form"] == "row"
+    assert json.loads(base64.b64decode(letter["data"]))["data"] == "raw"
+    assert letter["attributes"] == {}
 
 
 def test_no_column_is_unknown_to_json() -> None:

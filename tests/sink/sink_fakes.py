@@ -48,6 +48,8 @@ class RefusedError(Exception):
 
 
 class FakeConverter:
+    data_column = "data"
+
     def __init__(self) -> None:
         self.schema: object = None
         self.converted = 0

@@ -282,9 +282,66 @@ def test_a_row_of_any_schema_is_kept() -> None:
     nothing = pa.record_batch({"data": pa.array([None], pa.binary())})
     other = pa.record_batch({"id": [1], "name": ["n"]})
 
-    assert dead_letter_of_row(with_data, "r") == DeadLetter("r", b"x", {"partitionKey": ""})
-    assert dead_letter_of_row(nothing, "r") == DeadLetter("r", None, {})
-    assert dead_letter_of_row(other, "r").data == b'{"id": 1, "name": "n"}'
+    def letter(row: pa.RecordBatch) -> DeadLetter:
+        return dead_letter_of_row(row, "r", data_is_sent=True)
+
+    assert letter(with_data) == DeadLetter("r", b"x", {"partitionKey": ""})
+    assert letter(nothing) == DeadLetter("r", None, {})
+    assert letter(other) == DeadLetter("r", b'{"id": 1, "name": "n"}', form="row")
+
+
+def test_columns_keep_their_names() -> None:
+    """No column takes the place of another, and a column that was no key does not become one."""
+    row = pa.record_batch({"data": [b"x"], "user_id": [1], "userId": [2], "partition_key": ["k"]})
+
+    assert dead_letter_of_row(row, "r", data_is_sent=True).attributes == {
+        "user_id": 1,
+        "userId": 2,
+        "partition_key": "k",
+    }
+
+
+def test_a_column_called_data_is_not_the_data_where_it_is_not_sent() -> None:
+    """The letter holds the whole row: what another column called data holds was never a record."""
+    row = pa.record_batch({"data": ["x"], "user_id": [1]})
+
+    assert dead_letter_of_row(row, "r", data_is_sent=False) == DeadLetter(
+        "r", b'{"data": "x", "user_id": 1}', form="row"
+    )
+
+
+def test_only_the_destinations_own_converter_sends_data_as_it_is() -> None:
+    """Not a converter in its place, nor one that does not say that it takes a column data."""
+
+    class Silent(Picky):
+        data_column: Any = None
+
+    def form(own: Picky, given: Picky | None) -> str:
+        destination, queue = FakeDestination(), MemoryQueue()
+        destination.converter = own
+        writer = AsyncSinkWriter(
+            destination, config(), NoRateLimitingStrategy(), dead_letters=queue, converter=given
+        )
+        with closing(writer):
+            writer.write(rows(["!a"]))
+            writer.flush()
+        return queue.dead_letters[0].form
+
+    assert form(Picky(), None) == "data"
+    assert form(Silent(), None) == "row"
+    assert form(Picky(), Picky()) == "row"
+
+
+def test_fields_of_an_entry_that_would_get_one_name_keep_theirs() -> None:
+    """None of them is lost."""
+    entry = {"data": b"x", "user_id": 1, "userId": 2, "user__id": 3, "group_id": 4}
+
+    assert dead_letter_of_entry(entry, "r").attributes == {
+        "user_id": 1,
+        "userId": 2,
+        "user__id": 3,
+        "groupId": 4,
+    }
 
 
 def test_a_dead_letter_is_one_line_of_json() -> None:

@@ -45,7 +45,7 @@ def not_utf8(*values: bytes) -> pa.Array:
 def stored(**columns: Any) -> tuple[dict[str, Any], Any]:
     """The dead letter of a row, as it is written, and its data."""
     row = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    letter = strict(dead_letter_line(dead_letter_of_row(row, "why"), Origin("d")))
+    letter = strict(dead_letter_line(dead_letter_of_row(row, "why", data_is_sent=True), Origin("d")))
     return letter, letter["data"] and base64.b64decode(letter["data"])
 
 
@@ -120,7 +120,7 @@ def test_columns_with_one_name_are_all_kept() -> None:
     """The second has a number."""
     row = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"])
 
-    assert strict(dead_letter_of_row(row, "r").data or b"") == {"id": 1, "id (2)": 2}
+    assert strict(dead_letter_of_row(row, "r", data_is_sent=True).data or b"") == {"id": 1, "id (2)": 2}
 
 
 class Mute:
@@ -179,7 +179,8 @@ def test_whatever_a_row_holds_is_json(kind: pa.DataType, raw: bytes) -> None:
     """Any eight bytes as a value of any type."""
     column = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(raw)])
 
-    strict(dead_letter_of_row(pa.record_batch([column], names=["x"]), "r").data or b"")
+    row = pa.record_batch([column], names=["x"])
+    strict(dead_letter_of_row(row, "r", data_is_sent=True).data or b"")
     assert python_value(pa.nulls(1, kind)[0]) is None
 
 

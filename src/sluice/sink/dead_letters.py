@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,35 +204,45 @@ def dead_letter_of_entry(entry: object, reason: str) -> DeadLetter:
     fields = _fields(entry)
     if fields is None:
         return DeadLetter(reason, json_text(entry).encode(), form="entry")
-    return _dead_letter_of_fields(fields, reason, "entry")
+    return _dead_letter_of_fields(fields, _data_key(fields), reason, "entry")
 
 
-def dead_letter_of_row(row: pa.RecordBatch, reason: str) -> DeadLetter:
+def dead_letter_of_row(row: pa.RecordBatch, reason: str, *, data_is_sent: bool) -> DeadLetter:
     """A dead letter about a row that cannot be converted: its column ``data``, else all of it as JSON.
 
-    Never fails, whatever the row holds: see `python_value`.
+    Never fails, whatever the row holds: see `python_value`. Columns keep their names.
 
     Args:
         row: a batch of one row.
         reason: why, for people.
+        data_is_sent: whether column ``data`` is the data of the record as it is. Where a converter makes the
+            data of other columns, ``data`` may be any column, and the letter holds the whole row.
     """
     fields = fields_of_row(row)
-    key = _data_key(fields)
+    key = _data_key(fields) if data_is_sent else None
     if key is not None and isinstance(fields[key], str):
         # The bytes as they are, which need not be UTF-8.
         fields[key] = bytes(row.column(row.schema.names.index(key))[0].as_buffer())
-    return _dead_letter_of_fields(fields, reason, "row")
+    return _dead_letter_of_fields(fields, key, reason, "row")
 
 
 def _dead_letter_of_fields(
-    fields: Mapping[Any, Any], reason: str, whole: Literal["entry", "row"]
+    fields: Mapping[Any, Any], key: str | None, reason: str, whole: Literal["entry", "row"]
 ) -> DeadLetter:
-    key = _data_key(fields)
     data = fields[key] if key is not None else None
     if key is None or not isinstance(data, bytes | str | None):
         return DeadLetter(reason, json_text(fields).encode(), form=whole)
-    rest = {_camel_case(name): value for name, value in fields.items() if name != key and value is not None}
+    rest = {name: value for name, value in fields.items() if name != key and value is not None}
+    if whole == "entry":
+        rest = _with_names_of_columns(rest)
     return DeadLetter(reason, data.encode(errors="surrogatepass") if isinstance(data, str) else data, rest)
+
+
+def _with_names_of_columns(fields: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The fields of an entry in camel case; those that would get one name keep theirs."""
+    names = {name: _camel_case(name) for name in fields}
+    counts = Counter(names.values())
+    return {name if counts[names[name]] > 1 else names[name]: value for name, value in fields.items()}
 
 
 def _data_key(fields: Mapping[Any, Any]) -> str | None:

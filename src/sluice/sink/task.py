@@ -131,7 +131,7 @@ def _deliver(
             setup.config,
             strategy,
             dead_letters=dead_letters,
-            converter=setup.new_converter(),
+            converter=None if setup.create_converter is None else setup.create_converter(),
         )
         with _figures_of_a_failure(writer, origin), contextlib.closing(writer):
             writer.open(schema)

@@ -89,7 +89,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         dead_letters: takes what can never be delivered: rows that the converter refuses, entries that the
             destination rejects, and with ``oversized_records="deadLetter"`` those that are too large. Without
             it, each of them is fatal. The writer closes it.
-        converter: makes entries of rows; None: the destination's own does.
+        converter: makes entries of rows in the place of the destination's own; None: the latter does.
 
     Raises:
         ValueError: ``oversized_records`` is ``deadLetter``, and there is no dead letter queue.
@@ -112,6 +112,8 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._config = config
         self._clock = clock
         self._converter = destination.create_converter() if converter is None else converter
+        # Another converter may make the data of any columns.
+        self._data_is_sent = converter is None and getattr(self._converter, "data_column", None) == "data"
         self._dead_letters = dead_letters
         self._scheduler: SinkScheduler[EntryT] = SinkScheduler(
             config,
@@ -299,7 +301,9 @@ class AsyncSinkWriter(Generic[EntryT]):
                 if half:
                     slices += [rows.slice(half), rows.slice(0, half)]
                 else:
-                    self._add_dead_letter(dead_letter_of_row(rows, str(error)))
+                    self._add_dead_letter(
+                        dead_letter_of_row(rows, str(error), data_is_sent=self._data_is_sent)
+                    )
             else:
                 yield from entries
 

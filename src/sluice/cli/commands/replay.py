@@ -153,11 +153,12 @@ def _row(letter: Mapping[str, Any], data_column: str, others: Sequence[str]) -> 
     data = base64.b64decode(letter["data"])
     form = letter.get("form", "data" if data_column == "data" else "entry")
     if form == "data":
-        fields = {**letter.get("attributes", {}), data_column: data}
-    else:
-        fields = _fields(data)
-        if form == "row" or data_column not in fields:
-            return None
+        # Columns are known without regard to case, as by the destinations.
+        attributes = {name.lower(): value for name, value in letter.get("attributes", {}).items()}
+        return {data_column: data, **{name: attributes.get(name.lower()) for name in others}}
+    fields = _fields(data)
+    if form == "row" or data_column not in fields:
+        return None
     return {name: fields.get(name) for name in (data_column, *others)}
 
 
