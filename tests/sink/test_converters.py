@@ -324,6 +324,77 @@ def test_a_row_that_does_not_fit_the_schema_is_invalid() -> None:
         list(opened(AvroConverter(schema=GIVEN), schema).convert(rows))
 
 
+FLOATS = pa.list_(pa.float64())
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow", "value"),
+    [
+        ("int", pa.int64(), 2**40),
+        ("int", pa.float64(), 1.5),
+        ("int", pa.bool_(), True),
+        ("boolean", pa.int64(), 5),
+        ("float", pa.float64(), 1e300),
+        ("float", pa.float64(), -3.5e38),
+        (["null", "float"], pa.float64(), 1e300),
+        ({"type": "array", "items": "float"}, FLOATS, [1.0, float("inf"), 1e39]),
+    ],
+)
+def test_a_value_is_not_cut_to_what_a_type_holds(kind: Any, arrow: pa.DataType, value: Any) -> None:
+    """A reader would have another number, and no error. The row has no form in Avro."""
+    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
+    schema, rows = one("x", t.DoubleType(), arrow, value)
+    with pytest.raises(InvalidRecordError, match="row 0 of a batch"):
+        list(opened(AvroConverter(schema=given, schema_id=7), schema).convert(rows))
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow", "value"),
+    [
+        ("int", pa.int64(), 2**31 - 1),
+        ("float", pa.float64(), 3.4e38),
+        ("float", pa.float64(), float("-inf")),
+        ("double", pa.int64(), 7),
+        (["null", "float", "double"], pa.float64(), 1e300),
+        ({"type": "array", "items": "float"}, FLOATS, [float("inf"), float("-inf"), 0.5]),
+    ],
+)
+def test_a_value_that_fits_a_type_other_than_its_columns(kind: Any, arrow: pa.DataType, value: Any) -> None:
+    """It is written; a float has the digits that its 32 bits hold."""
+    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
+    schema, rows = one("x", t.DoubleType(), arrow, value)
+    (data,) = opened(AvroConverter(schema=given), schema).convert(rows)
+
+    assert read(data, given)["x"] == (value if isinstance(value, list) else pytest.approx(value))
+
+
+def test_structs_whose_paths_look_alike() -> None:
+    """``a.b`` and ``a_b``: names of records are unique, and as they were where nothing is alike."""
+    x = t.StructType([t.StructField("x", t.LongType())])
+    alike = t.StructType(
+        [
+            t.StructField("a", t.StructType([t.StructField("b", x)])),
+            t.StructField("a_b", x),
+            t.StructField("a_b_2", t.ArrayType(x)),
+            t.StructField("a_b_2_item", x),
+        ]
+    )
+    arrow = pa.struct([("x", pa.int64())])
+    row = {"a": {"b": {"x": 1}}, "a_b": {"x": 2}, "a_b_2": [{"x": 3}], "a_b_2_item": {"x": 4}}
+    types = [pa.struct([("b", arrow)]), arrow, pa.list_(arrow), arrow]
+    rows = batch(row, schema=pa.schema(list(zip(row, types, strict=True))))
+    (data,) = opened(AvroConverter(), alike).convert(rows)
+    names = [field["type"][0].get("name") for field in avro_schema(alike)["fields"]]
+
+    assert read(data, avro_schema(alike)) == row
+    assert names == [
+        "topLevelRecord_a",
+        "topLevelRecord_a_b_2",
+        None,
+        "topLevelRecord_a_b_2_item_2",
+    ]
+
+
 def test_a_field_inside_a_column_is_not_dropped() -> None:
     """A schema that lacks it fits no row."""
     inner = {"type": "record", "name": "inner", "fields": [{"name": "a", "type": "long"}]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import math
 import re
 from typing import Any, Final
 
@@ -68,10 +69,11 @@ def avro_schema(schema: StructType) -> dict[str, Any]:
     Raises:
         OptionError: a column has a type or a name that Avro has no form for.
     """
-    return _record(schema, _RECORD, "")
+    return _record(schema, _RECORD, "", set())
 
 
-def _record(schema: Any, name: str, path: str) -> dict[str, Any]:
+def _record(schema: Any, name: str, path: str, taken: set[str]) -> dict[str, Any]:
+    name = _unique(name, taken)
     fields = []
     for field in schema.fields:
         where = f"{path}{field.name}"
@@ -81,12 +83,22 @@ def _record(schema: Any, name: str, path: str) -> dict[str, Any]:
                 "with no digit"
             )
         # Records are told apart by their names, so these have the whole path.
-        kind = _type(field.dataType, f"{name}_{field.name}", where)
+        kind = _type(field.dataType, f"{name}_{field.name}", where, taken)
         fields.append({"name": field.name, "type": _optional(kind, getattr(field, "nullable", True))})
     return {"type": "record", "name": name, "fields": fields}
 
 
-def _type(data_type: Any, name: str, path: str) -> Any:
+def _unique(name: str, taken: set[str]) -> str:
+    """`name`, with a number if it is taken: the record of ``a.b`` is called as that of ``a_b``."""
+    unique, number = name, 1
+    while unique in taken:
+        number += 1
+        unique = f"{name}_{number}"
+    taken.add(unique)
+    return unique
+
+
+def _type(data_type: Any, name: str, path: str, taken: set[str]) -> Any:
     shown = str(data_type.simpleString())
     if shown in _SIMPLE:
         return _SIMPLE[shown]
@@ -97,18 +109,27 @@ def _type(data_type: Any, name: str, path: str) -> Any:
         if scale >= 0:
             return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
     elif hasattr(data_type, "elementType"):
-        items = _type(data_type.elementType, f"{name}_item", path)
+        items = _type(data_type.elementType, f"{name}_item", path, taken)
         return {"type": "array", "items": _optional(items, getattr(data_type, "containsNull", True))}
     elif hasattr(data_type, "valueType") and data_type.keyType.simpleString().startswith("string"):
-        values = _type(data_type.valueType, f"{name}_value", path)
+        values = _type(data_type.valueType, f"{name}_value", path, taken)
         return {"type": "map", "values": _optional(values, getattr(data_type, "valueContainsNull", True))}
     elif hasattr(data_type, "fields"):
-        return _record(data_type, name, f"{path}.")
+        return _record(data_type, name, f"{path}.", taken)
     raise OptionError(f"Avro has no form for column '{path}', which is {shown}")
 
 
 def _optional(kind: Any, nullable: bool) -> Any:
     return [kind, "null"] if nullable else kind
+
+
+def _infinities(value: Any) -> int:
+    """How many infinite numbers are in a value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return sum(map(_infinities, value))
+    return int(isinstance(value, float) and math.isinf(value))
 
 
 class AvroRows:
@@ -118,13 +139,17 @@ class AvroRows:
         columns: of the rows.
         schema: a record, parsed.
         prefix: goes ahead of each datum.
+        is_given: whether the schema was not made of the columns, so that their values may not fit its types.
 
     Raises:
         OptionError: a column is not a field of the schema, or a field without a default is no column.
     """
 
-    def __init__(self, columns: StructType, schema: Any, prefix: bytes) -> None:
-        self._write = load_fastavro().schemaless_writer
+    def __init__(self, columns: StructType, schema: Any, prefix: bytes, *, is_given: bool) -> None:
+        fastavro = load_fastavro()
+        self._write = fastavro.schemaless_writer
+        self._fits = fastavro.validate if is_given else None
+        self._read = fastavro.schemaless_reader if is_given and "'float'" in str(schema) else None
         self._schema = schema
         self._prefix = prefix
         fields = {field["name"]: "default" in field for field in schema["fields"]}
@@ -144,7 +169,7 @@ class AvroRows:
             raise OptionError("the Avro schema does not fit the columns: " + "; ".join(problems))
 
     def of(self, batch: pa.RecordBatch) -> list[bytes]:
-        """One datum for each row. Raises what the library raises for a row that does not fit."""
+        """One datum for each row. Raises ValueError, or the error of the library, if a row does not fit."""
         columns = []
         for column, field in zip(batch.columns, batch.schema, strict=True):
             change = change_of(field.type, lambda _: None)
@@ -154,7 +179,17 @@ class AvroRows:
         return [self._datum(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
     def _datum(self, row: dict[str, Any]) -> bytes:
+        # The writer itself cuts numbers to what their type holds: 1.5 and 2^40 as int, 5 as boolean.
+        if self._fits and not self._fits(
+            row, self._schema, raise_errors=False, strict=True, disable_tuple_notation=True
+        ):
+            raise ValueError("a value does not fit its type")
         stream = io.BytesIO()
         stream.write(self._prefix)
         self._write(stream, self._schema, row, strict_allow_default=True)
+        if self._read:
+            stream.seek(len(self._prefix))
+            # A number too large for the 32 bits of a float has become infinity.
+            if _infinities(self._read(stream, self._schema, None)) > _infinities(row):
+                raise ValueError("a number is too large for a float")
         return stream.getvalue()

@@ -237,7 +237,8 @@ class AvroConverter(DataConverter):
 
     def check(self, schema: StructType) -> None:
         """See `DataConverter.check`."""
-        self._rows = AvroRows(schema, self._given or parse_schema(avro_schema(schema)), self._prefix)
+        rows_schema = self._given or parse_schema(avro_schema(schema))
+        self._rows = AvroRows(schema, rows_schema, self._prefix, is_given=self._given is not None)
 
     def serialize(self, batch: pa.RecordBatch) -> list[bytes]:
         """See `DataConverter.serialize`."""
