@@ -149,6 +149,53 @@ def test_json_is_as_spark_writes_it() -> None:
     assert second == b'{"id":0}'
 
 
+def test_nulls_inside_of_other_types() -> None:
+    """As by Spark: structs leave them out, arrays and maps keep them."""
+    pair = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    null, half = {"a": None, "b": None}, {"a": None, "b": "x"}
+    columns = {
+        "s": pa.array([half], pair),
+        "e": pa.array([null], pair),
+        "l": pa.array([[null, None, half]], pa.list_(pair)),
+        "m": pa.array([[("k", None), ("l", half)]], pa.map_(pa.string(), pair)),
+        "n": pa.array([{"s": null}], pa.struct([("s", pair)])),
+        "i": pa.array([[1, None]]),
+    }
+
+    assert list(JsonConverter().convert(pa.record_batch(columns))) == [
+        b'{"s":{"b":"x"},"e":{},"l":[{},null,{"b":"x"}],"m":{"k":null,"l":{"b":"x"}},"n":{"s":{}},"i":[1,null]}'
+    ]
+
+
+def test_numbers_of_32_bits_have_their_own_digits() -> None:
+    """And not those of the 64 bits that Python holds them in."""
+    values = [0.1, 123456.7, 16777216.0, 3.4028235e38, 1.1754944e-38, -0.0, 3.3e-3, float("nan")]
+    schema, rows = one("x", t.FloatType(), pa.float32(), *values)
+    found = [json.loads(each)["x"] for each in opened(JsonConverter(), schema).convert(rows)]
+
+    assert found == [*values[:-1], "NaN"]
+    nested = pa.record_batch({"l": pa.array([[0.1, None]], pa.list_(pa.float32()))})
+    assert list(JsonConverter().convert(nested)) == [b'{"l":[0.1,null]}']
+
+
+@pytest.mark.parametrize(
+    ("zone", "micros", "text"),
+    [
+        ("UTC", 0, "1970-01-01T00:00:00.000Z"),
+        ("Europe/Berlin", 100_000, "1970-01-01T00:00:00.100Z"),
+        ("UTC", 120_450, "1970-01-01T00:00:00.120450Z"),
+        (None, -1_000_000, "1969-12-31T23:59:59.000"),
+        (None, 1, "1970-01-01T00:00:00.000001"),
+        (None, -62_135_596_800_000_000, "0001-01-01T00:00:00.000"),
+    ],
+)
+def test_timestamps_have_three_digits_of_a_second_or_six(zone: str | None, micros: int, text: str) -> None:
+    """Spark writes three; what these do not hold is not cut off."""
+    rows = pa.record_batch({"at": pa.array([micros], pa.timestamp("us", zone))})
+
+    assert list(JsonConverter().convert(rows)) == [b'{"at":"%b"}' % text.encode()]
+
+
 def test_numbers_that_json_lacks_are_text() -> None:
     """As Spark reads them."""
     schema, rows = one("x", t.DoubleType(), pa.float64(), float("nan"), float("inf"), float("-inf"))

@@ -172,7 +172,7 @@ class AvroRows:
         """One datum for each row. Raises ValueError, or the error of the library, if a row does not fit."""
         columns = []
         for column, field in zip(batch.columns, batch.schema, strict=True):
-            change = change_of(field.type, lambda _: None)
+            change = change_of(field.type, lambda _: None, keeps_nulls=True)
             values = column.to_pylist()
             columns.append(values if change is None else [v if v is None else change(v) for v in values])
         names = batch.schema.names

@@ -154,7 +154,9 @@ class DataConverter(ABC):
 class JsonConverter(DataConverter):
     """Makes one JSON object of each row, as Spark's ``to_json`` does.
 
-    Nulls are left out. Binary is base64, timestamps are in UTC, NaN and infinities are strings.
+    Nulls are left out, also inside structs; arrays and maps keep them. Binary is base64, NaN and infinities
+    are strings. Timestamps are in UTC, whatever Spark's time zone, and keep their microseconds, of which
+    ``to_json`` writes none.
     """
 
     format_name = "JSON"

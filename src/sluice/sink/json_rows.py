@@ -1,12 +1,13 @@
-"""Rows as JSON objects, as Spark writes them: without nulls, timestamps in UTC, binary as base64."""
+"""Rows as JSON objects, as Spark's ``to_json`` writes them, but with microseconds and always in UTC."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import timezone
+from datetime import datetime, timezone
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from sluice.sink.nested_values import Change, change_of
@@ -59,13 +60,13 @@ class JsonRows:
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._changes = [change_of(field.type, _simple) for field in schema]
+        self._changes = [change_of(field.type, _simple, keeps_nulls=False) for field in schema]
         self._names = schema.names
 
     def of(
         self, batch: pa.RecordBatch, values_of: Callable[[str, Any], list[Any]] = _plain_values
     ) -> list[dict[str, Any]]:
-        """One object for each row. Nulls are left out, but for those inside arrays and maps.
+        """One object for each row. Nulls are left out, but for those that are items of arrays and maps.
 
         Args:
             batch: the rows.
@@ -83,9 +84,9 @@ class JsonRows:
 
 def _simple(arrow: pa.DataType) -> Change | None:
     if pa.types.is_floating(arrow):
-        return _number
-    if pa.types.is_timestamp(arrow) and arrow.tz is not None:
-        return lambda value: value.astimezone(timezone.utc)
+        return _single if pa.types.is_float32(arrow) else _number
+    if pa.types.is_timestamp(arrow):
+        return _local_time if arrow.tz is None else _instant
     return None
 
 
@@ -94,3 +95,20 @@ def _number(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _single(value: float) -> float | str:
+    """A number of 32 bits: 0.1, where its 64 bits would be written as 0.10000000149011612."""
+    return _number(float(str(np.float32(value))))
+
+
+def _local_time(value: datetime) -> datetime | str:
+    """With three digits of a second, as Spark writes it; the encoder writes six, where they are needed."""
+    return value if value.microsecond % 1000 else value.isoformat(timespec="milliseconds")
+
+
+def _instant(value: datetime) -> datetime | str:
+    value = value.astimezone(timezone.utc)
+    if value.microsecond % 1000:
+        return value
+    return value.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -81,7 +81,7 @@ class ParquetFile:
 
 
 class JsonLinesFile:
-    """One line for each row. Nulls are left out, as by Spark."""
+    """One line for each row. Nulls are left out, as by Spark, also inside structs."""
 
     def __init__(self, stream: IO[bytes], schema: pa.Schema, compression: str) -> None:
         self._stream = stream
