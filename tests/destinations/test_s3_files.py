@@ -200,6 +200,32 @@ def test_columns_that_cannot_partition_are_refused(columns: tuple[str, ...], mes
         destination(FakeS3(), partition_by=columns).create_writer(kinds, ORIGIN)
 
 
+X = t.StructField("x", t.LongType())
+UPPER_X = t.StructField("X", t.LongType())
+
+
+@pytest.mark.parametrize("settings", [{}, {"file_format": "parquet"}, {"partition_by": ("x",)}])
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ([X, X, t.StructField("y", t.LongType())], "'x' and 'x'"),
+        ([X, UPPER_X, t.StructField("y", t.LongType())], "'x' and 'X'"),
+        ([X, t.StructField("s", t.StructType([X, UPPER_X]))], r"'s\.x' and 's\.X'"),
+        ([X, t.StructField("l", t.ArrayType(t.StructType([X, X])))], r"'l\.x' and 'l\.x'"),
+        (
+            [X, t.StructField("m", t.MapType(t.StringType(), t.StructType([UPPER_X, X])))],
+            r"'m\.X' and 'm\.x'",
+        ),
+    ],
+)
+def test_columns_that_differ_only_in_case_are_refused(
+    columns: list[t.StructField], names: str, settings: dict[str, Any]
+) -> None:
+    """Where the query starts, in each format: Spark refuses to read the files."""
+    with pytest.raises(OptionError, match=f"both of the columns {names}: rename one"):
+        destination(FakeS3(), **settings).create_writer(t.StructType(columns), ORIGIN)
+
+
 @pytest.mark.parametrize(
     ("kind", "shown"),
     [

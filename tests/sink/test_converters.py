@@ -286,6 +286,16 @@ def test_something_must_be_left_to_serialize() -> None:
         JsonConverter().open(t.StructType([column, column]))
 
 
+@pytest.mark.parametrize("make", [JsonConverter, AvroConverter])
+def test_a_field_of_a_struct_is_there_once(make: type[DataConverter]) -> None:
+    """At any depth: no row with it could be written. Names that differ in case are two, as in to_json."""
+    x = t.StructField("x", t.LongType())
+    twice = t.ArrayType(t.StructType([t.StructField("y", t.StructType([x, x]))]))
+    with pytest.raises(OptionError, match=r"columns are there twice: s\.y\.x$"):
+        make().open(t.StructType([t.StructField("s", twice)]))
+    make().open(t.StructType([x, t.StructField("X", t.StructType([x, t.StructField("X", t.LongType())]))]))
+
+
 # --- Avro -------------------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from sluice.sink.avro_rows import AvroRows, avro_schema, load_fastavro, parse_sc
 from sluice.sink.bases import destination_name
 from sluice.sink.contracts import Destination, ElementConverter, StructType
 from sluice.sink.json_rows import JsonRows, unsupported_type
+from sluice.sink.same_names import same_names
 
 __all__ = ["AvroConverter", "DataConverter", "JsonConverter"]
 
@@ -111,8 +112,8 @@ class DataConverter(ABC):
         """
         beside = [field for field in schema.fields if field.name.lower() in self._beside]
         rest = [field for field in schema.fields if field.name.lower() not in self._beside]
-        names = [field.name for field in rest]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        # Python has no rows with them: a dictionary holds a name once.
+        twice = sorted({name for name, _ in same_names(_Schema(rest), key=str)})
         if not rest:
             raise OptionError(f"there is no column to write as {self.format_name}")
         if twice:

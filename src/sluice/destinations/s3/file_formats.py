@@ -15,6 +15,7 @@ from sluice.destinations.common.columns import ROWS_AT_A_TIME, python_values
 from sluice.errors import OptionError
 from sluice.sink.contracts import StructType
 from sluice.sink.json_rows import JsonRows, unsupported_type
+from sluice.sink.same_names import same_names
 
 __all__ = ["FORMATS", "FileFormat", "RowFile", "check_types"]
 
@@ -51,6 +52,12 @@ def check_types(file_format: str, schema: StructType) -> None:
         for found in [unsupported_type(field.dataType, text_keys=file_format == "jsonl")]
         if found
     ]
+    alike = [f"'{first}' and '{second}'" for first, second in same_names(schema, key=str.lower)]
+    if alike:
+        raise OptionError(
+            "destination 's3': Spark, which compares names of columns without regard to case, could not read "
+            f"files with both of the columns {'; '.join(alike)}: rename one"
+        )
     if problems:
         allowed = "numbers, strings, binary, boolean, dates, timestamps; arrays, structs and maps of them"
         keys = " (maps by string)" if file_format == "jsonl" else ""
