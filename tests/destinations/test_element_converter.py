@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from sluice.destinations import read_sink
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.options import Option, OptionValues, integer
+from sluice.sink.contracts import ElementConverter
 from sluice.sink.converters import AvroConverter, JsonConverter
 from sluice.sink.dead_letters import Origin
 from sluice.sink.task import check_columns, write_rows
@@ -188,6 +189,46 @@ def test_a_converter_of_ones_own(tmp_path: Path, name: str) -> None:
     assert records == ["0 é0\n".encode(), "2 é2\n".encode()]
     assert (result.figures.records, result.figures.dead_letters) == (2, 1)
     assert letter["reason"] == "it is the first"
+
+
+class OfProtocol(Lines, ElementConverter[bytes]):
+    """Inherits from the protocol, and has no __init__."""
+
+
+class Named:
+    """Takes the destination, in front of or behind the protocol."""
+
+    def __init__(self, destination: Any) -> None:
+        self.destination = destination
+
+
+class Behind(Lines, ElementConverter[bytes], Named):
+    pass
+
+
+class InFront(Named, Lines, ElementConverter[bytes]):
+    pass
+
+
+class New(Lines, ElementConverter[bytes]):
+    def __new__(cls, destination: Any) -> Any:
+        made = super().__new__(cls)
+        made.destination = destination  # type: ignore[attr-defined]
+        return made
+
+    def __init__(self, destination: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "takes_it"), [("OfProtocol", False), ("Behind", True), ("InFront", True), ("New", True)]
+)
+def test_a_converter_that_inherits_from_the_protocol(name: str, takes_it: bool) -> None:
+    """It is made without the destination, unless a class beside the protocol takes it."""
+    setup = read_async_sink(FIREHOSE | {"elementConverter": f"{__name__}:{name}"})
+    made = setup.new_converter()
+
+    assert getattr(made, "destination", None) is (setup.destination if takes_it else None)
 
 
 @pytest.mark.parametrize("name", ["kinesis", "firehose"])

@@ -15,6 +15,7 @@ from sluice.query_bucket.launch import BucketSettings
 from sluice.sink import (
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
+    RateLimitingStrategy,
     RequestInfo,
     ResultInfo,
     SinkLimits,
@@ -284,6 +285,28 @@ def test_a_user_s_strategy_is_made_with_the_settings_or_without() -> None:
     assert isinstance(own, UserStrategy)
     assert own.settings is made
     assert isinstance(plain, NoRateLimitingStrategy)
+
+
+class OfProtocol(RateLimitingStrategy):
+    """Inherits from the protocol, and has no __init__."""
+
+    max_batch_size = 7
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        pass
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        pass
+
+    def should_block(self, request: RequestInfo) -> bool:
+        return request.batch_size < 0
+
+
+def test_a_strategy_that_inherits_from_the_protocol_takes_no_settings() -> None:
+    """Its __init__ is the protocol's, which only seems to take anything."""
+    make = strategy_from_options(read(rateLimiting=f"{__name__}:OfProtocol"), LIMITS)
+
+    assert [make(config()).max_batch_size for _ in range(2)] == [7, 7]
 
 
 def test_what_is_no_strategy_is_refused() -> None:

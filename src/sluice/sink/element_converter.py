@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -11,6 +10,7 @@ from sluice.errors import OptionError
 from sluice.options import Option, OptionValues
 from sluice.sink.contracts import Destination, ElementConverter
 from sluice.sink.options import ELEMENT_CONVERTER, load_object
+from sluice.sink.signatures import takes_argument
 
 __all__ = ["ConverterFactory", "converter_factory"]
 
@@ -38,7 +38,7 @@ class ConverterFactory:
         """
         if hasattr(self._make, "from_options"):
             made = self._make.from_options(values, destination)
-        elif _takes_argument(self._make):
+        elif takes_argument(self._make):
             made = self._make(destination)
         else:
             made = self._make()
@@ -60,13 +60,9 @@ def converter_factory(name: str) -> ConverterFactory:
     try:
         make = load_object(name)
         if not hasattr(make, "from_options"):
-            _takes_argument(make)
+            takes_argument(make)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise OptionError(
             f"option '{ELEMENT_CONVERTER.key}' is {name!r}: it cannot be loaded: {error}"
         ) from None
     return ConverterFactory(name, make, tuple(getattr(make, "OPTIONS", ())))
-
-
-def _takes_argument(make: Any) -> bool:
-    return bool(inspect.signature(make).parameters)

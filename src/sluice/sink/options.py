@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import os
 import re
 import select
@@ -38,6 +37,7 @@ from sluice.sink.rate_limiting import (
     TokenBucketRateLimitingStrategy,
 )
 from sluice.sink.setup import ProgressListener
+from sluice.sink.signatures import takes_argument
 from sluice.sink.token_bucket import TokenUnit
 
 __all__ = [
@@ -406,7 +406,7 @@ def _user_strategy(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig
     """Calls the class or function called `name`: with the settings if it takes an argument, else without."""
     try:
         make = load_object(name)
-        takes_config = bool(inspect.signature(make).parameters)
+        takes_config = takes_argument(make)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         values.reject_value(RATE_LIMITING, f"it cannot be loaded: {error}")
         return lambda _: NoRateLimitingStrategy()
