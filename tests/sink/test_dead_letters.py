@@ -121,6 +121,22 @@ def test_every_row_is_delivered_or_a_dead_letter(kinds: list[str]) -> None:
     assert queue.data == [value for value in values if value[0] == "!"]
 
 
+@pytest.mark.parametrize("queue", [None, MemoryQueue()])
+def test_a_converter_that_returns_no_entries_is_named(queue: Any) -> None:
+    """A mistake in a program, such as a missing return; no row is at fault."""
+
+    class Forgetful(FakeConverter):
+        def convert(self, batch: pa.RecordBatch) -> Any:
+            self.converted += batch.num_rows
+
+    destination = FakeDestination()
+    destination.converter = Forgetful()
+    with pytest.raises(
+        TypeError, match=r"FakeDestination: the converter .*:.*Forgetful .*'elementConverter'.* NoneType"
+    ):
+        write(destination, ["a"], queue)
+
+
 def test_an_invalid_row_fails_the_task_without_a_path() -> None:
     """Without deadLetterPath nothing is dropped."""
     with pytest.raises(InvalidRecordError, match="exclamation"):

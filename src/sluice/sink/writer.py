@@ -158,7 +158,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         """
         with self._ownership():
             if self._dead_letters is None:
-                entries = iter(self._converter.convert(batch))
+                entries = self._converted(batch)
             else:
                 entries = self._convert_valid_rows(batch)
             while True:
@@ -245,6 +245,17 @@ class AsyncSinkWriter(Generic[EntryT]):
             finally:
                 self._mailbox.release(self._scheduler.wake_at)
 
+    def _converted(self, rows: pa.RecordBatch) -> Iterator[EntryT]:
+        entries = self._converter.convert(rows)
+        try:
+            return iter(entries)
+        except TypeError:
+            kind = type(self._converter)
+            raise TypeError(
+                f"{self.name}: the converter {kind.__module__}:{kind.__qualname__} ('elementConverter', or "
+                f"the destination's own) returned {type(entries).__name__} from convert, and no entries"
+            ) from None
+
     def _await_room(self) -> None:
         self._check()
         while not self._scheduler.room:
@@ -295,7 +306,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             rows = slices.pop()
             try:
                 # All of a slice before any of it is sent: a slice that fails is converted again.
-                entries = list(self._converter.convert(rows))
+                entries = list(self._converted(rows))
             except InvalidRecordError as error:
                 half = rows.num_rows // 2
                 if half:
