@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sink_fakes import FakeConverter, FakeDestination, Outcome, config, rows
 
-from sluice.errors import InvalidRecordError
+from sluice.errors import InvalidRecordError, SluiceError
 from sluice.sink import (
     AsyncSinkWriter,
     DeadLetter,
@@ -454,8 +455,22 @@ def test_files_are_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """Dead letters are not lost silently."""
+    """Dead letters are not lost silently. The error has the option, the path and the system's reason."""
     (tmp_path / "file").write_text("")
     queue = LocalDeadLetterQueue(tmp_path / "file", ORIGIN)
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(SluiceError, match=r"option 'deadLetterPath' is '.*file': .*\[Errno \d+\] Not a dir"):
         queue.add(DeadLetter("r", b"1"))
+
+
+def test_a_file_that_cannot_be_made_durable_is_an_error(tmp_path: Path) -> None:
+    """With the option and the path, too."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    queue = LocalDeadLetterQueue(tmp_path / "letters", ORIGIN, sync=full)
+    queue.add(DeadLetter("r", b"1"))
+    with pytest.raises(SluiceError, match=r"option 'deadLetterPath' is '.*letters': .*No space left"):
+        queue.flush()
+    queue.close()
+    assert list(tmp_path.rglob("*.jsonl")) == []

@@ -13,11 +13,12 @@ import dataclasses
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from sluice.errors import SluiceError
 from sluice.sink.json_values import fields_of_row, json_text
 
 if TYPE_CHECKING:
@@ -139,13 +140,18 @@ class LocalDeadLetterQueue:
         self._final = directory
 
     def add(self, dead_letter: DeadLetter) -> None:
-        """Raises OSError if the directory cannot be written to."""
-        if self._file is None:
-            self._file = self._open()
-        self._file.write(dead_letter_line(dead_letter, self._origin))
+        """Raises SluiceError if the directory cannot be written to."""
+        with self._named_errors():
+            if self._file is None:
+                self._file = self._open()
+            self._file.write(dead_letter_line(dead_letter, self._origin))
 
     def flush(self) -> None:
-        """Raises OSError if the file cannot be made durable: then none of it counts as written."""
+        """Raises SluiceError if the file cannot be made durable: then none of it counts as written."""
+        with self._named_errors():
+            self._flush()
+
+    def _flush(self) -> None:
         file = self._file
         if file is None:
             return
@@ -167,6 +173,15 @@ class LocalDeadLetterQueue:
                 file.close()
             with contextlib.suppress(OSError):
                 Path(file.name).unlink()
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SluiceError(
+                f"option 'deadLetterPath' is '{self._directory}': a dead letter cannot be written: {error}"
+            ) from error
 
     def _open(self) -> IO[bytes]:
         while True:
