@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import math
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -123,14 +124,58 @@ def test_columns_with_one_name_are_all_kept() -> None:
     assert strict(dead_letter_of_row(row, "r", data_is_sent=True).data or b"") == {"id": 1, "id (2)": 2}
 
 
+class Named(NamedTuple):
+    data: bytes
+
+
 class Mute:
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
+class Broken(dict[str, Any]):
+    def items(self) -> Any:
+        raise RuntimeError("no items")
+
+
+@dataclass
+class Half:
+    data: bytes
+
+    def __repr__(self) -> str:
+        return "half"
+
+
+def half() -> Half:
+    made = Half(b"")
+    del made.data
+    return made
+
+
+def cycle() -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    made["both"] = [made, made]
+    return made
+
+
+def deep(levels: int) -> Any:
+    value: Any = "end"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
+        ({1: "a", "1": "b", None: "c", "null": "d"}, {"1": "a", "1 (2)": "b", "null": "c", "null (2)": "d"}),
+        ({"n": -(16**4500)}, {"n": f"-0x1{'0' * 4500}"}),
+        ({"n": 10**600}, {"n": 10**600}),
+        ([cycle()], [{"both": ["{'both': [{...}, {...}]}"] * 2}]),
+        (deep(90), deep(90)),
+        ([Broken(a=1)], ["{'a': 1}"]),
+        ([1, Half, half()], [1, str(Half), "half"]),
+        ({"score": math.nan, "n": {"x": [Broken()]}}, {"score": "NaN", "n": {"x": ["{}"]}}),
         (
             {"score": math.nan, "all": [math.inf, -math.inf]},
             {"score": "NaN", "all": ["Infinity", "-Infinity"]},
@@ -149,6 +194,26 @@ def test_an_entry_of_any_values_is_kept(entry: Any, expected: Any) -> None:
 
     assert strict(dead_letter_of_entry(entry, "r").data or b"") == expected
     assert letter["attributes"]["entry"] == expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"), [(Half, str(Half)), (half(), "half"), (Named, str(Named)), (Broken(a=1), {"a": 1})]
+)
+def test_an_entry_that_does_not_give_its_fields_is_kept(entry: Any, expected: Any) -> None:
+    """A class is no entry of its kind, and an object may lack what its class promises."""
+    letter = dead_letter_of_entry(entry, "r")
+
+    assert (letter.form, strict(letter.data or b"")) == ("entry", expected)
+
+
+@pytest.mark.parametrize("levels", [101, 10_000, 100_000])
+def test_what_is_too_deep_for_python_is_kept(levels: int) -> None:
+    """As text from a hundred levels on, and as the name of its type where Python cannot write the text."""
+    found = strict(dead_letter_of_entry({"x": deep(levels)}, "r").data or b"")["x"]
+    for _ in range(99):
+        (found,) = found
+
+    assert found in ("[['end']]", "<list>")
 
 
 ANYTHING = st.recursive(

@@ -264,14 +264,19 @@ def _data_key(fields: Mapping[Any, Any]) -> str | None:
     return next((name for name in fields if isinstance(name, str) and name.lower() == _DATA), None)
 
 
-def _fields(entry: Any) -> Mapping[str, Any] | None:
-    if isinstance(entry, Mapping):
-        return entry
-    if hasattr(entry, "_asdict"):
-        fields: Mapping[str, Any] = entry._asdict()
-        return fields
-    if dataclasses.is_dataclass(entry):
-        return {each.name: getattr(entry, each.name) for each in dataclasses.fields(entry)}
+def _fields(entry: Any) -> Mapping[Any, Any] | None:
+    """The fields of an entry; None if it has none, or does not give them."""
+    if isinstance(entry, type):
+        return None  # a class has the methods of its entries, and no values
+    try:
+        if isinstance(entry, Mapping):
+            return dict(entry)
+        if hasattr(entry, "_asdict"):
+            return dict(entry._asdict())
+        if dataclasses.is_dataclass(entry):
+            return {each.name: getattr(entry, each.name) for each in dataclasses.fields(entry)}
+    except Exception:  # noqa: BLE001 - a type of the user's own must not lose its record
+        return None
     return None
 
 

@@ -21,6 +21,11 @@ __all__ = ["fields_of_row", "json_text", "json_value", "python_value"]
 
 _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
+_MAX_DEPTH: Final = 100
+# Bits from which on a number becomes its hexadecimal text. Below, it has fewer than 640 digits, which Python
+# writes and reads in decimal, whatever its limit is set to.
+_LONG_INT: Final = 2_000
+
 
 def json_text(value: Any, *, ensure_ascii: bool = True, separators: tuple[str, str] | None = None) -> str:
     """Any value of Python as JSON that strict readers take."""
@@ -31,18 +36,35 @@ def json_value(value: Any) -> Any:
     """A value of Python as JSON has it.
 
     Numbers that are not finite become the strings ``NaN``, ``Infinity`` and ``-Infinity``, as Spark writes
-    them; bytes become base64; what JSON has no form for becomes its text.
+    them; bytes become base64; what JSON has no form for becomes its text, and so does what holds itself, or
+    is more than a hundred levels deep. Of keys that become one text, the second has a number.
     """
-    if isinstance(value, float) and not math.isfinite(value):
-        return _not_finite(value)
-    if value is None or isinstance(value, bool | int | float | str):
+    return _json_value(value, ())
+
+
+def _json_value(value: Any, above: tuple[int, ...]) -> Any:
+    """`above` has the identities of the mappings and lists that `value` is in."""
+    if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _not_finite(value)
+    if isinstance(value, int):
+        return value if value.bit_length() < _LONG_INT else hex(value)
+    if id(value) in above or len(above) == _MAX_DEPTH:
+        return _shown(value)
+    try:
+        return _composed_value(value, (*above, id(value)))
+    except Exception:  # noqa: BLE001 - a type of the user's own that does not do what it says
+        return _shown(value)
+
+
+def _composed_value(value: Any, above: tuple[int, ...]) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, Mapping):
-        return {_key(key): json_value(each) for key, each in value.items()}
+        return _unique_names((_key(key), _json_value(each, above)) for key, each in value.items())
     if isinstance(value, list | tuple):
-        return [json_value(each) for each in value]
+        return [_json_value(each, above) for each in value]
     return _shown(value)
 
 
@@ -57,6 +79,18 @@ def _shown(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
+def _unique_names(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A dictionary; a name that is there twice gets a number: ``id``, ``id (2)``."""
+    found: dict[str, Any] = {}
+    for name, value in fields:
+        unique, number = name, 1
+        while unique in found:
+            number += 1
+            unique = f"{name} ({number})"
+        found[unique] = value
+    return found
+
+
 def _key(key: Any) -> str:
     value = json_value(key)
     return value if isinstance(value, str) else json.dumps(value)
@@ -67,7 +101,8 @@ def _key(key: Any) -> str:
 
 def fields_of_row(row: pa.RecordBatch) -> dict[str, Any]:
     """The values of a batch of one row, by column, as `python_value` makes them."""
-    return _object((name, column[0]) for name, column in zip(row.schema.names, row.columns, strict=True))
+    columns = zip(row.schema.names, row.columns, strict=True)
+    return _unique_names((name, python_value(column[0])) for name, column in columns)
 
 
 def python_value(scalar: Any) -> Any:
@@ -79,7 +114,7 @@ def python_value(scalar: Any) -> Any:
     if not scalar.is_valid:
         return None
     if isinstance(scalar, pa.StructScalar):
-        return _object((field.name, scalar[position]) for position, field in enumerate(scalar.type))
+        return _unique_names((field.name, python_value(scalar[n])) for n, field in enumerate(scalar.type))
     if isinstance(scalar, pa.MapScalar):
         return [[python_value(pair[0]), python_value(pair[1])] for pair in scalar.values]
     if isinstance(scalar, pa.ListScalar):
@@ -89,18 +124,6 @@ def python_value(scalar: Any) -> Any:
         return _text(scalar) if getattr(scalar.type, "unit", "") == "ns" else scalar.as_py()
     except Exception:  # noqa: BLE001 - the type of the error depends on the type of the value
         return _text(scalar)
-
-
-def _object(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A dictionary of scalars; a name that is there twice gets a number: ``id``, ``id (2)``."""
-    found: dict[str, Any] = {}
-    for name, scalar in fields:
-        unique, number = name, 1
-        while unique in found:
-            number += 1
-            unique = f"{name} ({number})"
-        found[unique] = python_value(scalar)
-    return found
 
 
 def _text(scalar: Any) -> str:
