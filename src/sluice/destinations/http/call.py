@@ -21,6 +21,7 @@ from sluice.destinations.http.transport import (
     Answer,
     HttpTransport,
     TooLargeAnswerError,
+    UnreadableAnswerError,
     is_lasting,
     is_unanswered,
 )
@@ -97,7 +98,7 @@ class HttpCall:
             self._first_call_at = self._clock()
         try:
             answer = self._send(body, self._headers)
-        except (http.HTTPError, OSError, TooLargeAnswerError) as error:
+        except (http.HTTPError, OSError, TooLargeAnswerError, UnreadableAnswerError) as error:
             self.tally.add(unanswered=1)
             raise self._translated(error) from None
         self.tally.add(**{f"answers_{answer.status // 100}xx": 1})

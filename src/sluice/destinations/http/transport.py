@@ -16,9 +16,18 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 import urllib3.exceptions as http
 
+from sluice.destinations.http.interim import is_interim, read_past_interim_answers
 from sluice.errors import OptionError, redact_urls
 
-__all__ = ["Answer", "HttpTransport", "TooLargeAnswerError", "is_lasting", "is_unanswered", "proxy_for"]
+__all__ = [
+    "Answer",
+    "HttpTransport",
+    "TooLargeAnswerError",
+    "UnreadableAnswerError",
+    "is_lasting",
+    "is_unanswered",
+    "proxy_for",
+]
 
 # An answer holds the results of one request. More than this is no answer to it.
 _MAX_ANSWER: Final = 16 * 1024 * 1024  # bytes
@@ -41,6 +50,10 @@ class Answer(NamedTuple):
 
 class TooLargeAnswerError(Exception):
     """An answer goes on and on."""
+
+
+class UnreadableAnswerError(Exception):
+    """Something answers, but not with a whole answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +87,7 @@ class HttpTransport:
         Raises:
             urllib3.exceptions.HTTPError: there is no answer, or no whole one.
             TooLargeAnswerError: the answer is too large.
+            UnreadableAnswerError: interim answers came, and no other one.
             OptionError: a file of certificates cannot be used.
         """
         response = _pools.get(self).urlopen(
@@ -88,10 +102,12 @@ class HttpTransport:
         )
         complete = False
         try:
+            if is_interim(response.status):
+                raise UnreadableAnswerError(f"no answer follows status {response.status}")
             content = response.read(self.max_answer + 1, decode_content=True)
             complete = len(content) <= self.max_answer
         finally:
-            if complete:
+            if complete and response.closed:  # it was read to its end
                 response.release_conn()
             else:
                 response.close()  # what follows on this connection is unknown
@@ -136,7 +152,11 @@ def is_unanswered(error: Exception) -> bool:
     """Whether it is open, after `error`, that anything answers at the endpoint."""
     return not isinstance(
         error,
-        http.ReadTimeoutError | http.IncompleteRead | http.DecodeError | TooLargeAnswerError,
+        http.ReadTimeoutError
+        | http.IncompleteRead
+        | http.DecodeError
+        | TooLargeAnswerError
+        | UnreadableAnswerError,
     )
 
 
@@ -175,7 +195,14 @@ def _changed_at(path: str | None) -> int | None:
 def _new_pool(transport: HttpTransport, proxy: str | None) -> urllib3.PoolManager:
     context = _tls_context(transport)
     if proxy is None:
-        return urllib3.PoolManager(maxsize=transport.connections, ssl_context=context)
+        manager = urllib3.PoolManager(maxsize=transport.connections, ssl_context=context)
+    else:
+        manager = _proxy_manager(transport, proxy, context)
+    read_past_interim_answers(manager)
+    return manager
+
+
+def _proxy_manager(transport: HttpTransport, proxy: str, context: ssl.SSLContext) -> urllib3.ProxyManager:
     parts = urlsplit(proxy)
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
     try:

@@ -1,0 +1,64 @@
+"""Connections that read past interim answers (1xx), which http.client does for 100 alone.
+
+An endpoint may send any number of them before its answer, as ``103 Early Hints`` or ``102 Processing``
+(https://www.rfc-editor.org/rfc/rfc9110#section-15.2). One that is taken for the answer leaves the answer
+itself on the connection, where the next request reads it: a row that is refused would count as accepted.
+"""
+
+from __future__ import annotations
+
+import http.client
+from typing import Final
+
+import urllib3
+from urllib3 import connection, connectionpool
+
+__all__ = ["is_interim", "read_past_interim_answers"]
+
+# No endpoint needs more. One that goes on for ever must not hold a thread for ever.
+_MOST: Final = 100
+# Nothing of HTTP follows on a connection that has switched protocols: there is no answer to wait for.
+_SWITCHED: Final = 101
+
+
+def is_interim(status: int) -> bool:
+    """Whether a status is not that of an answer."""
+    return 100 <= status < 200
+
+
+def read_past_interim_answers(manager: urllib3.PoolManager) -> None:
+    """Makes the connections of `manager` read on to the answer itself.
+
+    Where none comes, the status is that of the last interim answer: the caller must close the connection.
+    """
+    manager.pool_classes_by_scheme = {"http": HTTPConnectionPool, "https": HTTPSConnectionPool}
+
+
+class _Response(http.client.HTTPResponse):
+    def begin(self) -> None:
+        for _ in range(_MOST):
+            super().begin()
+            if not is_interim(self.status) or self.status == _SWITCHED:
+                return
+            # http.client reads a status and headers where it has none yet.
+            self.headers = self.msg = None  # type: ignore[assignment]
+        super().begin()
+
+
+# Messages of urllib3 begin with the names of these classes: they are those that users know.
+
+
+class HTTPConnection(connection.HTTPConnection):
+    response_class = _Response
+
+
+class HTTPSConnection(connection.HTTPSConnection):
+    response_class = _Response
+
+
+class HTTPConnectionPool(connectionpool.HTTPConnectionPool):
+    ConnectionCls = HTTPConnection
+
+
+class HTTPSConnectionPool(connectionpool.HTTPSConnectionPool):
+    ConnectionCls = HTTPSConnection

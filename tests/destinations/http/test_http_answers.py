@@ -1,0 +1,75 @@
+"""Answers as they come over a connection: interim ones before them, and ones that break off."""
+
+from __future__ import annotations
+
+import pytest
+from fake_endpoint import destination
+from raw_endpoint import RawEndpoint, raw_endpoint
+
+from sluice.destinations.http import call, transport
+from sluice.destinations.http.transport import HttpTransport, UnreadableAnswerError
+from sluice.errors import ServiceError
+
+ACCEPTED = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+FAILED = b"HTTP/1.1 500 No\r\ncontent-length: 4\r\n\r\nbusy"
+HINTS = b"HTTP/1.1 103 Early Hints\r\nlink: </x>; rel=preload\r\ncontent-length: 7\r\n\r\n"
+PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n"
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy, no kept connection, and no endpoint that has answered before."""
+    monkeypatch.setattr(transport, "getproxies", dict)
+    monkeypatch.setattr(transport, "_pools", transport._Pools())
+    monkeypatch.setattr(call, "_answered", set())
+
+
+def statuses(endpoint: RawEndpoint, count: int) -> list[int]:
+    to = HttpTransport(url=endpoint.url, read_timeout=10.0)
+    return [to.send(b"[1]", {}).status for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [HINTS, PROCESSING, CONTINUE, HINTS + HINTS, PROCESSING + CONTINUE + HINTS, PROCESSING * 50],
+)
+def test_an_answer_is_waited_for_past_interim_ones(before: bytes) -> None:
+    """Each request gets its own, on one connection."""
+    with raw_endpoint(before + ACCEPTED, before + FAILED, ACCEPTED) as endpoint:
+        assert statuses(endpoint, 3) == [200, 500, 200]
+        assert endpoint.connections == 1
+
+
+def test_a_late_answer_is_not_that_of_the_next_request() -> None:
+    """Else a row that is refused would count as accepted, and be lost."""
+    with raw_endpoint(HINTS + RawEndpoint.PAUSE + ACCEPTED, FAILED) as endpoint:
+        made = destination(url=endpoint.url)
+        made.submit([b"1"])
+        with pytest.raises(ServiceError, match="HTTP status 500 No: busy"):
+            made.submit([b"2"])
+
+    assert endpoint.bodies == [b"[1]", b"[2]"]
+
+
+@pytest.mark.parametrize("before", [SWITCHED, PROCESSING + SWITCHED, PROCESSING * 200])
+def test_where_no_answer_follows_the_connection_is_closed(before: bytes) -> None:
+    """What else is on it belongs to nobody: neither a protocol that was not asked for, nor a late answer."""
+    with raw_endpoint(before + ACCEPTED, FAILED) as endpoint:
+        with pytest.raises(UnreadableAnswerError, match="no answer follows status 10"):
+            statuses(endpoint, 1)
+
+        assert statuses(endpoint, 1) == [500]
+        assert endpoint.connections == 2
+
+
+def test_a_request_without_an_answer_behind_an_interim_one_is_sent_again() -> None:
+    """It is no status that an option could call accepted."""
+    with raw_endpoint(SWITCHED) as endpoint:
+        made = destination(url=endpoint.url, acceptedStatuses="1xx, 2xx")
+        with pytest.raises(ServiceError, match="no answer follows status 101") as caught:
+            made.submit([b"1"])
+
+    assert caught.value.retryable
+    assert not made.is_fatal(caught.value)
