@@ -6,11 +6,16 @@ import pytest
 from fake_endpoint import destination
 from raw_endpoint import RawEndpoint, raw_endpoint
 
-from sluice.destinations.http import call, transport
+from sluice.destinations.http import HttpDestination, call, transport
+from sluice.destinations.http.options import HTTP_OPTIONS, rules_from_options
 from sluice.destinations.http.transport import HttpTransport, UnreadableAnswerError
 from sluice.errors import ServiceError
+from sluice.options import read_options
 
 ACCEPTED = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+CUT_SHORT = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{" + RawEndpoint.CUT
+CUT_IN_CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n5\r\n" + RawEndpoint.CUT
+NOT_COMPRESSED = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n{}"
 FAILED = b"HTTP/1.1 500 No\r\ncontent-length: 4\r\n\r\nbusy"
 HINTS = b"HTTP/1.1 103 Early Hints\r\nlink: </x>; rel=preload\r\ncontent-length: 7\r\n\r\n"
 PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
@@ -73,3 +78,26 @@ def test_a_request_without_an_answer_behind_an_interim_one_is_sent_again() -> No
 
     assert caught.value.retryable
     assert not made.is_fatal(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [(CUT_SHORT, "ProtocolError"), (CUT_IN_CHUNKS, "ProtocolError"), (NOT_COMPRESSED, "DecodeError")],
+)
+def test_an_endpoint_whose_answer_breaks_off_has_answered(broken: bytes, code: str) -> None:
+    """Its address is not wrong: it is waited for, also when it does not answer the next time."""
+    now = [0.0]
+    with raw_endpoint(broken, RawEndpoint.CUT) as endpoint:
+        made = HttpDestination(
+            HttpTransport(url=endpoint.url, read_timeout=10.0),
+            headers={},
+            rules=rules_from_options(read_options("test", HTTP_OPTIONS, {"url": endpoint.url})),
+            clock=lambda: now[0],
+        )
+        for expected in (code, "ProtocolError"):  # the second is a connection that closes without an answer
+            with pytest.raises(ServiceError) as caught:
+                made.submit([b"1"])
+            now[0] += 60.0
+
+            assert caught.value.code == expected
+            assert not made.is_fatal(caught.value)

@@ -100,6 +100,8 @@ class HttpCall:
             answer = self._send(body, self._headers)
         except (http.HTTPError, OSError, TooLargeAnswerError, UnreadableAnswerError) as error:
             self.tally.add(unanswered=1)
+            if isinstance(error, UnreadableAnswerError):
+                _answered.add(self._place)
             raise self._translated(error) from None
         self.tally.add(**{f"answers_{answer.status // 100}xx": 1})
         _answered.add(self._place)
@@ -154,7 +156,7 @@ class HttpCall:
         return redact(text)
 
     def _translated(self, error: Exception) -> ServiceError:
-        code = type(error).__name__
+        code = error.code if isinstance(error, UnreadableAnswerError) else type(error).__name__
         kind = _UnansweredError if is_unanswered(error) else ServiceError
         hint = ""
         if is_lasting(error) and isinstance(error, http.SSLError):

@@ -53,7 +53,15 @@ class TooLargeAnswerError(Exception):
 
 
 class UnreadableAnswerError(Exception):
-    """Something answers, but not with a whole answer."""
+    """Something answers, but not with an answer that can be read.
+
+    Attributes:
+        code: the name of the error that says why, for figures.
+    """
+
+    def __init__(self, cause: Exception | str) -> None:
+        super().__init__(str(cause))
+        self.code = type(self if isinstance(cause, str) else cause).__name__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +93,9 @@ class HttpTransport:
         """Sends one request and reads its answer, without retries and without following redirects.
 
         Raises:
-            urllib3.exceptions.HTTPError: there is no answer, or no whole one.
+            urllib3.exceptions.HTTPError: there is no answer.
             TooLargeAnswerError: the answer is too large.
-            UnreadableAnswerError: interim answers came, and no other one.
+            UnreadableAnswerError: the answer breaks off or is damaged, or only interim answers came.
             OptionError: a file of certificates cannot be used.
         """
         response = _pools.get(self).urlopen(
@@ -99,13 +107,17 @@ class HttpTransport:
             retries=False,
             redirect=False,
             preload_content=False,
+            enforce_content_length=True,  # urllib3 before 2.0 would take a part for the whole
         )
         complete = False
         try:
             if is_interim(response.status):
                 raise UnreadableAnswerError(f"no answer follows status {response.status}")
-            content = response.read(self.max_answer + 1, decode_content=True)
+            content = _read(response, self.max_answer + 1)
             complete = len(content) <= self.max_answer
+        except http.HTTPError as error:
+            # It has begun: what urllib3 raises does not tell it from a connection without any answer.
+            raise UnreadableAnswerError(error) from error
         finally:
             if complete and response.closed:  # it was read to its end
                 response.release_conn()
@@ -114,6 +126,14 @@ class HttpTransport:
         if not complete:
             raise TooLargeAnswerError(f"the answer has more than {self.max_answer} bytes")
         return Answer(response.status, response.reason or "", response.headers, content)
+
+
+def _read(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
+    """Up to `most` bytes. That an answer breaks off, urllib3 before 2.0 says at the next read alone."""
+    content = b""
+    while len(content) < most and (more := response.read(most - len(content), decode_content=True)):
+        content += more
+    return content
 
 
 def proxy_for(url: str, proxies: Mapping[str, str], bypass: Callable[[str], object]) -> str | None:
@@ -150,14 +170,7 @@ def is_lasting(error: Exception) -> bool:
 
 def is_unanswered(error: Exception) -> bool:
     """Whether it is open, after `error`, that anything answers at the endpoint."""
-    return not isinstance(
-        error,
-        http.ReadTimeoutError
-        | http.IncompleteRead
-        | http.DecodeError
-        | TooLargeAnswerError
-        | UnreadableAnswerError,
-    )
+    return not isinstance(error, http.ReadTimeoutError | TooLargeAnswerError | UnreadableAnswerError)
 
 
 class _Pools:
