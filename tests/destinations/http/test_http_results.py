@@ -62,6 +62,7 @@ def test_as_bigquery_answers() -> None:
 
     assert found == {2: RowResult(None, "invalid", "invalid")}
     assert read({}, 4, "$.insertErrors", index="$.index") == {}
+    assert read({"insertErrors": None}, 4, "$.insertErrors", index="$.index") == {}
     assert read({"bad": [{"row": 1}]}, 4, "$.bad", index="$.row") == {1: RowResult(None, "Refused", "")}
 
 
@@ -82,6 +83,7 @@ def test_true_and_false() -> None:
         (b'{"r": "\xff"}', {"status": "$.status"}, "the answer is not JSON"),
         ({"r": [{"status": 200}]}, {"status": "$.status"}, "1 results for 2 rows"),
         ({}, {"status": "$.status"}, "0 results for 2 rows"),
+        ({"r": None}, {"status": "$.status"}, "'\\$.r' is not an array"),
         ({"r": {"0": 200}}, {"status": "$.status"}, "'\\$.r' is not an array"),
         ({"r": [{"status": 200}, {}]}, {"status": "$.status"}, "a result has no '\\$.status'"),
         ({"r": [{"status": 200}, {"status": "late"}]}, {"status": "$.status"}, "is not a status"),

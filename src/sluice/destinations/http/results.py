@@ -64,6 +64,8 @@ class ResultPaths:
             raise ValueError("the answer is not JSON") from None
         results = self.results.find(document)
         if not self.results.has_wildcard:
+            if self.index is not None and results == [None]:
+                results = []  # how some languages write a list of refused rows that is empty
             if results and not isinstance(results[0], list):
                 raise ValueError(f"'{self.results.text}' is not an array")
             results = results[0] if results else []
