@@ -29,6 +29,17 @@ def test_a_status_for_each_row() -> None:
     }
 
 
+def test_a_number_may_be_written_as_a_float() -> None:
+    """As where all numbers are floats: of a status, and of a row."""
+    assert read(b'[{"status": 200.0}, {"status": 4.29e2}]', 2, "$", status="$.status") == {
+        0: RowResult(200, "200", ""),
+        1: RowResult(429, "429", ""),
+    }
+    assert read(b'[{"row": 1.0, "status": 400.0}]', 2, "$", index="$.row", status="$.status") == {
+        1: RowResult(400, "400", ""),
+    }
+
+
 def test_as_elasticsearch_answers() -> None:
     """The name of the action is a field around each result."""
     error = {"type": "mapper_parsing_exception"}
@@ -83,6 +94,10 @@ def test_true_and_false() -> None:
         (b'{"r": "\xff"}', {"status": "$.status"}, "the answer is not JSON"),
         ({"r": [{"status": 200}]}, {"status": "$.status"}, "1 results for 2 rows"),
         ({}, {"status": "$.status"}, "0 results for 2 rows"),
+        (b"[" * 100_000, {"status": "$.status"}, "the answer is nested too deeply"),
+        (b'{"r": [{"status": 200.5}, {"status": 200}]}', {"status": "$.status"}, "is not a status"),
+        (b'{"r": [{"status": 1e300}, {"status": 200}]}', {"status": "$.status"}, "is not a status"),
+        (b'{"r": [{"index": 0.5}]}', {"index": "$.index"}, "a result has no row's number"),
         ({"r": None}, {"status": "$.status"}, "'\\$.r' is not an array"),
         ({"r": {"0": 200}}, {"status": "$.status"}, "'\\$.r' is not an array"),
         ({"r": [{"status": 200}, {}]}, {"status": "$.status"}, "a result has no '\\$.status'"),

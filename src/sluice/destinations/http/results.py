@@ -15,6 +15,7 @@ __all__ = ["ResultPaths", "RowResult"]
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _ACCEPTED_STATUS: Final = 200
 _UNNAMED: Final = "Refused"
+_MOST_EXACT: Final = 2.0**53  # from here on a float stands for several integers
 
 
 class RowResult(NamedTuple):
@@ -59,6 +60,12 @@ class ResultPaths:
             ValueError: the answer is no JSON, lacks a result, or has one that fits no row.
         """
         try:
+            return self._read(body, count)
+        except RecursionError:
+            raise ValueError("the answer is nested too deeply") from None
+
+    def _read(self, body: bytes, count: int) -> dict[int, RowResult]:
+        try:
             document = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise ValueError("the answer is not JSON") from None
@@ -77,13 +84,13 @@ class ResultPaths:
 
     def _index(self, result: Any, count: int) -> int:
         assert self.index is not None  # noqa: S101 - for mypy; asked by the caller
-        index = self.index.first(result)
+        index = _whole(self.index.first(result))
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
             raise ValueError(f"a result has no row's number at '{self.index.text}'")
         return index
 
     def _result(self, result: Any) -> RowResult:
-        status = None if self.status is None else self.status.first(result)
+        status = None if self.status is None else _whole(self.status.first(result))
         error = None if self.error is None else self.error.first(result)
         if isinstance(status, str) and re.fullmatch(r"[1-5]\d\d", status):
             status = int(status)
@@ -102,3 +109,10 @@ class ResultPaths:
         if not refused:
             return RowResult(_ACCEPTED_STATUS, "", "")
         return RowResult(None, message if _CODE.fullmatch(message) else _UNNAMED, message)
+
+
+def _whole(value: Any) -> Any:
+    """A whole number as an int: where all numbers are floats, 200 is written as 200.0."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_EXACT:
+        return int(value)
+    return value
