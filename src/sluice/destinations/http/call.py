@@ -16,6 +16,7 @@ import urllib3.exceptions as http
 from sluice.aws.errors import redact
 from sluice.destinations.common.tally import Tally
 from sluice.destinations.http.retry_after import retry_after
+from sluice.destinations.http.secret_filter import SecretFilter
 from sluice.destinations.http.statuses import Verdict
 from sluice.destinations.http.transport import (
     Answer,
@@ -44,9 +45,6 @@ _HINTS: Final[Mapping[int, str]] = {
     413: "the request is too large: lower option 'maxBatchSizeInBytes' or 'maxBatchSize'",
     415: "check options 'bodyFormat', 'compression' and 'header.content-type'",
 }
-# Shorter values would hide parts of words.
-_SHORTEST_SECRET: Final = 4
-_SHOWN: Final = 2000  # characters of an answer, before it is redacted and cut
 
 
 class _UnansweredError(ServiceError):
@@ -80,8 +78,7 @@ class HttpCall:
         self._place = f"{parts.scheme}://{parts.netloc}"
         self._what = f"{transport.method} {redact_url(transport.url)}"
         self._headers = dict(headers)
-        hidden = (each for each in secrets if len(each) >= _SHORTEST_SECRET)
-        self._secrets = sorted(hidden, key=len, reverse=True)
+        self._secrets = SecretFilter(secrets)
         self._send = send or transport.send
         self._clock = clock
         self._first_call_at: float | None = None
@@ -110,20 +107,19 @@ class HttpCall:
     def error_of(self, answer: Answer, verdict: Verdict | None) -> ServiceError:
         """The error for an answer that accepts nothing."""
         code = str(answer.status)
-        cause = f"HTTP status {code} {answer.reason}".rstrip()
+        reason = "" if self._secrets.has_short else self.redacted(answer.reason)
+        cause = f"HTTP status {code} {reason}".rstrip()
         hint = _HINTS.get(answer.status, "")
         if 300 <= answer.status < 400:
-            location = redact_url(answer.headers.get("location", ""))
+            location = self.redacted(redact_url(answer.headers.get("location", "")))
             hint = f"redirects are not followed; it leads to '{location}': check option 'url'"
         retryable = verdict in ("throttled", "retried")
         pause = retry_after(answer.headers) if retryable else None
         if pause is not None:
             hint = f"it asks to wait for {pause:g} s"
-        text = self.redacted(answer.body[:_SHOWN].decode(errors="replace"))
+        text = self.redacted(answer.body)
         return ServiceError(
-            f"{self._what} failed: {self.redacted(cause)}"
-            + (f": {text}" if text else "")
-            + (f" ({hint})" if hint else ""),
+            f"{self._what} failed: {cause}" + (f": {text}" if text else "") + (f" ({hint})" if hint else ""),
             operation=self._what,
             code=code,
             retryable=retryable,
@@ -149,11 +145,9 @@ class HttpCall:
             return False
         return self._first_call_at is not None and self._clock() - self._first_call_at >= _FIRST_CONTACT
 
-    def redacted(self, text: str) -> str:
-        """`text` without the secrets of this endpoint, which may repeat them, and in one line."""
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return redact(text)
+    def redacted(self, text: bytes | str) -> str:
+        """Words of the endpoint without its secrets, which it may repeat, and in one line."""
+        return redact(self._secrets.hide_in_answer(text))
 
     def _translated(self, error: Exception) -> ServiceError:
         code = error.code if isinstance(error, UnreadableAnswerError) else type(error).__name__
@@ -162,7 +156,7 @@ class HttpCall:
         if is_lasting(error) and isinstance(error, http.SSLError):
             hint = " (check options 'url', 'caBundle' and 'clientCertificate')"
         return kind(
-            f"{self._what} failed: {code}: {self.redacted(str(error))}{hint}",
+            f"{self._what} failed: {code}: {redact(self._secrets.hide(str(error)))}{hint}",
             operation=self._what,
             code=code,
             retryable=not is_lasting(error),

@@ -16,7 +16,7 @@ from sluice.aws.connection import CONNECT_TIMEOUT, CONNECTION_OPTIONS, READ_TIME
 from sluice.destinations.http import options as http_options
 from sluice.destinations.http.call import HttpCall
 from sluice.destinations.http.converter import HttpRowConverter
-from sluice.destinations.http.results import ResultPaths, RowResult
+from sluice.destinations.http.results import UNNAMED, ResultPaths, RowResult
 from sluice.destinations.http.statuses import StatusRules
 from sluice.destinations.http.transport import Answer, HttpTransport
 from sluice.errors import ServiceError
@@ -219,11 +219,16 @@ class HttpDestination(BaseDestination[bytes]):
                 raise self._call.error_of(_answer_about(answer, result), verdict)
             if verdict in ("throttled", "retried"):
                 failed.append(entries[row])
-                codes[result.code] += 1
+                codes[self._code_of(result)] += 1
             else:
                 reason = f"{self.name}: status {result.code}: {self._call.redacted(result.message)}"
                 rejected.append(Rejection(entries[row], reason.removesuffix(": ")))
         return SubmitResult(failed=failed, codes=codes, rejected=rejected)
+
+    def _code_of(self, result: RowResult) -> str:
+        """The code for figures and messages. One in the endpoint's words may be a secret that it repeats."""
+        is_safe = result.status is not None or self._call.redacted(result.code) == result.code
+        return result.code if is_safe else UNNAMED
 
 
 def _answer_about(answer: Answer, result: RowResult) -> Answer:

@@ -10,11 +10,12 @@ import msgspec
 
 from sluice.destinations.http.json_path import JsonPath
 
-__all__ = ["ResultPaths", "RowResult"]
+__all__ = ["UNNAMED", "ResultPaths", "RowResult"]
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _ACCEPTED_STATUS: Final = 200
-_UNNAMED: Final = "Refused"
+UNNAMED: Final = "Refused"
+"""The code of a row that was refused without one."""
 _MOST_EXACT: Final = 2.0**53  # from here on a float stands for several integers
 
 
@@ -108,7 +109,7 @@ class ResultPaths:
             raise ValueError(f"a result has no '{self.status.text if self.status else ''}'")
         if not refused:
             return RowResult(_ACCEPTED_STATUS, "", "")
-        return RowResult(None, message if _CODE.fullmatch(message) else _UNNAMED, message)
+        return RowResult(None, message if _CODE.fullmatch(message) else UNNAMED, message)
 
 
 def _whole(value: Any) -> Any:
