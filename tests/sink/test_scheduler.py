@@ -523,6 +523,19 @@ def test_a_destination_may_ask_for_a_pause() -> None:
     assert driven.at(30.0).sent() == [["a"], ["b"], ["d"]]
 
 
+def test_an_answer_may_ask_for_a_pause_as_well() -> None:
+    """Where some entries were accepted, too; not where none is to be sent again."""
+    driven = Driven(max_batch_size=2, max_in_flight_requests=2)
+    driven.add("a", "b", "c", "d", "e", "f")
+    driven.sent()
+    driven.scheduler.complete(0, SubmitResult(["b"], {"429": 1}, retry_after=30.0), 0.0)
+
+    assert driven.sent() == []
+    assert driven.scheduler.wake_at == 30.0
+    driven.scheduler.complete(1, SubmitResult(retry_after=60.0), 0.0)
+    assert driven.at(30.0).sent() == [["b", "e"]]
+
+
 def test_a_pause_that_is_asked_for_does_not_outlast_the_patience_of_the_task() -> None:
     """After maxRetryDuration the task fails, however long the pause is to be."""
     driven = Driven(max_batch_size=1, max_retry_duration=60.0)

@@ -110,11 +110,13 @@ class SubmitResult(Generic[EntryT]):
         codes: the number of entries refused with each error code, for messages.
         rejected: the entries that the service will never accept. They become dead letters; without
             `deadLetterPath`, or with `failOnError`, the first of them fails the task.
+        retry_after: seconds that the service asks to wait before another request; None if it does not say.
     """
 
     failed: Sequence[EntryT] = ()
     codes: Mapping[str, int] = field(default_factory=dict)
     rejected: Sequence[Rejection[EntryT]] = ()
+    retry_after: float | None = None
 
 
 class Destination(Protocol[EntryT]):

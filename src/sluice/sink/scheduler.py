@@ -205,6 +205,7 @@ class SinkScheduler(Generic[EntryT]):
             first = next(iter(result.codes), "")
             told = _Cause(first, cause or "refused", result.codes)
             self._requeue(request, failed, told, now, at_once=not why.failed_otherwise)
+            self._leave_alone(result.retry_after, now)
         if len(failed) < len(request.batch):
             self._barren = self._pauses = 0
             self._pause_until = -math.inf
@@ -242,8 +243,8 @@ class SinkScheduler(Generic[EntryT]):
             self.stop(error)
         else:
             self._requeue(request, request.batch.items, _Cause(code, str(error) or code), now)
-            if isinstance(error, ServiceError) and error.retry_after is not None:
-                self._asked_until = max(self._asked_until, now + error.retry_after)
+            if isinstance(error, ServiceError):
+                self._leave_alone(error.retry_after, now)
 
     def stop(self, failure: BaseException) -> None:
         """Nothing more is sent. Only the first failure is kept: later ones follow from it."""
@@ -439,6 +440,11 @@ class SinkScheduler(Generic[EntryT]):
         self._paused_at = now
         self._pause_until = now + jitter * _PAUSES.ceiling(self._pauses)
         self._pauses += 1
+
+    def _leave_alone(self, seconds: float | None, now: float) -> None:
+        """Sends nothing for as long as the destination asks for; None if it does not ask."""
+        if seconds is not None:
+            self._asked_until = max(self._asked_until, now + seconds)
 
     def _why(self, codes: Mapping[str, int], failed: int) -> _Why:
         """Counts the causes of refusals, by their codes."""

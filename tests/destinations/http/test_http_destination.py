@@ -194,6 +194,15 @@ def test_results_that_do_not_fit_are_a_damaged_answer(endpoint: Any) -> None:
     assert not made.is_fatal(caught.value)
 
 
+@pytest.mark.parametrize(("status", "pause"), [(429, 7.0), (500, 7.0), (400, None), (201, None)])
+def test_an_accepted_answer_may_ask_to_wait(endpoint: Any, status: int, pause: float | None) -> None:
+    """If a row is to be sent again."""
+    results = [{"status": 201}, {"status": status}, {"status": 201}]
+    endpoint(lambda _: answer(200, results, Retry_After="7"))
+
+    assert destination(resultsPath="$").submit(DOCUMENTS).retry_after == pause
+
+
 def test_without_results_a_row_is_found_by_halving(endpoint: Any, tmp_path: Path) -> None:
     """One row of a hundred is refused, with nothing said of which: it alone becomes a dead letter."""
     stored: list[int] = []

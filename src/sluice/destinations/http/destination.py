@@ -17,6 +17,7 @@ from sluice.destinations.http import options as http_options
 from sluice.destinations.http.call import HttpCall
 from sluice.destinations.http.converter import HttpRowConverter
 from sluice.destinations.http.results import UNNAMED, ResultPaths, RowResult
+from sluice.destinations.http.retry_after import retry_after
 from sluice.destinations.http.statuses import StatusRules
 from sluice.destinations.http.transport import Answer, HttpTransport
 from sluice.errors import ServiceError
@@ -223,7 +224,8 @@ class HttpDestination(BaseDestination[bytes]):
             else:
                 reason = f"{self.name}: status {result.code}: {self._call.redacted(result.message)}"
                 rejected.append(Rejection(entries[row], reason.removesuffix(": ")))
-        return SubmitResult(failed=failed, codes=codes, rejected=rejected)
+        pause = retry_after(answer.headers) if failed else None
+        return SubmitResult(failed=failed, codes=codes, rejected=rejected, retry_after=pause)
 
     def _code_of(self, result: RowResult) -> str:
         """The code for figures and messages. One in the endpoint's words may be a secret that it repeats."""
