@@ -251,6 +251,81 @@ def test_without_dead_letters_a_rejected_row_fails_the_task(endpoint: Any) -> No
         write_all(numbers(3), rejectedStatuses="422")
 
 
+class Halving:
+    """A destination that calls an answer of 422 rejected, and whose requests each take a second.
+
+    Attributes:
+        sizes: rows of each request.
+    """
+
+    def __init__(self, endpoint: Any, respond: Callable[[list[int]], Any], patience: float) -> None:
+        self.now = 0.0
+        self.sizes: list[int] = []
+        self._respond = respond
+        endpoint(self._answer)
+        values = read_options("test", HTTP_OPTIONS, {"url": "https://host", "rejectedStatuses": "422"})
+        self.made = HttpDestination(
+            HttpTransport(url="https://orders.test"),
+            headers={},
+            rules=rules_from_options(values),
+            patience=patience,
+            clock=lambda: self.now,
+        )
+
+    def _answer(self, body: bytes) -> Any:
+        self.now += 1.0
+        self.sizes.append(len(sent(body)))
+        return self._respond(sent(body))
+
+
+def test_halving_ends_before_the_request_times_out(endpoint: Any) -> None:
+    """What was found is kept; the rest is sent again. A later request goes on with that."""
+    halving = Halving(endpoint, lambda _: answer(422), patience=4.0)
+    entries = [b'{"n":%d}' % n for n in range(4)]
+    result = halving.made.submit(entries)
+
+    assert halving.sizes == [4, 2, 1, 1]
+    assert [each.entry for each in result.rejected] == entries[:2]
+    assert (result.failed, result.codes, result.retry_after) == (entries[2:], {"422": 2}, None)
+    assert len(halving.made.submit(result.failed).rejected) == 2
+
+
+def test_halving_is_given_half_of_the_request_s_time() -> None:
+    """An answer that comes later than that is not heard."""
+    assert destination(requestTimeout="10s")._patience == 5.0
+    assert destination()._patience == 300.0
+
+
+def test_halving_ends_with_the_task(endpoint: Any) -> None:
+    """A task that has failed sends nothing more. One that comes after it is not affected."""
+    halving: Halving
+
+    def respond(rows: list[int]) -> Any:
+        if len(rows) == 2:
+            halving.made.close()
+        return answer(422)
+
+    halving = Halving(endpoint, respond, patience=1e9)
+    entries = [b'{"n":%d}' % n for n in range(4)]
+    result = halving.made.submit(entries)
+
+    assert halving.sizes == [4, 2]
+    assert (result.failed, result.codes, result.rejected) == (entries, {"422": 4}, [])
+    assert len(halving.made.submit(entries[:1]).rejected) == 1
+
+
+def test_a_half_may_ask_to_wait(endpoint: Any) -> None:
+    """The other parts wait as well: they are sent again after the pause."""
+    answers = [answer(422), answer(200), answer(429, Retry_After="7")]
+    halving = Halving(endpoint, lambda rows: answer(422) if len(rows) == 4 else answers.pop(0), patience=1e9)
+    entries = [b'{"n":%d}' % n for n in range(4)]
+    result = halving.made.submit(entries)
+
+    assert halving.sizes == [4, 2, 1, 1]
+    assert (result.failed, result.codes) == (entries[1:], {"429": 1, "422": 2})
+    assert result.retry_after == 7.0
+
+
 # --- connections ------------------------------------------------------------------------------------------
 
 

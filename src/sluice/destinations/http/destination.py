@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from sluice.options import Option, OptionValues, redact_url
 from sluice.sink.bases import BaseDestination
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import Rejection, SubmitResult
-from sluice.sink.options import DEAD_LETTER_PATH, MAX_IN_FLIGHT_REQUESTS
+from sluice.sink.options import DEAD_LETTER_PATH, MAX_IN_FLIGHT_REQUESTS, REQUEST_TIMEOUT
 
 __all__ = ["HttpBody", "HttpDestination"]
 
@@ -72,6 +73,7 @@ class HttpDestination(BaseDestination[bytes]):
         rules: what statuses mean.
         results: where answers have the results of single rows; None: an answer is about all rows.
         body: how documents become the body of a request.
+        patience: seconds from a request on in which parts of it are sent, if it is rejected.
         send: sends a request in the place of `transport`, in tests.
         clock: monotonic seconds.
     """
@@ -95,12 +97,16 @@ class HttpDestination(BaseDestination[bytes]):
         rules: StatusRules,
         results: ResultPaths | None = None,
         body: HttpBody | None = None,
+        patience: float = math.inf,
         send: Callable[[bytes, Mapping[str, str]], Answer] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._body = body or HttpBody()
         self._rules = rules
         self._results = results
+        self._patience = patience
+        self._clock = clock
+        self._closings = 0  # a destination may be closed where the query starts, and then used
         self._call = HttpCall(
             transport,
             {"user-agent": _user_agent(), "accept": "application/json"} | self._body.headers | dict(headers),
@@ -138,7 +144,16 @@ class HttpDestination(BaseDestination[bytes]):
             client_certificate=values.get(http_options.CLIENT_CERTIFICATE),
         )
         secrets = http_options.secrets_from_options(values)
-        return cls(transport, headers=headers, secrets=secrets, rules=rules, results=results, body=body)
+        return cls(
+            transport,
+            headers=headers,
+            secrets=secrets,
+            rules=rules,
+            results=results,
+            body=body,
+            # Of a request that takes longer than requestTimeout the writer does not hear what was found.
+            patience=values.require(REQUEST_TIMEOUT) / 2,
+        )
 
     def create_converter(self) -> HttpRowConverter:
         return HttpRowConverter(lines=self._body.lines)
@@ -154,13 +169,16 @@ class HttpDestination(BaseDestination[bytes]):
             ServiceError: no document is known to have been accepted, or none will be any more.
             OptionError: no connection can be made from the options.
         """
+        until, closings = self._clock() + self._patience, self._closings
         answer = self._call(self._body.of(entries))
-        verdict = self._rules.verdict(answer.status)
-        if verdict == "rejected":
-            return self._find_rejected(entries, answer)
-        if verdict != "accepted":
-            raise self._call.error_of(answer, verdict)
-        return SubmitResult() if self._results is None else self._result(entries, answer, self._results)
+        result = self._judge(entries, answer)
+        if result is not None:
+            return result
+        return self._find_rejected(
+            entries,
+            str(answer.status),
+            gives_up=lambda: self._closings != closings or self._clock() >= until,
+        )
 
     def is_fatal(self, error: Exception) -> bool:
         """See `HttpCall.is_fatal`."""
@@ -178,31 +196,61 @@ class HttpDestination(BaseDestination[bytes]):
         return self._call.tally.read()
 
     def close(self) -> None:
-        """Does nothing: connections live as long as the process."""
+        """Ends the halving of requests that are still running. Connections live as long as the process."""
+        self._closings += 1
 
     # --- results of rows ------------------------------------------------------------------------------
 
-    def _find_rejected(self, entries: Sequence[bytes], answer: Answer) -> SubmitResult[bytes]:
-        """Halves a request that was rejected, until the rows are found that are to blame."""
-        if len(entries) == 1:
+    def _judge(self, entries: Sequence[bytes], answer: Answer) -> SubmitResult[bytes] | None:
+        """What became of the rows; None if one of several is to blame that the answer does not name."""
+        verdict = self._rules.verdict(answer.status)
+        if verdict == "rejected":
+            if len(entries) > 1:
+                return None
             return SubmitResult(rejected=[Rejection(entries[0], str(self._call.error_of(answer, None)))])
-        middle = len(entries) // 2
-        parts = [self._submit_half(entries[:middle]), self._submit_half(entries[middle:])]
-        codes = sum((Counter(part.codes) for part in parts), Counter[str]())
-        return SubmitResult(
-            failed=[entry for part in parts for entry in part.failed],
-            codes=codes,
-            rejected=[each for part in parts for each in part.rejected],
-        )
+        if verdict != "accepted":
+            raise self._call.error_of(answer, verdict)
+        return SubmitResult() if self._results is None else self._result(entries, answer, self._results)
 
-    def _submit_half(self, entries: Sequence[bytes]) -> SubmitResult[bytes]:
-        try:
-            return self.submit(entries)
-        except ServiceError as error:
-            if self.is_fatal(error):
-                raise
-            # The other half may have been accepted: only this one is sent again.
-            return SubmitResult(failed=entries, codes={error.code: len(entries)})
+    def _find_rejected(
+        self, entries: Sequence[bytes], code: str, *, gives_up: Callable[[], bool]
+    ) -> SubmitResult[bytes]:
+        """Halves a request that was rejected, until the rows are found that are to blame.
+
+        Args:
+            entries: of the request.
+            code: its status.
+            gives_up: whether no more requests are to be sent. What was found until then is kept; of the
+                other rows nothing is known, and the writer sends them again.
+        """
+        found: list[SubmitResult[bytes]] = []
+        parts = _halves(entries)
+        while parts:
+            part = parts.pop()
+            # One that asks to be left alone is.
+            if gives_up() or any(each.retry_after is not None for each in found):
+                found.append(SubmitResult(failed=part, codes={code: len(part)}))
+                continue
+            try:
+                result = self._judge(part, self._call(self._body.of(part)))
+            except ServiceError as error:
+                if self.is_fatal(error):
+                    raise
+                # Other parts may have been accepted: only this one is sent again.
+                result = SubmitResult(
+                    failed=part, codes={error.code: len(part)}, retry_after=error.retry_after
+                )
+            if result is None:
+                parts += _halves(part)
+            else:
+                found.append(result)
+        pauses = [each.retry_after for each in found if each.retry_after is not None]
+        return SubmitResult(
+            failed=[entry for each in found for entry in each.failed],
+            codes=sum((Counter(each.codes) for each in found), Counter[str]()),
+            rejected=[rejection for each in found for rejection in each.rejected],
+            retry_after=max(pauses, default=None),
+        )
 
     def _result(self, entries: Sequence[bytes], answer: Answer, results: ResultPaths) -> SubmitResult[bytes]:
         try:
@@ -231,6 +279,12 @@ class HttpDestination(BaseDestination[bytes]):
         """The code for figures and messages. One in the endpoint's words may be a secret that it repeats."""
         is_safe = result.status is not None or self._call.redacted(result.code) == result.code
         return result.code if is_safe else UNNAMED
+
+
+def _halves(entries: Sequence[bytes]) -> list[Sequence[bytes]]:
+    """The second half, and then the first one: parts are taken from the end of a list."""
+    middle = len(entries) // 2
+    return [entries[middle:], entries[:middle]]
 
 
 def _answer_about(answer: Answer, result: RowResult) -> Answer:

@@ -124,7 +124,8 @@ REJECTED = Option(
     STATUSES,
     (),
     "Statuses of requests that hold a row that will never be accepted: a request is halved and sent again "
-    "until these rows are found. A row's own status that is in no list means the same.",
+    "until these rows are found, as one request for rate limiting. A row's own status that is in no list "
+    "means the same.",
     shown_default="none",
 )
 RESULTS_PATH: Option[JsonPath] = Option(
