@@ -548,6 +548,33 @@ def test_a_pause_that_is_asked_for_does_not_outlast_the_patience_of_the_task() -
     assert "closed until Monday" in driven.failure
 
 
+def test_rows_that_were_never_sent_do_not_hide_those_whose_patience_ends() -> None:
+    """The task fails after maxRetryDuration, also where the next entry to be sent is a new one."""
+    driven = Driven(max_batch_size=1, max_retry_duration=2.0)
+    driven.add("a", "b")
+    driven.fail(0, ServiceError("busy", code="429", retryable=True, throttling=True, retry_after=20.0))
+
+    assert driven.sent() == []
+    assert driven.scheduler.wake_at == 2.0
+    assert driven.at(1.9).sent() == []
+    assert driven.scheduler.failure is None
+    driven.at(2.0).sent()
+    assert "1 record is still not accepted after 2.0 s" in driven.failure
+
+
+def test_the_entry_that_was_refused_first_ends_the_patience() -> None:
+    """It need not be the first in line, nor the next that is due."""
+    driven = Driven(max_batch_size=1, max_in_flight_requests=2, max_retry_duration=60.0)
+    driven.add("a", "b", "c")
+    driven.at(10.0).fail(1)
+    driven.at(20.0).fail(0, ServiceError("busy", code="429", retryable=True, retry_after=1000.0))
+
+    assert driven.sent() == []
+    assert driven.scheduler.wake_at == 70.0
+    driven.at(70.0).sent()
+    assert "1 record is still not accepted after 60.0 s" in driven.failure
+
+
 def test_requests_refused_together_make_one_pause() -> None:
     """Requests that were in flight together count as one round."""
     driven = Driven(max_batch_size=1, max_in_flight_requests=3)

@@ -163,10 +163,6 @@ class RequestBuffer(Generic[EntryT]):
         while self._waiting and self._waiting[0][0] <= now:
             self._unsorted.append(heapq.heappop(self._waiting)[1])
 
-    def next_waiting(self) -> Buffered | None:
-        """The entry that is due next of those that wait."""
-        return self._waiting[0][1] if self._waiting else None
-
     @property
     def next_due(self) -> float:
         """When the next of the entries that wait is due; infinity if none waits."""
@@ -178,6 +174,11 @@ class RequestBuffer(Generic[EntryT]):
         if self._returned:
             return self._returned[0]
         return next(iter(self._new[0])) if self._new else None
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether any entry was put back, and not taken since."""
+        return bool(self._returned or self._unsorted or self._waiting)
 
     def returned(self) -> Sequence[Buffered]:
         """The entries that were put back, whether they are due or not."""

@@ -113,6 +113,8 @@ class SinkScheduler(Generic[EntryT]):
         self._barren = 0  # requests in a row of which no entry was accepted
         self._pauses = 0  # since an entry was accepted
         self._next_try = math.inf
+        # No entry that was refused is overdue before, or a look at all of them would have found it.
+        self._overdue_at = math.inf
         self._last_cause = _Cause("", "")
         self.failure: BaseException | None = None
         self.rejected: list[Rejection[EntryT]] = []  # the caller removes what it has taken care of
@@ -153,9 +155,8 @@ class SinkScheduler(Generic[EntryT]):
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             times.append(oldest.sent_at + self._config.request_timeout)
-        head = self._buffer.head() or self._buffer.next_waiting()
-        if head is not None and head.refused_since is not None:
-            times.append(head.refused_since + self._config.max_retry_duration)
+        if self._buffer.has_returned:
+            times.append(self._overdue_at)
         return min(times)
 
     def snapshot(self) -> SinkFigures:
@@ -269,10 +270,8 @@ class SinkScheduler(Generic[EntryT]):
         self._buffer.release(now)
         while self.failure is None and (count := self._sendable(now, draining=draining)):
             requests.append(self._send(count, now))
-        head = self._buffer.head()
-        if self.failure is None and head is not None and self._is_overdue(head, now):
-            overdue = [item for item in self._buffer.returned() if self._is_overdue(item, now)]
-            self.stop(self._retries_exhausted(overdue, now))
+        if self.failure is None and now >= self._overdue_at:
+            self._give_up_overdue(now)
         return requests
 
     def _observe(self, now: float) -> None:
@@ -423,6 +422,7 @@ class SinkScheduler(Generic[EntryT]):
             for item in failed
         ]
         self._buffer.put_back(failed)
+        self._overdue_at = min(self._overdue_at, self._patience_of(failed))
         overdue = [item for item in failed if self._is_overdue(item, now)]
         if overdue:
             self.stop(self._retries_exhausted(overdue, now))
@@ -471,6 +471,19 @@ class SinkScheduler(Generic[EntryT]):
         )
 
     # --- giving up ------------------------------------------------------------------------------------
+
+    def _patience_of(self, items: Sequence[Buffered]) -> float:
+        """When the first of these entries has been refused for too long; infinity if none was refused."""
+        since = (item.refused_since for item in items if item.refused_since is not None)
+        return min(since, default=math.inf) + self._config.max_retry_duration
+
+    def _give_up_overdue(self, now: float) -> None:
+        """Looks at all refused entries, also at those that wait for a time of their own, or of all."""
+        returned = self._buffer.returned()
+        self._overdue_at = self._patience_of(returned)
+        overdue = [item for item in returned if self._is_overdue(item, now)]
+        if overdue:
+            self.stop(self._retries_exhausted(overdue, now))
 
     def _is_overdue(self, item: Buffered, now: float) -> bool:
         since = item.refused_since
