@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sink_fakes import FakeDestination, ManualClock, Outcome, RefusedError, config, fast_clock, rows
+from sink_fakes import (
+    Behaviour,
+    FakeDestination,
+    ManualClock,
+    Outcome,
+    RefusedError,
+    config,
+    fast_clock,
+    rows,
+)
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.sink import (
@@ -21,6 +30,7 @@ from sluice.sink import (
     NoRateLimitingStrategy,
     RateLimitingStrategy,
     RequestInfo,
+    ResultInfo,
     SubmitResult,
 )
 
@@ -271,6 +281,65 @@ def test_an_exit_in_a_request_is_not_lost() -> None:
     with writing(FakeDestination(leave)) as writer:
         writer.write(rows("a"))
         with pytest.raises(SystemExit, match="out"):
+            writer.flush()
+
+
+class Broken(NoRateLimitingStrategy):
+    """A strategy that raises once, at the first outcome it is told."""
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def register_completed_request(self, result: ResultInfo) -> None:  # noqa: ARG002 - the contract's
+        self.told += 1
+        if self.told == 1:
+            raise RuntimeError("a broken strategy")
+
+
+def refuse_all(codes: Any) -> Behaviour:
+    return lambda _, entries: SubmitResult(entries, codes)
+
+
+def unsure(_: int, __: Sequence[str]) -> Outcome:
+    raise OSError("gone")
+
+
+@pytest.mark.parametrize(
+    ("behave", "strategy", "error"),
+    [
+        (refuse_all({}), Broken(), "a broken strategy"),
+        (refuse_all({1: 1, "a": 1}), NoRateLimitingStrategy(), "'<' not supported"),
+        (unsure, NoRateLimitingStrategy(), "a broken is_fatal"),
+    ],
+)
+def test_whatever_fails_while_answers_are_handled_is_raised_by_every_call(
+    behave: Behaviour, strategy: RateLimitingStrategy, error: str
+) -> None:
+    """An answer was lost: no later flush says that all rows are written, nor waits for the answer."""
+    destination = FakeDestination(behave)
+    destination.is_fatal = raising(KeyError("a broken is_fatal"))  # type: ignore[method-assign]
+    with writing(destination, strategy=strategy, clock=ManualClock()) as writer:
+        writer.write(rows("ab"))
+        for _ in range(3):
+            with pytest.raises((RuntimeError, TypeError, KeyError), match=error):
+                writer.flush()
+
+
+def raising(error: BaseException) -> Any:
+    def call(*_: object) -> Any:
+        raise error
+
+    return call
+
+
+def test_rows_that_were_not_converted_are_not_forgotten() -> None:
+    """The writer fails for good: a flush after that would leave out the rows behind the bad one."""
+    destination = FakeDestination()
+    destination.converter.convert = raising(ZeroDivisionError("a broken converter"))  # type: ignore[method-assign]
+    with writing(destination) as writer:
+        with pytest.raises(ZeroDivisionError):
+            writer.write(rows("ab"))
+        with pytest.raises(ZeroDivisionError):
             writer.flush()
 
 

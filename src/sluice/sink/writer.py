@@ -227,6 +227,10 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._mailbox.acquire()
         try:
             yield
+        except BaseException as error:
+            # Rows or answers may be lost on the way: no later call may say that all is well.
+            self._scheduler.stop(error)
+            raise
         finally:
             scheduler = self._scheduler
             if self._background_flusher is None and not scheduler.idle and scheduler.failure is None:
@@ -279,11 +283,8 @@ class AsyncSinkWriter(Generic[EntryT]):
             for record in self._destination.unpacked(rejection.entry):
                 self._add_dead_letter(dead_letter_of_entry(record, rejection.reason))
         self._scheduler.rejected.clear()
-        try:
-            for request in self._scheduler.advance(now, draining=draining):
-                self._requests.run(request)
-        except RuntimeError as error:  # no thread could be started: the request would never be answered
-            self._scheduler.stop(error)
+        for request in self._scheduler.advance(now, draining=draining):
+            self._requests.run(request)
 
     def _check(self) -> None:
         if self._scheduler.failure is not None:
