@@ -246,6 +246,23 @@ def test_an_error_of_close_is_raised(kind: type[Exception]) -> None:
         loop.end(fail)
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_destination_that_has_ended_the_loop_is_closed() -> None:
+    """Closing the writer hides no error of the task behind one of its own."""
+
+    def stop(_: int, __: Sequence[str]) -> SubmitResult[str]:
+        asyncio.get_running_loop().stop()
+        return SubmitResult()
+
+    destination = AsyncDestination(stop)
+    writer = writer_of(destination, max_batch_size=1, max_time_in_buffer=0.0)
+    writer.write(rows("a"))
+    eventually(lambda: not any(each.name == "sluice-sink-request-loop" for each in threading.enumerate()))
+    writer.close()
+
+    assert len(destination.closed_on) == 1
+
+
 def test_what_does_not_end_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     """A job that blocks the loop's thread must not hold the task; the log says so."""
     held = threading.Event()

@@ -27,6 +27,7 @@ from sluice.sink import (
     AIMDScalingStrategy,
     AsyncSinkWriter,
     CongestionControlRateLimitingStrategy,
+    DeadLetter,
     NoRateLimitingStrategy,
     RateLimitingStrategy,
     RequestInfo,
@@ -375,6 +376,47 @@ def test_closing_does_not_wait_for_a_request_that_hangs(monkeypatch: pytest.Monk
     eventually(lambda: destination.running == 0)
     with pytest.raises(SluiceError, match="closed"):
         writer.write(rows("c"))
+
+
+class Unforgetting(NoRateLimitingStrategy):
+    def forget_in_flight(self) -> None:
+        raise RuntimeError("cannot forget")
+
+
+class Unclosable:
+    """A dead letter queue."""
+
+    def add(self, dead_letter: DeadLetter) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        raise OSError("cannot close")
+
+
+@pytest.mark.parametrize("strategy", [NoRateLimitingStrategy(), Unforgetting()])
+def test_everything_is_closed_whatever_fails(
+    strategy: RateLimitingStrategy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first error is raised, others are logged, and a second call does nothing."""
+    monkeypatch.setattr("sluice.sink.writer._LONGEST_CLOSE", 0.0)
+    gate = threading.Event()
+
+    def gated(_: int, __: Sequence[str]) -> Outcome:
+        gate.wait(PATIENCE)
+        return SubmitResult()
+
+    destination = FakeDestination(gated)
+    writer = AsyncSinkWriter(destination, config(max_batch_size=1), strategy, dead_letters=Unclosable())
+    writer.write(rows("a"))
+    both = isinstance(strategy, Unforgetting)
+    with pytest.raises((RuntimeError, OSError), match="cannot forget" if both else "cannot close"):
+        writer.close()
+    writer.close()
+    gate.set()
+
+    assert destination.closed == 1
+    assert ("closing failed here as well" in caplog.text) == both
 
 
 def test_a_strategy_outlives_a_writer_that_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:

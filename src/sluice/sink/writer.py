@@ -11,7 +11,7 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
@@ -190,17 +190,41 @@ class AsyncSinkWriter(Generic[EntryT]):
         Requests in flight are waited for, up to ``request_timeout`` and at most a minute. Otherwise they
         might be executed after those of the task's next attempt, and write old rows over new ones.
 
-        May be called several times, and after any failure.
+        May be called several times, and after any failure. Everything is closed, whatever fails on the way.
+
+        Raises:
+            Exception: what failed first.
         """
         if self._closed:
             return
         self._closed = True
+        first: BaseException | None = None
+        steps = (self._end_background_flusher, self._end_requests, self._scheduler.abandon)
+        for step in (*steps, self._close_dead_letters, self._close_destination):
+            try:
+                step()
+            except BaseException as error:  # noqa: BLE001, PERF203 - the other steps first, then it is raised
+                if first is None:
+                    first = error
+                else:
+                    _log.warning("%s: closing failed here as well", self.name, exc_info=error)
+        if first is not None:
+            raise first
+
+    def _end_background_flusher(self) -> None:
         self._mailbox.close()
         if self._background_flusher is not None:
             self._background_flusher.join()
+
+    def _end_requests(self) -> None:
         in_flight = self._scheduler.in_flight
         patience = min(self._config.request_timeout, _LONGEST_CLOSE) if in_flight else 0.0
-        running = self._requests.close(patience)
+        try:
+            running = self._requests.close(patience)
+        except RuntimeError:
+            if not isinstance(self._requests, RequestLoop):
+                raise
+            running = 0  # the destination has ended the event loop, and all requests with it
         if in_flight and running:
             _log.warning(
                 "%s: %d requests of a failed task have no answer after %.0f s; they may still be executed, "
@@ -209,13 +233,28 @@ class AsyncSinkWriter(Generic[EntryT]):
                 running,
                 patience,
             )
-        self._scheduler.abandon()
+
+    def _close_dead_letters(self) -> None:
         if self._dead_letters is not None:
             self._dead_letters.close()
-        if isinstance(self._requests, RequestLoop):
-            self._requests.end(self._destination.close)
-        else:
+
+    def _close_destination(self) -> None:
+        if not isinstance(self._requests, RequestLoop):
             close_destination(self._destination)
+            return
+        begun = False
+
+        def close() -> Awaitable[None] | None:
+            nonlocal begun
+            begun = True
+            return self._destination.close()
+
+        try:
+            self._requests.end(close)
+        except RuntimeError:
+            if begun:
+                raise
+            close_destination(self._destination)  # without the loop, which the destination has ended
 
     # --- by the owner of the state --------------------------------------------------------------------
 
