@@ -28,6 +28,14 @@ def test_a_single_entry_always_fits() -> None:
     assert filled(50, 1).measure(5, 10) == 1
 
 
+def test_a_limit_that_no_count_equals_is_a_limit() -> None:
+    """A batch ends after its first entry, be it new or put back."""
+    buffer = filled(1, 1, 1)
+    assert buffer.measure(0, 1000) == 1
+    buffer.put_back(buffer.take(3).items)
+    assert buffer.measure(0, 1000) == 1
+
+
 def test_the_size_of_the_next_entries() -> None:
     """Of those that were put back, and of the new ones behind them."""
     buffer = filled(1, 2, 4, 8)

@@ -199,6 +199,17 @@ def test_the_strategy_limits_batches_and_is_told_their_real_size() -> None:
     assert strategy.asked == [3, 2]
 
 
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(2.5, [2, 2, 1]), (0.5, [1] * 5), (float("inf"), [3, 2]), (float("nan"), [3, 2])]
+)
+def test_a_strategy_may_compute_fractions(most: Any, sizes: list[int]) -> None:
+    """Requests have no more entries than that, nor than maxBatchSize; one at least."""
+    driven = Driven(strategy=Recording(most=most), max_batch_size=3, max_in_flight_requests=9)
+    driven.scheduler.add(letters(5), [1] * 5, 0.0)
+
+    assert [len(entries) for entries in driven.sent(draining=True)] == sizes
+
+
 def test_where_bytes_are_counted_a_request_has_no_more_than_the_burst() -> None:
     """Save for a single entry that is larger: it goes alone, and is paid off before the next one."""
     times = [0.0]

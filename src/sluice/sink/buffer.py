@@ -190,7 +190,7 @@ class RequestBuffer(Generic[EntryT]):
         self._sort()
         count = total = 0
         for item in self._returned:
-            if count and (count == max_entries or total + item.size > max_bytes):
+            if count and (count >= max_entries or total + item.size > max_bytes):
                 return count
             count += 1
             total += item.size
@@ -200,7 +200,7 @@ class RequestBuffer(Generic[EntryT]):
                 total += chunk.size
                 continue
             for size in chunk.sizes:
-                if count and (count == max_entries or total + size > max_bytes):
+                if count and (count >= max_entries or total + size > max_bytes):
                     return count
                 count += 1
                 total += size

@@ -291,7 +291,8 @@ class SinkScheduler(Generic[EntryT]):
         if head is None:
             return 0
         config = self._config
-        most = max(1, min(config.max_batch_size, self._strategy.max_batch_size))
+        # A strategy of the user's may compute a fraction.
+        most = max(1, int(min(config.max_batch_size, self._strategy.max_batch_size)))
         if not draining and not self._is_batch_due(head, most, now):
             self._next_try = head.arrived + config.max_time_in_buffer
             return 0
