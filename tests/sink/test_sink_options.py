@@ -155,6 +155,12 @@ def test_a_default_follows_the_setting_it_belongs_to() -> None:
         ({"aimdScope": "host"}, "'aimdScope' is 'host': allowed is one of task, query"),
         ({"aimdScope": "query", "rateLimiting": "none"}, "'aimdScope' needs 'rateLimiting' aimd"),
         ({**BUCKET, "aimdScope": "task"}, "'aimdScope' needs 'rateLimiting' aimd"),
+        ({"aimdIncrease": "5", "rateLimiting": "none"}, "'aimdIncrease' needs 'rateLimiting' aimd"),
+        ({**BUCKET, "aimdDecreaseFactor": "0.9"}, "'aimdDecreaseFactor' needs 'rateLimiting' aimd"),
+        (
+            {"aimdIncrease": "5", "rateLimiting": f"{__name__}:UserStrategy"},
+            "'aimdIncrease' needs 'rateLimiting' aimd",
+        ),
         ({"tokenBucketUnit": "rows"}, "is 'rows': allowed is one of records, bytes, requests"),
         (
             {**BUCKET, "tokenBucketAddress": "10.0.0.1"},

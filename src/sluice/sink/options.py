@@ -239,6 +239,7 @@ TOKEN_BUCKET_ADDRESS = Option(
     "With `tokenBucketScope=query`: address that the bucket is served on and tasks connect to; on a cluster, "
     "one of the driver's own that workers reach.",
 )
+_AIMD_OPTIONS: Final[tuple[Option[Any], ...]] = (AIMD_INCREASE, AIMD_DECREASE_FACTOR, AIMD_SCOPE)
 _TOKEN_BUCKET_OPTIONS: Final = (
     TOKEN_BUCKET_RATE,
     TOKEN_BUCKET_BURST,
@@ -272,9 +273,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     UNKNOWN_COLUMNS,
     DEAD_LETTER_PATH,
     RATE_LIMITING,
-    AIMD_INCREASE,
-    AIMD_DECREASE_FACTOR,
-    AIMD_SCOPE,
+    *_AIMD_OPTIONS,
     *_TOKEN_BUCKET_OPTIONS,
     PROGRESS_LISTENER,
 )
@@ -329,7 +328,7 @@ def strategy_from_options(
 ) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
     """A function that makes the rate limiting strategy. Problems are noted for `values.check()`."""
     name = values.require(RATE_LIMITING)
-    _check_scope_of_aimd(values, name)
+    _check_options_of_aimd(values, name)
     if name.lower() == "token-bucket":
         return _token_bucket(values)
     for option in _TOKEN_BUCKET_OPTIONS:
@@ -358,9 +357,11 @@ def strategy_from_options(
     return aimd
 
 
-def _check_scope_of_aimd(values: OptionValues, name: str) -> None:
-    if values.given(AIMD_SCOPE) and name.lower() != "aimd":
-        values.reject(AIMD_SCOPE.key, f"needs '{RATE_LIMITING.key}' aimd")
+def _check_options_of_aimd(values: OptionValues, name: str) -> None:
+    if name.lower() != "aimd":
+        for option in _AIMD_OPTIONS:
+            if values.given(option):
+                values.reject(option.key, f"needs '{RATE_LIMITING.key}' aimd")
     elif values.get(AIMD_SCOPE) == "query":
         _check_server(values, AIMD_SCOPE)
 
