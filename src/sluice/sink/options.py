@@ -431,7 +431,7 @@ def progress_listener_from_options(values: OptionValues) -> ProgressListener | N
         return None
     try:
         listener: ProgressListener = load_object(name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         values.reject_value(PROGRESS_LISTENER, f"it cannot be loaded: {error}")
         return None
     if not callable(listener):
@@ -446,6 +446,7 @@ def load_object(name: str) -> Any:
         ImportError: there is no such module.
         AttributeError: the module has no such object.
         ValueError: `name` has no module.
+        TypeError: the module's name is relative.
     """
     module, _, attributes = name.partition(":")
     return functools.reduce(getattr, attributes.split("."), importlib.import_module(module))
