@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from sluice.sink import (
     AIMDScalingStrategy,
     BaseCommittingDestination,
     CongestionControlRateLimitingStrategy,
+    NoRateLimitingStrategy,
     Origin,
     SubmitResult,
 )
@@ -119,6 +121,41 @@ def test_what_is_learnt_holds_in_the_next_task_of_the_same_sink() -> None:
     # 10 to start with, halved by the refusal, one more after the retry.
     assert [result.limit for result in results] == [6, 6, 5]
     assert [result.rate for result in results] == [None] * 3
+
+
+class Figures(NoRateLimitingStrategy):
+    """A strategy of the user's with a limit and a rate, or what it uses these names for."""
+
+    def __init__(self, limit: Any, rate: Any) -> None:
+        self.figures = (limit, rate)
+
+    @property
+    def limit(self) -> Any:
+        return self.figures[0]
+
+    @property
+    def rate(self) -> Any:
+        return self.figures[1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate", "expected"),
+    [
+        (7, 2.25, (7, 2.2)),
+        (7.5, 3, (7, 3)),
+        (math.inf, math.inf, (10, None)),
+        (math.nan, math.nan, (None, None)),
+        (len, len, (None, None)),
+        ("7", True, (None, None)),
+    ],
+)
+def test_figures_of_a_strategy_are_numbers_or_left_out(limit: Any, rate: Any, expected: Any) -> None:
+    """A method of a strategy called `rate` does not fail a task that has delivered its rows."""
+    setup = async_setup(create_strategy=lambda: Figures(limit, rate))
+    result = write_rows(setup, SCHEMA, ORIGIN, [rows("a")], write_id=None)
+
+    assert (result.limit, result.rate) == expected
+    assert type(result.limit) in (int, type(None))
 
 
 def test_committables_reach_the_driver() -> None:

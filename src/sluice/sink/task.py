@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import OptionError
@@ -36,7 +38,8 @@ class TaskResult:
         origin: the task.
         figures: of its writer. A two-phase destination has records and bytes only.
         duration: seconds from the first row to the last acknowledgement.
-        limit: records that the rate limiting strategy lets be in flight now; None without a strategy.
+        limit: records that the rate limiting strategy lets be in flight now; None without a strategy, or if
+            it has no number for it.
         rate: records a second that the strategy has learnt, or is set to; None if it has no rate.
         committables: of a two-phase destination: what makes the task's rows visible.
     """
@@ -140,13 +143,21 @@ def _deliver(
             writer.flush()
             figures = writer.figures
         most = setup.config.max_batch_size * setup.config.max_in_flight_requests
-        rate = strategy.rate
+        limit, rate = _number(strategy.limit), _number(strategy.rate)
         return TaskResult(
             origin=origin,
             figures=figures,
-            limit=min(strategy.limit, most),
-            rate=None if rate is None else round(rate, 1),
+            limit=None if limit is None else int(min(limit, most)),
+            rate=None if rate is None or math.isinf(rate) else round(rate, 1),
         )
+
+
+def _number(figure: object) -> float | None:
+    """A figure of a strategy; None if a strategy of the user's has something else under this name."""
+    # A bool is a number to Python, and NaN is one to nobody.
+    if isinstance(figure, bool) or not isinstance(figure, Real) or math.isnan(figure):
+        return None
+    return figure if isinstance(figure, int) else float(figure)
 
 
 @contextlib.contextmanager
