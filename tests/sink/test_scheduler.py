@@ -10,6 +10,7 @@ from sink_fakes import config
 from sluice.errors import ServiceError, SluiceError
 from sluice.sink import (
     NoRateLimitingStrategy,
+    Rejection,
     RequestInfo,
     ResultInfo,
     SubmitResult,
@@ -354,6 +355,31 @@ def test_a_refused_entry_that_was_not_sent_is_a_mistake() -> None:
 
     assert isinstance(driven.scheduler.failure, SluiceError)
     assert "had not been given" in driven.failure
+
+
+@pytest.mark.parametrize("codes", [{}, {"Busy": 1}])
+def test_an_entry_is_refused_for_now_or_for_good(codes: dict[str, int]) -> None:
+    """Both at once is a mistake: it would become a dead letter and be delivered."""
+    driven = Driven(max_batch_size=2)
+    driven.add("ab", "cd")
+    rejected = [Rejection("ab", "never")]
+    driven.scheduler.complete(0, SubmitResult(["ab"], codes, rejected), driven.now)
+
+    assert isinstance(driven.scheduler.failure, SluiceError)
+    assert "more often than it had been given" in driven.failure
+    assert driven.scheduler.rejected == []
+
+
+def test_of_two_equal_entries_one_may_be_refused_for_good() -> None:
+    """They are told apart: none is taken for the other."""
+    driven = Driven(max_batch_size=2)
+    driven.scheduler = SinkScheduler(config(), NoRateLimitingStrategy(), name="fake", keeps_rejected=True)
+    driven.add("ab", "ab")
+    driven.sent(draining=True)
+    driven.scheduler.complete(0, SubmitResult(["ab"], {}, [Rejection("ab", "never")]), driven.now)
+
+    assert driven.scheduler.failure is None
+    assert (driven.scheduler.buffered, driven.scheduler.figures.records) == (1, 0)
 
 
 # --- pauses -------------------------------------------------------------------------------------------

@@ -83,11 +83,15 @@ class Batch(Generic[EntryT]):
         """The entries with what is known of them; a new list each time."""
         return [*self.returned, *chain.from_iterable(self.chunks)]
 
-    def find(self, entries: Sequence[EntryT]) -> Sequence[Buffered]:
+    def find(self, entries: Sequence[EntryT], besides: Sequence[Buffered] = ()) -> Sequence[Buffered]:
         """The items of `entries`, found by identity, or by equality where the destination made copies.
 
+        Args:
+            entries: what to find.
+            besides: items that were found before, for another reason.
+
         Raises:
-            SluiceError: one of `entries` is not in the batch.
+            SluiceError: one of `entries` is not in the batch, or no more in it than among `besides`.
         """
         if not entries:
             return ()
@@ -96,7 +100,10 @@ class Batch(Generic[EntryT]):
             wanted[id(entry)] = wanted.get(id(entry), 0) + 1
         matched: list[Buffered] = []
         others: list[Buffered] = []
+        found = {item.number for item in besides}
         for item in self.items:
+            if item.number in found:
+                continue
             left = wanted.get(id(item.entry), 0)
             if left:
                 wanted[id(item.entry)] = left - 1
@@ -109,7 +116,8 @@ class Batch(Generic[EntryT]):
                 position = next((n for n, item in enumerate(others) if item.entry == entry), None)
                 if position is None:
                     raise SluiceError(
-                        "the destination reported an entry as refused that it had not been given"
+                        "the destination reported an entry as refused that it had not been given, "
+                        "or more often than it had been given"
                     )
                 matched.append(others.pop(position))
         return matched

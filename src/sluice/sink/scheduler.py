@@ -188,7 +188,7 @@ class SinkScheduler(Generic[EntryT]):
             return
         try:
             failed = request.batch.find(result.failed)
-            rejected = request.batch.find([each.entry for each in result.rejected])
+            rejected = request.batch.find([each.entry for each in result.rejected], besides=failed)
         except SluiceError as error:
             self.stop(error)
             return
