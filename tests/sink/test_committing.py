@@ -45,9 +45,11 @@ class Recording:
         raise NotImplementedError
 
     def create_committer(self, epoch: Epoch) -> Any:
+        self.behave("create", epoch)
         return TaskCommitter(self, epoch)
 
     def create_global_committer(self, epoch: Epoch) -> Any:
+        self.behave("create globally", epoch)
         return EpochCommitter(self, epoch)
 
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
@@ -69,6 +71,7 @@ class TaskCommitter:
 
 class EpochCommitter(TaskCommitter):
     def combine(self, committables: Sequence[str]) -> str:
+        self.outer.behave("combine", committables)
         return "+".join(committables)
 
     def filter_recovered_committables(self, committables: Sequence[str]) -> Sequence[str]:
@@ -198,9 +201,9 @@ def test_a_retryable_error_is_tried_again(*, retryable: bool, tries: int) -> Non
     assert [what for call, what in made.calls if call == "commit"] == [["a", "b"]] * tries
 
 
-@pytest.mark.parametrize("call", ["filter", "commit globally"])
+@pytest.mark.parametrize("call", ["create", "create globally", "combine", "filter", "commit globally"])
 def test_every_step_is_tried_again(call: str) -> None:
-    """The question for earlier commits as well as the global commit."""
+    """From the making of a committer to the global commit."""
     failures = iter([SluiceError("later", retryable=True)])
 
     def refuse(called: str, _: Any) -> Any:
@@ -209,6 +212,36 @@ def test_every_step_is_tried_again(call: str) -> None:
         return ()
 
     assert commit(Recording(behave=refuse)).commit(["a"])
+
+
+@pytest.mark.parametrize("call", ["create", "create globally", "combine"])
+def test_what_cannot_be_begun_is_not_committed(call: str) -> None:
+    """The error names the epoch and the reason, as where the commit itself fails."""
+
+    def refuse(called: str, _: Any) -> Any:
+        if called == call:
+            raise SluiceError("not now", retryable=True)
+        return ()
+
+    made = Recording(behave=refuse)
+    reason = "recording: batch 7 could not be committed after 3 attempts: not now"
+    with pytest.raises(CommitError, match=reason):
+        commit(made).commit(["a"])
+    assert made.calls == []
+
+
+def test_an_abort_that_cannot_be_begun_still_cleans_up() -> None:
+    """The committer is asked for twice."""
+    failures = iter([SluiceError("later", retryable=True)])
+
+    def refuse(called: str, _: Any) -> Any:
+        if called == "create" and (error := next(failures, None)):
+            raise error
+        return ()
+
+    made = Recording(behave=refuse)
+    commit(made).abort(["a"])
+    assert [call for call, _ in made.calls] == ["abort", "clean up"]
 
 
 def test_a_mistake_in_the_committer_is_raised_as_it_is() -> None:

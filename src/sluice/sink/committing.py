@@ -82,11 +82,10 @@ class EpochCommit:
             if committables:
                 raise CommitError(f"{self._name}: committables of an unknown epoch")
             return True
+        create, create_global = self._destination.create_committer, self._destination.create_global_committer
         with contextlib.ExitStack() as stack:
-            committer = self._open(stack, self._destination.create_committer(self._epoch), BaseCommitter)
-            global_committer = self._open(
-                stack, self._destination.create_global_committer(self._epoch), BaseGlobalCommitter
-            )
+            committer = self._open(stack, create, self._epoch, BaseCommitter)
+            global_committer = self._open(stack, create_global, self._epoch, BaseGlobalCommitter)
             if committables and committer is None and global_committer is None:
                 raise CommitError(f"{self._name}: {self._described} cannot be committed: it has no committer")
             is_new = True
@@ -107,14 +106,24 @@ class EpochCommit:
             return
         try:
             with contextlib.ExitStack() as stack:
-                committer = self._open(stack, self._destination.create_committer(self._epoch), BaseCommitter)
+                create = self._destination.create_committer
+                committer = self._open(stack, create, self._epoch, BaseCommitter, abort=True)
                 if committer is not None and committables:
                     self._call(lambda: committer.abort(committables), abort=True)
         finally:
             self._clean_up(self._epoch, committed=False)
 
-    def _open(self, stack: contextlib.ExitStack, created: object | None, base: type[Any]) -> Any:
-        """A committer that was created, with its defaults, which `stack` closes; None if none was created."""
+    def _open(
+        self,
+        stack: contextlib.ExitStack,
+        create: Callable[[Epoch], Any],
+        epoch: Epoch,
+        base: type[Any],
+        *,
+        abort: bool = False,
+    ) -> Any:
+        """A new committer, with its defaults, which `stack` closes; None if the destination has none."""
+        created = self._call(lambda: create(epoch), abort=abort)
         if created is None:
             return None
         committer = with_defaults(created, base)
@@ -135,7 +144,7 @@ class EpochCommit:
     ) -> bool:
         combined: Sequence[Any] = ()
         if global_committer is not None:
-            combined = [global_committer.combine(committables)]
+            combined = [self._call(lambda: global_committer.combine(committables))]
             if not self._call(lambda: global_committer.filter_recovered_committables(combined)):
                 _log.warning(
                     "%s: %s had been committed before the restart; removing the rows that were written again",
