@@ -31,7 +31,10 @@ SCHEMA: Any = object()
 
 
 class Spool:
-    """A sink writer that notes its calls; it fails at the row ``bad``, and cannot abort ``worse``."""
+    """A sink writer that notes its calls.
+
+    It fails at the row ``bad``, cannot abort ``worse``, and cannot close with ``open``.
+    """
 
     def __init__(self, calls: list[tuple[str, list[str]]], origin: Origin) -> None:
         self.calls = calls
@@ -54,6 +57,8 @@ class Spool:
 
     def close(self) -> None:
         self.calls.append(("close", self.rows))
+        if "open" in self.rows:
+            raise ServiceError("still open")
 
 
 class TwoPhase(BaseCommittingDestination[Any]):
@@ -183,6 +188,38 @@ def test_a_task_that_fails_aborts(values: tuple[str, ...]) -> None:
         prepare(destination, each_in_a_batch(*values))
 
     assert [call for call, _ in destination.calls] == ["abort", "close"]
+
+
+def test_what_was_prepared_is_removed_if_the_writer_cannot_be_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The task fails, so nobody commits it."""
+    destination = TwoPhase()
+    with pytest.raises(ServiceError, match="still open"):
+        prepare(destination, [rows(["open"])])
+    assert [call for call, _ in destination.calls] == ["prepare", "close", "abort"]
+    assert caplog.text == ""
+
+    with pytest.raises(ServiceError, match="still open"):
+        prepare(destination, [rows(["open", "worse"])])
+    assert "what this failed task has written could not be removed" in caplog.text
+
+
+def test_the_error_of_a_task_is_not_that_of_closing_its_writer(caplog: pytest.LogCaptureFixture) -> None:
+    """What was raised first says why the task fails; what follows is logged."""
+    destination = TwoPhase()
+    with pytest.raises(ServiceError, match="a bad row"):
+        prepare(destination, [rows(["bad", "open"])])
+    assert [call for call, _ in destination.calls] == ["abort", "close"]
+
+    class Unclosable(FakeDestination):
+        def close(self) -> None:
+            raise OSError("still open")
+
+    denying = Unclosable(lambda _, __: RefusedError("denied", fatal=True))
+    with pytest.raises(RefusedError, match="denied"):
+        write_rows(async_setup(denying), SCHEMA, ORIGIN, [rows("a")], write_id=None)
+    assert caplog.text.count("partition 3: the writer of this failed task could not be closed") == 2
 
 
 def test_rows_that_cannot_be_read_abort_the_task() -> None:

@@ -260,7 +260,10 @@ class SinkWriter(Protocol[CommT_co]):
         """Removes what was written."""
 
     def close(self) -> None:
-        """Releases threads and files. Called once, last."""
+        """Releases threads and files. Called once, last.
+
+        If it raises after `prepare_commit`, the task fails, and `abort` is called after it.
+        """
 
 
 class CommittingDestination(Protocol[CommT_co]):

@@ -136,7 +136,7 @@ def _deliver(
             dead_letters=dead_letters,
             converter=None if setup.create_converter is None else setup.create_converter(),
         )
-        with _figures_of_a_failure(writer, origin), contextlib.closing(writer):
+        with _figures_of_a_failure(writer, origin), _closing(writer, origin):
             writer.open(schema)
             for batch in batches:
                 writer.write(batch)
@@ -158,6 +158,34 @@ def _number(figure: object) -> float | None:
     if isinstance(figure, bool) or not isinstance(figure, Real) or math.isnan(figure):
         return None
     return figure if isinstance(figure, int) else float(figure)
+
+
+@contextlib.contextmanager
+def _closing(writer: AsyncSinkWriter[Any] | BaseSinkWriter[Any], origin: Origin) -> Iterator[None]:
+    """Closes a writer. Of a task that fails, the error is not hidden behind one of `close`."""
+    try:
+        yield
+    except BaseException:
+        with _logged(origin, "the writer of this failed task could not be closed"):
+            writer.close()
+        raise
+    writer.close()
+
+
+@contextlib.contextmanager
+def _logged(origin: Origin, problem: str) -> Iterator[None]:
+    """Logs an exception: the task fails with what was raised before it."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - as above
+        _log.warning(
+            "%s: batch %s, partition %d: %s",
+            origin.destination,
+            origin.batch,
+            origin.partition,
+            problem,
+            exc_info=True,
+        )
 
 
 @contextlib.contextmanager
@@ -188,23 +216,26 @@ def _prepare(
     writer: BaseSinkWriter[Any] = with_defaults(
         setup.destination.create_writer(schema, origin), BaseSinkWriter
     )
-    with contextlib.closing(writer):
-        try:
-            for batch in batches:
-                writer.write(batch)
-                records += batch.num_rows
-            committables = tuple(writer.prepare_commit())
-        except BaseException:
+    prepared = False
+    try:
+        with _closing(writer, origin):
             try:
-                writer.abort()
-            except Exception:  # noqa: BLE001 - the task fails with what was raised first
-                _log.warning(
-                    "%s: batch %s, partition %d: what this failed task has written could not be removed",
-                    origin.destination,
-                    origin.batch,
-                    origin.partition,
-                    exc_info=True,
-                )
-            raise
-        figures = SinkFigures(records=records, bytes=writer.bytes)
-        return TaskResult(origin=origin, figures=figures, committables=committables)
+                for batch in batches:
+                    writer.write(batch)
+                    records += batch.num_rows
+                committables = tuple(writer.prepare_commit())
+            except BaseException:
+                _abort(writer, origin)
+                raise
+            prepared = True
+            figures = SinkFigures(records=records, bytes=writer.bytes)
+    except BaseException:
+        if prepared:  # and not closed: nobody will commit it
+            _abort(writer, origin)
+        raise
+    return TaskResult(origin=origin, figures=figures, committables=committables)
+
+
+def _abort(writer: BaseSinkWriter[Any], origin: Origin) -> None:
+    with _logged(origin, "what this failed task has written could not be removed"):
+        writer.abort()
