@@ -258,9 +258,10 @@ def test_a_strategy_that_says_how_long_is_asked_then(delay: float, wakes: float)
     assert driven.scheduler.wake_at == wakes
 
 
-def test_a_strategy_that_waits_for_an_answer_is_not_asked_before() -> None:
+@pytest.mark.parametrize("delay", ["inf", "nan"])
+def test_a_strategy_that_waits_for_an_answer_is_not_asked_before(delay: str) -> None:
     """An infinite delay: nothing is due while a request is in flight; with none it is asked again."""
-    strategy = Timed(float("inf"))
+    strategy = Timed(float(delay))
     strategy.blocked = False
     driven = Driven(strategy=strategy, max_batch_size=2, max_in_flight_requests=5, request_timeout=99.0)
     assert driven.add("a", "b") == [["a", "b"]]
@@ -270,6 +271,41 @@ def test_a_strategy_that_waits_for_an_answer_is_not_asked_before() -> None:
     driven.answer(0)
     assert driven.sent() == []
     assert driven.scheduler.wake_at <= driven.now + 0.1
+
+
+def test_a_strategy_that_lets_nothing_pass_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """After a minute in which nothing else held the writer up; not while an answer is to come."""
+    strategy = Timed(1.0)
+    strategy.blocked = False
+    driven = Driven(strategy=strategy, max_batch_size=1, max_in_flight_requests=5)
+    driven.add("a")
+    strategy.blocked = True
+    driven.add("b", "c")
+    for now in range(100):
+        driven.at(float(now)).sent()
+    driven.answer(0)
+    for now in range(100, 160):
+        driven.at(float(now)).sent()
+    assert caplog.text == ""
+    for now in range(160, 300):
+        driven.at(float(now)).sent()
+
+    message = "the rate limiting strategy has let no request pass for 60 s, and none is in flight"
+    assert caplog.messages == [f"fake: {message}; 2 records wait until it does"]
+
+
+def test_a_strategy_that_lets_some_pass_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    """However long it takes in all."""
+    strategy = Timed(1.0)
+    driven = Driven(strategy=strategy, max_batch_size=1)
+    driven.add(*letters(5))
+    for now in range(250):
+        strategy.blocked = now % 50 != 49
+        for request in driven.at(float(now)).requests():
+            driven.answer(request.number)
+
+    assert driven.scheduler.idle
+    assert caplog.text == ""
 
 
 # --- what is refused ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ calls the scheduler from one thread at a time.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -26,6 +27,8 @@ __all__ = ["Request", "SinkFigures", "SinkScheduler"]
 
 EntryT = TypeVar("EntryT")
 
+_log = logging.getLogger(__name__)
+
 # The pause of an entry that was not accepted, and of all entries while the destination accepts none. The
 # number of attempts is bounded by maxRetryDuration, not by max_retries.
 _PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
@@ -34,6 +37,8 @@ _PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
 _OUTAGE: Final = 12
 # The shortest wait for a strategy (seconds): after a shorter one, rounding might have it block once more.
 _SHORTEST_WAIT: Final = 0.001
+# How long a strategy may block without a request in flight before the log says so (seconds).
+_STANDSTILL: Final = 60.0
 _NANOSECONDS: Final = 1_000_000_000  # of a second
 _REJECTED: Final = "rejected"  # the code of entries that are refused for good, which have a reason instead
 
@@ -116,6 +121,8 @@ class SinkScheduler(Generic[EntryT]):
         # No entry that was refused is overdue before, or a look at all of them would have found it.
         self._overdue_at = math.inf
         self._last_cause = _Cause("", "")
+        self._blocked_at: float | None = None  # by the strategy, with nothing in flight
+        self._warned_of_standstill = False
         self.failure: BaseException | None = None
         self.rejected: list[Rejection[EntryT]] = []  # the caller removes what it has taken care of
         self.figures = SinkFigures()
@@ -312,11 +319,30 @@ class SinkScheduler(Generic[EntryT]):
         request = RequestInfo(count, self._buffer.size_of(count))
         if self._strategy.should_block(request):
             delay = self._strategy.delay(request)
-            if delay == math.inf and not self._in_flight:
-                delay = DEFAULT_DELAY  # no answer will come, and the writer must not hang
+            if not delay < math.inf:  # nor is NaN
+                # Without a request in flight no answer will come, and the writer must not hang.
+                delay = math.inf if self._in_flight else DEFAULT_DELAY
             self._next_try = now + max(delay, _SHORTEST_WAIT)
+            self._warn_of_standstill(now)
             return 0
+        self._blocked_at = None
         return count
+
+    def _warn_of_standstill(self, now: float) -> None:
+        """Says once that only the strategy keeps the writer from sending: nothing else would ever say so."""
+        if self._in_flight:
+            self._blocked_at = None
+        elif self._blocked_at is None:
+            self._blocked_at = now
+        elif now - self._blocked_at >= _STANDSTILL and not self._warned_of_standstill:
+            self._warned_of_standstill = True
+            _log.warning(
+                "%s: the rate limiting strategy has let no request pass for %.0f s, and none is in flight; "
+                "%d records wait until it does",
+                self._name,
+                now - self._blocked_at,
+                len(self._buffer),
+            )
 
     @property
     def _most_bytes(self) -> int:
