@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from sink_fakes import FakeConverter, RefusedError, config, fast_clock, rows
+from sink_fakes import FakeConverter, FakeDestination, RefusedError, config, fast_clock, rows
 
-from sluice.errors import SluiceError
+from sluice.errors import ServiceError, SluiceError
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
 from sluice.sink.dead_letters import Origin
 from sluice.sink.request_loop import RequestLoop
@@ -151,6 +151,60 @@ def test_a_fatal_error_fails_the_task(found: Any, message: str) -> None:
         write(destination, 1)
 
     assert len(destination.closed_on) == 1
+
+
+def test_a_request_whose_work_is_cancelled_is_sent_again() -> None:
+    """`is_fatal` judges that like any other error; only the writer itself cancels for good."""
+
+    async def cancelled_inside() -> None:
+        inner = asyncio.ensure_future(asyncio.sleep(PATIENCE))
+        inner.cancel()
+        await inner
+
+    destination = AsyncDestination(lambda number, _: cancelled_inside() if number == 0 else SubmitResult())
+    writer = write(destination, 1)
+    assert destination.stored == ["0"]
+    assert writer.figures.refused_by_code == {"CancelledError": 1}
+
+    unforgiving = AsyncDestination(lambda *_: cancelled_inside())
+    unforgiving.is_fatal = lambda error: isinstance(error, ServiceError)  # type: ignore[method-assign]
+    with pytest.raises(ServiceError, match="asynchronous: the request was cancelled before it had an answer"):
+        write(unforgiving, 1)
+
+
+class Submit:
+    """Called like a coroutine function."""
+
+    def __init__(self, destination: AsyncDestination) -> None:
+        self.destination = destination
+
+    async def __call__(self, entries: Sequence[str]) -> Any:
+        return await type(self.destination).submit(self.destination, entries)
+
+
+def test_submit_may_be_an_object() -> None:
+    """Whose `__call__` is a coroutine function."""
+    destination = AsyncDestination()
+    destination.submit = Submit(destination)  # type: ignore[method-assign]
+    write(destination, 1)
+
+    assert destination.stored == ["0"]
+
+
+def test_a_plain_function_that_returns_an_awaitable_is_a_mistake() -> None:
+    """The error says what to do."""
+    asynchronous = AsyncDestination()
+    destination = FakeDestination()
+
+    def submit(entries: Sequence[str]) -> Any:
+        return asynchronous.submit(entries)
+
+    destination.submit = submit  # type: ignore[method-assign]
+    writer = writer_of(destination)
+    writer.write(rows("a"))
+    with pytest.raises(TypeError, match="submit returned an awaitable; make it `async def submit`"):
+        writer.flush()
+    writer.close()
 
 
 def test_a_request_that_hangs_is_sent_again() -> None:

@@ -6,6 +6,7 @@ Request threads post their answers to the mailbox. The thread that owns the writ
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import logging
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-from sluice.errors import InvalidRecordError, SluiceError
+from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.sink.bases import BaseDestination, destination_name, with_defaults
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
@@ -61,6 +62,11 @@ class _Answer(Generic[EntryT]):
 _Requests: TypeAlias = (
     RequestThreads[Request[EntryT], _Answer[EntryT]] | RequestLoop[Request[EntryT], _Answer[EntryT]]
 )
+
+
+def _is_asynchronous(submit: Any) -> bool:
+    """Whether it is a coroutine function, or an object that is called like one."""
+    return inspect.iscoroutinefunction(submit) or inspect.iscoroutinefunction(type(submit).__call__)
 
 
 class AsyncSinkWriter(Generic[EntryT]):
@@ -126,7 +132,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         )
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
         self._requests: _Requests[EntryT]
-        if inspect.iscoroutinefunction(self._destination.submit):
+        if _is_asynchronous(self._destination.submit):
             self._requests = RequestLoop(self._submit_asynchronously, self._mailbox.post)
         else:
             self._requests = RequestThreads(self._submit, self._mailbox.post)
@@ -391,6 +397,10 @@ class AsyncSinkWriter(Generic[EntryT]):
             return self._unsent(request)
         try:
             submitted: Any = self._destination.submit(request.entries)
+            if inspect.isawaitable(submitted):
+                if inspect.iscoroutine(submitted):
+                    submitted.close()  # or Python warns that nobody has awaited it
+                raise TypeError(f"{self.name}: submit returned an awaitable; make it `async def submit`")  # noqa: TRY301
             return _Answer(request.number, self._clock(), result=submitted)
         except BaseException as error:  # noqa: BLE001 - the owner of the state decides if it is fatal
             return _Answer(request.number, self._clock(), error=error)
@@ -402,6 +412,15 @@ class AsyncSinkWriter(Generic[EntryT]):
             submitted: Any = self._destination.submit(request.entries)
             result = await submitted
             return _Answer(request.number, self._clock(), result=result)
+        except asyncio.CancelledError as error:
+            # Of something that `submit` waited for. When the writer itself cancels, it reads no answers.
+            cancelled = ServiceError(
+                f"{self.name}: the request was cancelled before it had an answer",
+                target=self.name,
+                code=type(error).__name__,
+                retryable=True,
+            )
+            return _Answer(request.number, self._clock(), error=cancelled)
         except BaseException as error:  # noqa: BLE001 - as above; a cancellation ends the task all the same
             return _Answer(request.number, self._clock(), error=error)
 
