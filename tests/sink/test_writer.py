@@ -182,6 +182,72 @@ def test_a_write_blocks_while_the_buffer_is_full() -> None:
     assert destination.stored == list("abcdefghij")
 
 
+class NoLetters:
+    """A dead letter queue that is given none."""
+
+    def add(self, dead_letter: DeadLetter) -> None:
+        raise AssertionError(dead_letter)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("request_bytes", [2300, 3000])
+@pytest.mark.parametrize("dead_letters", [None, NoLetters()])
+def test_bytes_that_wait_are_bounded_whatever_rows_become(dead_letters: Any, request_bytes: int) -> None:
+    """By what the requests in flight may have, and one entry; little is converted ahead of that."""
+    gate = threading.Event()
+    made: list[int] = []
+
+    def gated(_: int, __: Sequence[str]) -> Outcome:
+        gate.wait(PATIENCE)
+        return SubmitResult()
+
+    def inflate(batch: Any) -> Iterator[str]:
+        for value in batch.column(0).to_pylist():
+            made.append(1)
+            yield value * 1000
+
+    destination = FakeDestination(gated)
+    destination.converter.convert = inflate  # type: ignore[method-assign]
+    many = config(
+        max_batch_size=500,
+        max_batch_size_in_bytes=request_bytes,
+        max_record_size_in_bytes=request_bytes,
+        max_in_flight_requests=2,
+        max_buffered_requests=10_000,
+    )
+    writer = AsyncSinkWriter(
+        destination, many, NoRateLimitingStrategy(), clock=ManualClock(), dead_letters=dead_letters
+    )
+    scheduler = writer._scheduler
+    waiting: list[int] = []
+    add = scheduler.add
+
+    def watched(entries: Sequence[str], sizes: Sequence[int], now: float) -> None:
+        add(entries, sizes, now)
+        waiting.append(scheduler._buffer.size_in_bytes)
+
+    scheduler.add = watched  # type: ignore[method-assign]
+
+    def write() -> None:
+        writer.write(rows("x" * 1500))
+        writer.flush()
+
+    task = threading.Thread(target=write)
+    task.start()
+    eventually(lambda: scheduler.in_flight == 2 and not scheduler.room)
+    converted = len(made)
+    gate.set()
+    task.join(PATIENCE)
+    writer.close()
+
+    assert len(destination.stored) == 1500
+    assert max(waiting) <= many.max_buffered_bytes + 1000
+    assert converted < 60  # 12 in flight or waiting; with dead letters, slices that were too large on top
+
+
 def test_requests_run_side_by_side() -> None:
     """As many as maxInFlightRequests at once: each of these three ends only when the others run."""
     together = threading.Barrier(3)

@@ -138,6 +138,11 @@ class SinkScheduler(Generic[EntryT]):
         return max(0, self._config.max_buffered_requests - len(self._buffer))
 
     @property
+    def room_in_bytes(self) -> int:
+        """How many bytes more may wait to be sent; the last entry that is added may have more."""
+        return max(0, self._config.max_buffered_bytes - self._buffer.size_in_bytes)
+
+    @property
     def idle(self) -> bool:
         """Nothing is buffered or in flight: all that was added has been acknowledged or rejected."""
         return not self._buffer and not self._in_flight

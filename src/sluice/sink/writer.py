@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import sys
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
@@ -28,6 +30,7 @@ from sluice.sink.contracts import (
     SubmitResult,
 )
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
+from sluice.sink.entry_taker import EntryTaker, TakenEntries
 from sluice.sink.figures import SinkFigures, figures_of_destination
 from sluice.sink.mailbox import Mailbox
 from sluice.sink.request_loop import RequestLoop, close_destination
@@ -45,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 # How long `close` waits for requests in flight (seconds); `readTimeout` of the AWS destinations is as long.
 _LONGEST_CLOSE: Final = 60.0
-# Rows that are converted at a time when invalid rows become dead letters.
+# Rows that are converted at a time when invalid rows become dead letters; fewer where they are large.
 _SLICE: Final = 1024
 
 
@@ -73,13 +76,15 @@ class AsyncSinkWriter(Generic[EntryT]):
     """Batches entries, and sends several requests at a time until every entry has been acknowledged.
 
     Call `write` for every batch of rows, `flush` at the end of an epoch, and `close` in any case; one thread
-    at a time. What fails in the background is raised by the next `write` or `flush`, and by every later call.
+    at a time. What fails in the background is raised by the next `write` or `flush`, and every error by
+    every later call: not all rows before it are written.
 
     Memory holds at most ``max_buffered_requests`` entries that wait to be sent (and at most
-    ``max_batch_size_in_bytes * max_in_flight_requests`` bytes of them), and ``max_in_flight_requests``
-    requests in flight. Refused entries may exceed the first bound by as much as they left the second.
-    Requests that timed out but still run come on top: with those in flight, at most
-    ``2 * max_in_flight_requests``.
+    ``max_batch_size_in_bytes * max_in_flight_requests`` bytes of them, and one entry more), and
+    ``max_in_flight_requests`` requests in flight. Entries are converted in pieces of about what there is room
+    for; with a dead letter queue, of at most one request. Refused entries may exceed the
+    first bound by as much as they left the second. Requests that timed out but still run come on top: with
+    those in flight, at most ``2 * max_in_flight_requests``.
 
     If the destination's `submit` is a coroutine function, requests run on one event loop instead of threads,
     within the same bounds. `close` cancels those that are running.
@@ -130,6 +135,10 @@ class AsyncSinkWriter(Generic[EntryT]):
             is_throttling=self._destination.is_throttling,
             keeps_rejected=dead_letters is not None,
         )
+        self._taker = EntryTaker(self._destination.size_in_bytes, config.max_record_size_in_bytes)
+        # Requests are not cut where a slice ends, if each row is one entry.
+        self._longest_slice = _SLICE // config.max_batch_size * config.max_batch_size or _SLICE
+        self._slice = self._longest_slice
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
         self._requests: _Requests[EntryT]
         if _is_asynchronous(self._destination.submit):
@@ -163,18 +172,19 @@ class AsyncSinkWriter(Generic[EntryT]):
                 refused for longer than ``max_retry_duration``.
         """
         with self._ownership():
-            if self._dead_letters is None:
-                entries = self._converted(batch)
-            else:
-                entries = self._convert_valid_rows(batch)
-            while True:
-                self._await_room()
-                chunk = list(islice(entries, min(self._scheduler.room, self._config.max_batch_size)))
-                if not chunk:
-                    return
-                chunk, sizes = self._measured(chunk)
-                self._scheduler.add(chunk, sizes, self._clock())
-                self._step(draining=False)
+            convert = self._convert_lazily if self._dead_letters is None else self._convert_valid_rows
+            for taken in convert(batch):
+                entries, sizes = taken.entries, taken.sizes
+                added = 0
+                while added < len(entries):
+                    self._await_room()
+                    end = added + self._fitting(taken, added)
+                    if end - added < len(entries):
+                        self._scheduler.add(entries[added:end], sizes[added:end], self._clock())
+                    else:
+                        self._scheduler.add(entries, sizes, self._clock())
+                    self._step(draining=False)
+                    added = end
 
     def flush(self) -> None:
         """Sends everything; returns when all entries are acknowledged and all dead letters durable.
@@ -311,6 +321,20 @@ class AsyncSinkWriter(Generic[EntryT]):
             self._mailbox.wait(self._scheduler.wake_at)
             self._step(draining=False)
 
+    @property
+    def _most_at_once(self) -> int:
+        """How many entries may be added before the next step: no more than fill a batch."""
+        return min(self._scheduler.room, self._config.max_batch_size)
+
+    def _fitting(self, taken: TakenEntries[EntryT], start: int) -> int:
+        """How many entries from `start` on there is room for; the last one may need more than is left."""
+        most = min(self._most_at_once, len(taken.entries) - start)
+        room = self._scheduler.room_in_bytes
+        if taken.at_most <= room:
+            return most
+        sums = list(accumulate(islice(taken.sizes, start, start + most)))
+        return min(1 + bisect_left(sums, room), most)
+
     def _step(self, *, draining: bool) -> None:
         self._advance(draining=draining)
         self._check()
@@ -342,36 +366,60 @@ class AsyncSinkWriter(Generic[EntryT]):
             or self._destination.is_fatal(error)
         )
 
-    # --- rows that can never be delivered -------------------------------------------------------------
+    # --- from rows to entries -------------------------------------------------------------------------
 
-    def _convert_valid_rows(self, batch: pa.RecordBatch) -> Iterator[EntryT]:
-        """Converts the valid rows; halves a slice that fails until the invalid rows are found."""
-        slices = [batch.slice(start, _SLICE) for start in range(0, batch.num_rows, _SLICE)]
-        slices.reverse()  # the next one is the last of the list
+    def _convert_lazily(self, batch: pa.RecordBatch) -> Iterator[TakenEntries[EntryT]]:
+        """The entries of a batch with their sizes, as many at a time as there is room for."""
+        entries = self._converted(batch)
+        while True:
+            self._await_room()
+            taken = self._taker.take(entries, self._most_at_once, self._scheduler.room_in_bytes)
+            if not taken.entries:
+                return
+            yield self._without_oversized(taken)
+
+    def _convert_valid_rows(self, batch: pa.RecordBatch) -> Iterator[TakenEntries[EntryT]]:
+        """Converts the valid rows; halves a slice that fails until the invalid rows are found.
+
+        A slice has no more rows than the entries of one request, in bytes: so much is in memory on top of
+        what waits to be sent.
+        """
+        slices = [batch]
         while slices:
             rows = slices.pop()
+            if rows.num_rows > self._slice:
+                slices += [rows.slice(self._slice), rows.slice(0, self._slice)]
+                continue
+            half = rows.num_rows // 2
+            room = self._config.max_batch_size_in_bytes if half else sys.maxsize
             try:
                 # All of a slice before any of it is sent: a slice that fails is converted again.
-                entries = list(self._converted(rows))
+                entries = self._converted(rows)
+                taken = self._taker.take(entries, sys.maxsize, room)
             except InvalidRecordError as error:
-                half = rows.num_rows // 2
                 if half:
                     slices += [rows.slice(half), rows.slice(0, half)]
                 else:
                     self._add_dead_letter(
                         dead_letter_of_row(rows, str(error), data_is_sent=self._data_is_sent)
                     )
-            else:
-                yield from entries
+                continue
+            if taken.at_most >= room:
+                self._slice = half
+                slices.append(rows)
+                continue
+            if 2 * taken.at_most < room:
+                self._slice = min(2 * self._slice, self._longest_slice)
+            if taken.entries:
+                yield self._without_oversized(taken)
 
-    def _measured(self, entries: list[EntryT]) -> tuple[list[EntryT], list[int]]:
-        """The entries that are not too large, and their sizes."""
-        sizes = list(map(self._destination.size_in_bytes, entries))
+    def _without_oversized(self, taken: TakenEntries[EntryT]) -> TakenEntries[EntryT]:
+        """The entries that are not too large."""
         limit = self._config.max_record_size_in_bytes
-        if max(sizes) <= limit:
-            return entries, sizes
+        if taken.largest <= limit:
+            return taken
         kept: list[EntryT] = []
-        for entry, size in zip(entries, sizes, strict=True):
+        for entry, size in zip(taken.entries, taken.sizes, strict=True):
             if size <= limit:
                 kept.append(entry)
                 continue
@@ -382,7 +430,8 @@ class AsyncSinkWriter(Generic[EntryT]):
             if self._config.oversized_records == "fail":
                 raise InvalidRecordError(reason)
             self._add_dead_letter(dead_letter_of_entry(entry, reason))
-        return kept, [size for size in sizes if size <= limit]
+        sizes = [size for size in taken.sizes if size <= limit]
+        return TakenEntries(kept, sizes, max(sizes, default=0), sum(sizes))
 
     def _add_dead_letter(self, dead_letter: DeadLetter) -> None:
         if self._dead_letters is None:
