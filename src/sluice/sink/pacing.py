@@ -97,8 +97,8 @@ _PATIENCE: Final = 3.0
 _STEP: Final = 2.0
 _MOST_STEPS: Final = 3.0
 _FAR: Final = 2.0
-# When it was refused after that, requests that are accepted as a whole say nothing: they used tokens that were
-# left over. This ends with the answer to a request that was sent this part of the time of an answer later.
+# When it was refused after that, requests that are accepted as a whole say nothing: they used tokens that
+# were left over. This ends with the answer to one that was sent this part of the time of an answer later.
 _LEFT_OVER_FOR: Final = 0.7
 # How many refused requests are expected a second, at least and at most, whatever is known: fewer would
 # be waited for too long, and more than these are seen together.
