@@ -143,11 +143,15 @@ def rows() -> Iterator[Row]:
 
 
 def in_flight_rows() -> Iterator[Row]:
-    """More and smaller requests than 50 of up to 500 entries, for the task that needs them most."""
+    """Not 50 requests of up to 500 entries: more, where they are needed most; and few, which tell least."""
     for in_flight in (100, 200, 400):
         size = 10_000 // in_flight  # so that 4,000 entries a second have 0.8 of the requests in flight
         scenario = Scenario(latency=2.0, burst=0.1, in_flight=in_flight, batch=size)
         yield Row("in flight", f"{in_flight} of {size}, latency=2s burst=0.1s tasks=1", scenario)
+    few = Scenario(tasks=2, capacity=1000.0, told=False, in_flight=4)
+    for latency, p in ((0.3, 0.1), (0.6, 0.0)):
+        scenario = replace(few, latency=latency, failing_entries=p)
+        yield Row("in flight", f"4 of 500, not told, latency={latency:g}s p={p} tasks=2", scenario)
 
 
 def compared_rows() -> Iterator[Row]:
