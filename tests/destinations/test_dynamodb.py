@@ -125,6 +125,52 @@ def test_the_error_of_duplicate_keys_names_key_columns() -> None:
     assert made.is_fatal(caught.value)
 
 
+NO_SORT_KEY = "One or more parameter values were invalid: Size of rangekey has exceeded 1024 bytes"
+
+
+def refusing(*bad: str) -> Callable[[str, dict[str, Any]], Any]:
+    """Refuses a request as a whole that holds one of these keys, as the service does."""
+
+    def respond(_: str, params: dict[str, Any]) -> Any:
+        keys = [write["PutRequest"]["Item"]["id"]["S"] for write in params["RequestItems"]["orders"]]
+        return refusal("ValidationException", NO_SORT_KEY) if set(keys) & set(bad) else left_over()
+
+    return respond
+
+
+def test_one_item_that_the_service_never_accepts_does_not_hold_up_the_others() -> None:
+    """It refuses the request as a whole, and does not say for which of its items."""
+    made, _ = destination(refusing("b"))
+    entries = [put("a"), put("b"), put("c")]
+    result = made.submit(entries)
+
+    assert [each.entry for each in result.rejected] == [entries[1]]
+    assert "exceeded 1024 bytes" in result.rejected[0].reason
+    assert not result.failed
+
+
+def test_what_is_refused_of_all_items_stays_fatal() -> None:
+    """The table may be a wrong one, whose key has another name: not all rows become dead letters."""
+    made, service = destination(refusing("a", "b", "c"))
+    with pytest.raises(ServiceError, match="exceeded 1024") as caught:
+        made.submit([put("a"), put("b"), put("c")])
+    assert made.is_fatal(caught.value)
+    assert len(service.calls) == 4
+    with pytest.raises(ServiceError, match="exceeded 1024"):
+        made.submit([put("a")])
+
+
+def test_an_item_that_is_throttled_by_itself_is_sent_again() -> None:
+    """The others were accepted, or will never be."""
+    replies = iter([refusal("ValidationException"), left_over(), refusal("ThrottlingException"), None])
+    made, _ = destination(lambda operation, params: next(replies) or refusing("c")(operation, params))
+    entries = [put("a"), put("b"), put("c")]
+    result = made.submit(entries)
+
+    assert result.failed == [entries[1]]
+    assert [each.entry for each in result.rejected] == [entries[2]]
+
+
 @pytest.mark.parametrize(
     "code",
     ["ProvisionedThroughputExceededException", "RequestLimitExceeded", "ReplicatedWriteConflictException"],

@@ -336,6 +336,26 @@ def test_parts_of_a_request_that_fail_for_now_are_sent_again() -> None:
     assert not result.rejected
 
 
+def test_a_record_that_only_some_streams_take_does_not_hold_up_the_others() -> None:
+    """By default a stream takes 1 MiB, and refuses the whole request for one record that is larger."""
+    stored: list[int] = []
+
+    def respond(_: str, params: dict[str, Any]) -> Any:
+        sizes = [len(base64.b64decode(record["Data"])) for record in params["Records"]]
+        if max(sizes) > 2**20:
+            return refusal("InvalidArgumentException", "Record size exceeds the limit of the stream")
+        stored.extend(sizes)
+        return accepted(len(sizes))
+
+    made, _ = destination(respond)
+    large = KinesisEntry(b"x" * (2**20 + 1), "k")
+    result = made.submit([*ENTRIES, large])
+    assert stored == [1, 1, 1]
+    assert [each.entry for each in result.rejected] == [large]
+    assert "Record size exceeds" in result.rejected[0].reason
+    assert [each.entry for each in made.submit([large]).rejected] == [large]
+
+
 def test_throttled_records_are_delivered() -> None:
     """Through the writer, the destination and the SDK: each record is accepted exactly once."""
     stored: list[bytes] = []

@@ -139,10 +139,10 @@ class DynamoDbDestination(BaseDestination[DynamoDbWrite]):
         return entry.size
 
     def submit(self, entries: Sequence[DynamoDbWrite]) -> SubmitResult[DynamoDbWrite]:
-        """Calls ``BatchWriteItem`` once.
+        """Calls ``BatchWriteItem`` once; for each write by itself if the service refuses one of several.
 
         Raises:
-            ServiceError: no write is known to have been accepted.
+            ServiceError: no write is known to have been accepted, or none will be any more.
             OptionError: no client can be made from the connection options.
         """
         keys = items_in_use.acquire(self._place, {entry.key for entry in entries} - {None})
@@ -153,14 +153,44 @@ class DynamoDbDestination(BaseDestination[DynamoDbWrite]):
                 if entry.key is not None and entry.key not in keys
             }
             sent = [entry for n, entry in enumerate(entries) if n not in held]
-            unprocessed = self._write(sent) if sent else []
+            refused = self._refused(sent) if sent else {}
         finally:
             items_in_use.release(self._place, keys)
-        refused = {id(entry): _UNPROCESSED for entry in unprocessed}
         return self._call.result(
             entries,
             held | {n: refused[id(entry)] for n, entry in enumerate(entries) if id(entry) in refused},
         )
+
+    def _refused(self, entries: Sequence[DynamoDbWrite]) -> dict[int, Refusal]:
+        """Sends the writes; returns what the service does not accept, by identity."""
+        try:
+            return {id(entry): _UNPROCESSED for entry in self._write(entries)}
+        except ServiceError as error:
+            if len(entries) == 1 or not self._is_for_an_item(error):
+                raise
+            refused = self._refused_apart(entries)
+            if len(refused) == len(entries):
+                raise  # it is for all of them, or nothing is known: the table may be a wrong one
+            return refused
+
+    def _refused_apart(self, entries: Sequence[DynamoDbWrite]) -> dict[int, Refusal]:
+        refused = {id(entry): self._refusal(entry) for entry in entries}
+        return {each: refusal for each, refusal in refused.items() if refusal is not None}
+
+    def _refusal(self, entry: DynamoDbWrite) -> Refusal | None:
+        """Sends one write; why it was refused, for now or for good."""
+        try:
+            return _UNPROCESSED if self._write([entry]) else None
+        except ServiceError as error:
+            # Others may have been accepted before.
+            if not error.retryable and not self._is_for_an_item(error):
+                raise
+            return Refusal(error.code, str(error), "retry" if error.retryable else "reject")
+
+    def _is_for_an_item(self, error: ServiceError) -> bool:
+        """Whether a request may have been refused for one of its items, which would always be refused."""
+        is_refused = not error.retryable and self._call.verdict(error.code) == "reject"
+        return is_refused and "duplicates" not in str(error)
 
     def _write(self, entries: Sequence[DynamoDbWrite]) -> list[DynamoDbWrite]:
         """Sends one request; returns the writes that the answer calls unprocessed."""

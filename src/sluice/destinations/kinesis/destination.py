@@ -5,6 +5,7 @@ Limits: https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecords.h
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,6 +32,8 @@ from sluice.sink.options import MAX_BATCH_SIZE_IN_BYTES, MAX_RECORD_SIZE_IN_BYTE
 __all__ = ["KinesisStreamsDestination"]
 
 _MIB: Final = 1024 * 1024
+# In the message of a request that was refused as a whole: it is for a record's key, or for its size.
+_NAMES_A_RECORD: Final = re.compile("partitionkey|data|size|large", re.IGNORECASE)
 _PLACEHOLDER: Final = ({"Data": b"", "PartitionKey": "-"},)
 
 STREAM_NAME = Option(
@@ -140,12 +143,13 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
     def put(self, entries: Sequence[KinesisEntry]) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]:
         """As `submit`. Also returns the service's outcome for each entry.
 
-        Calls ``PutRecords`` more often where the service may have refused the request for a long key.
+        Calls ``PutRecords`` more often where the service may have refused the request for a long key, or for
+        a record that is larger than the stream allows.
         """
         try:
             outcomes = self._send(entries)
         except ServiceError as error:
-            if self._call.verdict(error.code) != "reject" or not any(map(_may_be_too_long, entries)):
+            if self._call.verdict(error.code) != "reject" or not any(map(_is_doubtful, entries)):
                 raise
             outcomes = self._send_apart(entries)
         return self._call.result_in_order(entries, outcomes), outcomes
@@ -155,15 +159,15 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
         return outcomes_of(answer, "Records")
 
     def _send_apart(self, entries: Sequence[KinesisEntry]) -> Sequence[Outcome]:
-        """Sends entries with keys that may be too long one by one, after all others, which go together."""
-        others = [entry for entry in entries if not _may_be_too_long(entry)]
+        """Sends entries that the service may not take one by one, after all others, which go together."""
+        others = [entry for entry in entries if not _is_doubtful(entry)]
         known: Sequence[Outcome] = ()
         if others:
             known = self._send(others)
             self._call.result_in_order(others, known)  # raises for a damaged answer
         left = iter(known)
         return [
-            self._send_alone(entry, others_are_taken=bool(others)) if _may_be_too_long(entry) else next(left)
+            self._send_alone(entry, others_are_taken=bool(others)) if _is_doubtful(entry) else next(left)
             for entry in entries
         ]
 
@@ -173,8 +177,8 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
             self._call.result_in_order([entry], outcomes)
         except ServiceError as error:
             # From here on other entries may have been accepted: only this one is sent again.
-            is_for_its_key = others_are_taken or "partitionkey" in str(error).lower()
-            if error.retryable or (is_for_its_key and self._call.verdict(error.code) == "reject"):
+            is_its_own = others_are_taken or _NAMES_A_RECORD.search(str(error))
+            if error.retryable or (is_its_own and self._call.verdict(error.code) == "reject"):
                 return Outcome(error.code, str(error))
             raise
         return outcomes[0]
@@ -189,6 +193,18 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
 
     def close(self) -> None:
         """Does nothing: clients live as long as the process."""
+
+
+def _is_doubtful(entry: KinesisEntry) -> bool:
+    return _may_be_too_long(entry) or _is_large(entry)
+
+
+def _is_large(entry: KinesisEntry) -> bool:
+    """Whether only a stream that allows it takes the record: by default the limit of a stream is 1 MiB.
+
+    See https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecords.html.
+    """
+    return len(entry.data) + len(entry.partition_key.encode()) > _MIB
 
 
 def _may_be_too_long(entry: KinesisEntry) -> bool:
