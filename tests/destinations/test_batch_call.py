@@ -159,9 +159,10 @@ def test_is_fatal_takes_errors_of_the_sdk() -> None:
     ("verdict", "codes"),
     [
         ("retry", ["ServiceUnavailableException", "InternalFailure", "ThrottlingException", "Unheard"]),
-        ("retry", ["KmsThrottled", "KMSThrottlingException"]),
+        ("retry", ["KmsThrottled", "KMSThrottlingException", "KMS.ThrottlingException"]),
         ("reject", ["InvalidParameterValue", "com.amazonaws.x#ValidationException"]),
         ("fatal", ["AccessDeniedException", "InvalidKMSResourceException", "KmsDisabled"]),
+        ("fatal", ["KMS.DisabledException", "KMS.InvalidStateException", "KMS.OptInRequired"]),
         ("fatal", ["AWS.SimpleQueueService.NonExistentQueue", "ResourceNotFoundException"]),
     ],
 )

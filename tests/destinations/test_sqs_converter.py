@@ -130,7 +130,8 @@ def test_delays_end_at_fifteen_minutes(delay: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a b", ".a", "a.", "a..b", "AWS.x", "aws.x", "Amazon.x", "amazon.x", "ü", "x" * 257]
+    "name",
+    ["", "a b", ".a", "a.", "a..b", "AWS.x", "aws.x", "Amazon.x", "amazon.x", "ü", "\u212aey", "x" * 257],
 )
 def test_names_of_attributes(name: str) -> None:
     """Rules of SQS. The prefixes 'AWS.' and 'Amazon.' are reserved."""

@@ -179,7 +179,7 @@ class BatchCall:
         name = re.split(r"[.#]", code)[-1]
         if name in self._transient:
             return "retry"
-        if _TARGET_CODES.search(name):
+        if _TARGET_CODES.search(name) or (code.startswith("KMS.") and "Throttl" not in code):
             return "fatal"
         return "reject" if _ENTRY_CODES.search(name) else "retry"
 

@@ -44,7 +44,9 @@ _MAX_ATTRIBUTE_NAME: Final = 256  # characters
 _NOT_ALLOWED: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # Group and deduplication ids: ASCII letters, digits and punctuation.
 _ID: Final = re.compile(r"[!-~]{1,128}")
-_ATTRIBUTE_NAME: Final = re.compile(r"(?!aws\.|amazon\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.IGNORECASE)
+_ATTRIBUTE_NAME: Final = re.compile(
+    r"(?!aws\.|amazon\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII | re.IGNORECASE
+)
 
 
 class SqsMessage(NamedTuple):
