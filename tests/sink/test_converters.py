@@ -389,7 +389,6 @@ FLOATS = pa.list_(pa.float64())
     [
         ("int", pa.int64(), 2**40),
         ("int", pa.float64(), 1.5),
-        ("int", pa.bool_(), True),
         ("boolean", pa.int64(), 5),
         ("float", pa.float64(), 1e300),
         ("float", pa.float64(), -3.5e38),
@@ -412,6 +411,8 @@ def test_a_value_is_not_cut_to_what_a_type_holds(kind: Any, arrow: pa.DataType, 
         ("float", pa.float64(), 3.4e38),
         ("float", pa.float64(), float("-inf")),
         ("double", pa.int64(), 7),
+        (["null", "double"], pa.decimal128(10, 2), Decimal("1.50")),
+        ("int", pa.bool_(), True),
         (["null", "float", "double"], pa.float64(), 1e300),
         ({"type": "array", "items": "float"}, FLOATS, [float("inf"), float("-inf"), 0.5]),
     ],
@@ -422,7 +423,17 @@ def test_a_value_that_fits_a_type_other_than_its_columns(kind: Any, arrow: pa.Da
     schema, rows = one("x", t.DoubleType(), arrow, value)
     (data,) = opened(AvroConverter(schema=given), schema).convert(rows)
 
-    assert read(data, given)["x"] == (value if isinstance(value, list) else pytest.approx(value))
+    assert read(data, given)["x"] == (value if isinstance(value, list) else pytest.approx(float(value)))
+
+
+def test_a_time_that_python_has_no_form_for_is_written() -> None:
+    """The year 33,658, beside a number of 32 bits, of which it is checked whether it has become infinity."""
+    instant = {"type": "long", "logicalType": "timestamp-micros"}
+    fields = [{"name": "x", "type": instant}, {"name": "y", "type": "float", "default": 0.0}]
+    schema, rows = one("x", t.LongType(), pa.int64(), 10**18)
+    given = {"type": "record", "name": "r", "fields": fields}
+
+    assert len(list(opened(AvroConverter(schema=given), schema).convert(rows))) == 1
 
 
 def test_structs_whose_paths_look_alike() -> None:

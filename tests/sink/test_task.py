@@ -150,6 +150,7 @@ class Figures(NoRateLimitingStrategy):
         (7.5, 3, (7, 3)),
         (math.inf, math.inf, (10, None)),
         (math.nan, math.nan, (None, None)),
+        (-math.inf, 10**400, (None, None)),
         (len, len, (None, None)),
         ("7", True, (None, None)),
     ],

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sluice.errors import OptionError
 from sluice.sink.contracts import StructType
-from sluice.sink.nested_values import change_of
+from sluice.sink.nested_values import Change, change_of
 
 __all__ = ["AvroRows", "avro_schema", "load_fastavro", "parse_schema"]
 
@@ -123,6 +123,21 @@ def _optional(kind: Any, nullable: bool) -> Any:
     return [kind, "null"] if nullable else kind
 
 
+def _plain(kind: Any) -> Any:
+    """The type of a field, without the null that may stand beside it."""
+    others = [each for each in kind if each != "null"] if isinstance(kind, list) else [kind]
+    return others[0] if len(others) == 1 else None
+
+
+def _as_kind(arrow: pa.DataType, kind: Any) -> Change | None:
+    """How the values of a column become those of a wider type that Avro's rules do not take them for."""
+    if pa.types.is_decimal(arrow) and kind in ("double", "float"):
+        return float
+    if pa.types.is_boolean(arrow) and kind in ("int", "long"):
+        return int
+    return None
+
+
 def _infinities(value: Any) -> int:
     """How many infinite numbers are in a value."""
     if isinstance(value, dict):
@@ -152,6 +167,7 @@ class AvroRows:
         self._read = fastavro.schemaless_reader if is_given and "'float'" in str(schema) else None
         self._schema = schema
         self._prefix = prefix
+        self._kinds = {field["name"]: _plain(field["type"]) for field in schema["fields"]}
         fields = {field["name"]: "default" in field for field in schema["fields"]}
         names = [field.name for field in columns.fields]
         problems = []
@@ -172,7 +188,8 @@ class AvroRows:
         """One datum for each row. Raises ValueError, or the error of the library, if a row does not fit."""
         columns = []
         for column, field in zip(batch.columns, batch.schema, strict=True):
-            change = change_of(field.type, lambda _: None, keeps_nulls=True)
+            change = _as_kind(field.type, self._kinds.get(field.name))
+            change = change or change_of(field.type, lambda _: None, keeps_nulls=True)
             values = column.to_pylist()
             columns.append(values if change is None else [v if v is None else change(v) for v in values])
         names = batch.schema.names
@@ -189,7 +206,11 @@ class AvroRows:
         self._write(stream, self._schema, row, strict_allow_default=True)
         if self._read:
             stream.seek(len(self._prefix))
+            try:
+                written = self._read(stream, self._schema, None)
+            except (OverflowError, ValueError):
+                return stream.getvalue()  # a date or time that Avro has a form for, and Python has none
             # A number too large for the 32 bits of a float has become infinity.
-            if _infinities(self._read(stream, self._schema, None)) > _infinities(row):
+            if _infinities(written) > _infinities(row):
                 raise ValueError("a number is too large for a float")
         return stream.getvalue()

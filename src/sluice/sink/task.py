@@ -154,10 +154,13 @@ def _deliver(
 
 def _number(figure: object) -> float | None:
     """A figure of a strategy; None if a strategy of the user's has something else under this name."""
-    # A bool is a number to Python, and NaN is one to nobody.
-    if isinstance(figure, bool) or not isinstance(figure, Real) or math.isnan(figure):
+    if isinstance(figure, bool) or not isinstance(figure, Real):  # a bool is a number to Python
         return None
-    return figure if isinstance(figure, int) else float(figure)
+    try:
+        number = float(figure)
+    except OverflowError:
+        return None
+    return number if number > -math.inf else None  # nor is NaN
 
 
 @contextlib.contextmanager
@@ -224,11 +227,11 @@ def _prepare(
                     writer.write(batch)
                     records += batch.num_rows
                 committables = tuple(writer.prepare_commit())
+                figures = SinkFigures(records=records, bytes=writer.bytes)
             except BaseException:
                 _abort(writer, origin)
                 raise
             prepared = True
-            figures = SinkFigures(records=records, bytes=writer.bytes)
     except BaseException:
         if prepared:  # and not closed: nobody will commit it
             _abort(writer, origin)

@@ -81,10 +81,11 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     Memory holds at most ``max_buffered_requests`` entries that wait to be sent (and at most
     ``max_batch_size_in_bytes * max_in_flight_requests`` bytes of them, and one entry more), and
-    ``max_in_flight_requests`` requests in flight. Entries are converted in pieces of about what there is room
-    for; with a dead letter queue, of at most one request. Refused entries may exceed the
-    first bound by as much as they left the second. Requests that timed out but still run come on top: with
-    those in flight, at most ``2 * max_in_flight_requests``.
+    ``max_in_flight_requests`` requests in flight. Entries are taken from the converter as there is room for
+    them. On top comes what the converter has made at once: all rows of a batch by some; with a dead letter
+    queue, of about one request. Refused entries may exceed the first bound by as much as they left the
+    second. Requests that timed out but still run come on top: with those in flight, at most
+    ``2 * max_in_flight_requests``.
 
     If the destination's `submit` is a coroutine function, requests run on one event loop instead of threads,
     within the same bounds. `close` cancels those that are running.
@@ -138,7 +139,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._taker = EntryTaker(self._destination.size_in_bytes, config.max_record_size_in_bytes)
         # Requests are not cut where a slice ends, if each row is one entry.
         self._longest_slice = _SLICE // config.max_batch_size * config.max_batch_size or _SLICE
-        self._slice = self._longest_slice
+        self._slice = 1  # rows that are converted at once, where some of them may be invalid
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
         self._requests: _Requests[EntryT]
         if _is_asynchronous(self._destination.submit):
@@ -289,11 +290,19 @@ class AsyncSinkWriter(Generic[EntryT]):
         finally:
             scheduler = self._scheduler
             if self._background_flusher is None and not scheduler.idle and scheduler.failure is None:
-                self._background_flusher = threading.Thread(
-                    target=self._flush_in_background, name="sluice-sink-background-flusher", daemon=True
-                )
-                self._background_flusher.start()
+                self._start_background_flusher()
             self._mailbox.release(scheduler.wake_at)
+
+    def _start_background_flusher(self) -> None:
+        flusher = threading.Thread(
+            target=self._flush_in_background, name="sluice-sink-background-flusher", daemon=True
+        )
+        try:
+            flusher.start()
+        except RuntimeError as error:  # the system has no thread left; raised by the next write or flush
+            self._scheduler.stop(error)
+        else:
+            self._background_flusher = flusher
 
     def _flush_in_background(self) -> None:
         while self._mailbox.acquire_when_due():
@@ -381,8 +390,8 @@ class AsyncSinkWriter(Generic[EntryT]):
     def _convert_valid_rows(self, batch: pa.RecordBatch) -> Iterator[TakenEntries[EntryT]]:
         """Converts the valid rows; halves a slice that fails until the invalid rows are found.
 
-        A slice has no more rows than the entries of one request, in bytes: so much is in memory on top of
-        what waits to be sent.
+        A slice is in memory on top of what waits to be sent. It has as many rows as fill a request, if they
+        are as large as those before them; the first ones have few.
         """
         slices = [batch]
         while slices:
@@ -390,13 +399,11 @@ class AsyncSinkWriter(Generic[EntryT]):
             if rows.num_rows > self._slice:
                 slices += [rows.slice(self._slice), rows.slice(0, self._slice)]
                 continue
-            half = rows.num_rows // 2
-            room = self._config.max_batch_size_in_bytes if half else sys.maxsize
             try:
                 # All of a slice before any of it is sent: a slice that fails is converted again.
-                entries = self._converted(rows)
-                taken = self._taker.take(entries, sys.maxsize, room)
+                taken = self._taker.take(self._converted(rows), sys.maxsize, sys.maxsize)
             except InvalidRecordError as error:
+                half = rows.num_rows // 2
                 if half:
                     slices += [rows.slice(half), rows.slice(0, half)]
                 else:
@@ -404,12 +411,8 @@ class AsyncSinkWriter(Generic[EntryT]):
                         dead_letter_of_row(rows, str(error), data_is_sent=self._data_is_sent)
                     )
                 continue
-            if taken.at_most >= room:
-                self._slice = half
-                slices.append(rows)
-                continue
-            if 2 * taken.at_most < room:
-                self._slice = min(2 * self._slice, self._longest_slice)
+            fill_a_request = self._config.max_batch_size_in_bytes * rows.num_rows // max(1, sum(taken.sizes))
+            self._slice = max(1, min(2 * self._slice, self._longest_slice, fill_a_request))
             if taken.entries:
                 yield self._without_oversized(taken)
 
