@@ -171,6 +171,17 @@ def test_an_item_that_is_throttled_by_itself_is_sent_again() -> None:
     assert [each.entry for each in result.rejected] == [entries[2]]
 
 
+def test_nothing_is_judged_while_all_others_are_throttled() -> None:
+    """The same request comes again."""
+    replies = iter([refusal("ValidationException"), refusal("ValidationException")])
+    made, _ = destination(lambda *_: next(replies, refusal("ThrottlingException")))
+    entries = [put("a"), put("b"), put("c")]
+    result = made.submit(entries)
+
+    assert result.failed == entries
+    assert not result.rejected
+
+
 @pytest.mark.parametrize(
     "code",
     ["ProvisionedThroughputExceededException", "RequestLimitExceeded", "ReplicatedWriteConflictException"],

@@ -240,6 +240,23 @@ def test_the_time_for_which_an_answer_lay_here_is_not_that_of_the_destination() 
     assert strategy._pacing._latency == 0.05
 
 
+def test_the_wall_clock_is_asked_whenever_it_matters() -> None:
+    """It may be set while a worker lives."""
+    wall = [1000.0]
+    strategy: Any = CongestionControlRateLimitingStrategy(
+        max_in_flight_requests=1,
+        initial_max_in_flight_messages=1,
+        scaling_strategy=AIMDScalingStrategy(rate_threshold=10),
+        clock=lambda: 10.0,
+        wall_clock=lambda: wall[0],
+    )
+    dips = strategy._pacing._untold._dips
+    before = dips.began(10.0, -10.0, is_rare=False)
+    wall[0] += 0.625
+
+    assert dips.began(10.0, -10.0, is_rare=False) != before
+
+
 def test_a_failed_epoch_without_an_answer_says_nothing_about_the_next() -> None:
     """The hour until then is no time in which the destination has not answered."""
     pacing, fresh = (PacingRate(1000.0, jitter=lambda: 0.5) for _ in range(2))

@@ -445,6 +445,21 @@ def test_closing_does_not_wait_for_a_request_that_hangs(monkeypatch: pytest.Monk
         writer.write(rows("c"))
 
 
+def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call raises it, and does not wait for a lock that nobody gives back."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    writer = AsyncSinkWriter(FakeDestination(), config(max_batch_size=5), NoRateLimitingStrategy())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        writer.write(rows("a"))
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        writer.flush()
+    writer.close()
+
+
 class Unforgetting(NoRateLimitingStrategy):
     def forget_in_flight(self) -> None:
         raise RuntimeError("cannot forget")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-__all__ = ["EntryTaker", "TakenEntries"]
+__all__ = ["EntryTaker", "TakenEntries", "measured"]
 
 EntryT = TypeVar("EntryT")
 
@@ -29,6 +29,11 @@ class TakenEntries(Generic[EntryT]):
     sizes: list[int]
     largest: int = 0
     at_most: int = 0
+
+
+def measured(entries: list[EntryT], sizes: list[int]) -> TakenEntries[EntryT]:
+    """All of these entries, whatever room there is."""
+    return TakenEntries(entries, sizes, max(sizes, default=0), sum(sizes))
 
 
 class EntryTaker(Generic[EntryT]):

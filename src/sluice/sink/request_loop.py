@@ -47,6 +47,7 @@ class RequestLoop(Generic[JobT, ResultT]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_ended = False
 
     def run(self, job: JobT) -> None:
         """Starts a job. Called by one thread at a time.
@@ -86,7 +87,7 @@ class RequestLoop(Generic[JobT, ResultT]):
             if last is not None:
                 self._on_the_loop(_call(last), self._patience)
         finally:
-            loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(self._stop, loop)
             if self._thread is not None:
                 self._thread.join(self._patience)
 
@@ -108,7 +109,7 @@ class RequestLoop(Generic[JobT, ResultT]):
         if self._loop is None:
             loop = asyncio.new_event_loop()
             thread = threading.Thread(
-                target=_serve, args=(loop,), name="sluice-sink-request-loop", daemon=True
+                target=self._serve, args=(loop,), name="sluice-sink-request-loop", daemon=True
             )
             try:
                 thread.start()
@@ -117,6 +118,19 @@ class RequestLoop(Generic[JobT, ResultT]):
                 raise
             self._loop, self._thread = loop, thread
         return self._loop
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            while not self._has_ended:  # a job may have stopped the loop, which is not its own
+                loop.run_forever()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._has_ended = True
+        loop.stop()
 
     def _begin(self, job: JobT) -> None:
         task = asyncio.ensure_future(self._do(job))
@@ -153,12 +167,3 @@ async def _call(last: Callable[[], Awaitable[None] | None]) -> None:
 
 
 async def _nothing(_: object) -> None: ...
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()

@@ -134,7 +134,7 @@ def _deliver(
             setup.config,
             strategy,
             dead_letters=dead_letters,
-            converter=None if setup.create_converter is None else setup.create_converter(),
+            converter=setup.create_converter() if setup.create_converter else None,
         )
         with _figures_of_a_failure(writer, origin), _closing(writer, origin):
             writer.open(schema)
@@ -164,15 +164,19 @@ def _number(figure: object) -> float | None:
 
 
 @contextlib.contextmanager
-def _closing(writer: AsyncSinkWriter[Any] | BaseSinkWriter[Any], origin: Origin) -> Iterator[None]:
+def _closing(writer: AsyncSinkWriter[Any], origin: Origin) -> Iterator[None]:
     """Closes a writer. Of a task that fails, the error is not hidden behind one of `close`."""
     try:
         yield
     except BaseException:
-        with _logged(origin, "the writer of this failed task could not be closed"):
-            writer.close()
+        _close_after_failure(writer, origin)
         raise
     writer.close()
+
+
+def _close_after_failure(writer: AsyncSinkWriter[Any] | BaseSinkWriter[Any], origin: Origin) -> None:
+    with _logged(origin, "the writer of this failed task could not be closed"):
+        writer.close()
 
 
 @contextlib.contextmanager
@@ -219,22 +223,20 @@ def _prepare(
     writer: BaseSinkWriter[Any] = with_defaults(
         setup.destination.create_writer(schema, origin), BaseSinkWriter
     )
-    prepared = False
     try:
-        with _closing(writer, origin):
-            try:
-                for batch in batches:
-                    writer.write(batch)
-                    records += batch.num_rows
-                committables = tuple(writer.prepare_commit())
-                figures = SinkFigures(records=records, bytes=writer.bytes)
-            except BaseException:
-                _abort(writer, origin)
-                raise
-            prepared = True
+        for batch in batches:
+            writer.write(batch)
+            records += batch.num_rows
+        committables = tuple(writer.prepare_commit())
+        figures = SinkFigures(records=records, bytes=writer.bytes)
     except BaseException:
-        if prepared:  # and not closed: nobody will commit it
-            _abort(writer, origin)
+        _abort(writer, origin)
+        _close_after_failure(writer, origin)
+        raise
+    try:
+        writer.close()
+    except BaseException:
+        _abort(writer, origin)  # nobody will commit it
         raise
     return TaskResult(origin=origin, figures=figures, committables=committables)
 

@@ -10,11 +10,10 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import sys
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
@@ -30,7 +29,7 @@ from sluice.sink.contracts import (
     SubmitResult,
 )
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
-from sluice.sink.entry_taker import EntryTaker, TakenEntries
+from sluice.sink.entry_taker import EntryTaker, TakenEntries, measured
 from sluice.sink.figures import SinkFigures, figures_of_destination
 from sluice.sink.mailbox import Mailbox
 from sluice.sink.request_loop import RequestLoop, close_destination
@@ -137,8 +136,6 @@ class AsyncSinkWriter(Generic[EntryT]):
             keeps_rejected=dead_letters is not None,
         )
         self._taker = EntryTaker(self._destination.size_in_bytes, config.max_record_size_in_bytes)
-        # Requests are not cut where a slice ends, if each row is one entry.
-        self._longest_slice = _SLICE // config.max_batch_size * config.max_batch_size or _SLICE
         self._slice = 1  # rows that are converted at once, where some of them may be invalid
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
         self._requests: _Requests[EntryT]
@@ -175,15 +172,11 @@ class AsyncSinkWriter(Generic[EntryT]):
         with self._ownership():
             convert = self._convert_lazily if self._dead_letters is None else self._convert_valid_rows
             for taken in convert(batch):
-                entries, sizes = taken.entries, taken.sizes
                 added = 0
-                while added < len(entries):
+                while added < len(taken.entries):
                     self._await_room()
                     end = added + self._fitting(taken, added)
-                    if end - added < len(entries):
-                        self._scheduler.add(entries[added:end], sizes[added:end], self._clock())
-                    else:
-                        self._scheduler.add(entries, sizes, self._clock())
+                    self._scheduler.add(taken.entries[added:end], taken.sizes[added:end], self._clock())
                     self._step(draining=False)
                     added = end
 
@@ -236,12 +229,7 @@ class AsyncSinkWriter(Generic[EntryT]):
     def _end_requests(self) -> None:
         in_flight = self._scheduler.in_flight
         patience = min(self._config.request_timeout, _LONGEST_CLOSE) if in_flight else 0.0
-        try:
-            running = self._requests.close(patience)
-        except RuntimeError:
-            if not isinstance(self._requests, RequestLoop):
-                raise
-            running = 0  # the destination has ended the event loop, and all requests with it
+        running = self._requests.close(patience)
         if in_flight and running:
             _log.warning(
                 "%s: %d requests of a failed task have no answer after %.0f s; they may still be executed, "
@@ -256,22 +244,10 @@ class AsyncSinkWriter(Generic[EntryT]):
             self._dead_letters.close()
 
     def _close_destination(self) -> None:
-        if not isinstance(self._requests, RequestLoop):
+        if isinstance(self._requests, RequestLoop):
+            self._requests.end(self._destination.close)
+        else:
             close_destination(self._destination)
-            return
-        begun = False
-
-        def close() -> Awaitable[None] | None:
-            nonlocal begun
-            begun = True
-            return self._destination.close()
-
-        try:
-            self._requests.end(close)
-        except RuntimeError:
-            if begun:
-                raise
-            close_destination(self._destination)  # without the loop, which the destination has ended
 
     # --- by the owner of the state --------------------------------------------------------------------
 
@@ -401,7 +377,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                 continue
             try:
                 # All of a slice before any of it is sent: a slice that fails is converted again.
-                taken = self._taker.take(self._converted(rows), sys.maxsize, sys.maxsize)
+                entries = list(self._converted(rows))
             except InvalidRecordError as error:
                 half = rows.num_rows // 2
                 if half:
@@ -411,10 +387,10 @@ class AsyncSinkWriter(Generic[EntryT]):
                         dead_letter_of_row(rows, str(error), data_is_sent=self._data_is_sent)
                     )
                 continue
-            fill_a_request = self._config.max_batch_size_in_bytes * rows.num_rows // max(1, sum(taken.sizes))
-            self._slice = max(1, min(2 * self._slice, self._longest_slice, fill_a_request))
-            if taken.entries:
-                yield self._without_oversized(taken)
+            taken = measured(entries, list(map(self._destination.size_in_bytes, entries)))
+            fill_a_request = self._config.max_batch_size_in_bytes * rows.num_rows // max(1, taken.at_most)
+            self._slice = max(1, min(2 * self._slice, _SLICE, fill_a_request))
+            yield self._without_oversized(taken)
 
     def _without_oversized(self, taken: TakenEntries[EntryT]) -> TakenEntries[EntryT]:
         """The entries that are not too large."""
@@ -433,8 +409,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             if self._config.oversized_records == "fail":
                 raise InvalidRecordError(reason)
             self._add_dead_letter(dead_letter_of_entry(entry, reason))
-        sizes = [size for size in taken.sizes if size <= limit]
-        return TakenEntries(kept, sizes, max(sizes, default=0), sum(sizes))
+        return measured(kept, [size for size in taken.sizes if size <= limit])
 
     def _add_dead_letter(self, dead_letter: DeadLetter) -> None:
         if self._dead_letters is None:

@@ -169,9 +169,11 @@ class DynamoDbDestination(BaseDestination[DynamoDbWrite]):
             if len(entries) == 1 or not self._is_for_an_item(error):
                 raise
             refused = self._refused_apart(entries)
-            if len(refused) == len(entries):
-                raise  # it is for all of them, or nothing is known: the table may be a wrong one
-            return refused
+            if len(refused) < len(entries):
+                return refused
+            if all(each.verdict == "reject" for each in refused.values()):
+                raise  # the table may be a wrong one
+            return dict.fromkeys(refused, _UNPROCESSED)  # others were throttled: nothing is known yet
 
     def _refused_apart(self, entries: Sequence[DynamoDbWrite]) -> dict[int, Refusal]:
         refused = {id(entry): self._refusal(entry) for entry in entries}

@@ -33,7 +33,7 @@ __all__ = ["KinesisStreamsDestination"]
 
 _MIB: Final = 1024 * 1024
 # In the message of a request that was refused as a whole: it is for a record's key, or for its size.
-_NAMES_A_RECORD: Final = re.compile("partitionkey|data|size|large", re.IGNORECASE)
+_NAMES_A_RECORD: Final = re.compile(r"partitionkey|member\.data|\bsize\b|too large", re.IGNORECASE)
 _PLACEHOLDER: Final = ({"Data": b"", "PartitionKey": "-"},)
 
 STREAM_NAME = Option(
@@ -128,8 +128,7 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
 
     def size_in_bytes(self, entry: KinesisEntry) -> int:
         """The size of the data and of the partition key in UTF-8."""
-        key = entry.partition_key
-        return len(entry.data) + (len(key) if key.isascii() else len(key.encode()))
+        return _size_of(entry)
 
     def submit(self, entries: Sequence[KinesisEntry]) -> SubmitResult[KinesisEntry]:
         """Calls ``PutRecords`` once.
@@ -204,7 +203,12 @@ def _is_large(entry: KinesisEntry) -> bool:
 
     See https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecords.html.
     """
-    return len(entry.data) + len(entry.partition_key.encode()) > _MIB
+    return _size_of(entry) > _MIB
+
+
+def _size_of(entry: KinesisEntry) -> int:
+    key = entry.partition_key
+    return len(entry.data) + (len(key) if key.isascii() else len(key.encode()))
 
 
 def _may_be_too_long(entry: KinesisEntry) -> bool:
