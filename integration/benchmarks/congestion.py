@@ -5,7 +5,8 @@ answers after 5 ms to 2 s, with entries and requests that fail whatever the load
 capacity. For each: what is accepted of min(C, offered) * (1 - p), what is refused for load, the smallest
 share of a task by the largest, and when it has settled; from the sixth second on, and for steps from ten
 seconds after the step. The last rows have each task find its pace alone, and with the others
-(`aimdScope=query`). The worst of all seeds counts. Takes six minutes on two cores.
+(`aimdScope=query`). The worst of all seeds counts; after it stands how many of them met all goals. Takes
+six minutes on two cores.
 
     python -m integration.benchmarks.congestion --seeds 5 --only "told,tasks=16"
 
@@ -223,9 +224,10 @@ def best(row: Row, tried: list[tuple[float, Outcome]]) -> tuple[float, Outcome]:
 
 def table(chosen: list[Row], seeds: int, jobs: int, *, knows: bool = False) -> None:
     """Prints the rows, each when it is there, and how many of them miss each goal."""
-    head = f"{'accepted':>9}{'refused':>9}{'fair':>8}{'settled':>9}  misses"
-    print(f"{'':65}{head}" + (f"{'':30}known: {head}" if knows else ""))
+    head = f"{'accepted':>9}{'refused':>9}{'fair':>8}{'settled':>9}"
+    print(f"{'':65}{head}  met  misses" + (f"{'':30}known: {head}  misses" if knows else ""))
     missed: Counter[tuple[str, str]] = Counter()
+    met: Counter[str] = Counter()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         work = [
             (
@@ -235,20 +237,24 @@ def table(chosen: list[Row], seeds: int, jobs: int, *, knows: bool = False) -> N
             for row in chosen
         ]
         for row, (runs, reached) in zip(chosen, work, strict=True):
-            cells = worst([run.get() for run in runs])
+            outcomes = [run.get() for run in runs]
+            cells = worst(outcomes)
             misses = cells.misses(row)
             missed.update((row.group, goal) for goal in misses)
-            text = f"{row.group:<16} {row.name:<48}{cells}  {', '.join(misses)}"
+            good = sum(not each.misses(row) for each in outcomes)
+            met[row.group] += good
+            text = f"{row.group:<16} {row.name:<48}{cells}  {good}/{seeds}  {', '.join(misses)}"
             if reached is not None:
                 part, cells = reached.get()
                 misses = cells.misses(row)
                 missed.update((row.group, f"known: {goal}") for goal in misses)
-                text = f"{text:<138}{part:5.2f}{cells}  {', '.join(misses)}"
+                text = f"{text:<143}{part:5.2f}{cells}  {', '.join(misses)}"
             print(text, flush=True)
     for group in dict.fromkeys(row.group for row in chosen):
         count = sum(row.group == group for row in chosen)
         misses = [f"{goal} {missed[group, goal]}" for goal in Outcome._fields]
-        print(f"{group}: {count} rows; misses: {', '.join(misses)}")
+        runs_met = f"{met[group]} of {count * seeds} runs meet all goals"
+        print(f"{group}: {count} rows; misses: {', '.join(misses)}; {runs_met}")
         if knows:
             misses = [f"{goal} {missed[group, f'known: {goal}']}" for goal in Outcome._fields]
             print(f"{group}: {count} rows; misses where C is known: {', '.join(misses)}")
