@@ -49,7 +49,6 @@ def test_failures_do_not_slow_the_sink_down(failing: dict[str, Any], tasks: int,
     assert run.refusals(5, 20) < 0.05
 
 
-@SEEDS
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -58,15 +57,16 @@ def test_failures_do_not_slow_the_sink_down(failing: dict[str, Any], tasks: int,
     ],
     ids=lambda each: f"answers_after_{each.latency}s",
 )
-def test_few_large_requests_that_are_refused_without_a_reason(scenario: Scenario, seed: int) -> None:
+def test_few_large_requests_that_are_refused_without_a_reason(scenario: Scenario) -> None:
     """The first request of a dip is as small as the others, or its refusals, for load, count as failures.
 
     More than half was refused for load, for good.
     """
-    run = Run(replace(scenario, tasks=2, capacity=1000, told=False), aimd, seed=seed).until(40)
+    scenario = replace(scenario, tasks=2, capacity=1000, told=False)
+    runs = [Run(scenario, aimd, seed=seed).until(40) for seed in range(1, 6)]
 
-    assert run.utilisation(20, 40) > 0.95
-    assert run.refusals(20, 40) < 0.2
+    assert min(run.utilisation(20, 40) for run in runs) > 0.95
+    assert sum(run.refusals(20, 40) for run in runs) / len(runs) < 0.15
 
 
 @SEEDS
@@ -107,6 +107,16 @@ def test_the_limit_is_found_within_seconds_where_answers_are_late(seed: int) -> 
     assert run.utilisation(5, 20) > 0.93
     assert run.refusals(5, 20) < 0.05
     assert run.settled_after(end=20) <= 5
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_one_task_finds_the_limit_within_seconds_where_answers_are_late(told: bool) -> None:
+    """Far too much is sent once. The end of that, and what was sent while it came, was 7 to 8 % of all that
+    was sent from the sixth second on; and the rate was too low after that."""
+    runs = [Run(Scenario(latency=2.0, told=told), aimd, seed=seed).until(20) for seed in range(1, 7)]
+
+    assert sum(run.refusals(5, 20) for run in runs) / len(runs) < 0.04
+    assert sum(run.utilisation(5, 20) for run in runs) / len(runs) > 0.94
 
 
 def test_more_capacity_is_found_where_answers_are_late() -> None:

@@ -397,6 +397,24 @@ def test_where_answers_are_late_refusals_are_load_until_a_dip_shows_what_they_ar
     assert 0.15 * 1000 < task.pace.floor < 0.25 * 1000
 
 
+def test_the_least_pace_is_a_part_of_what_was_let_through_and_not_of_what_was_sent() -> None:
+    """The pace grew to five times, and nothing was refused at first: tokens were left over. The least pace
+    followed from the highest pace and the mean of the refusals: 570, where a third of 390 was let through."""
+    pace = UntoldPace(1000.0)
+    pace.depth(0.0, 2.0, 1000.0)
+    sent = [1000.0 * 5 ** (n / 40) for n in range(40)]
+    pace.answered(Answer(50, 0, 100, 1000.0, 1.0, 0.0, 2.0), rate=5000.0, growth=1.0)
+    assert pace.stage is Stage.LOAD
+    for number, each in enumerate(sent):
+        lost = 0 if number < 12 else 95
+        pace.answered(
+            Answer(lost, 0, 100, each, 1.0, number / 40, 2.0 + number / 40), rate=5000.0, growth=1.0
+        )
+
+    let_through = sum((100 if n < 12 else 5) for n in range(40)) / sum(100 / each for each in sent)
+    assert pace.floor == pytest.approx(0.3 * let_through, rel=0.25)
+
+
 def test_requests_are_small_while_it_is_uncertain_what_fails() -> None:
     """As long as the pace is held those of all tasks are, but not if nothing passes: that tells nothing."""
     holding = Task(rate=3000.0).run(1.2, fails=0.3, takes=lambda _: 1000.0)

@@ -25,10 +25,13 @@ more to have. Of rates that double, the one that began a second earlier would be
 
 Where answers are late, too much is sent for a while whenever the rate grows past the limit, and the faster
 it grew, the sooner it is known. So a new task grows fast even before it is answered, and the limit is known
-within seconds. From then on what is not answered yet limits growth: little at first, as a short silence may
-be chance. A rate that has grown far ends in refusals of all that it sent meanwhile. The answers to that
-measure the limit well, and they keep coming for as long as an answer takes. Those among them without a
-refusal do not: they used tokens that were left over.
+within seconds. Then the task pauses for a moment, as what is in flight is more than the destination takes.
+From then on what is not answered yet limits growth: little at first, as a short silence may be chance.
+
+A rate that has grown far ends in refusals of all that it sent meanwhile. The answers to that measure the
+limit well, and they keep coming for as long as an answer takes. What counts is the pace at which requests
+came, and this is known the less exactly the more the times of answers differ. Those without a refusal do not
+count: they used tokens that were left over.
 
 Only entries that reached the destination's limit say something about it: one that failed for another reason
 is neither refused nor let through. Requests are small and at irregular distances: fewer entries find the
@@ -47,10 +50,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from sluice.sink.sent_requests import SentRequests
 from sluice.sink.untold_pace import Answer, Stage, UntoldPace
 
 __all__ = ["PacingRate"]
@@ -84,12 +87,16 @@ _MOST_SHARE_BELOW: Final = 0.06
 _LIMITED_FOR: Final = 1.0
 # The rate grows by at most this part of itself in a second.
 _GROWTH: Final = 2.5
-# Until the first refusal it may double while answers come, for so long (seconds); then grow by this part.
+# Until the first refusal it may grow, for so long (seconds), by the second number times itself in the time of
+# an answer; then by the third.
 _START: Final = 5.0
+_NEW_START: Final = 2.0
 _LATE_START: Final = 0.25
-# If there is no answer after so many seconds, a new task grows by this part of itself in a second at least.
+# If there is no answer after so many seconds, a new task grows by the second number times itself in a second;
+# and more than answers let it as long as they are to requests at less than this part of the rate.
 _LATE: Final = 0.15
-_UNANSWERED: Final = 1.3
+_UNANSWERED: Final = 1.6
+_OUT_OF_DATE: Final = 0.5
 # It grows after this many refused requests fewer than expected, slowly at first, and faster with each step of
 # as many as the second number. After n steps it may be above the rate that was answered by half of n * n
 # times that rate, at most by the third number times. It has grown far after the last number of steps.
@@ -100,6 +107,13 @@ _FAR: Final = 2.0
 # When it was refused after that, requests that are accepted as a whole say nothing: they used tokens that
 # were left over. This ends with the answer to one that was sent this part of the time of an answer later.
 _LEFT_OVER_FOR: Final = 0.7
+# Nothing is sent then for this part of the time of an answer: more is in flight than the destination takes.
+_DRAIN: Final = 0.25
+# What was sent before came together with what was sent earlier and later by up to so many mean deviations of
+# the time of an answer. The rate becomes this many times what is let through of the pace there: that a rate
+# is too high is known after an answer, and that it is too low much later.
+_DEVIATIONS: Final = 2.5
+_RATHER_MORE: Final = 1.1
 # How many refused requests are expected a second, at least and at most, whatever is known: fewer would
 # be waited for too long, and more than these are seen together.
 _EXPECTED: Final = (0.4, 2.0)
@@ -151,12 +165,12 @@ class PacingRate:
         self._max_entries = max_entries
         self._jitter = jitter
         self._next = -math.inf  # when the next request is due
-        self._paces: deque[tuple[float, float, float]] = deque(
-            maxlen=max(_REMEMBERED, _IN_FLIGHT_TIMES * max_requests)
-        )  # sent at; rate; its depth
+        self._sent = SentRequests(max(_REMEMBERED, _IN_FLIGHT_TIMES * max_requests))
         self._first_sent_at: float | None = None
         self._delayed_for = 0.0  # seconds in which this rate has limited what is sent
         self._latency: float | None = None  # seconds until an answer; None before the first one
+        self._deviation = 0.0  # of that, on average (seconds)
+        self._answered_pace = 0.0  # of the last request that was answered
         self._refused_at = -math.inf  # when the last request was sent that was refused too much
         self._missed = math.inf  # refused requests that were to be expected since then
         self._refused_part = 0.0  # of a request, if any of it is refused
@@ -203,11 +217,10 @@ class PacingRate:
         elif self._missed < math.inf:
             self._missed = 0.0  # after a pause the destination has tokens left over
         self._depth = depth = self._depth_at(now)
-        self._paces.append((now, self.rate, depth))
+        self._sent.add(count, now, self.rate, depth)
         pace = self.rate * depth
         if self._is_unanswered(now):
-            answered = self._growth(self.rate) if self._latency else 0.0
-            self.rate += max(0.0, _UNANSWERED * self.rate - answered) * count / pace
+            self.rate += _UNANSWERED * self.rate * count / pace
         distance = count / pace * (1 + _IRREGULARITY * (self._jitter() - 0.5))
         self._next = max(self._next, now - _SLACK) + distance
 
@@ -240,7 +253,9 @@ class PacingRate:
         reached = count - otherwise
         if not reached:
             return
-        pace, depth = self._sent_with(sent_at)
+        sent = self._sent.sent_at(sent_at)
+        pace, depth = (self.rate, 1.0) if sent is None else (sent.pace, sent.depth)
+        self._answered_pace = pace
         if delayed:
             self._delayed_for += count / pace
         self._follow_untold(
@@ -254,7 +269,7 @@ class PacingRate:
         if sent_at > self._cut_at:
             self._cut_from = 0.0
         is_too_much = self._notice(refused, count, reached, pace=pace, at=sent_at)
-        target = pace * (1 - refused) / (1 - self._share * reached / count)
+        target = self._pace_of_arrival(pace, sent_at) * (1 - refused) / (1 - self._share * reached / count)
         if refused <= 0 and self._untold.stage is Stage.NONE:
             target = max(target, self.rate)  # only what is refused says that the rate is too high
         duration = count / pace  # the request stands for the time in which as many entries are sent
@@ -269,7 +284,9 @@ class PacingRate:
     def _follow_latency(self, took: float) -> float:
         usual = took if self._latency is None else self._latency
         times, more = _MUCH_LONGER
-        self._latency = usual + (min(took, times * usual + more) - usual) * 0.1
+        longer = min(took, times * usual + more) - usual
+        self._latency = usual + longer * 0.1
+        self._deviation += (abs(longer) - self._deviation) * 0.1
         return self._latency
 
     def _follow_untold(self, answer: Answer, *, was_delayed: bool) -> None:
@@ -305,25 +322,31 @@ class PacingRate:
         """
         self._mean = mean
 
-    def _sent_with(self, sent_at: float) -> tuple[float, float]:
-        """The rate when a request was sent, and its depth; the oldest that is known if that was long ago."""
-        for at, pace, depth in reversed(self._paces):
-            if at <= sent_at:
-                return pace, depth
-        return self._paces[0][1:] if self._paces else (self.rate, 1.0)
+    def _pace_of_arrival(self, pace: float, sent_at: float) -> float:
+        """The pace at which a request came to the destination, which is not known exactly.
+
+        Before a cut the rate was high, and after it little is sent: requests from just before it meet fewer
+        others than their own pace says.
+        """
+        if sent_at > self._cut_at or not self._deviation:
+            return pace
+        around = self._sent.pace_around(sent_at, _DEVIATIONS * self._deviation)
+        return pace if around is None else min(pace, _RATHER_MORE * around)
 
     @property
     def _expected_latency(self) -> float:
         if self._latency is not None:
             return self._latency
-        # Before the first answer: as long again as it has taken already.
-        return 0.0 if self._first_sent_at is None else 2 * (self._paces[-1][0] - self._first_sent_at)
+        if self._first_sent_at is None or self._sent.last is None:
+            return 0.0
+        return 2 * (self._sent.last.at - self._first_sent_at)  # as long again as it has taken already
 
     def _is_unanswered(self, now: float) -> bool:
-        """Whether a new task has waited for an answer for so long that it grows meanwhile."""
+        """Whether answers to a new task are so late that it grows meanwhile."""
         is_new = self._missed == math.inf and self._untold.stage is Stage.NONE
         is_late = self._first_sent_at is not None and _LATE < now - self._first_sent_at < _START
-        return is_new and is_late and self._is_reachable
+        is_out_of_date = self._answered_pace < _OUT_OF_DATE * self.rate
+        return is_new and is_late and is_out_of_date and self._is_reachable
 
     @property
     def _is_reachable(self) -> bool:
@@ -378,6 +401,7 @@ class PacingRate:
         """A request that was sent at this pace was refused for load."""
         if self._steps > _FAR:
             self._cut_at, self._cut_from = now, self.rate
+            self._next = max(self._next, now + _DRAIN * self._expected_latency)
         if self._missed == math.inf:
             # The last doubling was too much, but no task falls below the rate that all began with.
             self.rate = max(min(self.rate, self._calm_rate), min(self.rate, pace) / 2)
@@ -386,7 +410,7 @@ class PacingRate:
         """By which the rate grows in a second, until the first refusal."""
         is_new = self._delayed_for < _START
         lag = self._expected_latency + self._interval  # until growth shows in answers
-        return pace * min(_GROWTH, (1.0 if is_new else _LATE_START) / lag)
+        return pace * min(_GROWTH, (_NEW_START if is_new else _LATE_START) / lag)
 
     def _growth(self, pace: float) -> float:
         """Entries a second by which the rate grows in a second, as long as nothing is refused."""

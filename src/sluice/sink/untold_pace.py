@@ -184,6 +184,7 @@ class UntoldPace:
         self._undo: tuple[float, float] | None = None  # the pace before a sudden cut; what was refused of it
         self._before_outage = self._start  # the pace before a sudden cut, which may have been for an outage
         self._observed = ObservedLoad()
+        self._let_through = DecayingSum()  # entries before load was assumed, in the time that they stand for
 
     @property
     def is_in_charge(self) -> bool:
@@ -336,7 +337,9 @@ class UntoldPace:
             case Stage.HOLDING if not self._is_first_hold and at > self._since + _AT_ONCE * self._dips.scale:
                 return self._decide_at_once(rate, now)
             case Stage.LOAD if self.floor and at < self._since and self._window.values > _REQUESTS:
-                self.floor = _FLOOR * answer.pace * (1 - load)
+                accepted, seconds = answer.entries - answer.lost, answer.entries / answer.pace
+                self._let_through.add(accepted, seconds, now, math.inf)
+                self.floor = _FLOOR * self._let_through.share
             case Stage.LOAD if rate < _SUNK * self._confirmed:
                 self._hold(now, anew=True)
             case Stage.LIMITED if self._observed.is_far and self._is_outage:
