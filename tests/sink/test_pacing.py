@@ -382,6 +382,26 @@ def test_after_the_first_refusal_it_pauses_while_more_is_in_flight_than_is_taken
     assert pacing.wait(later) < 0.2  # once: the rate is not one that has grown far any more
 
 
+def test_the_pause_is_short_however_late_answers_are() -> None:
+    pacing = PacingRate(1000.0, jitter=lambda: 0.5)
+    pacing.sent(500, 0.0)
+    pacing.answered(500, 1, 0, 0.0, 30.0)
+
+    assert pacing.wait(30.0) <= 1.0
+
+
+def test_a_new_task_does_not_grow_where_answers_come_and_all_of_them_fail() -> None:
+    """A request that failed was answered, too. The rate went from 1,000 to two million in five seconds."""
+    pacing, now = PacingRate(1000.0, jitter=lambda: 0.5), 0.0
+    while now < 5.0:
+        count = pacing.max_request(now)
+        pacing.sent(count, now)
+        pacing.answered(count, 0, 0, now, now + 0.05, otherwise=count)
+        now += max(0.05, pacing.wait(now))
+
+    assert pacing.rate < 2000
+
+
 def test_requests_that_met_few_others_do_not_count_as_sent_at_a_high_rate() -> None:
     """The times of answers differ by a second, and nothing was sent after a cut: what was sent just before it
     met half as many others, so that half as much was let through as its own pace says."""

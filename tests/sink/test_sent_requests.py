@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ def test_nothing_is_known_before_the_first() -> None:
 
     assert nothing.last is None
     assert nothing.sent_at(5.0) is None
-    assert nothing.pace_around(5.0, 1.0) is None
+    assert nothing.pace_around(5.0, 1.0, 9.0) is None
 
 
 def test_a_request_is_found_by_its_time() -> None:
@@ -35,19 +37,34 @@ def test_a_request_is_found_by_its_time() -> None:
 
 
 def test_the_pace_around_a_time_counts_both_sides() -> None:
-    requests = sent((1.0, 10), (2.0, 20), (3.0, 40), (4.0, 80))
+    requests = sent((1.0, 5), (1.2, 5), (2.0, 10), (2.2, 10), (3.0, 40), (3.2, 40), (4.0, 80), (4.2, 80))
 
-    assert requests.pace_around(2.5, 1.0) == pytest.approx((20 + 40) / 2)
-    assert requests.pace_around(3.5, 0.75) == pytest.approx((40 + 80) / 1.5)
-    assert requests.pace_around(1.0, 2.0) == pytest.approx((10 + 20 + 40) / 4)  # nothing was sent before
-    assert requests.pace_around(9.0, 1.0) is None
+    assert requests.pace_around(2.5, 1.0, 9.0) == pytest.approx((20 + 80) / 2)
+    assert requests.pace_around(3.5, 0.75, 9.0) == pytest.approx((80 + 160) / 1.5)
+    assert requests.pace_around(1.0, 2.0, 9.0) == pytest.approx((10 + 20 + 40) / 4)  # nothing was sent before
 
 
-def test_what_is_forgotten_is_not_counted_as_nothing() -> None:
-    requests = sent((1.0, 10), (2.0, 10), (3.0, 10), (4.0, 10), most=2)
+def test_what_is_still_to_be_sent_does_not_count_as_nothing() -> None:
+    """The last requests of a steady sender are not from a time in which half as much was sent."""
+    requests = sent(*[(n / 10, 10) for n in range(1, 51)])
 
-    assert requests.pace_around(3.5, 1.0) is None
-    assert requests.sent_at(1.5) == requests.sent_at(3.0)
+    assert requests.pace_around(5.0, 1.0, 5.0) == pytest.approx(100, rel=0.15)
+    assert requests.pace_around(5.0, 1.0, 6.0) == pytest.approx(50, rel=0.15)  # nothing was, in that second
+
+
+def test_of_a_few_requests_the_pace_is_not_known() -> None:
+    requests = sent(*[(n / 10, 10) for n in range(1, 51)])
+
+    assert requests.pace_around(2.02, 0.09, 9.0) is None
+    assert requests.pace_around(2.02, 0.0, 9.0) is None
+    assert requests.pace_around(90.0, 1.0, 99.0) is None
+
+
+def test_what_is_forgotten_does_not_count_as_nothing() -> None:
+    requests = sent(*[(n / 10, 10) for n in range(1, 51)], most=10)
+
+    assert requests.pace_around(4.2, 0.5, 9.0) is None
+    assert requests.sent_at(1.5) == requests.sent_at(4.1)
 
 
 @given(
@@ -60,5 +77,6 @@ def test_the_pace_around_is_what_was_sent_in_that_time(steps: list[tuple[int, in
         requests.add(count, now, 1.0, 1.0)
         all_of_them.append((now, count))
 
-    within = sum(count for when, count in all_of_them if at - 1.5 <= when <= at + 1.5)
-    assert (requests.pace_around(float(at), 1.5) or 0.0) == pytest.approx(within / 3)
+    within = [count for when, count in all_of_them if at - 1.5 <= when <= at + 1.5]
+    pace = requests.pace_around(float(at), 1.5, math.inf)
+    assert pace == (pytest.approx(sum(within) / 3) if len(within) >= 4 else None)

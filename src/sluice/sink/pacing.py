@@ -85,18 +85,16 @@ _MOST_RATIO: Final = 1.17
 _MOST_SHARE_BELOW: Final = 0.06
 # Seconds for which a task counts as limited by the destination after it was.
 _LIMITED_FOR: Final = 1.0
-# The rate grows by at most this part of itself in a second.
+# With each answer the rate grows by at most this many times itself in a second.
 _GROWTH: Final = 2.5
-# Until the first refusal it may grow, for so long (seconds), by the second number times itself in the time of
-# an answer; then by the third.
+# Until the first refusal it may double while answers come, for so long (seconds); then grow by this part.
 _START: Final = 5.0
-_NEW_START: Final = 2.0
 _LATE_START: Final = 0.25
 # If there is no answer after so many seconds, a new task grows by the second number times itself in a second;
 # and more than answers let it as long as they are to requests at less than this part of the rate.
 _LATE: Final = 0.15
 _UNANSWERED: Final = 1.6
-_OUT_OF_DATE: Final = 0.5
+_OUT_OF_DATE: Final = 0.35
 # It grows after this many refused requests fewer than expected, slowly at first, and faster with each step of
 # as many as the second number. After n steps it may be above the rate that was answered by half of n * n
 # times that rate, at most by the third number times. It has grown far after the last number of steps.
@@ -107,11 +105,13 @@ _FAR: Final = 2.0
 # When it was refused after that, requests that are accepted as a whole say nothing: they used tokens that
 # were left over. This ends with the answer to one that was sent this part of the time of an answer later.
 _LEFT_OVER_FOR: Final = 0.7
-# Nothing is sent then for this part of the time of an answer: more is in flight than the destination takes.
+# When a rate that has grown far is refused, nothing is sent for this part of the time of an answer, and for
+# so many seconds at most: more is in flight than the destination takes.
 _DRAIN: Final = 0.25
-# What was sent before came together with what was sent earlier and later by up to so many mean deviations of
-# the time of an answer. The rate becomes this many times what is let through of the pace there: that a rate
-# is too high is known after an answer, and that it is too low much later.
+_LONGEST_DRAIN: Final = 1.0
+# What was sent before that refusal came together with what was sent earlier and later by up to so many mean
+# deviations of the time of an answer. The rate becomes this many times what is let through of the pace there:
+# that a rate is too high is known after an answer, and that it is too low much later.
 _DEVIATIONS: Final = 2.5
 _RATHER_MORE: Final = 1.1
 # How many refused requests are expected a second, at least and at most, whatever is known: fewer would
@@ -220,7 +220,7 @@ class PacingRate:
         self._sent.add(count, now, self.rate, depth)
         pace = self.rate * depth
         if self._is_unanswered(now):
-            self.rate += _UNANSWERED * self.rate * count / pace
+            self.rate += _UNANSWERED * count
         distance = count / pace * (1 + _IRREGULARITY * (self._jitter() - 0.5))
         self._next = max(self._next, now - _SLACK) + distance
 
@@ -250,12 +250,12 @@ class PacingRate:
         if delayed:
             self._limited_at = now
         latency = self._follow_latency(max(0.0, now - sent_at if took is None else took))
-        reached = count - otherwise
-        if not reached:
-            return
         sent = self._sent.sent_at(sent_at)
         pace, depth = (self.rate, 1.0) if sent is None else (sent.pace, sent.depth)
         self._answered_pace = pace
+        reached = count - otherwise
+        if not reached:
+            return
         if delayed:
             self._delayed_for += count / pace
         self._follow_untold(
@@ -269,7 +269,8 @@ class PacingRate:
         if sent_at > self._cut_at:
             self._cut_from = 0.0
         is_too_much = self._notice(refused, count, reached, pace=pace, at=sent_at)
-        target = self._pace_of_arrival(pace, sent_at) * (1 - refused) / (1 - self._share * reached / count)
+        arrived = self._pace_of_arrival(pace, sent_at, now)
+        target = arrived * (1 - refused) / (1 - self._share * reached / count)
         if refused <= 0 and self._untold.stage is Stage.NONE:
             target = max(target, self.rate)  # only what is refused says that the rate is too high
         duration = count / pace  # the request stands for the time in which as many entries are sent
@@ -322,7 +323,7 @@ class PacingRate:
         """
         self._mean = mean
 
-    def _pace_of_arrival(self, pace: float, sent_at: float) -> float:
+    def _pace_of_arrival(self, pace: float, sent_at: float, now: float) -> float:
         """The pace at which a request came to the destination, which is not known exactly.
 
         Before a cut the rate was high, and after it little is sent: requests from just before it meet fewer
@@ -330,7 +331,7 @@ class PacingRate:
         """
         if sent_at > self._cut_at or not self._deviation:
             return pace
-        around = self._sent.pace_around(sent_at, _DEVIATIONS * self._deviation)
+        around = self._sent.pace_around(sent_at, _DEVIATIONS * self._deviation, now)
         return pace if around is None else min(pace, _RATHER_MORE * around)
 
     @property
@@ -401,16 +402,16 @@ class PacingRate:
         """A request that was sent at this pace was refused for load."""
         if self._steps > _FAR:
             self._cut_at, self._cut_from = now, self.rate
-            self._next = max(self._next, now + _DRAIN * self._expected_latency)
+            self._next = max(self._next, now + min(_LONGEST_DRAIN, _DRAIN * self._expected_latency))
         if self._missed == math.inf:
-            # The last doubling was too much, but no task falls below the rate that all began with.
+            # The last growth was too much, but no task falls below the rate that all began with.
             self.rate = max(min(self.rate, self._calm_rate), min(self.rate, pace) / 2)
 
     def _growth_at_start(self, pace: float) -> float:
         """By which the rate grows in a second, until the first refusal."""
         is_new = self._delayed_for < _START
         lag = self._expected_latency + self._interval  # until growth shows in answers
-        return pace * min(_GROWTH, (_NEW_START if is_new else _LATE_START) / lag)
+        return pace * min(_GROWTH, (1.0 if is_new else _LATE_START) / lag)
 
     def _growth(self, pace: float) -> float:
         """Entries a second by which the rate grows in a second, as long as nothing is refused."""

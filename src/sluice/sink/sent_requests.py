@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = ["Sent", "SentRequests"]
+
+# Of fewer requests the pace is not known: it would depend on where they happen to lie.
+_FEWEST: Final = 4
 
 
 class Sent(NamedTuple):
@@ -52,17 +55,17 @@ class SentRequests:
             return None
         return self._requests[max(0, bisect.bisect_right(self._requests, at, key=_at) - 1)]
 
-    def pace_around(self, at: float, seconds: float) -> float | None:
-        """Entries a second that were sent from `seconds` before `at` until as much after it.
+    def pace_around(self, at: float, seconds: float, now: float) -> float | None:
+        """Entries a second that were sent from `seconds` before `at` until as much after it, or until `now`.
 
-        None if that is not known any more.
+        None if fewer than `_FEWEST` requests are known in that time, or what was sent in it may be forgotten.
         """
         first = bisect.bisect_left(self._requests, at - seconds, key=_at)
         after = bisect.bisect_right(self._requests, at + seconds, key=_at)
-        if first >= after or (first == 0 and self._requests[0].before):
+        if after - first < _FEWEST or (first == 0 and self._requests[0].before):
             return None
         end = self._entries if after == len(self._requests) else self._requests[after].before
-        return (end - self._requests[first].before) / (2 * seconds)
+        return (end - self._requests[first].before) / (min(at + seconds, now) - at + seconds)
 
 
 def _at(sent: Sent) -> float:

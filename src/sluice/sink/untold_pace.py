@@ -96,6 +96,7 @@ _CYCLES_AFTER_CUT: Final = 3.2
 # dip shows what it is, and the pace does not fall below this part of what was accepted at first.
 _LONG: Final = 4.0
 _FLOOR: Final = 0.3
+_LEAST_FLOOR: Final = 1.0
 # Where the pace is limited: the part that is refused for load at which it stays, the error at which it
 # follows half as fast, how much it follows at most after a dip, and the load that is too much.
 _AIM: Final = 0.02
@@ -184,7 +185,7 @@ class UntoldPace:
         self._undo: tuple[float, float] | None = None  # the pace before a sudden cut; what was refused of it
         self._before_outage = self._start  # the pace before a sudden cut, which may have been for an outage
         self._observed = ObservedLoad()
-        self._let_through = DecayingSum()  # entries before load was assumed, in the time that they stand for
+        self._let_through = DecayingSum()  # entries, in the seconds that they stand for
 
     @property
     def is_in_charge(self) -> bool:
@@ -330,16 +331,14 @@ class UntoldPace:
         match self.stage:
             case Stage.GROWING if load > max(_CLEARLY * error, _MUCH):
                 self._hold(now)
-                # The last doubling was too much, but no task falls below the pace that all began with.
+                # The last growth was too much, but no task falls below the pace that all began with.
                 return min(rate, max(rate / 2, self._start))
             case Stage.HOLDING if self._window.share == 1.0:
                 self._cruise = DecayingSum()  # an outage says nothing about the pace
             case Stage.HOLDING if not self._is_first_hold and at > self._since + _AT_ONCE * self._dips.scale:
                 return self._decide_at_once(rate, now)
-            case Stage.LOAD if self.floor and at < self._since and self._window.values > _REQUESTS:
-                accepted, seconds = answer.entries - answer.lost, answer.entries / answer.pace
-                self._let_through.add(accepted, seconds, now, math.inf)
-                self.floor = _FLOOR * self._let_through.share
+            case Stage.LOAD if self.floor and at < self._since:
+                self._follow_floor(answer)
             case Stage.LOAD if rate < _SUNK * self._confirmed:
                 self._hold(now, anew=True)
             case Stage.LIMITED if self._observed.is_far and self._is_outage:
@@ -350,6 +349,14 @@ class UntoldPace:
                 if is_due and self._failing.is_known:
                     return self._cut_suddenly(rate, answer.pace, load, now)
         return rate
+
+    def _follow_floor(self, answer: Answer) -> None:
+        """Learns from requests that were sent before load was assumed how little is too little."""
+        accepted, seconds = answer.entries - answer.lost, answer.entries / answer.pace
+        self._let_through.add(accepted, seconds, answer.now, math.inf)
+        if self._let_through.values > _REQUESTS:
+            # Not 0 if they were all refused: that would mean that load is not just assumed.
+            self.floor = max(_LEAST_FLOOR, _FLOOR * self._let_through.share)
 
     @property
     def _is_outage(self) -> bool:
