@@ -96,7 +96,6 @@ _CYCLES_AFTER_CUT: Final = 3.2
 # dip shows what it is, and the pace does not fall below this part of what was accepted at first.
 _LONG: Final = 4.0
 _FLOOR: Final = 0.3
-_LEAST_FLOOR: Final = 1.0
 # Where the pace is limited: the part that is refused for load at which it stays, the error at which it
 # follows half as fast, how much it follows at most after a dip, and the load that is too much.
 _AIM: Final = 0.02
@@ -164,6 +163,7 @@ class UntoldPace:
     def _forget(self) -> None:
         self.stage = Stage.NONE
         self.floor = 0.0
+        self._is_assumed = False  # that refusals are load
         self._failing = FailingShare()
         self._last = -math.inf  # the last answer
         self._quiet_requests, self._quiet = 0, 0.0  # since the last refusal without a reason; and seconds
@@ -216,7 +216,7 @@ class UntoldPace:
         if self.stage is Stage.NONE:
             return 1.0
         # Where load is assumed, what was sent before the first refusal came is still being refused.
-        since = self._since + (self._dips.cycle if self.floor else 0.0)
+        since = self._since + (self._dips.cycle if self._is_assumed else 0.0)
         began = self._dips.began(at, since, is_rare=self._is_settled)
         if began is None:
             return 1.0
@@ -228,7 +228,7 @@ class UntoldPace:
     @property
     def _is_settled(self) -> bool:
         if self.stage is Stage.LOAD:
-            return not self.floor
+            return not self._is_assumed
         return self.stage is Stage.LIMITED and self._failing.is_well_known and not self._observed.is_far
 
     def _deep_enough(self, pace: float) -> float:
@@ -296,7 +296,7 @@ class UntoldPace:
         if has_limit:
             self._first_most = rate
         if self._dips.scale >= _LONG:
-            self.stage, self.floor = Stage.LOAD, rate
+            self.stage, self.floor, self._is_assumed = Stage.LOAD, rate, True
 
     def _has_ended(self, at: float) -> bool:
         """Whether there was a dip before `at`, or several, with enough in them."""
@@ -337,7 +337,7 @@ class UntoldPace:
                 self._cruise = DecayingSum()  # an outage says nothing about the pace
             case Stage.HOLDING if not self._is_first_hold and at > self._since + _AT_ONCE * self._dips.scale:
                 return self._decide_at_once(rate, now)
-            case Stage.LOAD if self.floor and at < self._since:
+            case Stage.LOAD if self._is_assumed and at < self._since:
                 self._follow_floor(answer)
             case Stage.LOAD if rate < _SUNK * self._confirmed:
                 self._hold(now, anew=True)
@@ -355,8 +355,7 @@ class UntoldPace:
         accepted, seconds = answer.entries - answer.lost, answer.entries / answer.pace
         self._let_through.add(accepted, seconds, answer.now, math.inf)
         if self._let_through.values > _REQUESTS:
-            # Not 0 if they were all refused: that would mean that load is not just assumed.
-            self.floor = max(_LEAST_FLOOR, _FLOOR * self._let_through.share)
+            self.floor = _FLOOR * self._let_through.share
 
     @property
     def _is_outage(self) -> bool:
@@ -433,7 +432,7 @@ class UntoldPace:
             self._hold(now)
             return rate * self._depth if is_held else rate  # as much was accepted in the dip
         self._failing.learn(dip)
-        self.floor = 0.0
+        self.floor, self._is_assumed = 0.0, False
         if self.stage is Stage.HOLDING:
             return self._after_hold(rate, now)
         if self.stage is Stage.GROWING:
