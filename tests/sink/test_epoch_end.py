@@ -78,7 +78,9 @@ class Recording(BaseCommittingDestination[str]):
 def setup(
     destination: Recording | None = None, listener: ProgressListener | None = None
 ) -> CommittingSinkSetup:
-    return CommittingSinkSetup(destination=destination or Recording(), progress_listener=listener)
+    return CommittingSinkSetup(
+        destination=destination or Recording(), load_listener=None if listener is None else lambda: listener
+    )
 
 
 def test_a_commit_logs_one_line_of_sums(caplog: pytest.LogCaptureFixture) -> None:
@@ -226,7 +228,7 @@ def test_a_stream_without_a_query_id_is_refused() -> None:
 def test_the_setup_is_needed_by_committers_and_listeners() -> None:
     """Else the driver need not import the destination."""
     assert needs_setup(setup())
-    assert needs_setup(async_setup(progress_listener=print))
+    assert needs_setup(async_setup(load_listener=lambda: print))
     assert not needs_setup(async_setup())
 
 

@@ -24,7 +24,7 @@ from sluice.sink import (
 from sluice.sink.options import (
     SINK_OPTIONS,
     config_from_options,
-    progress_listener_from_options,
+    load_progress_listener,
     query_bucket_from_options,
     shares_pace_from_options,
     strategy_from_options,
@@ -270,11 +270,8 @@ def test_tasks_compare_their_paces_where_they_are_told(*, given: dict[str, str],
 @pytest.mark.parametrize("name", ["no.such.module:Name", f"{__name__}:Nowhere", ":Name", ".module:Name"])
 def test_a_listener_that_cannot_be_loaded_is_refused(name: str) -> None:
     """Also where the name is that of no module at all."""
-    values = read(progressListener=name)
-    assert progress_listener_from_options(values) is None
-
     with pytest.raises(OptionError, match=f"'progressListener' is '{name}': it cannot be loaded: "):
-        values.check()
+        load_progress_listener(name)
 
 
 class UserStrategy(NoRateLimitingStrategy):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -322,6 +323,21 @@ def test_a_listener_that_is_none_is_refused(name: str, message: str) -> None:
     """Before anything runs."""
     with pytest.raises(OptionError, match=f"'progressListener' is '{name}': it {message}"):
         source(progressListener=name).streamWriter(SCHEMA, False)
+
+
+def test_tasks_do_not_need_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is called on the driver's machine, and its module may be there only."""
+    on_the_driver: Any = ModuleType("on_the_driver")
+    on_the_driver.told = []
+    monkeypatch.setitem(sys.modules, "on_the_driver", on_the_driver)
+    writer: Any = source(progressListener="on_the_driver:told.append").streamWriter(SCHEMA, False)
+
+    monkeypatch.setitem(sys.modules, "on_the_driver", None)  # cannot be imported in the task
+    message = pickle.loads(pickle.dumps(writer)).write(batches(3))
+    monkeypatch.setitem(sys.modules, "on_the_driver", on_the_driver)
+    writer.commit([message], batchId=7)
+
+    assert [told.records for told in on_the_driver.told] == [3]
 
 
 def test_the_shim_is_light_and_has_nothing_but_the_source() -> None:

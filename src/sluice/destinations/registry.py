@@ -26,16 +26,17 @@ from sluice.sink.options import (
     DEAD_LETTER_PATH,
     DESTINATION,
     ELEMENT_CONVERTER,
+    PROGRESS_LISTENER,
     SINK_OPTIONS,
     UNKNOWN_COLUMNS,
     config_from_options,
     load_object,
-    progress_listener_from_options,
+    load_progress_listener,
     query_bucket_from_options,
     shares_pace_from_options,
     strategy_from_options,
 )
-from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
+from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, ProgressListener, SinkSetup
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -110,7 +111,8 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
         options: as Spark passes them: keys in any case, values as text.
 
     Returns:
-        An `AsyncSinkSetup`, or a `CommittingSinkSetup` if the destination is two-phase.
+        An `AsyncSinkSetup`, or a `CommittingSinkSetup` if the destination is two-phase. Its listener is not
+        loaded: tasks may not have its module.
 
     Raises:
         OptionError: names everything that is wrong with the options.
@@ -145,13 +147,12 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
 def _committing_setup(
     found: type[CommittingDestinationClass], values: OptionValues, connection: ConnectionConfig
 ) -> CommittingSinkSetup | None:
-    listener = progress_listener_from_options(values)
     destination = found.from_options(values, connection)
     if destination is None:
         return None
     return CommittingSinkSetup(
         destination=destination,
-        progress_listener=listener,
+        load_listener=_load_listener(values.get(PROGRESS_LISTENER)),
         ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",
     )
 
@@ -164,7 +165,6 @@ def _async_setup(
 ) -> AsyncSinkSetup | None:
     config = config_from_options(values, found.LIMITS)
     create_strategy = strategy_from_options(values, found.LIMITS)
-    listener = progress_listener_from_options(values)
     destination = found.from_options(values, connection)
     if config is None or destination is None:
         return None
@@ -176,7 +176,7 @@ def _async_setup(
         query_bucket=query_bucket_from_options(values),
         shares_pace=shares_pace_from_options(values),
         dead_letters=_dead_letters(values.get(DEAD_LETTER_PATH), connection),
-        progress_listener=listener,
+        load_listener=_load_listener(values.get(PROGRESS_LISTENER)),
         ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",
     )
 
@@ -224,6 +224,10 @@ def _allowed_names() -> str:
 
 def _unusable(name: str, why: str) -> OptionError:
     return OptionError(f"{FORMAT}: option '{DESTINATION.key}' is {name!r}: {why}")
+
+
+def _load_listener(name: str | None) -> Callable[[], ProgressListener] | None:
+    return None if name is None else lambda: load_progress_listener(name)
 
 
 def _dead_letters(

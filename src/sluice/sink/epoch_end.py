@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Final, Literal
 
@@ -29,7 +29,7 @@ def needs_setup(setup: SinkSetup) -> bool:
 
     Without either the driver reads no options at a commit, and does not import the destination.
     """
-    return isinstance(setup, CommittingSinkSetup) or setup.progress_listener is not None
+    return isinstance(setup, CommittingSinkSetup) or setup.load_listener is not None
 
 
 def end_epoch(
@@ -64,8 +64,8 @@ def end_epoch(
     # A warning for an abort: rows that the destination has acknowledged stay there and are written again.
     _log.log(logging.INFO if outcome == "committed" else logging.WARNING, "%s", progress.line)
     post(lambda: {"kind": "sink", **asdict(progress)})
-    if setup is not None and setup.progress_listener is not None:
-        _call_listener(setup.progress_listener, progress)
+    if setup is not None and setup.load_listener is not None:
+        _call_listener(setup.load_listener, progress)
 
 
 def _epoch(done: Sequence[TaskResult], write_id: str, batch_id: int | None) -> Epoch | None:
@@ -98,9 +98,9 @@ def _sum(
     )
 
 
-def _call_listener(listener: ProgressListener, progress: SinkProgress) -> None:
+def _call_listener(load: Callable[[], ProgressListener], progress: SinkProgress) -> None:
     try:
-        listener(progress)
+        load()(progress)
     except Exception:  # noqa: BLE001 - the epoch has ended, whatever the listener does
         _log.exception(
             "%s, batch %s: what option 'progressListener' names has failed; the epoch stays %s",

@@ -45,11 +45,12 @@ __all__ = [
     "DEAD_LETTER_PATH",
     "DESTINATION",
     "ELEMENT_CONVERTER",
+    "PROGRESS_LISTENER",
     "SINK_OPTIONS",
     "UNKNOWN_COLUMNS",
     "config_from_options",
     "load_object",
-    "progress_listener_from_options",
+    "load_progress_listener",
     "query_bucket_from_options",
     "shares_pace_from_options",
     "strategy_from_options",
@@ -424,18 +425,20 @@ def _user_strategy(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig
     return user_strategy
 
 
-def progress_listener_from_options(values: OptionValues) -> ProgressListener | None:
-    """The function to call after commits and aborts. Problems are noted for `values.check()`."""
-    name = values.get(PROGRESS_LISTENER)
-    if name is None:
-        return None
+def load_progress_listener(name: str) -> ProgressListener:
+    """Imports the function that is called after commits and aborts; only the driver has to have it.
+
+    Raises:
+        OptionError: it cannot be loaded, or not be called.
+    """
     try:
         listener: ProgressListener = load_object(name)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        values.reject_value(PROGRESS_LISTENER, f"it cannot be loaded: {error}")
-        return None
+        raise OptionError(
+            f"option '{PROGRESS_LISTENER.key}' is {name!r}: it cannot be loaded: {error}"
+        ) from None
     if not callable(listener):
-        values.reject_value(PROGRESS_LISTENER, "it cannot be called")
+        raise OptionError(f"option '{PROGRESS_LISTENER.key}' is {name!r}: it cannot be called")
     return listener
 
 

@@ -45,7 +45,8 @@ class AsyncSinkSetup:
         create_strategy: makes a rate limiting strategy that has learnt nothing yet.
         key: of the strategy cache: a writer continues with a strategy that was cached under an equal key.
         dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
-        progress_listener: called after each commit and abort; None without `progressListener`.
+        load_listener: imports what is called after each commit and abort. Only the driver calls it: tasks
+            may not have its module. None without `progressListener`.
         query_bucket: with `tokenBucketScope=query`: tasks take the strategy from it, and not from
             `create_strategy`; else None.
         shares_pace: whether the strategy of `create_strategy` is told what those of other tasks have learnt:
@@ -61,7 +62,7 @@ class AsyncSinkSetup:
     create_strategy: Callable[[], RateLimitingStrategy]
     key: Hashable
     dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
-    progress_listener: ProgressListener | None = None
+    load_listener: Callable[[], ProgressListener] | None = None
     ignores_unknown_columns: bool = False
     create_converter: Callable[[], ElementConverter[Any]] | None = None
     query_bucket: QueryBucketConfig | None = None
@@ -94,13 +95,14 @@ class CommittingSinkSetup:
 
     Attributes:
         destination: it has not called its service yet.
-        progress_listener: called after each commit and abort; None without `progressListener`.
+        load_listener: imports what is called after each commit and abort. Only the driver calls it: tasks
+            may not have its module. None without `progressListener`.
         ignores_unknown_columns: whether columns that the destination would not write are left out; else they
             are refused.
     """
 
     destination: CommittingDestination[Any]
-    progress_listener: ProgressListener | None = None
+    load_listener: Callable[[], ProgressListener] | None = None
     ignores_unknown_columns: bool = False
 
 

@@ -89,6 +89,8 @@ class _SinkWriter:
                 f"{FORMAT}: what was written cannot be overwritten: use .mode('append') in a batch write, or "
                 ".outputMode('append') in a streaming query; Spark takes no other mode for Python sinks"
             )
+        if setup.load_listener is not None:
+            setup.load_listener()
         check_columns(setup, schema, _origin(setup, self._write_id))
         self._needs_setup = needs_setup(setup)
         self._server_settings: ServerSettings | None = query_bucket_settings(setup)

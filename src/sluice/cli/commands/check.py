@@ -102,7 +102,9 @@ def _read_source(
 
 def _of_sink(options: Mapping[str, str]) -> list[tuple[str, Finding]]:
     try:
-        read_sink(options)
+        setup = read_sink(options)
+        if setup.load_listener is not None:
+            setup.load_listener()
     except OptionError as error:
         return [("sink", Finding("options", "failed", str(error)))]
     findings = Findings(read_connection(options, only=True))
