@@ -419,6 +419,29 @@ def test_files_appear_when_they_are_durable(tmp_path: Path) -> None:
     assert [line["data"] for line in lines(directory)] == ["MQ==", "Mg=="]
 
 
+def test_directories_that_may_only_be_entered_are_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a directory above `deadLetterPath` with mode 0711: the file is there, and the task goes on."""
+    synced: list[int] = []
+    open_file = os.open
+
+    def refuse_parent(path: Any, *args: Any, **kwargs: Any) -> int:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_file(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse_parent)
+    queue = LocalDeadLetterQueue(
+        tmp_path / "letters", ORIGIN, sync=lambda file: synced.append(os.fstat(file).st_ino)
+    )
+    queue.add(DeadLetter("r", b"1"))
+    queue.flush()
+
+    assert [line["data"] for line in lines(tmp_path)] == ["MQ=="]
+    assert synced[-1] == (tmp_path / "letters").stat().st_ino
+
+
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     """What was not flushed is removed: the next attempt writes it again."""
     queue = LocalDeadLetterQueue(tmp_path, ORIGIN)

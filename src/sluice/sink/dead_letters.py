@@ -196,7 +196,10 @@ class LocalDeadLetterQueue:
     def _sync_directory(self, directory: Path) -> None:
         if os.name == "nt":
             return  # Windows opens no directories, and keeps their entries in its journal
-        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            descriptor = os.open(directory, os.O_RDONLY)
+        except PermissionError:
+            return  # this user may enter the directory, but not read it, so cannot sync it
         try:
             self._sync(descriptor)
         finally:
