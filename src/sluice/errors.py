@@ -52,7 +52,19 @@ class SparkVersionError(SluiceError, ImportError):
 
 
 class InvalidRecordError(SluiceError, ValueError):
-    """A row can never be delivered as it is: no data, too large, or a key that is not allowed."""
+    """A row can never be delivered as it is: no data, too large, or a key that is not allowed.
+
+    Args:
+        message: why; with the number of the row, if it is known.
+        reason: why, without the number of the row; None: `message` has no number.
+
+    Attributes:
+        reason: for the dead letter, which holds the row itself.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False, reason: str | None = None) -> None:
+        super().__init__(message, retryable=retryable)
+        self.reason = str(self) if reason is None else redact_urls(reason)
 
 
 class DataLossError(SluiceError):

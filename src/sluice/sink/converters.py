@@ -145,9 +145,9 @@ class DataConverter(ABC):
             except _UNSERIALIZABLE as error:  # noqa: PERF203 - once for many rows
                 last = min(start + _ROWS_AT_A_TIME, batch.num_rows) - 1
                 rows = f"row {start}" if last == start else f"one of rows {start} to {last}"
+                failure = f"cannot be written as {self.format_name}: {type(error).__name__}"
                 raise InvalidRecordError(
-                    f"{rows} of a batch of rows (counted from 0) cannot be written as {self.format_name}: "
-                    f"{type(error).__name__}"
+                    f"{rows} of a batch of rows (counted from 0) {failure}", reason=f"the row {failure}"
                 ) from None
         return data
 

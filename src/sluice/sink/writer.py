@@ -384,7 +384,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                     slices += [rows.slice(half), rows.slice(0, half)]
                 else:
                     self._add_dead_letter(
-                        dead_letter_of_row(rows, str(error), data_is_sent=self._data_is_sent)
+                        dead_letter_of_row(rows, error.reason, data_is_sent=self._data_is_sent)
                     )
                 continue
             taken = measured(entries, list(map(self._destination.size_in_bytes, entries)))

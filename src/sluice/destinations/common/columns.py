@@ -164,5 +164,6 @@ def invalid_row(destination: str, row: int, why: str) -> InvalidRecordError:
         why: must not hold any of the row's data.
     """
     return InvalidRecordError(
-        f"destination '{destination}': row {row} of a batch of rows (counted from 0): {why}"
+        f"destination '{destination}': row {row} of a batch of rows (counted from 0): {why}",
+        reason=f"destination '{destination}': {why}",
     )
