@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,6 +109,17 @@ def test_a_default_follows_the_setting_it_belongs_to() -> None:
     """Smaller batches in bytes lower the record size, a smaller buffer lowers the batch size."""
     assert settings(maxBatchSizeInBytes="100").max_record_size_in_bytes == 100
     assert settings(maxBufferedRequests="100").max_batch_size == 100
+
+
+def test_where_limits_are_no_maxima_larger_records_make_larger_batches() -> None:
+    """As with destination `http`: the default of the batch size follows, too; what is given does not."""
+    limits = replace(LIMITS, are_maximum=False)
+    grown = config_from_options(read(maxRecordSizeInBytes="5000"), limits)
+    given = read(maxRecordSizeInBytes="5000", maxBatchSizeInBytes="4999")
+
+    assert grown is not None
+    assert (grown.max_record_size_in_bytes, grown.max_batch_size_in_bytes) == (5000, 5000)
+    assert config_from_options(given, limits) is None
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,8 @@ def config_from_options(values: OptionValues, limits: SinkLimits) -> AsyncSinkCo
     )
     if not values.given(MAX_RECORD_SIZE_IN_BYTES):
         record_bytes = min(record_bytes, batch_bytes)
+    if not values.given(MAX_BATCH_SIZE_IN_BYTES):
+        batch_bytes = max(record_bytes, batch_bytes)
     buffered = values.get(MAX_BUFFERED_REQUESTS) or max(limits.max_buffered_requests, batch)
     if not values.given(MAX_BATCH_SIZE):
         batch = min(batch, buffered)
