@@ -335,6 +335,45 @@ def test_a_strategy_that_inherits_from_the_protocol_takes_no_settings() -> None:
     assert [make(config()).max_batch_size for _ in range(2)] == [7, 7]
 
 
+class KeywordsAlone(NoRateLimitingStrategy):
+    """Is made without an argument, as what it takes has a default and a name."""
+
+    def __init__(self, *, clock: Any = None) -> None:
+        self.clock = clock
+
+
+class OfProtocolWithKeywords(OfProtocol):
+    """The same below a protocol."""
+
+    def __init__(self, *, clock: Any = None) -> None:
+        self.clock = clock
+
+
+class LacksArgument(NoRateLimitingStrategy):
+    """Cannot be made: nothing gives it `most`."""
+
+    def __init__(self, settings: Any, *, most: int) -> None:
+        self.given = settings, most
+
+
+@pytest.mark.parametrize("kind", [KeywordsAlone, OfProtocolWithKeywords])
+def test_arguments_with_names_are_left_to_their_defaults(kind: Any) -> None:
+    """Only an argument without a name is the settings."""
+    made = strategy_from_options(read(rateLimiting=f"{__name__}:{kind.__name__}"), LIMITS)(config())
+
+    assert isinstance(made, kind)
+    assert made.clock is None
+
+
+def test_a_strategy_that_nobody_can_make_is_refused() -> None:
+    """With the option, before the query starts."""
+    message = "'rateLimiting' is .*: it cannot be loaded: missing a required .*argument: 'most'"
+    values = read(rateLimiting=f"{__name__}:LacksArgument")
+    strategy_from_options(values, LIMITS)
+    with pytest.raises(OptionError, match=message):
+        values.check()
+
+
 def test_what_is_no_strategy_is_refused() -> None:
     """The error names the methods that it lacks."""
     make = strategy_from_options(read(rateLimiting="builtins:object"), LIMITS)
