@@ -207,6 +207,30 @@ def test_rejected_entries_become_dead_letters() -> None:
     assert (figures.records, figures.bytes, figures.refused, figures.dead_letters) == (2, 2, 1, 1)
 
 
+class OfMany(FakeDestination):
+    """Each of its entries holds several of the user's records, separated by commas."""
+
+    def records_in(self, entry: str) -> int:
+        return len(entry.split(","))
+
+    def unpacked(self, entry: str) -> list[str]:
+        return entry.split(",")
+
+
+@pytest.mark.parametrize("changes", [{}, {"oversized_records": "deadLetter", "max_record_size_in_bytes": 3}])
+def test_each_record_of_an_entry_becomes_a_dead_letter(changes: dict[str, Any]) -> None:
+    """Whether the destination rejects the entry, or it is too large."""
+
+    def reject_many(_: int, entries: Sequence[str]) -> Outcome:
+        return SubmitResult(rejected=[Rejection(each, "no") for each in entries if "," in each])
+
+    destination, queue = OfMany(reject_many), MemoryQueue()
+    writer = write(destination, ["a", "b,c,d", "e"], queue, **changes)
+
+    assert queue.data == ["b", "c", "d"]
+    assert (writer.figures.records, writer.figures.dead_letters) == (2, 3)
+
+
 @pytest.mark.parametrize(
     ("queue", "changes", "hint"),
     [

@@ -102,7 +102,10 @@ class BaseDestination(ABC, Generic[EntryT]):
         return None
 
     def unpacked(self, entry: EntryT) -> Iterable[object]:
-        """The user's records in an entry that was rejected; each becomes a dead letter of its own."""
+        """The user's records in an entry that was rejected or is too large.
+
+        Each becomes a dead letter of its own.
+        """
         return (entry,)
 
     def figures(self) -> Mapping[str, float]:

@@ -334,8 +334,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                 fatal = self._is_fatal(error)
                 self._scheduler.fail(answer.request, error, fatal=fatal, now=now, answered_at=answer.at)
         for rejection in self._scheduler.rejected:
-            for record in self._destination.unpacked(rejection.entry):
-                self._add_dead_letter(dead_letter_of_entry(record, rejection.reason))
+            self._add_dead_letters_of(rejection.entry, rejection.reason)
         self._scheduler.rejected.clear()
         for request in self._scheduler.advance(now, draining=draining):
             self._requests.run(request)
@@ -408,8 +407,12 @@ class AsyncSinkWriter(Generic[EntryT]):
             )
             if self._config.oversized_records == "fail":
                 raise InvalidRecordError(reason)
-            self._add_dead_letter(dead_letter_of_entry(entry, reason))
+            self._add_dead_letters_of(entry, reason)
         return measured(kept, [size for size in taken.sizes if size <= limit])
+
+    def _add_dead_letters_of(self, entry: EntryT, reason: str) -> None:
+        for record in self._destination.unpacked(entry):
+            self._add_dead_letter(dead_letter_of_entry(record, reason))
 
     def _add_dead_letter(self, dead_letter: DeadLetter) -> None:
         if self._dead_letters is None:
