@@ -115,7 +115,7 @@ def test_the_committer_comes_before_the_global_committer() -> None:
     """Whether the epoch was committed before is asked before anything is made visible."""
     made = Recording()
 
-    assert commit(made).commit(["a", "b"])
+    commit(made).commit(["a", "b"])
     assert made.calls == [
         ("filter", ["a+b"]),
         ("commit", ["a", "b"]),
@@ -130,7 +130,7 @@ def test_an_epoch_that_was_committed_before_a_crash_is_not_committed_again(
     """What the new run wrote is aborted, and the commit is a success."""
     made = Recording(committed_before=[EPOCH])
 
-    assert not commit(made).commit(["a"])
+    commit(made).commit(["a"])
     assert made.calls == [("filter", ["a"]), ("abort", ["a"]), ("clean up", (7, True))]
     assert "recording: batch 7 had been committed before" in caplog.text
 
@@ -211,7 +211,9 @@ def test_every_step_is_tried_again(call: str) -> None:
             raise error
         return ()
 
-    assert commit(Recording(behave=refuse)).commit(["a"])
+    made = Recording(behave=refuse)
+    commit(made).commit(["a"])
+    assert made.calls[-1] == ("clean up", (7, True))
 
 
 @pytest.mark.parametrize("call", ["create", "create globally", "combine"])
@@ -275,6 +277,24 @@ def test_a_batch_write_is_the_end_of_the_input() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("epoch", "outcome", "expected"),
+    [
+        (EPOCH, "commit", []),
+        (EPOCH, "abort", []),
+        (WRITE, "abort", []),
+        (WRITE, "commit", ["create globally"]),
+    ],
+)
+def test_committers_are_made_for_what_they_are_to_do(epoch: Epoch, outcome: str, expected: list[str]) -> None:
+    """Without committables only the end of the input is left: making one may open a connection."""
+    created: list[str] = []
+    made = Recording(behave=lambda call, _: created.append(call) if call.startswith("create") else ())
+    getattr(commit(made, epoch), outcome)([])
+
+    assert created == expected
+
+
 def test_abort_may_be_called_twice_and_with_nothing() -> None:
     """Tasks that failed have no message; if no task has succeeded, the epoch is not known."""
     made = Recording()
@@ -311,7 +331,7 @@ def test_cleaning_up_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
         return ()
 
     with caplog.at_level(logging.WARNING):
-        assert commit(Recording(behave=refuse)).commit(["a"])
+        commit(Recording(behave=refuse)).commit(["a"])
 
     assert "no access to listings" in caplog.text
 
@@ -388,7 +408,7 @@ def test_a_committer_that_cannot_be_closed_fails_nothing(caplog: pytest.LogCaptu
 
     made = Closing(behave=refuse)
     with caplog.at_level(logging.WARNING):
-        assert commit(made).commit(["a"])
+        commit(made).commit(["a"])
 
     assert made.calls[-1] == ("clean up", (7, True))
     for name in ("committer", "global committer"):
@@ -400,7 +420,7 @@ def test_committables_of_an_unknown_epoch_are_refused() -> None:
     with pytest.raises(CommitError, match="unknown epoch"):
         commit(Recording(), None).commit(["a"])
 
-    assert commit(Recording(), None).commit([])
+    commit(Recording(), None).commit([])
 
 
 def test_a_destination_without_committers_is_refused() -> None:
@@ -413,7 +433,7 @@ def test_a_destination_without_committers_is_refused() -> None:
     with pytest.raises(CommitError, match="Neither: batch 7 cannot be committed: it has no committer"):
         commit(Neither()).commit(["a"])
 
-    assert commit(Neither()).commit([])
+    commit(Neither()).commit([])
 
 
 def test_what_makes_a_destination_two_phase() -> None:

@@ -65,15 +65,12 @@ class EpochCommit:
         self._retrier = retrier or Retrier()
         self._backoff = backoff
 
-    def commit(self, committables: Sequence[Any]) -> bool:
+    def commit(self, committables: Sequence[Any]) -> None:
         """Commits what the tasks of the epoch have written.
 
-        Without committables nothing is committed. In a batch write, `GlobalCommitter.end_of_input` is called
-        at the end.
-
-        Returns:
-            False if an earlier run committed this epoch: then `committables`, which hold the same rows, were
-            aborted.
+        If an earlier run committed this epoch, `committables`, which hold the same rows, are aborted. Without
+        committables no committer is made. In a batch write, `GlobalCommitter.end_of_input` is called at the
+        end, also without committables.
 
         Raises:
             CommitError: the epoch is not committed; with the reason. A restart of the query commits it again.
@@ -81,20 +78,20 @@ class EpochCommit:
         if self._epoch is None:
             if committables:
                 raise CommitError(f"{self._name}: committables of an unknown epoch")
-            return True
+            return
         create, create_global = self._destination.create_committer, self._destination.create_global_committer
+        is_end_of_input = self._epoch.batch is None
+        committer = global_committer = None
         with contextlib.ExitStack() as stack:
-            committer = self._open(stack, create, self._epoch, BaseCommitter)
-            global_committer = self._open(stack, create_global, self._epoch, BaseGlobalCommitter)
-            if committables and committer is None and global_committer is None:
-                raise CommitError(f"{self._name}: {self._described} cannot be committed: it has no committer")
-            is_new = True
             if committables:
-                is_new = self._commit_committables(committer, global_committer, committables)
-            if self._epoch.batch is None and global_committer is not None:
+                committer = self._open(stack, create, self._epoch, BaseCommitter)
+            if committables or is_end_of_input:
+                global_committer = self._open(stack, create_global, self._epoch, BaseGlobalCommitter)
+            if committables:
+                self._commit_committables(committer, global_committer, committables)
+            if is_end_of_input and global_committer is not None:
                 self._call(global_committer.end_of_input)
         self._clean_up(self._epoch, committed=True)
-        return is_new
 
     def abort(self, committables: Sequence[Any]) -> None:
         """Removes what the tasks of the epoch have written. May be called several times.
@@ -105,11 +102,12 @@ class EpochCommit:
         if self._epoch is None:
             return
         try:
-            with contextlib.ExitStack() as stack:
-                create = self._destination.create_committer
-                committer = self._open(stack, create, self._epoch, BaseCommitter, abort=True)
-                if committer is not None and committables:
-                    self._call(lambda: committer.abort(committables), abort=True)
+            if committables:
+                with contextlib.ExitStack() as stack:
+                    create = self._destination.create_committer
+                    committer = self._open(stack, create, self._epoch, BaseCommitter, abort=True)
+                    if committer is not None:
+                        self._call(lambda: committer.abort(committables), abort=True)
         finally:
             self._clean_up(self._epoch, committed=False)
 
@@ -141,7 +139,9 @@ class EpochCommit:
         committer: BaseCommitter[Any] | None,
         global_committer: BaseGlobalCommitter[Any, Any] | None,
         committables: Sequence[Any],
-    ) -> bool:
+    ) -> None:
+        if committer is None and global_committer is None:
+            raise CommitError(f"{self._name}: {self._described} cannot be committed: it has no committer")
         combined: Sequence[Any] = ()
         if global_committer is not None:
             combined = [self._call(lambda: global_committer.combine(committables))]
@@ -153,12 +153,11 @@ class EpochCommit:
                 )
                 if committer is not None:
                     self._call(lambda: committer.abort(committables))
-                return False
+                return
         if committer is not None:
             self._commit_all(committer.commit, committables)
         if global_committer is not None:
             self._commit_all(global_committer.commit, combined)
-        return True
 
     def _commit_all(
         self, commit: Callable[[Sequence[CommT]], Sequence[CommT]], committables: Sequence[CommT]
