@@ -116,6 +116,15 @@ def test_a_repeated_batch_is_committed_once(query: Query) -> None:
     assert query.task_files == []
 
 
+def test_a_commit_that_is_called_again_changes_nothing(query: Query) -> None:
+    """With the same committables: their files are gone."""
+    messages = [query.task("run-1", 0, 1, 2)]
+    for _ in range(2):
+        query.writer().commit(messages, batchId=0)
+
+    assert query.stored == [1, 2]
+
+
 def test_an_aborted_batch_leaves_nothing(query: Query) -> None:
     """The abort is called twice, with None for the failed task."""
     message = query.task("run-1", 0, 1)
