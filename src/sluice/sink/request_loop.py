@@ -10,6 +10,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
+from sluice.sink.bases import destination_name
+
 __all__ = ["RequestLoop", "close_destination"]
 
 JobT = TypeVar("JobT")
@@ -20,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 # How long the end of requests that were cancelled, and of the destination, is waited for (seconds).
 _PATIENCE: Final = 10.0
+_THREAD: Final = "sluice-sink-request-loop"
 
 
 class RequestLoop(Generic[JobT, ResultT]):
@@ -31,6 +34,7 @@ class RequestLoop(Generic[JobT, ResultT]):
     Args:
         work: does a job; must not raise.
         report: called on the loop's thread with what `work` returned.
+        name: the destination's, for messages.
         patience: seconds that jobs that were cancelled, and what `end` calls, are waited for.
     """
 
@@ -39,10 +43,12 @@ class RequestLoop(Generic[JobT, ResultT]):
         work: Callable[[JobT], Awaitable[ResultT]],
         report: Callable[[ResultT], None],
         *,
+        name: str,
         patience: float = _PATIENCE,
     ) -> None:
         self._work = work
         self._report = report
+        self._name = name
         self._patience = patience
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread: threading.Thread | None = None
@@ -68,7 +74,7 @@ class RequestLoop(Generic[JobT, ResultT]):
         """
         if self._loop is None:
             return 0
-        cancelled = self._on_the_loop(self._settle(patience), patience + self._patience)
+        cancelled = self._on_the_loop("requests have", self._settle(patience), patience + self._patience)
         return len(self._tasks) if cancelled is None else cancelled
 
     def end(self, last: Callable[[], Awaitable[None] | None] | None = None) -> None:
@@ -85,22 +91,27 @@ class RequestLoop(Generic[JobT, ResultT]):
         loop = self._started()
         try:
             if last is not None:
-                self._on_the_loop(_call(last), self._patience)
+                self._on_the_loop("the destination's close has", _call(last), self._patience)
         finally:
             loop.call_soon_threadsafe(self._stop, loop)
             if self._thread is not None:
                 self._thread.join(self._patience)
 
-    def _on_the_loop(self, coroutine: Coroutine[Any, Any, T], patience: float) -> T | None:
-        """What `coroutine` returns or raises; None if it does not end in time: something blocks the loop."""
+    def _on_the_loop(self, what: str, coroutine: Coroutine[Any, Any, T], patience: float) -> T | None:
+        """What `coroutine` returns or raises; None if it does not end within `patience` seconds.
+
+        `what` begins the log's sentence.
+        """
         future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
         # Not by the timeout of `result`: since Python 3.11 a TimeoutError of the coroutine looks the same.
         done, _ = concurrent.futures.wait((future,), patience)
         if not done:
             _log.warning(
-                "requests that were cancelled, or the destination, have not ended within %g s; their thread "
-                "is left behind",
-                self._patience,
+                "%s: %s not ended within %g s; the thread %s is left behind",
+                self._name,
+                what,
+                patience,
+                _THREAD,
             )
             return None
         return future.result()
@@ -108,9 +119,7 @@ class RequestLoop(Generic[JobT, ResultT]):
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             loop = asyncio.new_event_loop()
-            thread = threading.Thread(
-                target=self._serve, args=(loop,), name="sluice-sink-request-loop", daemon=True
-            )
+            thread = threading.Thread(target=self._serve, args=(loop,), name=_THREAD, daemon=True)
             try:
                 thread.start()
             except RuntimeError:
@@ -154,7 +163,9 @@ class RequestLoop(Generic[JobT, ResultT]):
 def close_destination(destination: Any) -> None:
     """Closes a destination that has run no request, whether its `close` is a coroutine function or not."""
     if inspect.iscoroutinefunction(destination.close):
-        loop: RequestLoop[Any, Any] = RequestLoop(_nothing, lambda _: None)
+        loop: RequestLoop[Any, Any] = RequestLoop(
+            _nothing, lambda _: None, name=destination_name(destination)
+        )
         loop.end(destination.close)
     else:
         destination.close()

@@ -140,7 +140,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
         self._requests: _Requests[EntryT]
         if _is_asynchronous(self._destination.submit):
-            self._requests = RequestLoop(self._submit_asynchronously, self._mailbox.post)
+            self._requests = RequestLoop(self._submit_asynchronously, self._mailbox.post, name=self.name)
         else:
             self._requests = RequestThreads(self._submit, self._mailbox.post)
         self._background_flusher: threading.Thread | None = None
