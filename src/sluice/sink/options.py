@@ -392,7 +392,9 @@ def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimit
     elif values.given(TOKEN_BUCKET_ADDRESS):
         values.reject(TOKEN_BUCKET_ADDRESS.key, f"needs '{TOKEN_BUCKET_SCOPE.key}' query")
     unit = cast("TokenUnit", values.require(TOKEN_BUCKET_UNIT))
-    return lambda _: TokenBucketRateLimitingStrategy(rate=rate or 1.0, burst=burst or 1, unit=unit)
+    if rate is None or burst is None:
+        return lambda _: NoRateLimitingStrategy()
+    return lambda _: TokenBucketRateLimitingStrategy(rate=rate, burst=burst, unit=unit)
 
 
 def query_bucket_from_options(values: OptionValues) -> QueryBucketConfig | None:

@@ -23,7 +23,7 @@ from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, 
 from sluice.sink.figures import SinkFigures
 from sluice.sink.keyed_buffer import KeyedBuffer
 
-__all__ = ["Request", "SinkFigures", "SinkScheduler"]
+__all__ = ["Request", "SinkScheduler"]
 
 EntryT = TypeVar("EntryT")
 
