@@ -18,8 +18,8 @@ from sluice.errors import OptionError
 from sluice.options import Option, OptionValues, read_options
 from sluice.sink.committing import is_committing
 from sluice.sink.config import SinkLimits
-from sluice.sink.contracts import CommittingDestination, Destination
-from sluice.sink.dead_letters import DeadLetterQueue, LocalDeadLetterQueue, Origin
+from sluice.sink.contracts import CommittingDestination, Destination, Origin
+from sluice.sink.dead_letters import DeadLetterQueue, LocalDeadLetterQueue
 from sluice.sink.element_converter import ConverterFactory, converter_factory
 from sluice.sink.options import (
     ASYNC_OPTIONS,

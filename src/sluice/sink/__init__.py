@@ -17,6 +17,7 @@ from sluice.sink.contracts import (
     ElementConverter,
     Epoch,
     GlobalCommitter,
+    Origin,
     RateLimitingStrategy,
     Rejection,
     RequestInfo,
@@ -25,7 +26,7 @@ from sluice.sink.contracts import (
     StructType,
     SubmitResult,
 )
-from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, Origin
+from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue
 from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import SinkProgress
 from sluice.sink.rate_limiting import (

@@ -16,13 +16,13 @@ from sluice.sink.contracts import (
     ElementConverter,
     Epoch,
     GlobalCommitter,
+    Origin,
     RequestInfo,
     ResultInfo,
     SinkWriter,
     StructType,
     SubmitResult,
 )
-from sluice.sink.dead_letters import Origin
 
 if TYPE_CHECKING:
     import pyarrow as pa

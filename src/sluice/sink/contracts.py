@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from sluice.sink.dead_letters import Origin
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -23,6 +21,7 @@ __all__ = [
     "ElementConverter",
     "Epoch",
     "GlobalCommitter",
+    "Origin",
     "RateLimitingStrategy",
     "Rejection",
     "RequestInfo",
@@ -234,6 +233,26 @@ class Epoch:
     query: str | None
     run: str
     batch: int | None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One attempt of a task.
+
+    Attributes:
+        destination: its name.
+        query: Spark's id of the streaming query; None in a batch write.
+        run: the id of this run of the query (a restart begins another run), or of the batch write.
+        batch: the id of the micro-batch; None in a batch write.
+        partition, attempt: Spark's numbers of the task and of its attempt.
+    """
+
+    destination: str
+    query: str | None = None
+    run: str = ""
+    batch: int | None = None
+    partition: int = 0
+    attempt: int = 0
 
 
 class SinkWriter(Protocol[CommT_co]):

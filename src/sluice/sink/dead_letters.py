@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from sluice.errors import SluiceError
+from sluice.sink.contracts import Origin
 from sluice.sink.json_values import fields_of_row, json_text
 
 if TYPE_CHECKING:
@@ -54,26 +55,6 @@ class DeadLetter:
     data: bytes | None
     attributes: Mapping[str, Any] = field(default_factory=dict)
     form: Literal["data", "entry", "row"] = "data"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """One attempt of a task.
-
-    Attributes:
-        destination: its name.
-        query: Spark's id of the streaming query; None in a batch write.
-        run: the id of this run of the query (a restart begins another run), or of the batch write.
-        batch: the id of the micro-batch; None in a batch write.
-        partition, attempt: Spark's numbers of the task and of its attempt.
-    """
-
-    destination: str
-    query: str | None = None
-    run: str = ""
-    batch: int | None = None
-    partition: int = 0
-    attempt: int = 0
 
 
 class DeadLetterQueue(Protocol):

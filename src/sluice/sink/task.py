@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import OptionError
 from sluice.sink.bases import BaseElementConverter, BaseSinkWriter, destination_name, with_defaults
-from sluice.sink.contracts import StructType
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Origin, StructType
 from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import as_line
 from sluice.sink.request_loop import close_destination

@@ -22,7 +22,7 @@ from sluice.destinations.registry import FORMAT, read_sink
 from sluice.errors import OptionError
 from sluice.query_bucket.launch import ServerSettings, end_query, find_or_start, seen_here
 from sluice.sink.bases import destination_name
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
 from sluice.sink.setup import (
     CommittingSinkSetup,
