@@ -65,7 +65,7 @@ class _Cause(NamedTuple):
     codes: Mapping[str, int] = MappingProxyType({})  # of an answer; else all of them have `code`
 
 
-class _Why(NamedTuple):
+class _RefusalCounts(NamedTuple):
     """How many entries were refused for load, and how many failed otherwise; of the rest it is not known."""
 
     throttled: int = 0
@@ -112,10 +112,10 @@ class SinkScheduler(Generic[EntryT]):
         self._buffer: RequestBuffer[EntryT] = KeyedBuffer(ordering_key) if ordering_key else RequestBuffer()
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
         self._timed_out: set[int] = set()  # their threads are still running
-        self._asked_until = -math.inf  # the destination asks to be left alone until then
+        self._retry_after_until = -math.inf  # the destination asks for no request until then
         self._pause_until = -math.inf
         self._paused_at = -math.inf
-        self._barren = 0  # requests in a row of which no entry was accepted
+        self._requests_without_acceptance = 0  # in a row: no entry of them was accepted
         self._pauses = 0  # since an entry was accepted
         self._next_try = math.inf
         # No entry that was refused is overdue before, or a look at all of them would have found it.
@@ -163,7 +163,7 @@ class SinkScheduler(Generic[EntryT]):
         if self.failure is not None:
             return math.inf
         # What waits to be sent again is not sent before a pause of all ends.
-        times = [self._next_try, max(self._buffer.next_due, self._pause_until, self._asked_until)]
+        times = [self._next_try, max(self._buffer.next_due, self._pause_until, self._retry_after_until)]
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             times.append(oldest.sent_at + self._config.request_timeout)
@@ -209,18 +209,18 @@ class SinkScheduler(Generic[EntryT]):
         self.figures.records += self._records(request.batch) - self._records(_entries(missing))
         self.figures.bytes += request.batch.size - sum(item.size for item in missing)
         # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
-        why = self._why(result.codes, len(failed))
-        self._tell(request, len(failed), why, ended_at)
+        counts = self._count_causes(result.codes, len(failed))
+        self._report_to_strategy(request, len(failed), counts, ended_at)
         if rejected:
             self._reject(result.rejected, self._records(_entries(rejected)))
         if failed:
             cause = ", ".join(f"{code} ({count})" for code, count in sorted(result.codes.items()))
             first = next(iter(result.codes), "")
             told = _Cause(first, cause or "refused", result.codes)
-            self._requeue(request, failed, told, now, at_once=not why.failed_otherwise)
-            self._leave_alone(result.retry_after, now)
+            self._requeue(request, failed, told, now, skip_pause=not counts.failed_otherwise)
+            self._apply_retry_after(result.retry_after, now)
         if len(failed) < len(request.batch):
-            self._barren = self._pauses = 0
+            self._requests_without_acceptance = self._pauses = 0
             self._pause_until = -math.inf
 
     def fail(
@@ -249,15 +249,15 @@ class SinkScheduler(Generic[EntryT]):
         code = str(getattr(error, "code", "") or type(error).__name__)
         size = len(request.batch)
         is_load = True if getattr(error, "throttling", False) is True else self._is_throttling(code)
-        why = _Why() if is_load is None else _Why(size, 0) if is_load else _Why(0, size)
-        self._tell(request, size, why, ended_at)
+        counts = _RefusalCounts(size if is_load else 0, size if is_load is False else 0)
+        self._report_to_strategy(request, size, counts, ended_at)
         if fatal or self._config.fail_on_error:
             self.figures.refuse(self._records(request.batch), {code: size}, size)
             self.stop(error)
         else:
             self._requeue(request, request.batch.items, _Cause(code, str(error) or code), now)
             if isinstance(error, ServiceError):
-                self._leave_alone(error.retry_after, now)
+                self._apply_retry_after(error.retry_after, now)
 
     def stop(self, failure: BaseException) -> None:
         """Nothing more is sent. Only the first failure is kept: later ones follow from it."""
@@ -316,7 +316,7 @@ class SinkScheduler(Generic[EntryT]):
         most_in_flight = 1 if self._pauses else config.max_in_flight_requests
         if len(self._in_flight) >= most_in_flight or running >= most_running:
             return 0  # until an answer comes
-        pause_until = max(self._pause_until, self._asked_until)
+        pause_until = max(self._pause_until, self._retry_after_until)
         if now < pause_until:
             self._next_try = pause_until
             return 0
@@ -396,7 +396,7 @@ class SinkScheduler(Generic[EntryT]):
             self.figures.timeouts += 1
             self.figures.send_time.record(now - request.sent_at)
             size = len(request.batch)
-            self._tell(request, size, _Why(), now)
+            self._report_to_strategy(request, size, _RefusalCounts(), now)
             cause = _Cause("RequestTimeout", f"no answer within {timeout:g} s")
             if self._config.fail_on_timeout:
                 records = self._records(request.batch)
@@ -426,12 +426,13 @@ class SinkScheduler(Generic[EntryT]):
         cause: _Cause,
         now: float,
         *,
-        at_once: bool = False,
+        skip_pause: bool = False,
     ) -> None:
         """Queues entries again, in their order: to be sent next, or after a pause of their own.
 
-        With `at_once` an entry that is refused for the first time does not pause: it was refused for load,
-        and the pace of the strategy is what helps.
+        With `skip_pause` an entry that is refused for the first time is sent again at once: against load, the
+        pace of the strategy is what helps. `complete` sets it unless a code of the answer says that entries
+        failed for another reason than load. Entries of a request that failed as a whole always pause.
         """
         refused = self._records(_entries(failed))
         self.figures.refuse(refused, cause.codes or {cause.code: len(failed)}, len(failed))
@@ -448,7 +449,7 @@ class SinkScheduler(Generic[EntryT]):
                 refused_since=now if item.refused_since is None else item.refused_since,
                 refusals=item.refusals + 1,
                 due=-math.inf
-                if at_once and not item.refusals
+                if skip_pause and not item.refusals
                 else now + jitter * _PAUSES.ceiling(item.refusals),
             )
             for item in failed
@@ -466,19 +467,19 @@ class SinkScheduler(Generic[EntryT]):
 
         Requests that were sent before the last pause began do not cause another one.
         """
-        self._barren += 1
-        if self._barren < _OUTAGE or request.sent_at <= self._paused_at:
+        self._requests_without_acceptance += 1
+        if self._requests_without_acceptance < _OUTAGE or request.sent_at <= self._paused_at:
             return
         self._paused_at = now
         self._pause_until = now + jitter * _PAUSES.ceiling(self._pauses)
         self._pauses += 1
 
-    def _leave_alone(self, seconds: float | None, now: float) -> None:
+    def _apply_retry_after(self, seconds: float | None, now: float) -> None:
         """Sends nothing for as long as the destination asks for; None if it does not ask."""
         if seconds is not None:
-            self._asked_until = max(self._asked_until, now + seconds)
+            self._retry_after_until = max(self._retry_after_until, now + seconds)
 
-    def _why(self, codes: Mapping[str, int], failed: int) -> _Why:
+    def _count_causes(self, codes: Mapping[str, int], failed: int) -> _RefusalCounts:
         """Counts the causes of refusals, by their codes."""
         throttled = otherwise = 0
         for code, count in codes.items():
@@ -487,18 +488,20 @@ class SinkScheduler(Generic[EntryT]):
             otherwise += count if is_load is False else 0
         # The codes are for messages: a destination may count the parts of an entry.
         throttled = min(throttled, failed)
-        return _Why(throttled, min(otherwise, failed - throttled))
+        return _RefusalCounts(throttled, min(otherwise, failed - throttled))
 
-    def _tell(self, request: Request[EntryT], failed: int, why: _Why, ended_at: float) -> None:
+    def _report_to_strategy(
+        self, request: Request[EntryT], failed: int, counts: _RefusalCounts, ended_at: float
+    ) -> None:
         """Tells the strategy how a request has ended."""
         self._strategy.register_completed_request(
             ResultInfo(
                 failed,
                 len(request.batch),
-                throttled_messages=why.throttled,
+                throttled_messages=counts.throttled,
                 seconds=ended_at - request.sent_at,
                 started_at=request.sent_at,
-                failed_otherwise=why.failed_otherwise,
+                failed_otherwise=counts.failed_otherwise,
             )
         )
 
