@@ -1,7 +1,11 @@
 """The contracts of the sink: destinations (FLIP-171), rate limiting (FLIP-242), committers (FLIP-143).
 
 Each contract is a protocol: any object with these methods will do. Optional methods stand in
-`sluice.sink.bases`, with their defaults.
+`sluice.sink.bases`, with their defaults. What differs from Flink is in docs/flips.md.
+
+- https://cwiki.apache.org/confluence/display/FLINK/FLIP-171%3A+Async+Sink
+- https://cwiki.apache.org/confluence/display/FLINK/FLIP-242%3A+Introduce+configurable+RateLimitingStrategy+for+Async+Sink
+- https://cwiki.apache.org/confluence/display/FLINK/FLIP-143%3A+Unified+Sink+API
 """
 
 from __future__ import annotations
@@ -156,7 +160,7 @@ class RequestInfo:
 
     Attributes:
         batch_size: its entries.
-        size_in_bytes: their size.
+        size_in_bytes: bytes, as `Destination.size_in_bytes` counts them; 0 if not known.
         started_at: when it is sent, in seconds of the writer's monotonic clock, as `ResultInfo.started_at` of
             its answer says; None if it is not sent yet, or that is not known.
     """
@@ -266,7 +270,13 @@ class SinkWriter(Protocol[CommT_co]):
     """
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes rows."""
+        """Writes the rows of a `pyarrow.RecordBatch`, which has the columns of `create_writer`'s schema.
+
+        Called once for each batch that Spark passes to the task.
+
+        Raises:
+            Exception: the task fails with it, after `abort`.
+        """
 
     def prepare_commit(self) -> Sequence[CommT_co]:
         """Makes all rows durable; returns what a committer needs to make them visible.
@@ -326,8 +336,9 @@ class Committer(Protocol[CommT]):
         """Commits; returns those to try again after a pause.
 
         Raises:
-            SluiceError: if it is retryable, all `committables` are tried again after a pause; else, or when
-                no attempt is left, the query fails with this message. Any other exception fails the query.
+            SluiceError: if it is retryable, all that were passed to this call are tried again after a pause;
+                else, or when no attempt is left, the query fails with this message. Any other exception
+                fails the query.
         """
 
     def abort(self, committables: Sequence[CommT]) -> None:
@@ -335,19 +346,34 @@ class Committer(Protocol[CommT]):
 
 
 class GlobalCommitter(Protocol[CommT_contra, GlobalCommT]):
-    """Commits an epoch as a whole (FLIP-143). Idempotent and retried like `Committer`.
+    """Commits an epoch as a whole (FLIP-143). Idempotent like `Committer`.
+
+    After a retryable `SluiceError` of any method, the method is called again after a pause, with the same
+    arguments. Any other exception fails the query.
 
     `sluice.sink.BaseGlobalCommitter` has the optional method: `close`, which is called last in any case.
     """
 
     def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
-        """Returns those that are not committed yet."""
+        """Returns those that are not committed yet.
+
+        Raises:
+            SluiceError: see the class.
+        """
 
     def combine(self, committables: Sequence[CommT_contra]) -> GlobalCommT:
-        """Combines the committables of all tasks into one."""
+        """Combines the committables of all tasks into one.
+
+        Raises:
+            SluiceError: see the class.
+        """
 
     def commit(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
-        """Commits; returns those to try again."""
+        """Commits; returns those to try again after a pause.
+
+        Raises:
+            SluiceError: see the class.
+        """
 
     def end_of_input(self) -> None:
         """Called after a batch write was committed. Never called in a streaming query."""
