@@ -40,7 +40,7 @@ def test_names_follow_the_conventions_of_opentelemetry() -> None:
         assert metric.name.startswith("sluice.")
         assert metric.name == metric.name.lower()
         assert not metric.name.endswith(("total", "seconds", "bytes"))
-        assert metric.unit in ("s", "By", "1", "{record}/s") or metric.unit.strip("{}").isalpha()
+        assert metric.unit in ("s", "By", "1", "{entry}/s") or metric.unit.strip("{}").isalpha()
 
 
 def test_what_is_unknown_has_no_series() -> None:

@@ -18,7 +18,7 @@ def test_the_table_has_every_figure() -> None:
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
 
     assert sorted(named) == sorted(field.name for field in fields(SinkProgress))
-    known = {"`{record}`", "`{request}`", "`{entry}`", "`{task}`", "`{record}/s`", "`By`", "`s`"}
+    known = {"`{record}`", "`{request}`", "`{entry}`", "`{task}`", "`{entry}/s`", "`By`", "`s`"}
     about_spark = ("outcome", "destination`", "query_id", "tasks", "destination_figures")
     for row in rows:
         assert row[1] in known or row[0].startswith(tuple(f"`{name}" for name in about_spark)), row

@@ -84,7 +84,7 @@ _LIST: Final = (
     _counter("sluice.sink.refused", "{record}", (*_SINK, "error.type"), "Refusals, by the error's code."),
     _counter("sluice.sink.timeouts", "{request}", _SINK, "Requests without an answer in time."),
     _counter("sluice.sink.dead_letters", "{record}", _SINK, "Records that became dead letters."),
-    _gauge("sluice.sink.rate", "{record}/s", _SINK, "That the rate limiters have learnt."),
+    _gauge("sluice.sink.rate", "{entry}/s", _SINK, "Entries a second, as the rate limiters have learnt."),
     _gauge("sluice.sink.limit", "{entry}", _SINK, "Entries that a task may have in flight."),
     _gauge("sluice.sink.send.duration.p50", "s", _SINK, "Half of the requests took no longer."),
     _gauge("sluice.sink.send.duration.p95", "s", _SINK, "95 % of the requests took no longer."),

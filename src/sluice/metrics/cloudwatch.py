@@ -17,7 +17,7 @@ from sluice.metrics.figures import QueryMetrics
 __all__ = ["CloudWatchExporter"]
 
 _MOST: Final = 500  # data in a request; CloudWatch takes 1,000, and a MiB
-_UNITS: Final = {"s": "Seconds", "By": "Bytes", "{record}/s": "Count/Second"}
+_UNITS: Final = {"s": "Seconds", "By": "Bytes", "{entry}/s": "Count/Second"}
 _SHARD: Final = "sluice.shard.id"
 _LEFT_OUT: Final = frozenset(("sluice.query.id", "sluice.lag.basis", "sluice.agent.state"))
 """Attributes that would make a new metric, which is billed, of each new query and state."""

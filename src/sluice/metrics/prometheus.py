@@ -17,7 +17,7 @@ from sluice.metrics.endpoint import JsonExporter, Page
 
 __all__ = ["PrometheusExporter", "prometheus_label", "prometheus_name"]
 
-_UNITS: Final = {"s": "_seconds", "By": "_bytes", "{record}/s": "_per_second"}
+_UNITS: Final = {"s": "_seconds", "By": "_bytes", "{entry}/s": "_per_second"}
 
 
 class PrometheusExporter(JsonExporter):

@@ -17,15 +17,17 @@ class SinkProgress:
     Attributes:
         outcome: ``committed`` or ``aborted``.
         destination: its name; None if no task has succeeded.
-        query_id: Spark's id of the streaming query; None in a batch write.
+        query_id: Spark's id of the streaming query; None in a batch write. In `foreachBatch`, a batch write
+            has the id of the query around it, unless the destination is two-phase.
         batch_id: the id of the micro-batch; None in a batch write.
         tasks, failed_tasks: that succeeded, and that failed.
         records, bytes: acknowledged by the destination.
         requests, retries, refused, timeouts, dead_letters: see `sluice.sink.SinkFigures`.
         duration: of the slowest task, in seconds.
-        limit: the lowest number of records that the rate limiting strategy of a task lets be in flight.
-        rate: records a second that the strategies have learnt, summed over the tasks; None if they have no
-            rate.
+        limit: the lowest number of entries (for `kinesis` with ``aggregate=true``: aggregates) that the rate
+            limiting strategy of a task lets be in flight.
+        rate: entries a second that the strategies have learnt, or are set to, summed over the tasks; None if
+            they have no rate, as with `tokenBucketScope=query`.
         records_out, bytes_out: in all requests, what was sent again included.
         send_time_p50, send_time_p95, send_time_max: seconds from when a request was sent until it was
             answered, had failed or had timed out, of the requests of all tasks. The first two are off by at

@@ -37,9 +37,10 @@ class TaskResult:
         origin: the task.
         figures: of its writer. A two-phase destination has records and bytes only.
         duration: seconds from the first row to the last acknowledgement.
-        limit: records that the rate limiting strategy lets be in flight now; None without a strategy, or if
-            it has no number for it.
-        rate: records a second that the strategy has learnt, or is set to; None if it has no rate.
+        limit: entries (for `kinesis` with ``aggregate=true``: aggregates) that the rate limiting strategy
+            lets be in flight now; None if it has no number for it.
+        rate: entries a second that the strategy has learnt, or is set to; None if it has no rate, as with
+            `tokenBucketScope=query`.
         committables: of a two-phase destination: what makes the task's rows visible.
     """
 
