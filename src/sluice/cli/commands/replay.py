@@ -16,7 +16,7 @@ from sluice.cli.storage import Storage, open_storage
 from sluice.destinations.registry import read_sink
 from sluice.errors import SluiceError
 from sluice.sink.bases import destination_name
-from sluice.sink.contracts import Origin
+from sluice.sink.dead_letters import Origin
 from sluice.sink.setup import AsyncSinkSetup
 from sluice.sink.writer import AsyncSinkWriter
 
