@@ -24,6 +24,13 @@ DELAY = 1.0
 ROW = "x" * 20
 
 
+@pytest.fixture(autouse=True)
+def servers_end_with_the_spark_context(spark_sessions: Sessions) -> Iterator[None]:
+    yield
+    spark_sessions.stop()
+    wait_until(lambda: not query_servers(bucket=True), "the servers to end")
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     made = tmp_path / "destination"
@@ -73,7 +80,6 @@ def test_a_batch_write(
     check_rate([(each[0], each[column]) for each in noted], rate, burst)
     seconds = noted[-1][0] - noted[0][0]
     assert seconds + DELAY >= 1500 / 300 - 1
-    wait_until(lambda: not query_servers(bucket=True), "the server to end with the write")
 
 
 def test_a_stream(
@@ -119,8 +125,6 @@ def test_a_stream(
     query.stop()
 
     check_rate([(at, entries) for at, entries, _ in requests_noted(directory)], rate, burst)
-    spark.stop()
-    wait_until(lambda: not query_servers(bucket=True), "the servers to end")
 
 
 @pytest.fixture
@@ -148,4 +152,3 @@ def test_executors_of_two_hosts(
     check_rate([(at, entries) for at, entries, _ in noted], rate, burst)
     seconds = noted[-1][0] - noted[0][0]
     print(f"\n2 hosts, 8 tasks: {(2400 - burst) / seconds:.0f} of {rate} records a second")
-    wait_until(lambda: not query_servers(bucket=True), "the server to end with the write")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import REGION
@@ -16,6 +18,7 @@ from integration.support.model_streams import ModelStreams
 from integration.support.queries import wait_until
 from integration.support.query_servers import Listener, query_servers
 
+METERED = "integration.support.sink_destinations:Metered"
 TASKS = 4
 CAPACITY = 100
 """Records a second that the stream takes. The tasks begin with more."""
@@ -89,3 +92,50 @@ def test_tasks_compare_their_paces(
     query.stop()
     spark.stop()
     wait_until(lambda: not query_servers(bucket=False), "the server to end")
+
+
+BUCKET = {"rateLimiting": "token-bucket", "tokenBucketRate": "1000", "tokenBucketBurst": "100"}
+
+
+@pytest.mark.parametrize(
+    ("options", "is_bucket"),
+    [({"aimdScope": "query"}, False), ({"tokenBucketScope": "query", **BUCKET}, True)],
+    ids=["pace", "bucket"],
+)
+def test_all_writes_of_foreach_batch_have_one_server(
+    make_spark: Callable[..., SparkSession],
+    tmp_path: Path,
+    checkpoint: str,
+    options: dict[str, str],
+    *,
+    is_bucket: bool,
+) -> None:
+    """Each write finds the server of the one before. It ends with the Spark context."""
+    spark = make_spark(master="local[4]")
+    stored = tmp_path / "stored"
+    stored.mkdir()
+    orders = Orders(tmp_path / "orders")
+    servers: list[list[int]] = []
+
+    def write(rows: DataFrame, _: int) -> None:
+        for _ in range(2):
+            sink = rows.repartition(2).write.format("async-sink").mode("append").options(**options)
+            sink.options(destination=METERED, directory=str(stored)).save()
+            time.sleep(1.5)  # a server asks itself twice a second whether it may end
+            servers.append(query_servers(bucket=is_bucket))
+
+    query = (
+        spark.readStream.text(str(orders.directory))
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    for _ in range(2):
+        orders.add(10)
+        query.processAllAvailable()
+    query.stop()
+    assert len(servers) == 4
+    assert len(servers[0]) == 1
+    assert all(each == servers[0] for each in servers)
+    spark.stop()
+    wait_until(lambda: not query_servers(bucket=is_bucket), "the server to end")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.query_bucket.pace_service import KNOWN_FOR, PaceService
-from sluice.query_bucket.protocol import Advice, Ask, End, Join, Paced, Ping, Pong
+from sluice.query_bucket.protocol import Advice, Ask, Join, Paced, Ping, Pong
 from sluice.query_bucket.service import IDLE_TIME
 
 
@@ -49,18 +49,17 @@ def test_a_task_that_is_gone_or_silent_does_not_count() -> None:
     assert advice(service, 1, 100.0, KNOWN_FOR) == Advice(1, 100.0)
 
 
-def test_it_ends_with_its_writers_or_when_nobody_says_anything() -> None:
-    """A batch write says that it ends; a streaming query never does."""
+def test_it_ends_when_nobody_says_anything() -> None:
+    """No task, and no writer of the query. Nothing of a query stays when its tasks are gone."""
     service = PaceService(0.0)
     assert service.handle(1, Ping(), 1.0) == [(1, Pong())]
     advice(service, 2, 100.0, 2.0)
     assert service.has_tasks
-    assert service.handle(3, End("q"), 3.0) == []
+    service.lost(2, 3.0)
     assert not service.has_tasks
-    assert not service.is_idle(3.0 + IDLE_TIME - 1)
-    assert service.is_idle(3.0 + IDLE_TIME)
-    service.handle(3, End("another"), 4.0)
-    assert service.is_idle(4.0)
+    assert not service._queries
+    assert not service.is_idle(2.0 + IDLE_TIME - 1)
+    assert service.is_idle(2.0 + IDLE_TIME)
 
 
 def test_what_is_of_a_bucket_is_ignored() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.query_bucket.bucket import SHARE_TIME
-from sluice.query_bucket.protocol import Ask, End, Granted, Join, Leave, Members, Ping
+from sluice.query_bucket.protocol import Ask, Granted, Join, Leave, Members
 from sluice.query_bucket.service import IDLE_TIME, BucketService
 from sluice.sink import RequestInfo, ResultInfo
 from sluice.sink.query_bucket_strategy import fallback_share
@@ -405,24 +405,6 @@ def test_two_queries_do_not_share() -> None:
 
     granted = [message for _, message in service.due(0.0) if isinstance(message, Granted)]
     assert [message.tokens for message in granted] == [50.0, 50.0]
-
-
-def test_a_server_ends_with_the_last_batch_write() -> None:
-    """Not while another writer has found it, whose tasks have not come yet, nor under a streaming query."""
-    service = BucketService(100.0, 50.0, 0.0)
-    service.handle(1, Join("a", "", "t", True), 0.0)
-    service.handle(2, Ping(), 0.0)
-    service.handle(3, End("a"), 0.0)
-    assert not service.is_idle(0.0)
-    assert not service.has_tasks
-    service.handle(1, Ask(5.0), 0.0)  # of a task that is late
-    service.lost(1, 0.0)
-    service.handle(4, End("b"), 0.0)
-    assert service.is_idle(0.0)
-    service.handle(5, Join("stream", "7", "t", False), 0.0)
-    service.handle(6, Ping(), 0.0)
-    service.handle(7, End("c"), 0.0)
-    assert not service.is_idle(0.0)
 
 
 def test_a_server_is_idle_when_its_tasks_are_gone() -> None:

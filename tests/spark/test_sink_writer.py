@@ -366,11 +366,8 @@ def test_a_shim_that_cannot_load_does_without_its_format() -> None:
 
 
 def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the writer is sent to them, once. Spark also makes writers to commit with, which need none. A
-    batch write tells its server that it has ended.
-    """
+    """When the writer is sent to them, once. Spark also makes writers to commit with, which need none."""
     started: list[object] = []
-    ended: list[object] = []
     address = Address("127.0.0.1", 9, b"secret", b"start")
 
     def start(settings: object, options: object) -> Address:
@@ -378,7 +375,6 @@ def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: p
         return address
 
     monkeypatch.setattr(sink_writer, "find_or_start", start)
-    monkeypatch.setattr(sink_writer, "end_query", lambda *arguments: ended.append(arguments))
     options = {
         **OPTIONS,
         "rateLimiting": "token-bucket",
@@ -394,9 +390,6 @@ def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: p
         assert [copy._query_server for copy in copies] == [address, address]
         assert b"secret" not in repr(vars(copies[0])).encode()
         started.clear()
-    assert not ended
-    copies[0].abort([None])
-    assert ended == [(address, copies[0]._write_id)]
 
 
 @pytest.mark.parametrize(
@@ -414,11 +407,10 @@ def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: p
 def test_the_server_of_a_common_pace_listens_as_the_driver_does(
     monkeypatch: pytest.MonkeyPatch, master: str | None, expected: PaceSettings | None
 ) -> None:
-    """Where no two tasks run at a time there is none. It starts with the first tasks, and ends with a batch
-    write; tasks find it where they find the driver.
+    """Where no two tasks run at a time there is none. It starts with the first tasks, which find it where
+    they find the driver.
     """
     started: list[object] = []
-    ended: list[object] = []
     found: list[object] = []
     settings = SparkSettings(master, "driver", "10.0.0.5")
     monkeypatch.setattr(pace_server, "find_spark_settings", lambda: settings)
@@ -432,7 +424,6 @@ def test_the_server_of_a_common_pace_listens_as_the_driver_does(
         return TaskResult(origin=Origin("d"), figures=SinkFigures())
 
     monkeypatch.setattr(sink_writer, "find_or_start", start)
-    monkeypatch.setattr(sink_writer, "end_query", lambda address, _: ended.append(address.host))
     monkeypatch.setattr(sink_writer, "write_rows", write_rows)
     monkeypatch.setattr(sink_writer, "driver_host", lambda: "driver")
     options = {**OPTIONS, "aimdScope": "query"}
@@ -440,15 +431,9 @@ def test_the_server_of_a_common_pace_listens_as_the_driver_does(
     assert pickle.loads(pickle.dumps(copy))._query_server == copy._query_server
     assert started == ([] if expected is None else [expected])
     copy.write(iter([]))
-    copy.commit([None])
 
-    if expected is None:
-        assert found == [None]
-        assert not ended
-    else:
-        host = expected.host or "driver"
-        assert found == [Address(host, 9, b"secret", b"start")]
-        assert ended == [expected.bind]
+    where = expected and Address(expected.host or "driver", 9, b"secret", b"start")
+    assert found == [where]
 
 
 def test_without_anything_in_common_no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:

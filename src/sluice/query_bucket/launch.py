@@ -6,7 +6,6 @@ outlives that process, and ends with its parent: that is PySpark's daemon, which
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -27,7 +26,7 @@ import msgspec
 from sluice.channels.channel import Address, connect
 from sluice.channels.processes import child_environment
 from sluice.errors import SluiceError
-from sluice.query_bucket.protocol import End, Ping, Pong, decode_from_server, encode
+from sluice.query_bucket.protocol import Ping, Pong, decode_from_server, encode
 from sluice.query_bucket.rendezvous import Rendezvous, locked_directory, remove_leftovers
 from sluice.query_bucket.server import ServerSetup, is_running
 
@@ -35,10 +34,8 @@ __all__ = [
     "BucketSettings",
     "PaceSettings",
     "ServerSettings",
-    "end_query",
     "find_or_start",
     "rendezvous_directory",
-    "seen_here",
 ]
 
 _log = logging.getLogger(__name__)
@@ -137,7 +134,7 @@ def find_or_start(
         try:
             with locked_directory(directory):
                 address = rendezvous.read()
-                if address is None or not _answers(seen_here(address, settings)):
+                if address is None or not _answers(address.found_at(settings.bind or "127.0.0.1")):
                     remove_leftovers(directory, is_running)
                     address = _start(settings, owner, rendezvous)
                 return address
@@ -150,19 +147,6 @@ def find_or_start(
     _failed[rendezvous.path] = time.monotonic()
     _log.warning("the %s of the query can't be started: %s: %s", settings.name, settings.without, problem)
     return None
-
-
-def seen_here(address: Address, settings: ServerSettings) -> Address:
-    """The address of a server for processes of its own host."""
-    return address.found_at(settings.bind or "127.0.0.1")
-
-
-def end_query(address: Address, query: str) -> None:
-    """Tells a server that a batch write has ended. Without that it ends by itself, later."""
-    with contextlib.suppress(OSError, EOFError, SluiceError):
-        channel = connect(address, timeout=_ANSWER_TIMEOUT)
-        channel.send(encode(End(query)))
-        channel.close()
 
 
 def _answers(address: Address) -> bool:

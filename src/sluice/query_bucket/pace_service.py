@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluice.query_bucket.protocol import Advice, End, Paced, Ping, Pong, ToServer
+from sluice.query_bucket.protocol import Advice, Paced, Ping, Pong, ToServer
 from sluice.query_bucket.service import Outgoing, Use
 
 __all__ = ["KNOWN_FOR", "PaceService"]
@@ -56,13 +56,10 @@ class PaceService:
 
     def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
         """Handles the message of a connection. Returns the answer."""
-        self._use.heard(message, now)
+        self._use.heard(now)
         match message:
             case Ping():
                 return [(connection, Pong())]
-            case End(name):
-                self._queries.pop(name, None)
-                self._places = {each: query for each, query in self._places.items() if query != name}
             case Paced(name, pace):
                 self.lost(connection, now)
                 self._places[connection] = name
@@ -74,8 +71,11 @@ class PaceService:
     def lost(self, connection: int, now: float) -> None:
         """A connection has ended."""
         del now
-        if (query := self._queries.get(self._places.pop(connection, ""))) is not None:
+        name = self._places.pop(connection, "")
+        if (query := self._queries.get(name)) is not None:
             query.forget(connection)
+            if not query.paces:
+                del self._queries[name]
 
     def due(self, now: float) -> list[Outgoing]:
         """Nothing: tasks are told when they ask."""
@@ -92,5 +92,5 @@ class PaceService:
         return bool(self._places)
 
     def is_idle(self, now: float) -> bool:
-        """Whether the server may end: all that it was there for has ended, or is not heard of any more."""
+        """Whether the server may end: nobody has needed it for `IDLE_TIME`."""
         return self._use.is_over(now)

@@ -9,7 +9,6 @@ import msgspec
 __all__ = [
     "Advice",
     "Ask",
-    "End",
     "FallBack",
     "FromServer",
     "Granted",
@@ -79,16 +78,6 @@ class Ping(msgspec.Struct, tag=True, frozen=True):
     """A new writer of the query asks whether the server lives."""
 
 
-class End(msgspec.Struct, tag=True, frozen=True):
-    """A batch write has ended, and nobody takes from its bucket any more. Has no answer.
-
-    Attributes:
-        query: see `Join`.
-    """
-
-    query: str
-
-
 class Granted(msgspec.Struct, tag=True, frozen=True):
     """The tokens asked for, and perhaps some more."""
 
@@ -135,7 +124,7 @@ class Advice(msgspec.Struct, tag=True, frozen=True):
     pace: float
 
 
-ToServer = Join | Ask | Sent | Leave | FallBack | Ping | End | Paced
+ToServer = Join | Ask | Sent | Leave | FallBack | Ping | Paced
 FromServer = Granted | Queued | Members | Pong | Advice
 
 _encoder: Final = msgspec.msgpack.Encoder()

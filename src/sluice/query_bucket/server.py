@@ -5,7 +5,8 @@ it and where it listens to the rendezvous file that the setup names, and then a 
 
 It ends when the process that it was started for has died, and when it has had nothing to do for two minutes
 (`sluice.query_bucket.service`). Nobody tells it that a query has ended: Spark makes the writer of a query
-anew for each batch. It also ends when the rendezvous file names another server, after its last task.
+anew for each batch, and each write in `foreachBatch` is one of its own. It also ends when the rendezvous file
+names another server, after its last task.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 from sluice.query_bucket.bucket import QueryBucket
 from sluice.query_bucket.protocol import (
     Ask,
-    End,
     FallBack,
     FromServer,
     Granted,
@@ -60,7 +59,7 @@ class Service(Protocol):
 
 
 class Use:
-    """Whether anybody needs a server. Nobody tells it that a streaming query has ended.
+    """Whether anybody needs a server. Nobody tells it that a query has ended.
 
     Args:
         now: the time, in monotonic seconds.
@@ -68,20 +67,14 @@ class Use:
 
     def __init__(self, now: float) -> None:
         self._used_at = now
-        self._writers = 1  # that have not said that they have ended: those of streaming queries never do
 
-    def heard(self, message: ToServer | None, now: float) -> None:
-        """A message has come; None: there is a task that says nothing."""
+    def heard(self, now: float) -> None:
+        """A message has come, or there is a task that says nothing."""
         self._used_at = now
-        match message:
-            case Ping():
-                self._writers += 1
-            case End():
-                self._writers -= 1
 
     def is_over(self, now: float) -> bool:
-        """Whether all writers have ended, or have not been heard of for long."""
-        return self._writers <= 0 or now - self._used_at >= IDLE_TIME
+        """Whether nothing was heard for `IDLE_TIME`."""
+        return now - self._used_at >= IDLE_TIME
 
 
 @dataclass(slots=True)
@@ -112,18 +105,15 @@ class BucketService:
 
     def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
         """Handles the message of a connection. Returns answers; more may come from `due`."""
-        self._use.heard(message, now)
+        self._use.heard(now)
         match message:
             case Ping():
                 return [(connection, Pong())]
-            case End(name):
-                self._forget(name)
-                return []
             case Join():
                 self._join(connection, message, now)
                 return []
         if connection not in self._places:
-            return []  # another connection of the same task has come, or its query has ended
+            return []  # another connection of the same task has come
         name, task = self._places[connection]
         query = self._queries[name]
         query.used_at = now
@@ -160,7 +150,7 @@ class BucketService:
                 outgoing += [(query.connections[task], Queued(seconds)) for task, seconds in waiting]
             if query.connections:
                 query.used_at = now
-                self._use.heard(None, now)
+                self._use.heard(now)
             elif now - query.used_at >= IDLE_TIME:
                 del self._queries[name]
         return outgoing
@@ -175,7 +165,7 @@ class BucketService:
         return bool(self._places)
 
     def is_idle(self, now: float) -> bool:
-        """Whether the server may end: all that it was there for has ended, or is not heard of any more."""
+        """Whether the server may end: nobody has needed it for `IDLE_TIME`."""
         return not self._queries and self._use.is_over(now)
 
     def _join(self, connection: int, message: Join, now: float) -> None:
@@ -191,11 +181,6 @@ class BucketService:
         query.told = 0  # the new one has to be told in any case
         query.used_at = now
         self._places[connection] = message.query, message.task
-
-    def _forget(self, name: str) -> None:
-        query = self._queries.pop(name, None)
-        for connection in query.connections.values() if query else ():
-            del self._places[connection]
 
     def _leave(self, connection: int, now: float, *, returned: float = 0.0, share: float = 0.0) -> None:
         name, task = self._places.pop(connection, ("", ""))

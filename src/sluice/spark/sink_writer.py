@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from sluice.channels.channel import Address
 from sluice.destinations.registry import FORMAT, read_sink
 from sluice.errors import OptionError
-from sluice.query_bucket.launch import ServerSettings, end_query, find_or_start, seen_here
+from sluice.query_bucket.launch import find_or_start
 from sluice.sink.bases import destination_name
 from sluice.sink.contracts import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
@@ -93,7 +93,7 @@ class _SinkWriter:
             setup.load_listener()
         check_columns(setup, schema, _origin(setup, self._write_id))
         self._needs_setup = needs_setup(setup)
-        self._server_settings: ServerSettings | None = query_bucket_settings(setup)
+        self._bucket_settings = query_bucket_settings(setup)
         self._shares_pace = shares_pace(setup)
         self._query_server: Address | None = None
         self._is_for_tasks = False
@@ -104,10 +104,9 @@ class _SinkWriter:
         Spark also makes writers to commit with, in other processes, where that server would not be found.
         """
         if not self._is_for_tasks:
-            if self._shares_pace:
-                self._server_settings = pace_settings()
-            if self._server_settings is not None:
-                self._query_server = find_or_start(self._server_settings, self._options)
+            settings = pace_settings() if self._shares_pace else self._bucket_settings
+            if settings is not None:
+                self._query_server = find_or_start(settings, self._options)
         self._is_for_tasks = True
         return self.__dict__
 
@@ -140,15 +139,10 @@ class BatchSinkWriter(_SinkWriter, DataSourceArrowWriter):
     """Writes a batch query."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._end_write("committed", messages)
+        self._end("committed", None, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._end_write("aborted", messages)
-
-    def _end_write(self, outcome: Outcome, messages: Sequence[WriterCommitMessage | None]) -> None:
-        if self._query_server is not None and self._server_settings is not None:
-            end_query(seen_here(self._query_server, self._server_settings), self._write_id)
-        self._end(outcome, None, messages)
+        self._end("aborted", None, messages)
 
 
 class StreamSinkWriter(_SinkWriter, _ARROW_WRITER, datasource.DataSourceStreamWriter):  # type: ignore[misc]
