@@ -12,7 +12,7 @@ from integration.support.servers import Server
 from sluice.destinations import read_sink
 from sluice.errors import ServiceError
 from sluice.sink import DeadLetter, DeadLetterQueue, Origin
-from sluice.sink.setup import AsyncSinkSetup
+from sluice.sink.sink_setup import AsyncSinkSetup
 
 ORIGIN = Origin("kinesis stream 'x'", query="q", run="r", batch=3)
 

@@ -50,14 +50,13 @@ KINESIS_BASE = (
     "sluice.kinesis.kpl",
     "sluice.kinesis.options",
     "sluice.kinesis.record_batches",
-    "sluice.kinesis.spark_settings",
     "sluice.kinesis.starting_positions",
     "sluice.kinesis.streams",
 )
 DRIVER = ("sluice.kinesis.driver", "sluice.kinesis.fanout_driver", "sluice.kinesis.polling_driver")
 TASK = ("sluice.kinesis.fanout_task",)
 SOURCE = "sluice.kinesis.source"
-BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source")
+BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source", "sluice.spark_settings")
 
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
 LAYERS = (
@@ -68,11 +67,12 @@ LAYERS = (
     Layer(("sluice.option_names",)),
     Layer(("sluice.options",), ("sluice.errors", "sluice.option_names")),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
+    Layer(("sluice.spark_settings",), ("sluice.options",)),
     Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),
     Layer(("sluice.source",), (*BASE, "sluice.source")),
     Layer(("sluice.channels",), ("sluice.errors", "sluice.channels")),
-    Layer(("sluice.query_bucket",), ("sluice.channels", "sluice.errors", "sluice.query_bucket")),
-    Layer(("sluice.sink",), (*BASE, "sluice.channels", "sluice.query_bucket", "sluice.sink")),
+    Layer(("sluice.query_server",), ("sluice.channels", "sluice.errors", "sluice.query_server")),
+    Layer(("sluice.sink",), (*BASE, "sluice.channels", "sluice.query_server", "sluice.sink")),
     Layer(KINESIS_BASE, (*BELOW_KINESIS, *KINESIS_BASE), SDK),
     Layer((SUBSCRIPTIONS,), (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS), SDK),
     Layer(SHARED_BY_SIDES, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES)),
@@ -110,10 +110,11 @@ LAYERS = (
             "sluice.dynamodb_streams",
             "sluice.environment",
             "sluice.kinesis",
-            "sluice.query_bucket",
+            "sluice.query_server",
             "sluice.sink",
             "sluice.source",
             "sluice.spark",
+            "sluice.spark_settings",
         ),
         SPARK,
     ),
@@ -242,7 +243,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.channels.channel", "from sluice.sink.contracts import Destination"),
         ("sluice.source.planner", "from sluice.channels.channel import Channel"),
         ("sluice.sink.writer", "from sluice.kinesis.fanout.link import Link"),
-        ("sluice.query_bucket.bucket", "from sluice.sink.contracts import RequestInfo"),
+        ("sluice.query_server.bucket", "from sluice.sink.contracts import RequestInfo"),
         ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),
         ("sluice.kinesis.client", "import sluice.spark.source"),
         ("sluice.dynamodb_streams.client", "from sluice.kinesis.streams import StreamRef"),

@@ -38,7 +38,6 @@ from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import source_config_from_options
 from sluice.kinesis.source import KinesisSource
-from sluice.kinesis.spark_settings import SparkSettings
 from sluice.kinesis.starting_positions import initial_positions
 from sluice.source.cut_points import CutPoint
 from sluice.source.data_loss import DataLossPolicy
@@ -50,6 +49,7 @@ from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
 from sluice.source.subscriptions import SubscriptionProgress, Subscriptions
 from sluice.spark.source_reader import make_stream_reader
+from sluice.spark_settings import SparkSettings
 
 SHARDS = (1, 64, 512, 2_048, 10_000)
 BATCHES = 5

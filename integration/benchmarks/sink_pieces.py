@@ -31,7 +31,7 @@ from sluice.destinations import read_sink
 from sluice.sink import NoRateLimitingStrategy, SubmitResult
 from sluice.sink.dead_letters import Origin
 from sluice.sink.scheduler import SinkScheduler
-from sluice.sink.setup import AsyncSinkSetup
+from sluice.sink.sink_setup import AsyncSinkSetup
 from sluice.sink.task import write_rows
 
 ROWS: Final = 10_000  # of a record batch, as Spark makes them

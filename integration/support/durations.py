@@ -43,7 +43,7 @@ _SECONDS = {
     "integration/test_model.py": 5,
     "integration/test_chaos.py": 10,
     "integration/test_servers.py": 10,
-    "integration/test_bucket_server.py": 8,
+    "integration/test_query_server.py": 8,
     "integration/test_aggregation.py": 8,
     "integration/test_sink_failures.py": 6,
 }

@@ -1,4 +1,4 @@
-"""The servers of queries (`sluice.query_bucket`) that tests have running, and what they tell tasks."""
+"""The servers of queries (`sluice.query_server`) that tests have running, and what they tell tasks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 
 from integration.support.fan_out import MARK
 from integration.support.processes import marked_processes
-from sluice.query_bucket.line import TcpLine
-from sluice.query_bucket.protocol import Advice, Paced
-from sluice.query_bucket.rendezvous import Rendezvous
-from sluice.query_bucket.server import ServerSetup
+from sluice.query_server.connection import TcpLine
+from sluice.query_server.protocol import Advice, Paced
+from sluice.query_server.rendezvous import Rendezvous
+from sluice.query_server.server import ServerSetup
 
 __all__ = ["Listener", "query_servers"]
 
-_MODULE = b"sluice.query_bucket"
+_MODULE = b"sluice.query_server"
 
 
 def query_servers(*, bucket: bool) -> list[int]:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from integration.support.shared_capacity import Run, Scenario
-from sluice.query_bucket.pace_service import PaceService
-from sluice.query_bucket.protocol import (
+from sluice.query_server.pace_service import PaceService
+from sluice.query_server.protocol import (
     FromServer,
     ToServer,
     decode_from_server,

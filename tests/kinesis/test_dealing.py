@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluice.kinesis import dealing, spark_settings
+from sluice import spark_settings
+from sluice.kinesis import dealing
 from sluice.kinesis.source import KinesisSource
 from sluice.source.offsets import HORIZON, After, Closed, Position, SplitRange
 from sluice.source.splits import SplitId

@@ -21,12 +21,12 @@ from sluice.kinesis.fanout.driver.agent_process import is_alive
 from sluice.kinesis.fanout.launch import AgentPlace
 from sluice.kinesis.fanout.protocol import CallsCounted
 from sluice.kinesis.options import SourceConfig, source_config_from_options
-from sluice.kinesis.spark_settings import SparkSettings
 from sluice.letterboxes import Letterbox
 from sluice.source.offsets import HORIZON, Closed, Offsets, SplitRange
 from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 from sluice.source.task_reports import send_report
+from sluice.spark_settings import SparkSettings
 
 STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks"
 ARN, OTHER_ARN = f"{STREAM_ARN}/consumer/app:1", f"{STREAM_ARN}/consumer/app:2"

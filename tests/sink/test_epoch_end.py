@@ -17,7 +17,7 @@ from sluice.errors import CommitError, ServiceError
 from sluice.letterboxes import Letterbox
 from sluice.sink import BaseCommittingDestination, Epoch, Origin, SinkFigures, SinkProgress
 from sluice.sink.epoch_end import end_epoch, needs_setup
-from sluice.sink.setup import CommittingSinkSetup, ProgressListener
+from sluice.sink.sink_setup import CommittingSinkSetup, ProgressListener
 from sluice.sink.task import TaskResult
 
 

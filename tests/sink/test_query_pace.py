@@ -19,8 +19,8 @@ from integration.support.shared_pace import PacedRun
 from test_congestion import aimd
 
 from sluice.channels.channel import Address
-from sluice.query_bucket.line import NoLine
-from sluice.query_bucket.protocol import Advice, FromServer
+from sluice.query_server.connection import NoLine
+from sluice.query_server.protocol import Advice, FromServer
 from sluice.sink import RequestInfo, ResultInfo, query_pace
 from sluice.sink.dead_letters import Origin
 from sluice.sink.query_pace import ANSWER_TIMEOUT, TELL_AT_LEAST, share_pace

@@ -15,7 +15,7 @@ from sluice.errors import ServiceError, SluiceError
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
 from sluice.sink.dead_letters import Origin
 from sluice.sink.request_loop import RequestLoop
-from sluice.sink.setup import AsyncSinkSetup
+from sluice.sink.sink_setup import AsyncSinkSetup
 from sluice.sink.task import check_columns
 
 PATIENCE = 120.0

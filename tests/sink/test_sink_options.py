@@ -12,7 +12,7 @@ from sink_fakes import config
 
 from sluice.errors import OptionError
 from sluice.options import OptionValues, read_options
-from sluice.query_bucket.launch import BucketSettings
+from sluice.query_server.launch import BucketSettings
 from sluice.sink import (
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,

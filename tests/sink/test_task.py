@@ -22,7 +22,7 @@ from sluice.sink import (
     Origin,
     SubmitResult,
 )
-from sluice.sink.setup import CommittingSinkSetup
+from sluice.sink.sink_setup import CommittingSinkSetup
 from sluice.sink.task import TaskResult, check_columns, write_rows
 from sluice.sink.unknown_columns import unknown_columns_problem
 

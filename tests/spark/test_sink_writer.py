@@ -22,14 +22,14 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError
 from sluice.kinesis.source import SCHEMA as SOURCE_SCHEMA
-from sluice.kinesis.spark_settings import SparkSettings
-from sluice.query_bucket.launch import BucketSettings, PaceSettings
+from sluice.query_server.launch import BucketSettings, PaceSettings
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
 from sluice.sink.dead_letters import Origin
 from sluice.sink.strategy_cache import strategy_cache
 from sluice.sink.task import TaskResult
-from sluice.spark import pace_server, sink_writer
+from sluice.spark import query_server_address, sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
+from sluice.spark_settings import SparkSettings
 
 SCHEMA = StructType([StructField("data", StringType())])
 
@@ -413,7 +413,7 @@ def test_the_server_of_a_common_pace_listens_as_the_driver_does(
     started: list[object] = []
     found: list[object] = []
     settings = SparkSettings(master, "driver", "10.0.0.5")
-    monkeypatch.setattr(pace_server, "find_spark_settings", lambda: settings)
+    monkeypatch.setattr(query_server_address, "find_spark_settings", lambda: settings)
 
     def start(given: PaceSettings, _: object) -> Address:
         started.append(given)

@@ -36,7 +36,7 @@ from sluice.sink.options import (
     shares_pace_from_options,
     strategy_from_options,
 )
-from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, ProgressListener, SinkSetup
+from sluice.sink.sink_setup import AsyncSinkSetup, CommittingSinkSetup, ProgressListener, SinkSetup
 
 __all__ = [
     "ENTRY_POINT_GROUP",

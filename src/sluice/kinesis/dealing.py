@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from sluice.instants import MICROS_PER_SECOND
-from sluice.kinesis.spark_settings import cores_for_tasks
 from sluice.source.assigner import assign_ranges
 from sluice.source.offsets import SplitRange
+from sluice.spark_settings import cores_for_tasks
 
 __all__ = ["deal_by_content"]
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.source import KinesisSource
-from sluice.kinesis.spark_settings import SparkSettings, find_spark_settings
 from sluice.kinesis.starting_positions import STARTING, AtTimestamp, Latest
 from sluice.letterboxes import post
 from sluice.source.contracts import Coordinator
@@ -23,6 +22,7 @@ from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
 from sluice.source.subscriptions import Subscriptions
 from sluice.source.task_reports import ReportAddress, TaskReports
+from sluice.spark_settings import SparkSettings, find_spark_settings
 
 if TYPE_CHECKING:
     from sluice.kinesis.fanout.assignment import FanOutAssignment

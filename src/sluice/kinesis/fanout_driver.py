@@ -19,8 +19,8 @@ from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.spark_settings import find_spark_settings
 from sluice.source.offsets import Offsets, SplitRange
+from sluice.spark_settings import find_spark_settings
 
 __all__ = ["FanOutCoordinator", "register_for_bounded_read"]
 

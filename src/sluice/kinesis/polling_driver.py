@@ -13,9 +13,9 @@ from sluice.kinesis.fanout.driver.agent_place import check_encryption, place_age
 from sluice.kinesis.fanout.driver.near_tip import NearTip
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.spark_settings import find_spark_settings
 from sluice.source.offsets import SplitRange
 from sluice.source.read_figures import ReadFigures
+from sluice.spark_settings import find_spark_settings
 
 __all__ = ["PollingAgentCoordinator"]
 

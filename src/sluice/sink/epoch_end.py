@@ -13,7 +13,7 @@ from sluice.sink.committing import EpochCommit
 from sluice.sink.contracts import Epoch
 from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import SinkProgress
-from sluice.sink.setup import CommittingSinkSetup, ProgressListener, SinkSetup
+from sluice.sink.sink_setup import CommittingSinkSetup, ProgressListener, SinkSetup
 from sluice.sink.task import TaskResult
 
 __all__ = ["Outcome", "end_epoch", "needs_setup"]

@@ -26,7 +26,7 @@ from sluice.options import (
     number,
     size,
 )
-from sluice.query_bucket.launch import BucketSettings
+from sluice.query_server.launch import BucketSettings
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import RateLimitingStrategy
 from sluice.sink.query_bucket_strategy import QueryBucketConfig
@@ -36,8 +36,8 @@ from sluice.sink.rate_limiting import (
     NoRateLimitingStrategy,
     TokenBucketRateLimitingStrategy,
 )
-from sluice.sink.setup import ProgressListener
 from sluice.sink.signatures import takes_argument
+from sluice.sink.sink_setup import ProgressListener
 from sluice.sink.token_bucket import TokenUnit
 
 __all__ = [

@@ -1,7 +1,7 @@
 """The rate limiting strategy of a task whose query has one token bucket.
 
 The task asks the bucket server for the tokens of its next request. What it gets is for now: see
-`sluice.query_bucket.bucket`. Where the server is gone, can't be reached or does not answer, the task goes
+`sluice.query_server.bucket`. Where the server is gone, can't be reached or does not answer, the task goes
 on at a share of the rate, and tries to connect again.
 
 PySpark does not tell a task how many tasks there are. With ``n`` tasks connected, as the server has told each
@@ -21,10 +21,10 @@ from enum import Enum
 from typing import Final
 
 from sluice.channels.channel import Address
-from sluice.query_bucket.bucket import HOLD_TIME
-from sluice.query_bucket.launch import BucketSettings
-from sluice.query_bucket.line import Line, NoLine, TcpLine
-from sluice.query_bucket.protocol import (
+from sluice.query_server.bucket import HOLD_TIME
+from sluice.query_server.connection import Line, NoLine, TcpLine
+from sluice.query_server.launch import BucketSettings
+from sluice.query_server.protocol import (
     Ask,
     FallBack,
     FromServer,

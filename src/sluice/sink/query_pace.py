@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 from sluice.channels.channel import Address
-from sluice.query_bucket.line import Line, NoLine, TcpLine
-from sluice.query_bucket.protocol import Advice, Paced
+from sluice.query_server.connection import Line, NoLine, TcpLine
+from sluice.query_server.protocol import Advice, Paced
 from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.contracts import RequestInfo, ResultInfo
 from sluice.sink.dead_letters import Origin

@@ -17,7 +17,7 @@ from sluice.sink.contracts import Origin, StructType
 from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import as_line
 from sluice.sink.request_loop import close_destination
-from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
+from sluice.sink.sink_setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 from sluice.sink.unknown_columns import unknown_columns_problem
 from sluice.sink.writer import AsyncSinkWriter
 

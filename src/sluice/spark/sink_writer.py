@@ -20,11 +20,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from sluice.channels.channel import Address
 from sluice.destinations.registry import FORMAT, read_sink
 from sluice.errors import OptionError
-from sluice.query_bucket.launch import find_or_start
+from sluice.query_server.launch import find_or_start
 from sluice.sink.bases import destination_name
 from sluice.sink.contracts import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
-from sluice.sink.setup import (
+from sluice.sink.sink_setup import (
     CommittingSinkSetup,
     SinkSetup,
     query_bucket_settings,
@@ -34,7 +34,7 @@ from sluice.sink.setup import (
 from sluice.sink.task import TaskResult, check_columns, write_rows
 from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.pace_server import pace_settings
+from sluice.spark.query_server_address import pace_settings
 from sluice.spark.workers import driver_host, freeze_loaded_objects
 
 if TYPE_CHECKING:

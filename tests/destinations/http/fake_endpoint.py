@@ -19,7 +19,7 @@ from sluice.destinations.http import HttpDestination, call
 from sluice.destinations.http.transport import Answer, HttpTransport
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SinkFigures
 from sluice.sink.dead_letters import LocalDeadLetterQueue, Origin
-from sluice.sink.setup import AsyncSinkSetup
+from sluice.sink.sink_setup import AsyncSinkSetup
 
 HTTP = {"destination": "http", "url": "https://orders.test/v1/rows"}
 Respond = Callable[[bytes], Answer | Exception]

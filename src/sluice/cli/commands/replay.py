@@ -17,7 +17,7 @@ from sluice.destinations.registry import read_sink
 from sluice.errors import SluiceError
 from sluice.sink.bases import destination_name
 from sluice.sink.dead_letters import Origin
-from sluice.sink.setup import AsyncSinkSetup
+from sluice.sink.sink_setup import AsyncSinkSetup
 from sluice.sink.writer import AsyncSinkWriter
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from sluice import spark_settings
 from sluice.channels.channel import SPARK_DRIVER
 from sluice.errors import OptionError
-from sluice.kinesis import spark_settings
 from sluice.kinesis.fanout.driver.agent_place import place_agent
 from sluice.kinesis.fanout.launch import AgentPlace
 from sluice.kinesis.fanout_options import FanOutConfig
-from sluice.kinesis.spark_settings import SparkSettings, find_spark_settings
+from sluice.spark_settings import SparkSettings, find_spark_settings
 
 LOCAL = SparkSettings("local[2]", cores=2)
 CLUSTER = SparkSettings("spark://10.0.0.1:7077", "driver.example", "10.0.0.1")

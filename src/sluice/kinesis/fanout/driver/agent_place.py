@@ -14,8 +14,8 @@ from sluice.channels.tls import is_tls_available
 from sluice.errors import OptionError
 from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.fanout.launch import AgentPlace, AgentSetup
-from sluice.kinesis.spark_settings import SparkSettings
 from sluice.options import is_loopback, is_unspecified
+from sluice.spark_settings import SparkSettings
 
 __all__ = ["check_encryption", "place_agent"]
 

@@ -26,9 +26,9 @@ import msgspec
 from sluice.channels.channel import Address, connect
 from sluice.channels.processes import child_environment
 from sluice.errors import SluiceError
-from sluice.query_bucket.protocol import Ping, Pong, decode_from_server, encode
-from sluice.query_bucket.rendezvous import Rendezvous, locked_directory, remove_leftovers
-from sluice.query_bucket.server import ServerSetup, is_running
+from sluice.query_server.protocol import Ping, Pong, decode_from_server, encode
+from sluice.query_server.rendezvous import Rendezvous, locked_directory, remove_leftovers
+from sluice.query_server.server import ServerSetup, is_running
 
 __all__ = [
     "BucketSettings",
@@ -171,7 +171,7 @@ def _start(settings: ServerSettings, owner: int, rendezvous: Rendezvous) -> Addr
     ready, theirs = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            (sys.executable, "-m", "sluice.query_bucket", msgspec.json.encode(setup).decode()),
+            (sys.executable, "-m", "sluice.query_server", msgspec.json.encode(setup).decode()),
             stdin=subprocess.DEVNULL,
             stdout=theirs,
             start_new_session=True,  # no signal to Spark's processes ends it

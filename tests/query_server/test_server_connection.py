@@ -9,8 +9,8 @@ from typing import NoReturn
 import pytest
 
 from sluice.channels.channel import Address, Channel
-from sluice.query_bucket import line as line_module
-from sluice.query_bucket.line import TcpLine
+from sluice.query_server import connection as connection_module
+from sluice.query_server.connection import TcpLine
 
 RETRY = 5.0
 
@@ -69,7 +69,7 @@ def test_half_of_a_message_holds_up_the_writer_for_half_a_second(monkeypatch: py
         ours.settimeout(timeout)
         return Channel(ours)
 
-    monkeypatch.setattr(line_module, "connect", connect_at_once)
+    monkeypatch.setattr(connection_module, "connect", connect_at_once)
     line = TcpLine(Address("driver.example", 1, b"", b""), Clock())
     assert connect(line)
     timeout = ours.gettimeout()

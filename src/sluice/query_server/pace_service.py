@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluice.query_bucket.protocol import Advice, Paced, Ping, Pong, ToServer
-from sluice.query_bucket.service import Outgoing, Use
+from sluice.query_server.protocol import Advice, Paced, Ping, Pong, ToServer
+from sluice.query_server.service import Outgoing, Use
 
 __all__ = ["KNOWN_FOR", "PaceService"]
 

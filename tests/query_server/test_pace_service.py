@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.query_bucket.pace_service import KNOWN_FOR, PaceService
-from sluice.query_bucket.protocol import Advice, Ask, Join, Paced, Ping, Pong
-from sluice.query_bucket.service import IDLE_TIME
+from sluice.query_server.pace_service import KNOWN_FOR, PaceService
+from sluice.query_server.protocol import Advice, Ask, Join, Paced, Ping, Pong
+from sluice.query_server.service import IDLE_TIME
 
 
 def advice(service: PaceService, connection: int, pace: float, now: float, query: str = "q") -> Advice:

@@ -10,8 +10,8 @@ import re
 from typing import Final
 
 from sluice.channels.channel import SPARK_DRIVER
-from sluice.kinesis.spark_settings import SparkSettings, find_spark_settings
-from sluice.query_bucket.launch import PaceSettings
+from sluice.query_server.launch import PaceSettings
+from sluice.spark_settings import SparkSettings, find_spark_settings
 
 __all__ = ["pace_settings"]
 

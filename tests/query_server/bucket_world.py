@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sluice.query_bucket.protocol import (
+from sluice.query_server.protocol import (
     FromServer,
     ToServer,
     decode_from_server,
     decode_to_server,
     encode,
 )
-from sluice.query_bucket.service import BucketService
+from sluice.query_server.service import BucketService
 from sluice.sink import RequestInfo
 from sluice.sink.query_bucket_strategy import QueryBucketStrategy, Seat
 from sluice.sink.token_bucket import TokenUnit, tokens_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from sluice.channels.channel import Address
-from sluice.query_bucket.launch import BucketSettings
+from sluice.query_server.launch import BucketSettings
 from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import CommittingDestination, Destination, ElementConverter, RateLimitingStrategy

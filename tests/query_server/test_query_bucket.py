@@ -10,9 +10,9 @@ from bucket_world import Task, World
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.query_bucket.bucket import SHARE_TIME
-from sluice.query_bucket.protocol import Ask, Granted, Join, Leave, Members
-from sluice.query_bucket.service import IDLE_TIME, BucketService
+from sluice.query_server.bucket import SHARE_TIME
+from sluice.query_server.protocol import Ask, Granted, Join, Leave, Members
+from sluice.query_server.service import IDLE_TIME, BucketService
 from sluice.sink import RequestInfo, ResultInfo
 from sluice.sink.query_bucket_strategy import fallback_share
 from sluice.sink.token_bucket import TokenUnit

@@ -18,15 +18,15 @@ import pytest
 
 from integration.support.servers import held_port
 from sluice.channels.channel import SPARK_DRIVER, Address, connect
-from sluice.query_bucket import launch
-from sluice.query_bucket.launch import (
+from sluice.query_server import launch
+from sluice.query_server.connection import TcpLine
+from sluice.query_server.launch import (
     BucketSettings,
     PaceSettings,
     find_or_start,
     rendezvous_directory,
 )
-from sluice.query_bucket.line import TcpLine
-from sluice.query_bucket.protocol import (
+from sluice.query_server.protocol import (
     Advice,
     Ask,
     FromServer,
@@ -37,9 +37,9 @@ from sluice.query_bucket.protocol import (
     Sent,
     encode,
 )
-from sluice.query_bucket.rendezvous import Rendezvous
-from sluice.query_bucket.server import BucketServer
-from sluice.query_bucket.service import BucketService
+from sluice.query_server.rendezvous import Rendezvous
+from sluice.query_server.server import BucketServer
+from sluice.query_server.service import BucketService
 
 SOON = 30.0
 SETTINGS = BucketSettings(100.0, 50.0, "127.0.0.1")

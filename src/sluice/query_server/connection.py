@@ -12,7 +12,7 @@ import msgspec
 
 from sluice.channels.channel import Address, Channel, connect
 from sluice.errors import SluiceError
-from sluice.query_bucket.protocol import FromServer, ToServer, decode_from_server, encode
+from sluice.query_server.protocol import FromServer, ToServer, decode_from_server, encode
 
 __all__ = ["Line", "NoLine", "TcpLine"]
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from sluice.query_bucket.bucket import QueryBucket
-from sluice.query_bucket.protocol import (
+from sluice.query_server.bucket import QueryBucket
+from sluice.query_server.protocol import (
     Ask,
     FallBack,
     FromServer,

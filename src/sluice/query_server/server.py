@@ -1,10 +1,10 @@
 """The process beside the driver that holds a query's token bucket, or compares the paces of its tasks.
 
-Run as ``python -m sluice.query_bucket <setup>``, with a `ServerSetup` as JSON. It makes a secret, writes
+Run as ``python -m sluice.query_server <setup>``, with a `ServerSetup` as JSON. It makes a secret, writes
 it and where it listens to the rendezvous file that the setup names, and then a line to standard output.
 
 It ends when the process that it was started for has died, and when it has had nothing to do for two minutes
-(`sluice.query_bucket.service`). Nobody tells it that a query has ended: Spark makes the writer of a query
+(`sluice.query_server.service`). Nobody tells it that a query has ended: Spark makes the writer of a query
 anew for each batch, and each write in `foreachBatch` is one of its own. It also ends when the rendezvous file
 names another server, after its last task.
 """
@@ -30,10 +30,10 @@ import msgspec
 from sluice.channels.acceptor import Acceptor, listen
 from sluice.channels.channel import Address, Channel
 from sluice.errors import SluiceError
-from sluice.query_bucket.pace_service import PaceService
-from sluice.query_bucket.protocol import decode_to_server, encode
-from sluice.query_bucket.rendezvous import Rendezvous
-from sluice.query_bucket.service import BucketService, Outgoing, Service
+from sluice.query_server.pace_service import PaceService
+from sluice.query_server.protocol import decode_to_server, encode
+from sluice.query_server.rendezvous import Rendezvous
+from sluice.query_server.service import BucketService, Outgoing, Service
 
 __all__ = ["BucketServer", "ServerSetup", "is_running", "main"]
 

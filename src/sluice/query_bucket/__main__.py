@@ -1,9 +1,0 @@
-"""Runs a bucket server; see `sluice.query_bucket.server`."""
-
-import os
-import sys
-
-from sluice.query_bucket.server import main
-
-main(sys.argv[1:])
-os._exit(0)  # does not wait for the acceptor
