@@ -52,11 +52,11 @@ def check_exchange(server: int, query: StreamingQuery) -> None:
     """Returns when tasks have told their paces through a server, and have been told what they make of it."""
     with contextlib.closing(Listener(server, str(query.id))) as listener:
         wait_until(
-            lambda: len({each.pace for each in listener.listen()}) >= WORDS or query.exception(),
+            lambda: len({each.rate for each in listener.listen()}) >= WORDS or query.exception(),
             "tasks to compare their paces",
         )
         assert query.exception() is None
-        assert all(each.tasks <= TASKS and each.pace > 0 for each in listener.listen())
+        assert all(each.tasks <= TASKS and each.rate > 0 for each in listener.listen())
 
 
 def test_tasks_compare_their_paces(

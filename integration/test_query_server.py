@@ -1,4 +1,4 @@
-"""The bucket server and its lines over sockets on loopback; and the process that is found again."""
+"""The query server and connections to it over sockets on loopback; and the process that is found again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from integration.support.servers import held_port
 from sluice.channels.channel import SPARK_DRIVER, Address, connect
 from sluice.query_server import launch
-from sluice.query_server.connection import TcpLine
+from sluice.query_server.connection import TcpServerConnection
 from sluice.query_server.launch import (
     BucketSettings,
     PaceSettings,
@@ -27,18 +27,18 @@ from sluice.query_server.launch import (
     rendezvous_directory,
 )
 from sluice.query_server.protocol import (
-    Advice,
-    Ask,
+    AcquireTokens,
     FromServer,
     Granted,
     Join,
+    MeanRate,
     Members,
-    Paced,
-    Sent,
+    ReportRate,
+    TokensUsed,
     encode,
 )
 from sluice.query_server.rendezvous import Rendezvous
-from sluice.query_server.server import BucketServer
+from sluice.query_server.server import QueryServer
 from sluice.query_server.service import BucketService
 
 SOON = 30.0
@@ -55,7 +55,7 @@ def until(condition: Callable[[], object], seconds: float = SOON) -> None:
 @pytest.fixture
 def address() -> Iterator[Address]:
     """Of a server in a thread."""
-    server = BucketServer(BucketService(100.0, 50.0, time.monotonic()), "127.0.0.1")
+    server = QueryServer(BucketService(100.0, 50.0, time.monotonic()), "127.0.0.1")
     over = threading.Event()
     thread = threading.Thread(target=server.run, args=(lambda _: over.is_set(),))
     thread.start()
@@ -81,11 +81,11 @@ def owner() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def receive(line: TcpLine, kind: type[FromServer]) -> FromServer:
+def receive(connection: TcpServerConnection, kind: type[FromServer]) -> FromServer:
     found: list[FromServer] = []
 
     def has_come() -> bool:
-        found.extend(each for each in line.receive() if isinstance(each, kind))
+        found.extend(each for each in connection.receive() if isinstance(each, kind))
         return bool(found)
 
     until(has_come)
@@ -102,32 +102,32 @@ def is_gone(address: Address) -> bool:
 
 def test_a_task_gets_tokens(address: Address) -> None:
     """Connecting, joining, asking; nothing blocks."""
-    line = TcpLine(address)
-    until(line.connect)
-    line.send(Join("q", "", "1", True))
-    assert receive(line, Members) == Members(1)
-    line.send(Ask(10.0))
-    granted = receive(line, Granted)
+    connection = TcpServerConnection(address)
+    until(connection.connect)
+    connection.send(Join("q", "", "1", True))
+    assert receive(connection, Members) == Members(1)
+    connection.send(AcquireTokens(10.0))
+    granted = receive(connection, Granted)
     assert isinstance(granted, Granted)
     assert granted.tokens == 10.0
-    line.send(Sent(10.0))
-    line.close()
-    assert not line.connect()
+    connection.send(TokensUsed(10.0))
+    connection.close()
+    assert not connection.connect()
 
 
 def test_a_stranger_gets_nothing(address: Address) -> None:
     """Without the secret the connection is closed, and tasks are served as before."""
     stranger = Address(address.host, address.port, b"x" * 32, address.start)
-    line = TcpLine(stranger)
-    line.connect()
-    until(lambda: line.problem)
-    assert not line.connect()
+    connection = TcpServerConnection(stranger)
+    connection.connect()
+    until(lambda: connection.problem)
+    assert not connection.connect()
     test_a_task_gets_tokens(address)
 
 
 def test_a_task_that_talks_nonsense_stops_nobody(address: Address) -> None:
     """Garbage, half of a message, a message before joining, an end without a word."""
-    for content in (b"\xff\xff", encode(Ask(5.0)), encode(Sent(5.0))):
+    for content in (b"\xff\xff", encode(AcquireTokens(5.0)), encode(TokensUsed(5.0))):
         channel = connect(address, timeout=SOON)
         channel.send(content)
         channel.close()
@@ -139,16 +139,16 @@ def test_a_task_that_talks_nonsense_stops_nobody(address: Address) -> None:
         half.close()
 
 
-def test_a_line_says_why_it_has_no_connection() -> None:
+def test_a_connection_says_why_it_is_not_there() -> None:
     """Nothing listens there; it tries again after a pause only."""
     now = [0.0]
     with held_port() as port:
-        line = TcpLine(Address("127.0.0.1", port, b"s" * 32, b"s"), lambda: now[0])
-        assert not line.connect()
-        until(lambda: line.problem)
-        assert str(port) in line.problem
+        connection = TcpServerConnection(Address("127.0.0.1", port, b"s" * 32, b"s"), lambda: now[0])
+        assert not connection.connect()
+        until(lambda: connection.problem)
+        assert str(port) in connection.problem
         threads = threading.active_count()
-        assert not line.connect()
+        assert not connection.connect()
         assert threading.active_count() <= threads
 
 
@@ -202,15 +202,17 @@ def test_tasks_compare_their_paces(owner: subprocess.Popen[bytes]) -> None:
     assert address is not None
     assert address.host == SPARK_DRIVER
     assert find_or_start(settings, {"a": "b"}, owner=owner.pid) == address
-    lines = [TcpLine(address.found_at("127.0.0.1")) for _ in range(2)]
-    for line, pace, expected in zip(lines, (100.0, 300.0), (Advice(1, 100.0), Advice(2, 200.0)), strict=True):
-        until(line.connect)
-        line.send(Paced("q", pace))
+    connections = [TcpServerConnection(address.found_at("127.0.0.1")) for _ in range(2)]
+    for connection, pace, expected in zip(
+        connections, (100.0, 300.0), (MeanRate(1, 100.0), MeanRate(2, 200.0)), strict=True
+    ):
+        until(connection.connect)
+        connection.send(ReportRate("q", pace))
         heard: list[FromServer] = []
-        until(lambda line=line, heard=heard: heard.extend(line.receive()) or heard)  # type: ignore[misc]
+        until(lambda connection=connection, heard=heard: heard.extend(connection.receive()) or heard)  # type: ignore[misc]
         assert heard == [expected]
-    for line in lines:
-        line.close()
+    for connection in connections:
+        connection.close()
 
 
 @pytest.mark.usefixtures("directory")

@@ -10,8 +10,8 @@ import msgspec
 
 from integration.support.fan_out import MARK
 from integration.support.processes import marked_processes
-from sluice.query_server.connection import TcpLine
-from sluice.query_server.protocol import Advice, Paced
+from sluice.query_server.connection import TcpServerConnection
+from sluice.query_server.protocol import MeanRate, ReportRate
 from sluice.query_server.rendezvous import Rendezvous
 from sluice.query_server.server import ServerSetup
 
@@ -51,17 +51,17 @@ class Listener:
         assert setup is not None
         address = Rendezvous(Path(setup.rendezvous)).read()
         assert address is not None
-        self.told: list[Advice] = []
-        self._line = TcpLine(address)
+        self.told: list[MeanRate] = []
+        self._connection = TcpServerConnection(address)
         self._query = query
 
-    def listen(self) -> list[Advice]:
+    def listen(self) -> list[MeanRate]:
         """Asks again. Returns all that it was told about two tasks or more."""
-        if self._line.connect():
-            self._line.send(Paced(self._query, 0.0))
-        self.told += [each for each in self._line.receive() if isinstance(each, Advice)]
+        if self._connection.connect():
+            self._connection.send(ReportRate(self._query, 0.0))
+        self.told += [each for each in self._connection.receive() if isinstance(each, MeanRate)]
         return [each for each in self.told if each.tasks > 1]
 
     def close(self) -> None:
         """Ends the connection."""
-        self._line.close()
+        self._connection.close()

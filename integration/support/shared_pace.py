@@ -1,4 +1,4 @@
-"""The server by which tasks compare their paces, and lines to it, on a clock of the test's: no sockets.
+"""The server by which tasks compare their paces, and connections to it, on a clock of the test's: no sockets.
 
 It can be killed, started again, and stand still. What it is told while it stands still it answers later.
 """
@@ -23,10 +23,10 @@ from sluice.query_server.protocol import (
 from sluice.sink import AsyncSinkConfig, CongestionControlRateLimitingStrategy
 from sluice.sink.query_pace import QueryPaceStrategy
 
-__all__ = ["MakeOwn", "PaceLine", "PaceServer", "PacedRun"]
+__all__ = ["MakeOwn", "PaceConnection", "PaceServer", "PacedRun"]
 
 RETRY: Final = 5.0
-"""Seconds from the end of a connection to the next attempt, as those of `TcpLine`."""
+"""Seconds from the end of a connection to the next attempt, as those of `TcpServerConnection`."""
 DELAY: Final = 0.002
 """Seconds that a message takes."""
 
@@ -41,7 +41,7 @@ class PaceServer:
         tamper: changes what tasks are told.
 
     Attributes:
-        lines: those that are connected.
+        connections: those that are connected.
     """
 
     def __init__(
@@ -49,23 +49,23 @@ class PaceServer:
     ) -> None:
         self.clock = clock
         self.tamper = tamper
-        self.lines: dict[int, PaceLine] = {}
+        self.connections: dict[int, PaceConnection] = {}
         self.is_dead = False
         self._numbers = itertools.count(1)
         self._still_until = -math.inf
         self._waiting: deque[tuple[int, ToServer]] = deque()
         self.service = PaceService(clock())
 
-    def line(self) -> PaceLine:
-        """A line of another task."""
-        return PaceLine(self)
+    def new_connection(self) -> PaceConnection:
+        """The connection of another task."""
+        return PaceConnection(self)
 
     def kill(self) -> None:
         """Nothing listens any more."""
         self.is_dead = True
         self._waiting.clear()
-        for line in list(self.lines.values()):
-            line.break_off("the other end has closed the connection")
+        for connection in list(self.connections.values()):
+            connection.break_off("the other end has closed the connection")
 
     def start(self) -> None:
         """Another server listens, which knows nothing."""
@@ -77,9 +77,9 @@ class PaceServer:
         """What comes meanwhile is answered afterwards."""
         self._still_until = max(self._still_until, self.clock() + seconds)
 
-    def accept(self, line: PaceLine) -> int:
+    def accept(self, connection: PaceConnection) -> int:
         number = next(self._numbers)
-        self.lines[number] = line
+        self.connections[number] = connection
         return number
 
     def handle(self, number: int, message: ToServer) -> None:
@@ -91,32 +91,32 @@ class PaceServer:
         while self._waiting and not self.is_still:
             number, message = self._waiting.popleft()
             for to, answer in self.service.handle(number, message, self.clock()):
-                if to in self.lines:
+                if to in self.connections:
                     told = self.tamper(decode_from_server(encode(answer)))
-                    self.lines[to].incoming.append((self.clock() + DELAY, told))
+                    self.connections[to].incoming.append((self.clock() + DELAY, told))
 
     @property
     def is_still(self) -> bool:
         return self.clock() < self._still_until
 
     def lost(self, number: int) -> None:
-        self.lines.pop(number, None)
+        self.connections.pop(number, None)
         self.service.lost(number, self.clock())
 
 
-class PaceLine:
-    """A `Line` in memory."""
+class PaceConnection:
+    """A `ServerConnection` in memory."""
 
     def __init__(self, server: PaceServer) -> None:
         self.problem = ""
         self.incoming: deque[tuple[float, FromServer]] = deque()
-        self.words = 0
+        self.messages = 0
         self._server = server
         self._number: int | None = None
         self._next_attempt = -math.inf
 
     def connect(self) -> bool:
-        """See `Line.connect`."""
+        """See `ServerConnection.connect`."""
         server = self._server
         if self._number is None and server.clock() >= self._next_attempt and not server.is_still:
             if server.is_dead:
@@ -126,13 +126,13 @@ class PaceLine:
         return self._number is not None
 
     def send(self, message: ToServer) -> None:
-        """See `Line.send`."""
+        """See `ServerConnection.send`."""
         if self._number is not None:
-            self.words += 1
+            self.messages += 1
             self._server.handle(self._number, decode_to_server(encode(message)))
 
     def receive(self) -> list[FromServer]:
-        """See `Line.receive`."""
+        """See `ServerConnection.receive`."""
         self._server.advance()
         messages = []
         while self.incoming and self.incoming[0][0] <= self._server.clock():
@@ -140,11 +140,11 @@ class PaceLine:
         return messages
 
     def disconnect(self, problem: str) -> None:
-        """See `Line.disconnect`."""
+        """See `ServerConnection.disconnect`."""
         self.break_off(problem)
 
     def close(self) -> None:
-        """See `Line.close`."""
+        """See `ServerConnection.close`."""
         self.break_off("closed")
         self._next_attempt = math.inf
 
@@ -166,8 +166,8 @@ class PacedRun(Run):
         tamper: see `PaceServer`.
 
     Attributes:
-        lines: of the tasks.
-        problems: what tasks were told of their lines.
+        connections: of the tasks.
+        problems: what tasks were told of their connections.
     """
 
     def __init__(
@@ -180,14 +180,18 @@ class PacedRun(Run):
     ) -> None:
         self.now = 0.0  # the server needs it before there are tasks
         self.server = PaceServer(lambda: self.now, tamper)
-        self.lines: list[PaceLine] = []
+        self.connections: list[PaceConnection] = []
         self.problems: list[str] = []
 
         def make(config: AsyncSinkConfig, clock: Callable[[], float]) -> Any:
-            line = self.server.line()
-            self.lines.append(line)
+            connection = self.server.new_connection()
+            self.connections.append(connection)
             return QueryPaceStrategy(
-                make_own(config, clock), query="q", line=line, on_problem=self.problems.append, clock=clock
+                make_own(config, clock),
+                query="q",
+                connection=connection,
+                on_problem=self.problems.append,
+                clock=clock,
             )
 
         super().__init__(scenario, make, seed=seed)

@@ -15,16 +15,16 @@ from sluice.query_server.protocol import (
 )
 from sluice.query_server.service import BucketService
 from sluice.sink import RequestInfo
-from sluice.sink.query_bucket_strategy import QueryBucketStrategy, Seat
+from sluice.sink.query_bucket_strategy import BucketMember, QueryBucketStrategy
 from sluice.sink.token_bucket import TokenUnit, tokens_of
 
-__all__ = ["FakeLine", "Task", "World"]
+__all__ = ["FakeConnection", "Task", "World"]
 
 RETRY = 5.0
 
 
-class FakeLine:
-    """A `Line` in memory. What is sent arrives in order, as soon as the server runs."""
+class FakeConnection:
+    """A `ServerConnection` in memory. What is sent arrives in order, as soon as the server runs."""
 
     def __init__(self, world: World) -> None:
         self.problem = ""
@@ -54,7 +54,7 @@ class FakeLine:
     def disconnect(self, problem: str) -> None:
         if self._number is not None:
             self._world.to_server.append((self._number, None))
-            self._world.lines.pop(self._number, None)
+            self._world.connections.pop(self._number, None)
         self._fail(problem)
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Task:
     """A task that sends as fast as its strategy allows: requests of these sizes, one after the other."""
 
     strategy: QueryBucketStrategy
-    line: FakeLine
+    connection: FakeConnection
     sizes: Callable[[], RequestInfo]
     unit: TokenUnit
     sent: float = 0.0
@@ -99,7 +99,7 @@ class World:
     frozen_until: float = 0.0
     tasks: list[Task] = field(default_factory=list)
     sends: list[tuple[float, float]] = field(default_factory=list)
-    lines: dict[int, FakeLine] = field(default_factory=dict)
+    connections: dict[int, FakeConnection] = field(default_factory=dict)
     to_server: deque[tuple[int, ToServer | None]] = field(default_factory=deque)
     epoch: int = 0
     _started: int = 0
@@ -114,9 +114,9 @@ class World:
 
     def start_task(self, size: int = 10, partition: int | None = None) -> Task:
         index = len(self.tasks) if partition is None else partition
-        line = FakeLine(self)
+        connection = FakeConnection(self)
         self._started += 1
-        seat = Seat(
+        member = BucketMember(
             query="q",
             epoch=str(self.epoch),
             task=str(self._started),
@@ -124,9 +124,14 @@ class World:
             partition=index,
         )
         strategy = QueryBucketStrategy(
-            rate=self.rate, burst=self.burst, unit=self.unit, seat=seat, line=line, clock=lambda: self.now
+            rate=self.rate,
+            burst=self.burst,
+            unit=self.unit,
+            member=member,
+            connection=connection,
+            clock=lambda: self.now,
         )
-        task = Task(strategy, line, lambda: self._request(strategy, size), self.unit)
+        task = Task(strategy, connection, lambda: self._request(strategy, size), self.unit)
         self.tasks.append(task)
         return task
 
@@ -135,22 +140,22 @@ class World:
             return RequestInfo(1, size)
         return RequestInfo(min(size, strategy.max_batch_size), 1000)
 
-    def accept(self, line: FakeLine) -> int:
+    def accept(self, connection: FakeConnection) -> int:
         self._accepted += 1
-        self.lines[self._accepted] = line
+        self.connections[self._accepted] = connection
         return self._accepted
 
     def kill(self, task: Task) -> None:
         """The task's process is gone, with what it holds."""
         self.tasks.remove(task)
-        task.line.disconnect("killed")
+        task.connection.disconnect("killed")
 
     def kill_server(self) -> None:
         self.is_dead = True
         self.to_server.clear()
-        for line in self.lines.values():
-            line._fail("the other end has closed the connection")
-        self.lines.clear()
+        for connection in self.connections.values():
+            connection._fail("the other end has closed the connection")
+        self.connections.clear()
 
     def next_epoch(self, tasks: int, size: int = 10) -> None:
         """All tasks are done; new ones start, with another server if there is none."""
@@ -207,8 +212,8 @@ class World:
 
     def _deliver(self, outgoing: list[tuple[int, FromServer]]) -> None:
         for number, message in outgoing:
-            if number in self.lines:
-                self.lines[number].incoming.append(decode_from_server(encode(message)))
+            if number in self.connections:
+                self.connections[number].incoming.append(decode_from_server(encode(message)))
 
     def excess(self) -> float:
         """By how much the worst window of time has more than ``rate * seconds + burst``."""

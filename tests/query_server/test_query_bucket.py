@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.query_server.bucket import SHARE_TIME
-from sluice.query_server.protocol import Ask, Granted, Join, Leave, Members
+from sluice.query_server.protocol import AcquireTokens, Granted, Join, Leave, Members
 from sluice.query_server.service import IDLE_TIME, BucketService
 from sluice.sink import RequestInfo, ResultInfo
 from sluice.sink.query_bucket_strategy import fallback_share
@@ -216,7 +216,7 @@ def test_a_task_that_never_waits_comes_back_to_the_server(*, has_answers: bool) 
     world.run(3)
     task.late_until = math.inf
     world.run(4)
-    assert not world.lines
+    assert not world.connections
     strategy, slow = task.strategy, RequestInfo(1)
     for _ in range(5):
         world.run(2)
@@ -234,7 +234,7 @@ def fall_back(world: World) -> None:
     """The server stands still until all tasks go on without it, and is there again."""
     world.frozen_until = world.now + 2.5
     world.run(3)
-    assert not world.lines
+    assert not world.connections
 
 
 def end(world: World) -> None:
@@ -266,7 +266,7 @@ def test_shares_of_tasks_that_have_ended_are_given_to_others(frozen: float) -> N
     assert sent_by(world, task, 20) <= 20 * 0.05 * world.rate
     world.frozen_until = world.now + frozen
     world.run(frozen)
-    assert world.service._queries["q"].bucket._apart
+    assert world.service._queries["q"].bucket._fallback_shares
     world.run(SHARE_TIME - 10)
 
     assert sent_by(world, task, 10) >= 0.95 * 10 * world.rate
@@ -375,7 +375,7 @@ def test_should_block_changes_nothing() -> None:
         assert task.strategy.should_block(RequestInfo(10))
 
     assert not world.to_server
-    assert not world.lines
+    assert not world.connections
 
 
 def test_a_task_that_connects_again_is_the_same() -> None:
@@ -385,13 +385,13 @@ def test_a_task_that_connects_again_is_the_same() -> None:
     service = BucketService(100.0, 50.0, 0.0)
     join = Join("q", "0", "t", True)
     service.handle(1, join, 0.0)
-    service.handle(1, Ask(50.0), 0.0)
+    service.handle(1, AcquireTokens(50.0), 0.0)
     assert (1, Granted(50.0)) in service.due(0.0)
     service.handle(2, join, 0.0)
-    service.handle(1, Ask(10.0), 0.0)
+    service.handle(1, AcquireTokens(10.0), 0.0)
     assert service.due(0.0) == [(2, Members(1))]
     service.lost(1, 0.0)
-    service.handle(2, Ask(20.0), 0.1)
+    service.handle(2, AcquireTokens(20.0), 0.1)
     assert (2, Granted(20.0)) in service.due(0.21)  # of those that came since then
     assert service.has_tasks
 
@@ -401,7 +401,7 @@ def test_two_queries_do_not_share() -> None:
     service = BucketService(100.0, 50.0, 0.0)
     for connection, query in ((1, "a"), (2, "b")):
         service.handle(connection, Join(query, "0", "t", True), 0.0)
-        service.handle(connection, Ask(50.0), 0.0)
+        service.handle(connection, AcquireTokens(50.0), 0.0)
 
     granted = [message for _, message in service.due(0.0) if isinstance(message, Granted)]
     assert [message.tokens for message in granted] == [50.0, 50.0]

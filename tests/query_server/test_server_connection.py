@@ -10,7 +10,7 @@ import pytest
 
 from sluice.channels.channel import Address, Channel
 from sluice.query_server import connection as connection_module
-from sluice.query_server.connection import TcpLine
+from sluice.query_server.connection import TcpServerConnection
 
 RETRY = 5.0
 
@@ -23,21 +23,21 @@ class Clock:
         return self.now
 
 
-def connect(line: TcpLine) -> bool:
+def connect(connection: TcpServerConnection) -> bool:
     """Makes an attempt if one is due, and waits for its end. Returns whether there is a connection."""
-    line.connect()
+    connection.connect()
     for thread in threading.enumerate():
-        if thread.name == "sluice-token-bucket":
+        if thread.name == "sluice-query-server":
             thread.join()
-    return line._channel is not None
+    return connection._channel is not None
 
 
 @pytest.mark.filterwarnings("error")  # also about a thread that dies
 def test_a_host_that_is_no_name_is_a_problem_like_any_other() -> None:
-    line = TcpLine(Address("driver..example", 1, b"", b""), Clock())
+    connection = TcpServerConnection(Address("driver..example", 1, b"", b""), Clock())
 
-    assert not connect(line)
-    assert line.problem.startswith("driver..example:1: ")
+    assert not connect(connection)
+    assert connection.problem.startswith("driver..example:1: ")
 
 
 def test_without_a_thread_the_next_attempt_is_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,13 +51,13 @@ def test_without_a_thread_the_next_attempt_is_made_later(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(threading.Thread, "start", fail)
     clock = Clock()
-    line = TcpLine(Address("driver.example", 1, b"", b""), clock)
+    connection = TcpServerConnection(Address("driver.example", 1, b"", b""), clock)
     for _ in range(3):
-        assert not line.connect()
-    assert line.problem == "driver.example:1: can't start new thread"
+        assert not connection.connect()
+    assert connection.problem == "driver.example:1: can't start new thread"
     assert attempts == 1
     clock.now += RETRY
-    line.connect()
+    connection.connect()
     assert attempts == 2
 
 
@@ -70,14 +70,14 @@ def test_half_of_a_message_holds_up_the_writer_for_half_a_second(monkeypatch: py
         return Channel(ours)
 
     monkeypatch.setattr(connection_module, "connect", connect_at_once)
-    line = TcpLine(Address("driver.example", 1, b"", b""), Clock())
-    assert connect(line)
+    connection = TcpServerConnection(Address("driver.example", 1, b"", b""), Clock())
+    assert connect(connection)
     timeout = ours.gettimeout()
     assert timeout is not None
     assert timeout <= 0.5
     ours.settimeout(0.01)  # the test does not wait for as long
     with theirs:
         theirs.sendall(b"\0\0\0\x10ab")
-        assert not line.receive()
-    assert not line.connect()
-    assert line.problem == "driver.example:1: timed out"
+        assert not connection.receive()
+    assert not connection.connect()
+    assert connection.problem == "driver.example:1: timed out"

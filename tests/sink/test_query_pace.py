@@ -19,11 +19,11 @@ from integration.support.shared_pace import PacedRun
 from test_congestion import aimd
 
 from sluice.channels.channel import Address
-from sluice.query_server.connection import NoLine
-from sluice.query_server.protocol import Advice, FromServer
+from sluice.query_server.connection import NoServer
+from sluice.query_server.protocol import FromServer, MeanRate
 from sluice.sink import RequestInfo, ResultInfo, query_pace
 from sluice.sink.dead_letters import Origin
-from sluice.sink.query_pace import ANSWER_TIMEOUT, TELL_AT_LEAST, share_pace
+from sluice.sink.query_pace import ANSWER_TIMEOUT, KEEP_ALIVE_INTERVAL, share_pace
 
 SEEDS = pytest.mark.parametrize("seed", [1, 2])
 
@@ -116,10 +116,10 @@ class RunWithStraggler(SharingRun):
 
 def test_a_task_with_few_rows_does_not_count() -> None:
     """It does not pull the mean down, and the others share what it leaves."""
-    told: list[Advice] = []
+    told: list[MeanRate] = []
 
     def note(message: FromServer) -> FromServer:
-        assert isinstance(message, Advice)
+        assert isinstance(message, MeanRate)
         told.append(message)
         return message
 
@@ -127,7 +127,7 @@ def test_a_task_with_few_rows_does_not_count() -> None:
 
     assert run.refusals(0, 15) > 0  # of its rows, too
     settled = [each for each in told[20:] if each.tasks]
-    assert all(each.pace > 400 for each in settled)
+    assert all(each.rate > 400 for each in settled)
     accepted = [sum(run.accepted[second, number] for second in range(5, 15)) / 10 for number in range(3)]
     assert sum(accepted) > 950
     assert min(accepted[:2]) > 0.6 * max(accepted[:2])
@@ -137,15 +137,15 @@ def test_a_task_with_few_rows_does_not_count() -> None:
 def test_a_task_that_nothing_is_refused_says_little() -> None:
     """A word in half a minute, by which the server knows that it is needed."""
     run = SharingRun(Scenario())
-    strategy, line = run.tasks[0].strategy, run.lines[0]
+    strategy, connection = run.tasks[0].strategy, run.connections[0]
     said = []
     for second in range(100):
         run.now = float(second)
         strategy.register_in_flight_request(RequestInfo(5, 50))
         strategy.register_completed_request(ResultInfo(0, 5))
-        said.append(line.words)
+        said.append(connection.messages)
 
-    assert [said[int(TELL_AT_LEAST * n) - 1] for n in (1, 2, 3)] == [0, 1, 2]
+    assert [said[int(KEEP_ALIVE_INTERVAL * n) - 1] for n in (1, 2, 3)] == [0, 1, 2]
     assert said[-1] == 3
     assert not run.server.service.is_idle(run.now)
 
@@ -194,7 +194,7 @@ def test_lies_neither_stop_nor_drive_a_task(lie: float) -> None:
 
 def liar(tasks: int, pace: float) -> Callable[[FromServer], FromServer]:
     """Says this, whatever is true."""
-    lie = Advice(tasks, pace)
+    lie = MeanRate(tasks, pace)
     return lambda _: lie
 
 
@@ -211,7 +211,7 @@ EVENTS = st.one_of(
 @settings(max_examples=8)
 @given(st.lists(EVENTS, max_size=8), st.integers(0, 100))
 def test_whatever_the_server_does_tasks_use_the_destination(events: list[Any], seed: int) -> None:
-    """Deaths, restarts, late words and lies: nothing is raised, and what there is to have is used."""
+    """Deaths, restarts, late messages and lies: nothing is raised, and what there is to have is used."""
     run = SharingRun(Scenario(tasks=3, capacity=300), seed=seed).until(4)
     for event in events:
         match event:
@@ -240,21 +240,21 @@ def test_what_was_learnt_stays_and_what_others_do_is_forgotten() -> None:
     strategy = run.tasks[0].strategy
     assert strategy._own._pacing._mean is not None
     rate = strategy.rate
-    words = run.lines[0].words
+    messages = run.connections[0].messages
     strategy.close()
 
     assert strategy._own.rate == rate
     assert strategy._own._pacing._mean is None
     run.until(15)
-    assert run.lines[0].words == words
-    assert len(run.server.lines) == 1
+    assert run.connections[0].messages == messages
+    assert len(run.server.connections) == 1
 
 
 def test_a_worker_warns_once_and_says_what_it_has_tried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The address as the task has tried it: what Spark calls it is Spark's."""
-    monkeypatch.setattr(query_pace, "TcpLine", lambda address: NoLine(f"{address}: refused"))
+    monkeypatch.setattr(query_pace, "TcpServerConnection", lambda address: NoServer(f"{address}: refused"))
     own = SharingRun(Scenario(tasks=1)).tasks[0].strategy._own
     for partition in range(2):
         origin = Origin("kinesis", "q", partition=partition)

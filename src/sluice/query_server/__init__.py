@@ -1,6 +1,9 @@
-"""One token bucket for all tasks of a query (`tokenBucketScope=query`), apart from the sink that uses it.
+"""The query server: a process beside the driver, by which the tasks of a query share a destination.
 
-A bucket server beside the driver holds the tokens. The first writer of a query starts it, and later ones find
-it again: `launch`, `rendezvous`. Tasks ask it over TCP before they send: `line`. What it gives to whom is
-decided in `bucket`, without IO; `service` speaks the `protocol`, and `server` has the sockets.
+It holds one token bucket for all tasks of a query (`tokenBucketScope=query`), or compares their paces
+(`aimdScope=query`). The sink uses it; nothing here knows the sink.
+
+The first writer of a query starts it, and later ones find it again: `launch`, `rendezvous`. Tasks talk to it
+over TCP: `connection`, `protocol`. `server` has the sockets. What it answers is decided without IO: in
+`service` and `bucket` for tokens, in `pace_service` for paces.
 """

@@ -1,4 +1,4 @@
-"""Runs a bucket server; see `sluice.query_server.server`."""
+"""Runs a query server; see `sluice.query_server.server`."""
 
 import os
 import sys

@@ -50,7 +50,7 @@ class Grant(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Share:
+class _FallbackShare:
     """What a task takes that goes on without the bucket."""
 
     part: float
@@ -82,7 +82,7 @@ class QueryBucket:
         self._counted_at = now
         self._members: dict[str, _Member] = {}
         self._queue: deque[tuple[str, float]] = deque()  # who asks for how many, in order
-        self._apart: dict[str, _Share] = {}  # of tasks that go on without the bucket
+        self._fallback_shares: dict[str, _FallbackShare] = {}  # of tasks that go on without the bucket
         self._epoch = ""
 
     @property
@@ -95,8 +95,8 @@ class QueryBucket:
         self._advance(now)
         if epoch != self._epoch:
             self._epoch = epoch
-            self._apart.clear()
-        self._apart.pop(task, None)
+            self._fallback_shares.clear()
+        self._fallback_shares.pop(task, None)
         self._members.setdefault(task, _Member())
 
     def ask(self, task: str, tokens: float, now: float, *, returned: float = 0.0) -> None:
@@ -137,7 +137,7 @@ class QueryBucket:
         del self._members[task]
         self._queue = deque(item for item in self._queue if item[0] != task)
         if share > 0.0:
-            self._apart[task] = _Share(share)
+            self._fallback_shares[task] = _FallbackShare(share)
             # What it may save up by itself is not to be had here: all together hold no more than the burst.
             self._level = min(self._level, self._current_burst - self._held)
 
@@ -186,7 +186,7 @@ class QueryBucket:
     def _left(self) -> float:
         """The part of rate and burst that is not of tasks that go on by themselves."""
         # Shares that would leave nothing are of tasks that have gone: somebody is asking.
-        return max(1.0 - sum(share.part for share in self._apart.values()), 0.01)
+        return max(1.0 - sum(share.part for share in self._fallback_shares.values()), 0.01)
 
     @property
     def _current_rate(self) -> float:
@@ -214,7 +214,7 @@ class QueryBucket:
 
     def _free_shares(self, seconds: float) -> None:
         """Gives the others what tasks that have not come back do not use any more."""
-        for task, share in list(self._apart.items()):
+        for task, share in list(self._fallback_shares.items()):
             share.seconds_left -= seconds
             if share.seconds_left <= 0.0:
-                del self._apart[task]
+                del self._fallback_shares[task]

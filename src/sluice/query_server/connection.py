@@ -1,4 +1,4 @@
-"""A task's connection to the bucket server, over TCP. The writer's thread does not wait for answers."""
+"""A task's connection to the query server, over TCP. The writer's thread does not wait for answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.channels.channel import Address, Channel, connect
 from sluice.errors import SluiceError
 from sluice.query_server.protocol import FromServer, ToServer, decode_from_server, encode
 
-__all__ = ["Line", "NoLine", "TcpLine"]
+__all__ = ["NoServer", "ServerConnection", "TcpServerConnection"]
 
 _log = logging.getLogger(__name__)
 
@@ -25,8 +25,8 @@ _RETRY_AFTER: Final = 5.0
 """Seconds from the end of a connection, or of an attempt, to the next attempt."""
 
 
-class Line(Protocol):
-    """A connection to the bucket server. No call raises, and none waits for the server to answer.
+class ServerConnection(Protocol):
+    """A connection to the query server. No call raises, and none waits for the server to answer.
 
     Where the server stands still, `receive` may block for the rest of a message, for half a second without a
     byte of it, and `send` while the system has no room for what the server does not take, for half a second
@@ -54,8 +54,8 @@ class Line(Protocol):
         """Ends the connection for good; what was sent arrives, if the server is there."""
 
 
-class NoLine:
-    """A `Line` where there is no server.
+class NoServer:
+    """A `ServerConnection` where there is no server.
 
     Args:
         problem: why.
@@ -65,7 +65,7 @@ class NoLine:
         self.problem = problem
 
     def connect(self) -> bool:
-        """See `Line.connect`: never."""
+        """See `ServerConnection.connect`: never."""
         return False
 
     def send(self, message: ToServer) -> None:
@@ -82,15 +82,15 @@ class NoLine:
         """Does nothing."""
 
 
-class TcpLine:
-    """A `Line` to the server at an address.
+class TcpServerConnection:
+    """A `ServerConnection` to the server at an address.
 
     Args:
         address: of the server.
         clock: monotonic seconds.
 
     Attributes:
-        problem: see `Line`.
+        problem: see `ServerConnection`.
     """
 
     def __init__(self, address: Address, clock: Callable[[], float] = time.monotonic) -> None:
@@ -104,7 +104,7 @@ class TcpLine:
         self._next_attempt = clock()
 
     def connect(self) -> bool:
-        """See `Line.connect`. A thread makes the connection."""
+        """See `ServerConnection.connect`. A thread makes the connection."""
         with self._lock:
             if self._channel is not None:
                 return True
@@ -113,7 +113,7 @@ class TcpLine:
             return False
 
     def send(self, message: ToServer) -> None:
-        """See `Line.send`."""
+        """See `ServerConnection.send`."""
         channel = self._channel
         if channel is not None:
             try:
@@ -122,7 +122,7 @@ class TcpLine:
                 self.disconnect(f"{self._address}: {error}")
 
     def receive(self) -> Sequence[FromServer]:
-        """See `Line.receive`."""
+        """See `ServerConnection.receive`."""
         messages: list[FromServer] = []
         channel = self._channel
         try:
@@ -133,7 +133,7 @@ class TcpLine:
         return messages
 
     def disconnect(self, problem: str) -> None:
-        """See `Line.disconnect`."""
+        """See `ServerConnection.disconnect`."""
         with self._lock:
             channel, self._channel = self._channel, None
             self._next_attempt = self._clock() + _RETRY_AFTER
@@ -142,7 +142,7 @@ class TcpLine:
             channel.close()
 
     def close(self) -> None:
-        """See `Line.close`."""
+        """See `ServerConnection.close`."""
         with self._lock:
             self._is_closed = True
         self.disconnect("closed")
@@ -150,7 +150,7 @@ class TcpLine:
     def _start(self) -> None:
         """Starts an attempt. The caller has the lock."""
         try:
-            threading.Thread(target=self._make, name="sluice-token-bucket", daemon=True).start()
+            threading.Thread(target=self._make, name="sluice-query-server", daemon=True).start()
         except RuntimeError as error:  # the system has no thread left: the next attempt may find one
             self.problem = f"{self._address}: {error}"
             self._next_attempt = self._clock() + _RETRY_AFTER

@@ -1,7 +1,7 @@
 """What the server does for tasks that learn their paces themselves (`aimdScope=query`): it compares them.
 
-A task says a few times a second at which pace the destination lets it send, and is told the mean of all. The
-server decides nothing and nobody waits for it. No sockets, no clock: every method is told the time.
+A task reports a few times a second at which rate the destination lets it send, and is told the mean of all.
+The server decides nothing and nobody waits for it. No sockets, no clock: every method is told the time.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluice.query_server.protocol import Advice, Paced, Ping, Pong, ToServer
-from sluice.query_server.service import Outgoing, Use
+from sluice.query_server.protocol import MeanRate, Ping, Pong, ReportRate, ToServer
+from sluice.query_server.service import IdleTracker, Outgoing
 
 __all__ = ["KNOWN_FOR", "PaceService"]
 
 KNOWN_FOR: Final = 1.5
-"""Seconds for which a pace counts. A task that stands still, or has no rows left, says nothing any more."""
+"""Seconds for which a rate counts. A task that stands still, or has no rows left, reports none any more."""
 
 
 @dataclass(slots=True)
 class _Query:
-    """The paces of the tasks of one query, by connection: those that count, the oldest first."""
+    """The rates that the tasks of one query have reported, by connection: those that count, oldest first."""
 
-    paces: dict[int, float] = field(default_factory=dict)
+    rates: dict[int, float] = field(default_factory=dict)
     times: dict[int, float] = field(default_factory=dict)
 
-    def say(self, connection: int, pace: float, now: float) -> None:
+    def record(self, connection: int, rate: float, now: float) -> None:
         self.forget(connection)
-        if 0.0 < pace < math.inf:
-            self.paces[connection], self.times[connection] = pace, now
+        if 0.0 < rate < math.inf:
+            self.rates[connection], self.times[connection] = rate, now
 
     def forget(self, connection: int) -> None:
-        self.paces.pop(connection, None)
+        self.rates.pop(connection, None)
         self.times.pop(connection, None)
 
-    def advice(self, now: float) -> Advice:
+    def mean(self, now: float) -> MeanRate:
         while self.times and now - (oldest := next(iter(self.times.items())))[1] >= KNOWN_FOR:
             self.forget(oldest[0])
-        count = len(self.paces)
-        return Advice(count, sum(self.paces.values()) / count if count else 0.0)
+        count = len(self.rates)
+        return MeanRate(count, sum(self.rates.values()) / count if count else 0.0)
 
 
 class PaceService:
@@ -51,30 +51,30 @@ class PaceService:
 
     def __init__(self, now: float) -> None:
         self._queries: dict[str, _Query] = {}
-        self._places: dict[int, str] = {}  # connection to query
-        self._use = Use(now)
+        self._queries_by_connection: dict[int, str] = {}
+        self._idle = IdleTracker(now)
 
     def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
         """Handles the message of a connection. Returns the answer."""
-        self._use.heard(now)
+        self._idle.record_use(now)
         match message:
             case Ping():
                 return [(connection, Pong())]
-            case Paced(name, pace):
+            case ReportRate(name, rate):
                 self.lost(connection, now)
-                self._places[connection] = name
+                self._queries_by_connection[connection] = name
                 query = self._queries.setdefault(name, _Query())
-                query.say(connection, pace, now)
-                return [(connection, query.advice(now))]
+                query.record(connection, rate, now)
+                return [(connection, query.mean(now))]
         return []
 
     def lost(self, connection: int, now: float) -> None:
         """A connection has ended."""
         del now
-        name = self._places.pop(connection, "")
+        name = self._queries_by_connection.pop(connection, "")
         if (query := self._queries.get(name)) is not None:
             query.forget(connection)
-            if not query.paces:
+            if not query.rates:
                 del self._queries[name]
 
     def due(self, now: float) -> list[Outgoing]:
@@ -89,8 +89,8 @@ class PaceService:
     @property
     def has_tasks(self) -> bool:
         """Whether tasks are connected that have said something."""
-        return bool(self._places)
+        return bool(self._queries_by_connection)
 
     def is_idle(self, now: float) -> bool:
         """Whether the server may end: nobody has needed it for `IDLE_TIME`."""
-        return self._use.is_over(now)
+        return self._idle.is_expired(now)

@@ -7,20 +7,20 @@ from typing import Final
 import msgspec
 
 __all__ = [
-    "Advice",
-    "Ask",
-    "FallBack",
+    "AcquireTokens",
     "FromServer",
     "Granted",
     "Join",
     "Leave",
+    "MeanRate",
     "Members",
-    "Paced",
     "Ping",
     "Pong",
     "Queued",
-    "Sent",
+    "ReportRate",
     "ToServer",
+    "TokensUsed",
+    "UsingFallbackShare",
     "decode_from_server",
     "decode_to_server",
     "encode",
@@ -44,7 +44,7 @@ class Join(msgspec.Struct, tag=True, frozen=True):
     starts_full: bool
 
 
-class Ask(msgspec.Struct, tag=True, frozen=True):
+class AcquireTokens(msgspec.Struct, tag=True, frozen=True):
     """Asks for tokens for the next request.
 
     Attributes:
@@ -56,7 +56,7 @@ class Ask(msgspec.Struct, tag=True, frozen=True):
     returned: float = 0.0
 
 
-class Sent(msgspec.Struct, tag=True, frozen=True):
+class TokensUsed(msgspec.Struct, tag=True, frozen=True):
     """The task has used tokens: a request is on its way."""
 
     tokens: float
@@ -68,7 +68,7 @@ class Leave(msgspec.Struct, tag=True, frozen=True):
     returned: float
 
 
-class FallBack(msgspec.Struct, tag=True, frozen=True):
+class UsingFallbackShare(msgspec.Struct, tag=True, frozen=True):
     """The server has not answered in time: the task goes on at this share of the rate, and disconnects."""
 
     share: float
@@ -100,32 +100,32 @@ class Pong(msgspec.Struct, tag=True, frozen=True):
     """The server lives."""
 
 
-class Paced(msgspec.Struct, tag=True, frozen=True):
-    """What the destination lets a task send. The answer is an `Advice`.
+class ReportRate(msgspec.Struct, tag=True, frozen=True):
+    """The rate at which the destination lets a task send. The answer is a `MeanRate`.
 
     Attributes:
         query: see `Join`.
-        pace: entries a second that the task has learnt; 0 if something else limits it, such as its rows.
+        rate: entries a second that the task has learnt; 0 if something else limits it, such as its rows.
     """
 
     query: str
-    pace: float
+    rate: float
 
 
-class Advice(msgspec.Struct, tag=True, frozen=True):
-    """What the tasks of a query have in common.
+class MeanRate(msgspec.Struct, tag=True, frozen=True):
+    """What those tasks of a query that the destination limits now have reported.
 
     Attributes:
-        tasks: how many of them the destination limits now.
-        pace: the mean of their paces, in entries a second; 0 if there is none.
+        tasks: how many there are.
+        rate: the mean of their rates, in entries a second; 0 if there is none.
     """
 
     tasks: int
-    pace: float
+    rate: float
 
 
-ToServer = Join | Ask | Sent | Leave | FallBack | Ping | Paced
-FromServer = Granted | Queued | Members | Pong | Advice
+ToServer = Join | AcquireTokens | TokensUsed | Leave | UsingFallbackShare | Ping | ReportRate
+FromServer = Granted | Queued | Members | Pong | MeanRate
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _to_server: Final = msgspec.msgpack.Decoder(ToServer)

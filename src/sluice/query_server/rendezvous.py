@@ -1,4 +1,4 @@
-"""The file by which the writers of a query find its bucket server.
+"""The file by which the writers of a query find its server.
 
 It lies in a directory of this user alone, because it holds the server's secret, below the directory for
 temporary files. The server removes it when it ends. What a killed server has left is removed when another one

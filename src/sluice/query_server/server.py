@@ -35,7 +35,7 @@ from sluice.query_server.protocol import decode_to_server, encode
 from sluice.query_server.rendezvous import Rendezvous
 from sluice.query_server.service import BucketService, Outgoing, Service
 
-__all__ = ["BucketServer", "ServerSetup", "is_running", "main"]
+__all__ = ["QueryServer", "ServerSetup", "is_running", "main"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class ServerSetup(msgspec.Struct, frozen=True):
     rendezvous: str
 
 
-class BucketServer:
+class QueryServer:
     """Listens at a free port, and serves tasks in the thread that calls `run`.
 
     Args:
@@ -214,7 +214,7 @@ def main(arguments: list[str]) -> None:
     rendezvous = Rendezvous(Path(setup.rendezvous))
     now = time.monotonic()
     service: Service = PaceService(now) if setup.bucket is None else BucketService(*setup.bucket, now)
-    server = BucketServer(service, setup.host, bind=setup.bind)
+    server = QueryServer(service, setup.host, bind=setup.bind)
 
     def is_over(now: float) -> bool:
         if not is_running(setup.owner) or service.is_idle(now):

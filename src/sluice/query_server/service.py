@@ -1,4 +1,7 @@
-"""What the bucket server does with messages. No sockets, no clock: every method is told the time."""
+"""What the query server does with messages about tokens, and what both kinds of server have in common.
+
+No sockets, no clock: every method is told the time.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from typing import Final, Protocol
 
 from sluice.query_server.bucket import QueryBucket
 from sluice.query_server.protocol import (
-    Ask,
-    FallBack,
+    AcquireTokens,
     FromServer,
     Granted,
     Join,
@@ -18,18 +20,19 @@ from sluice.query_server.protocol import (
     Ping,
     Pong,
     Queued,
-    Sent,
+    TokensUsed,
     ToServer,
+    UsingFallbackShare,
 )
 
-__all__ = ["IDLE_TIME", "BucketService", "Outgoing", "Service", "Use"]
+__all__ = ["IDLE_TIME", "BucketService", "IdleTracker", "Outgoing", "Service"]
 
 IDLE_TIME: Final = 120.0
 """Seconds after which a bucket that no task takes from is forgotten, and a server without buckets ends:
 nobody tells it that a query has ended. In a query that pauses longer, the next batch starts a new server."""
 
 _TELL_EVERY: Final = 0.5
-"""Seconds between two words to a task that waits. By them it knows that the server lives."""
+"""Seconds between two messages to a task that waits. By them it knows that the server lives."""
 
 Outgoing = tuple[int, FromServer]
 """A message, and the connection that it is for."""
@@ -58,8 +61,8 @@ class Service(Protocol):
         """Whether the server may end."""
 
 
-class Use:
-    """Whether anybody needs a server. Nobody tells it that a query has ended.
+class IdleTracker:
+    """Whether nobody has needed a server for `IDLE_TIME`. Nobody tells it that a query has ended.
 
     Args:
         now: the time, in monotonic seconds.
@@ -68,12 +71,12 @@ class Use:
     def __init__(self, now: float) -> None:
         self._used_at = now
 
-    def heard(self, now: float) -> None:
-        """A message has come, or there is a task that says nothing."""
+    def record_use(self, now: float) -> None:
+        """A message has come, or a task is connected."""
         self._used_at = now
 
-    def is_over(self, now: float) -> bool:
-        """Whether nothing was heard for `IDLE_TIME`."""
+    def is_expired(self, now: float) -> bool:
+        """Whether the server may end."""
         return now - self._used_at >= IDLE_TIME
 
 
@@ -100,32 +103,32 @@ class BucketService:
         self._rate = rate
         self._burst = burst
         self._queries: dict[str, _Query] = {}
-        self._places: dict[int, tuple[str, str]] = {}  # connection to query and task
-        self._use = Use(now)
+        self._members_by_connection: dict[int, tuple[str, str]] = {}  # query and task
+        self._idle = IdleTracker(now)
 
     def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
         """Handles the message of a connection. Returns answers; more may come from `due`."""
-        self._use.heard(now)
+        self._idle.record_use(now)
         match message:
             case Ping():
                 return [(connection, Pong())]
             case Join():
                 self._join(connection, message, now)
                 return []
-        if connection not in self._places:
+        if connection not in self._members_by_connection:
             return []  # another connection of the same task has come
-        name, task = self._places[connection]
+        name, task = self._members_by_connection[connection]
         query = self._queries[name]
         query.used_at = now
         match message:
-            case Ask(tokens, returned):
+            case AcquireTokens(tokens, returned):
                 query.bucket.ask(task, tokens, now, returned=returned)
                 query.told_at = -math.inf
-            case Sent(tokens):
+            case TokensUsed(tokens):
                 query.bucket.sent(task, tokens, now)
             case Leave(returned):
                 self._leave(connection, now, returned=returned)
-            case FallBack(share):
+            case UsingFallbackShare(share):
                 self._leave(connection, now, share=share)
         return []
 
@@ -150,7 +153,7 @@ class BucketService:
                 outgoing += [(query.connections[task], Queued(seconds)) for task, seconds in waiting]
             if query.connections:
                 query.used_at = now
-                self._use.heard(now)
+                self._idle.record_use(now)
             elif now - query.used_at >= IDLE_TIME:
                 del self._queries[name]
         return outgoing
@@ -162,11 +165,11 @@ class BucketService:
     @property
     def has_tasks(self) -> bool:
         """Whether tasks are connected."""
-        return bool(self._places)
+        return bool(self._members_by_connection)
 
     def is_idle(self, now: float) -> bool:
         """Whether the server may end: nobody has needed it for `IDLE_TIME`."""
-        return not self._queries and self._use.is_over(now)
+        return not self._queries and self._idle.is_expired(now)
 
     def _join(self, connection: int, message: Join, now: float) -> None:
         query = self._queries.get(message.query)
@@ -180,10 +183,10 @@ class BucketService:
         query.connections[message.task] = connection
         query.told = 0  # the new one has to be told in any case
         query.used_at = now
-        self._places[connection] = message.query, message.task
+        self._members_by_connection[connection] = message.query, message.task
 
     def _leave(self, connection: int, now: float, *, returned: float = 0.0, share: float = 0.0) -> None:
-        name, task = self._places.pop(connection, ("", ""))
+        name, task = self._members_by_connection.pop(connection, ("", ""))
         query = self._queries.get(name)
         if query is not None:
             query.bucket.leave(task, now, returned=returned, share=share)

@@ -1,6 +1,6 @@
 """The rate limiting strategy of a task whose query has one token bucket.
 
-The task asks the bucket server for the tokens of its next request. What it gets is for now: see
+The task asks the query server for the tokens of its next request. What it gets is for now: see
 `sluice.query_server.bucket`. Where the server is gone, can't be reached or does not answer, the task goes
 on at a share of the rate, and tries to connect again.
 
@@ -22,11 +22,10 @@ from typing import Final
 
 from sluice.channels.channel import Address
 from sluice.query_server.bucket import HOLD_TIME
-from sluice.query_server.connection import Line, NoLine, TcpLine
+from sluice.query_server.connection import NoServer, ServerConnection, TcpServerConnection
 from sluice.query_server.launch import BucketSettings
 from sluice.query_server.protocol import (
-    Ask,
-    FallBack,
+    AcquireTokens,
     FromServer,
     Granted,
     Join,
@@ -34,14 +33,15 @@ from sluice.query_server.protocol import (
     Members,
     Pong,
     Queued,
-    Sent,
+    TokensUsed,
+    UsingFallbackShare,
 )
 from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.contracts import RequestInfo, ResultInfo
 from sluice.sink.dead_letters import Origin
 from sluice.sink.token_bucket import ROUNDING, TokenBucket, TokenUnit, tokens_of
 
-__all__ = ["QueryBucketConfig", "QueryBucketStrategy", "Seat", "fallback_share"]
+__all__ = ["BucketMember", "QueryBucketConfig", "QueryBucketStrategy", "fallback_share"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,14 +52,14 @@ than this and `HOLD_TIME`, see `LEASE_TIME`, and fills for less while the server
 _CONNECT_TIMEOUT: Final = 5.0
 """Seconds for the first connection. A task that has none does not even know how many others there are."""
 
-_LOOK_EVERY: Final = 1.0
+_POLL_INTERVAL: Final = 1.0
 """Seconds after which a task that goes by its share looks for the server before it sends: a task that never
 has to wait for tokens would not find out otherwise that the server is back."""
 _UNWATCHED: Final = 5.0
 """Seconds without such a look after which the server may not keep the share for this task any more."""
 _RETURN_TIMEOUT: Final = 10.5
 """Seconds for which the task then looks for the server and sends nothing: enough for one attempt to connect,
-also if the last one has just failed; see `TcpLine`."""
+also if the last one has just failed; see `TcpServerConnection`."""
 
 _SHORTEST_WAIT: Final = 0.001
 _LONGEST_WAIT: Final = 0.1
@@ -77,7 +77,7 @@ class _State(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class BucketMember:
     """Who a task is at the server; see `Join` for the first four."""
 
     query: str
@@ -106,18 +106,21 @@ class QueryBucketConfig:
             origin: the task.
             address: where the server listens; None if it could not be started.
         """
+        connection: ServerConnection = NoServer("the driver could not start it")
+        if address is not None:
+            connection = TcpServerConnection(address)
         return QueryBucketStrategy(
             rate=self.settings.rate,
             burst=self.settings.burst,
             unit=self.unit,
-            seat=Seat(
+            member=BucketMember(
                 query=origin.query or origin.run,
                 epoch="" if origin.batch is None else str(origin.batch),
                 task=str(origin.attempt),
                 starts_full=origin.query is None,
                 partition=origin.partition or 0,
             ),
-            line=NoLine("the driver could not start it") if address is None else TcpLine(address),
+            connection=connection,
         )
 
 
@@ -138,8 +141,8 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         rate: tokens a second for all tasks.
         burst: tokens that all tasks may use at once.
         unit: what a token is for.
-        seat: who this task is.
-        line: to the server. The strategy closes it.
+        member: who this task is.
+        connection: to the server. The strategy closes it.
         clock: monotonic seconds.
     """
 
@@ -149,19 +152,19 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         rate: float,
         burst: float,
         unit: TokenUnit,
-        seat: Seat,
-        line: Line,
+        member: BucketMember,
+        connection: ServerConnection,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rate = rate
         self._burst = burst
         self._unit: TokenUnit = unit
-        self._seat = seat
-        self._line = line
+        self._member = member
+        self._connection = connection
         self._clock = clock
         self._state = _State.CONNECTING
         self._heard_at = math.inf  # or when we began to wait for a word
-        self._looked_at = -math.inf
+        self._polled_at = -math.inf
         self._expected_at = 0.0
         self._held = 0.0
         self._held_until = 0.0
@@ -179,23 +182,23 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
             self._alone.take(tokens, self._clock())
             return
         self._held = max(0.0, self._held - tokens)
-        self._line.send(Sent(tokens))
+        self._connection.send(TokensUsed(tokens))
 
     def register_completed_request(self, result: ResultInfo) -> None:  # noqa: ARG002 - the contract's
         """Looks for the server where the task goes on without; the rate is fixed."""
         if self._state is _State.ALONE:
-            self._look(self._clock())
+            self._poll_server(self._clock())
 
     def should_block(self, request: RequestInfo) -> bool:
         tokens, now = tokens_of(request, self._unit), self._clock()
         if self._state is _State.ALONE:
-            return now - self._looked_at >= _LOOK_EVERY or self._alone.wait(tokens, now) > 0.0
+            return now - self._polled_at >= _POLL_INTERVAL or self._alone.wait(tokens, now) > 0.0
         return self._usable(now) < tokens - ROUNDING
 
     def delay(self, request: RequestInfo) -> float:
         """Asks for the tokens of this request. Returns the seconds until they may be there."""
         tokens, now = tokens_of(request, self._unit), self._clock()
-        self._look(now)
+        self._poll_server(now)
         if self._state is _State.ALONE:
             return min(self._alone.wait(tokens, now), _LONGEST_WAIT)
         if self._usable(now) >= tokens - ROUNDING:
@@ -220,11 +223,13 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
     def close(self) -> None:
         """Gives back what is left, and ends the connection."""
         if self._has_told_share:
-            self._look(self._clock())  # joins if it can now: so the server gives the share to the others
+            self._poll_server(
+                self._clock()
+            )  # joins if it can now: so the server gives the share to the others
         if self._state in _JOINED:
-            self._line.send(Leave(self._held))
+            self._connection.send(Leave(self._held))
         self._held = 0.0
-        self._line.close()
+        self._connection.close()
 
     # --- what the server says -------------------------------------------------------------------------
 
@@ -237,42 +242,42 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
 
     def _ask(self, tokens: float, now: float) -> None:
         usable = self._usable(now)
-        self._line.send(Ask(tokens - usable, self._held - usable))
+        self._connection.send(AcquireTokens(tokens - usable, self._held - usable))
         self._held = usable
         self._state = _State.ASKED
         self._heard_at = self._expected_at = now
 
-    def _look(self, now: float) -> None:
+    def _poll_server(self, now: float) -> None:
         """Takes in what has come, and finds out whether the server is there."""
-        for message in self._line.receive():
+        for message in self._connection.receive():
             self._take_in(message, now)
-        if self._has_told_share and now - self._looked_at >= _UNWATCHED:
+        if self._has_told_share and now - self._polled_at >= _UNWATCHED:
             self._state = _State.RETURNING
             self._heard_at = now
             self._expected_at = now + _RETURN_TIMEOUT
-        self._looked_at = now
+        self._polled_at = now
         self._heard_at = min(self._heard_at, now)  # the first connection is waited for from the first look on
         waited = now - self._heard_at
-        if not self._line.connect():
-            if self._state in _JOINED or (self._state is _State.CONNECTING and self._line.problem):
-                self._go_alone(self._line.problem, now)
+        if not self._connection.connect():
+            if self._state in _JOINED or (self._state is _State.CONNECTING and self._connection.problem):
+                self._go_alone(self._connection.problem, now)
             elif self._state is _State.CONNECTING and waited >= _CONNECT_TIMEOUT:
                 self._go_alone(f"no connection within {_CONNECT_TIMEOUT:g} s", now)
             elif self._state is _State.RETURNING and waited >= _RETURN_TIMEOUT:
-                self._go_alone(self._line.problem, now)
+                self._go_alone(self._connection.problem, now)
         elif self._state not in _JOINED:
             self._join(now)
         elif self._state is not _State.READY and waited >= ANSWER_TIMEOUT:
             problem = f"no answer within {ANSWER_TIMEOUT:g} s"
-            self._line.send(FallBack(self._fallback_share))
-            self._line.disconnect(problem)
+            self._connection.send(UsingFallbackShare(self._fallback_share))
+            self._connection.disconnect(problem)
             self._has_told_share = True
             self._go_alone(problem, now)
 
     def _join(self, now: float) -> None:
         """From here on this task does not go by its share any more: the server gives it to others."""
-        seat = self._seat
-        self._line.send(Join(seat.query, seat.epoch, seat.task, seat.starts_full))
+        member = self._member
+        self._connection.send(Join(member.query, member.epoch, member.task, member.starts_full))
         self._state = _State.JOINING
         self._share = 1.0
         self._has_told_share = False
@@ -290,7 +295,7 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
                 "the token bucket of the query does not answer; partition %d goes on at its share, %.3g %s a "
                 "second, and tries again: %s (on a cluster, tokenBucketAddress must be an address of the "
                 "driver that workers reach)",
-                self._seat.partition,
+                self._member.partition,
                 rate,
                 self._unit,
                 problem,
@@ -298,7 +303,7 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
 
     @property
     def _fallback_share(self) -> float:
-        return fallback_share(self._members, self._seat.partition)
+        return fallback_share(self._members, self._member.partition)
 
     def _take_in(self, message: FromServer, now: float) -> None:
         self._heard_at = now
@@ -309,14 +314,14 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
                     self._state = _State.READY
                     if self._has_warned:
                         self._has_warned = False
-                        _log.info("partition %d goes by the query's bucket again", self._seat.partition)
+                        _log.info("partition %d goes by the query's bucket again", self._member.partition)
             case Queued(seconds):
                 self._expected_at = now + seconds
             case Granted(tokens):
                 self._state = _State.READY
                 self._held += tokens
                 # It may have come right after the last look, and this process have stood still since then.
-                self._held_until = self._looked_at + HOLD_TIME
+                self._held_until = self._polled_at + HOLD_TIME
             case Pong():
                 pass
 

@@ -5,7 +5,7 @@ tells the server of the query its rate, and is told the mean of all: what follow
 `PacingRate.share_with`. Nothing waits for the server: what it says comes with the next answers of the
 destination, and where it is gone, silent or out of reach the task goes on alone.
 
-A task that nothing was ever refused says next to nothing, only so that the server knows that it is needed.
+A task that the destination does not limit reports next to nothing, only so that the server goes on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 from sluice.channels.channel import Address
-from sluice.query_server.connection import Line, NoLine, TcpLine
-from sluice.query_server.protocol import Advice, Paced
+from sluice.query_server.connection import NoServer, ServerConnection, TcpServerConnection
+from sluice.query_server.protocol import MeanRate, ReportRate
 from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.contracts import RequestInfo, ResultInfo
 from sluice.sink.dead_letters import Origin
@@ -29,14 +29,15 @@ __all__ = ["QueryPaceStrategy", "share_pace"]
 
 _log = logging.getLogger(__name__)
 
-TELL_EVERY: Final = 0.25
-"""Seconds between two words to the server while the destination limits this task."""
-TELL_AT_LEAST: Final = 30.0
-"""Seconds between two words else. The server ends when it has not heard of anybody for two minutes."""
+REPORT_INTERVAL: Final = 0.25
+"""Seconds between two reports to the server while the destination limits this task."""
+KEEP_ALIVE_INTERVAL: Final = 30.0
+"""Seconds between two reports while the destination does not limit this task. They keep the server alive,
+which ends after 120 s of silence."""
 ANSWER_TIMEOUT: Final = 2.0
-"""Seconds without an answer after which the connection is given up. `Line` makes another one later."""
+"""Seconds without an answer after which the connection is given up. `connect` makes another one later."""
 VALID_FOR: Final = 1.5
-"""Seconds for which an answer holds; as long as the server counts what a task has said."""
+"""Seconds for which an answer holds; as long as the server counts what a task has reported."""
 
 
 class QueryPaceStrategy(BaseRateLimitingStrategy):
@@ -45,7 +46,7 @@ class QueryPaceStrategy(BaseRateLimitingStrategy):
     Args:
         own: finds the rate. It may have learnt something before, and may outlive this object.
         query: the id of the query, or of the batch write.
-        line: to the server. The strategy closes it.
+        connection: to the server. The strategy closes it.
         on_problem: told why there is no connection, once until there is one again.
         clock: monotonic seconds.
     """
@@ -55,18 +56,19 @@ class QueryPaceStrategy(BaseRateLimitingStrategy):
         own: CongestionControlRateLimitingStrategy,
         *,
         query: str,
-        line: Line,
+        connection: ServerConnection,
         on_problem: Callable[[str], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._own = own
         self._query = query
-        self._line = line
+        self._connection = connection
         self._on_problem = on_problem
         self._clock = clock
-        self._told_at = clock()  # a short task that nothing limits says nothing
-        self._told_rate = False  # whether the last word told a rate
-        self._asked_at = math.inf  # since when an answer is due
+        # The first keep-alive is due after 30 s, so a short task that is not limited never connects.
+        self._reported_at = clock()
+        self._was_limited = False  # at the last report
+        self._awaiting_since = math.inf  # when the last report was sent that has no answer yet
         self._valid_until = -math.inf
         self._has_problem = False
 
@@ -74,7 +76,7 @@ class QueryPaceStrategy(BaseRateLimitingStrategy):
         self._own.register_in_flight_request(request)
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        self._exchange(self._clock())
+        self._sync_with_server(self._clock())
         self._own.register_completed_request(result)
 
     def should_block(self, request: RequestInfo) -> bool:
@@ -105,53 +107,53 @@ class QueryPaceStrategy(BaseRateLimitingStrategy):
 
     def close(self) -> None:
         """Ends the connection. What the other strategy has learnt stays; what the others do is forgotten."""
-        self._line.close()
+        self._connection.close()
         self._own.share_with(None)
 
-    def _exchange(self, now: float) -> None:
-        """Takes in what the server has said, and tells it the rate when that is due. Never waits."""
-        for message in self._line.receive():
-            if isinstance(message, Advice):
+    def _sync_with_server(self, now: float) -> None:
+        """Takes in what the server has said, and reports the rate when that is due. Never waits."""
+        for message in self._connection.receive():
+            if isinstance(message, MeanRate):
                 self._take_in(message, now)
         if now >= self._valid_until:
             self._own.share_with(None)
-        self._look_after_line(now)
+        self._check_answer_timeout(now)
         rate = self._own.limited_rate
-        # That it is not limited any more is told at once.
-        pause = TELL_EVERY if rate is not None or self._told_rate else TELL_AT_LEAST
-        if self._asked_at == math.inf and now - self._told_at >= pause:
-            self._tell(rate, now)
+        # That the task is not limited any more is reported as soon as a rate would be.
+        pause = REPORT_INTERVAL if rate is not None or self._was_limited else KEEP_ALIVE_INTERVAL
+        if self._awaiting_since == math.inf and now - self._reported_at >= pause:
+            self._report(rate, now)
 
-    def _look_after_line(self, now: float) -> None:
+    def _check_answer_timeout(self, now: float) -> None:
         """Finds out whether the answer that is due may still come."""
-        if self._asked_at == math.inf:
+        if self._awaiting_since == math.inf:
             return
-        if self._line.connect():
-            if now - self._asked_at < ANSWER_TIMEOUT:
+        if self._connection.connect():
+            if now - self._awaiting_since < ANSWER_TIMEOUT:
                 return
-            self._line.disconnect(f"no answer within {ANSWER_TIMEOUT:g} s")
-        self._asked_at = math.inf
+            self._connection.disconnect(f"no answer within {ANSWER_TIMEOUT:g} s")
+        self._awaiting_since = math.inf
         self._note_problem()
 
-    def _tell(self, rate: float | None, now: float) -> None:
-        if self._line.connect():
-            self._line.send(Paced(self._query, rate or 0.0))
-            self._told_at = self._asked_at = now
-            self._told_rate = rate is not None
-        elif self._line.problem:
+    def _report(self, rate: float | None, now: float) -> None:
+        if self._connection.connect():
+            self._connection.send(ReportRate(self._query, rate or 0.0))
+            self._reported_at = self._awaiting_since = now
+            self._was_limited = rate is not None
+        elif self._connection.problem:
             self._note_problem()
-            self._told_at = now
+            self._reported_at = now
 
     def _note_problem(self) -> None:
         if not self._has_problem:
             self._has_problem = True
-            self._on_problem(self._line.problem)
+            self._on_problem(self._connection.problem)
 
-    def _take_in(self, advice: Advice, now: float) -> None:
-        self._asked_at = math.inf
+    def _take_in(self, mean: MeanRate, now: float) -> None:
+        self._awaiting_since = math.inf
         self._has_problem = False
-        if advice.tasks > 1 and 0.0 < advice.pace < math.inf:
-            self._own.share_with(advice.pace)
+        if mean.tasks > 1 and 0.0 < mean.rate < math.inf:
+            self._own.share_with(mean.rate)
             self._valid_until = now + VALID_FOR
         else:
             self._valid_until = -math.inf
@@ -171,7 +173,7 @@ def share_pace(
     return QueryPaceStrategy(
         own,
         query=origin.query or origin.run,
-        line=NoLine("") if address is None else TcpLine(address),
+        connection=NoServer("") if address is None else TcpServerConnection(address),
         on_problem=functools.partial(_warn, origin.destination),
     )
 
