@@ -21,8 +21,7 @@ from sluice.channels.channel import SPARK_DRIVER, Address, connect
 from sluice.query_server import launch
 from sluice.query_server.connection import TcpServerConnection
 from sluice.query_server.launch import (
-    BucketSettings,
-    PaceSettings,
+    ServerSettings,
     find_or_start,
     rendezvous_directory,
 )
@@ -42,7 +41,7 @@ from sluice.query_server.server import QueryServer
 from sluice.query_server.service import BucketService
 
 SOON = 30.0
-SETTINGS = BucketSettings(100.0, 50.0, "127.0.0.1")
+SETTINGS = ServerSettings((100.0, 50.0), "127.0.0.1", "127.0.0.1")
 
 
 def until(condition: Callable[[], object], seconds: float = SOON) -> None:
@@ -197,7 +196,7 @@ def test_tasks_compare_their_paces(owner: subprocess.Popen[bytes]) -> None:
     """The server has no bucket. It is told where tasks find it, which fill in the driver's host, and is found
     again from its own host.
     """
-    settings = PaceSettings(SPARK_DRIVER, "127.0.0.1")
+    settings = ServerSettings(None, SPARK_DRIVER, "127.0.0.1")
     address = find_or_start(settings, {"a": "b"}, owner=owner.pid)
     assert address is not None
     assert address.host == SPARK_DRIVER
@@ -221,7 +220,10 @@ def test_a_server_that_tasks_can_do_without_is_not_tried_at_every_batch(
 ) -> None:
     """Its failure is said once in a minute; a bucket is tried by each batch."""
     nowhere = "192.0.2.1"
-    kinds = ((PaceSettings(SPARK_DRIVER, nowhere), 1), (BucketSettings(1.0, 1.0, nowhere), 2))
+    kinds = (
+        (ServerSettings(None, SPARK_DRIVER, nowhere), 1),
+        (ServerSettings((1.0, 1.0), nowhere, nowhere), 2),
+    )
     for settings, warnings in kinds:
         caplog.clear()
         for _ in range(2):
@@ -253,7 +255,7 @@ def test_an_address_that_is_not_ours(
     directory: Path, owner: subprocess.Popen[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The query goes on without a server, and a warning names the option."""
-    elsewhere = BucketSettings(1.0, 1.0, "192.0.2.1")
+    elsewhere = ServerSettings((1.0, 1.0), "192.0.2.1", "192.0.2.1")
     assert find_or_start(elsewhere, {}, owner=owner.pid) is None
     assert "tokenBucketAddress" in caplog.text
     assert not list(directory.iterdir())

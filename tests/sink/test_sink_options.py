@@ -12,7 +12,6 @@ from sink_fakes import config
 
 from sluice.errors import OptionError
 from sluice.options import OptionValues, read_options
-from sluice.query_server.launch import BucketSettings
 from sluice.sink import (
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
@@ -262,7 +261,7 @@ def test_tasks_share_a_bucket_only_where_they_are_told() -> None:
     shared = query_bucket_from_options(
         read(**BUCKET, tokenBucketScope="query", tokenBucketUnit="Bytes", tokenBucketAddress="10.0.0.1")
     )
-    assert shared == QueryBucketConfig(settings=BucketSettings(5.0, 7, "10.0.0.1"), unit="bytes")
+    assert shared == QueryBucketConfig(rate=5.0, burst=7, unit="bytes", address="10.0.0.1")
 
 
 @pytest.mark.parametrize(

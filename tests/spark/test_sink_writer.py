@@ -22,7 +22,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError
 from sluice.kinesis.source import SCHEMA as SOURCE_SCHEMA
-from sluice.query_server.launch import BucketSettings, PaceSettings
+from sluice.query_server.launch import ServerSettings
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
 from sluice.sink.dead_letters import Origin
 from sluice.sink.strategy_cache import strategy_cache
@@ -386,7 +386,7 @@ def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: p
         writer = kind(options, SCHEMA, overwrite=False)
         assert not started
         copies = [pickle.loads(pickle.dumps(writer)) for _ in range(2)]
-        assert started == [(BucketSettings(5.0, 3, "127.0.0.1"), options)]
+        assert started == [(ServerSettings((5.0, 3), "127.0.0.1", "127.0.0.1"), options)]
         assert [copy._query_server for copy in copies] == [address, address]
         assert b"secret" not in repr(vars(copies[0])).encode()
         started.clear()
@@ -395,17 +395,17 @@ def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: p
 @pytest.mark.parametrize(
     ("master", "expected"),
     [
-        ("local[4]", PaceSettings("127.0.0.1", "127.0.0.1")),
-        ("local[*]", PaceSettings("127.0.0.1", "127.0.0.1")),
-        ("spark://10.0.0.1:7077", PaceSettings(SPARK_DRIVER, "10.0.0.5")),
-        (None, PaceSettings(SPARK_DRIVER, "10.0.0.5")),
+        ("local[4]", ServerSettings(None, "127.0.0.1", "127.0.0.1")),
+        ("local[*]", ServerSettings(None, "127.0.0.1", "127.0.0.1")),
+        ("spark://10.0.0.1:7077", ServerSettings(None, SPARK_DRIVER, "10.0.0.5")),
+        (None, ServerSettings(None, SPARK_DRIVER, "10.0.0.5")),
         ("local", None),
         ("local[1]", None),
         ("local[1, 4]", None),
     ],
 )
 def test_the_server_of_a_common_pace_listens_as_the_driver_does(
-    monkeypatch: pytest.MonkeyPatch, master: str | None, expected: PaceSettings | None
+    monkeypatch: pytest.MonkeyPatch, master: str | None, expected: ServerSettings | None
 ) -> None:
     """Where no two tasks run at a time there is none. It starts with the first tasks, which find it where
     they find the driver.
@@ -415,7 +415,7 @@ def test_the_server_of_a_common_pace_listens_as_the_driver_does(
     settings = SparkSettings(master, "driver", "10.0.0.5")
     monkeypatch.setattr(query_server_address, "find_spark_settings", lambda: settings)
 
-    def start(given: PaceSettings, _: object) -> Address:
+    def start(given: ServerSettings, _: object) -> Address:
         started.append(given)
         return Address(given.host, 9, b"secret", b"start")
 

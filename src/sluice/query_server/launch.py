@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -31,8 +31,6 @@ from sluice.query_server.rendezvous import Rendezvous, locked_directory, remove_
 from sluice.query_server.server import ServerSetup, is_running
 
 __all__ = [
-    "BucketSettings",
-    "PaceSettings",
     "ServerSettings",
     "find_or_start",
     "rendezvous_directory",
@@ -45,65 +43,39 @@ _START_TIMEOUT: Final = 20.0
 _ATTEMPTS: Final = 3
 """A server that ends may remove the directory while the next one is being started."""
 
-_RETRY_AFTER: Final = 60.0
-"""Seconds until the next attempt to start a server that tasks can do without: batches do not wait for it."""
+_RETRY_PACE_AFTER: Final = 60.0
+"""Seconds after which a server that compares paces is tried again, if it could not be started. Tasks are as
+fast without it, so batches do not wait for it. Without a bucket they are slower: each batch tries again."""
 
 _failed: Final[dict[Path, float]] = {}
-"""When the last attempt at such a server has failed (monotonic seconds), by its rendezvous file."""
+"""When the last attempt to start a server has failed (monotonic seconds), by its rendezvous file."""
 _started: Final[list[subprocess.Popen[bytes]]] = []
 """Those that have ended leave the system's table of processes when they are asked for."""
 
 
 @dataclass(frozen=True)
-class BucketSettings:
-    """What the server of a query's bucket is told.
+class ServerSettings:
+    """What a query needs its server for, and where that listens.
 
     Attributes:
-        rate: tokens a second.
-        burst: the most that may be used at once.
-        host: the address that it listens on and tasks connect to.
-    """
-
-    rate: float
-    burst: float
-    host: str
-
-    name: ClassVar[str] = "token bucket"
-    without: ClassVar[str] = "each task goes on at a share of the rate, and the next batch tries again"
-    retry_after: ClassVar[float] = 0.0
-    address_option: ClassVar[str] = " (tokenBucketAddress)"
-
-    @property
-    def bucket(self) -> tuple[float, float]:
-        """See `ServerSetup`."""
-        return self.rate, self.burst
-
-    @property
-    def bind(self) -> str:
-        """See `ServerSetup`."""
-        return self.host
-
-
-@dataclass(frozen=True)
-class PaceSettings:
-    """What the server is told that compares the paces of a query's tasks.
-
-    Attributes:
+        bucket: tokens a second, and the most that may be used at once; None: the server compares paces.
         host: where tasks find it; may be `SPARK_DRIVER`.
         bind: the address that it listens on; empty: all of this host.
     """
 
+    bucket: tuple[float, float] | None
     host: str
     bind: str
 
-    name: ClassVar[str] = "common pace"
-    without: ClassVar[str] = f"each task finds its own, and a batch tries again in {_RETRY_AFTER:g} s"
-    retry_after: ClassVar[float] = _RETRY_AFTER
-    address_option: ClassVar[str] = ""
-    bucket: ClassVar[None] = None
+    @property
+    def name(self) -> str:
+        """For the log."""
+        return "common pace" if self.bucket is None else "token bucket"
 
-
-ServerSettings: TypeAlias = BucketSettings | PaceSettings
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the next attempt to start it, after one that has failed."""
+        return _RETRY_PACE_AFTER if self.bucket is None else 0.0
 
 
 def rendezvous_directory() -> Path:
@@ -118,7 +90,8 @@ def find_or_start(
 
     Args:
         settings: of the server.
-        options: all that the user gave. Queries with the same options share a server, not a bucket.
+        options: all that the user gave. Queries with the same options share a server, but no bucket and no
+            paces.
         owner: id of the process with which the server ends; None: our parent.
 
     Returns:
@@ -145,7 +118,10 @@ def find_or_start(
             break
         time.sleep(0.01 * attempt)
     _failed[rendezvous.path] = time.monotonic()
-    _log.warning("the %s of the query can't be started: %s: %s", settings.name, settings.without, problem)
+    without = f"each task finds its own, and a batch tries again in {_RETRY_PACE_AFTER:g} s"
+    if settings.bucket is not None:
+        without = "each task goes on at a share of the rate, and the next batch tries again"
+    _log.warning("the %s of the query can't be started: %s: %s", settings.name, without, problem)
     return None
 
 
@@ -190,8 +166,8 @@ def _start(settings: ServerSettings, owner: int, rendezvous: Rendezvous) -> Addr
     if address is None or address == previous:
         process.kill()
         process.wait()
-        where = settings.bind or "this host"
-        raise SluiceError(f"the server has not started at {where}{settings.address_option}")
+        option = "" if settings.bucket is None else " (tokenBucketAddress)"
+        raise SluiceError(f"the server has not started at {settings.bind or 'this host'}{option}")
     _started.append(process)
     _log.info("started the %s of the query at %s (process %d)", settings.name, address, process.pid)
     return address

@@ -26,7 +26,6 @@ from sluice.options import (
     number,
     size,
 )
-from sluice.query_server.launch import BucketSettings
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import RateLimitingStrategy
 from sluice.sink.query_bucket_strategy import QueryBucketConfig
@@ -72,7 +71,7 @@ def _parse_path(text: str) -> str:
 
 _PATH: Final = Kind("path", "an absolute directory, or s3://bucket/prefix", _parse_path)
 _POSIX: Final = ((os, "getuid"), (select, "poll"))
-"""What the server of a query, and those who talk to it, are built on."""
+"""Functions that only POSIX systems have, and that the query server needs."""
 _PER_DESTINATION: Final = "per destination"
 _STRATEGY_PARTS: Final = (
     "register_in_flight_request",
@@ -403,8 +402,10 @@ def query_bucket_from_options(values: OptionValues) -> QueryBucketConfig | None:
     if values.get(TOKEN_BUCKET_SCOPE) == "task" or rate is None or burst is None:
         return None
     return QueryBucketConfig(
-        settings=BucketSettings(rate, burst, values.require(TOKEN_BUCKET_ADDRESS)),
+        rate=rate,
+        burst=burst,
         unit=cast("TokenUnit", values.require(TOKEN_BUCKET_UNIT)),
+        address=values.require(TOKEN_BUCKET_ADDRESS),
     )
 
 

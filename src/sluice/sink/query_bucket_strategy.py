@@ -23,7 +23,7 @@ from typing import Final
 from sluice.channels.channel import Address
 from sluice.query_server.bucket import HOLD_TIME
 from sluice.query_server.connection import NoServer, ServerConnection, TcpServerConnection
-from sluice.query_server.launch import BucketSettings
+from sluice.query_server.launch import ServerSettings
 from sluice.query_server.protocol import (
     AcquireTokens,
     FromServer,
@@ -92,12 +92,21 @@ class QueryBucketConfig:
     """The options of a query's bucket.
 
     Attributes:
-        settings: of its server.
+        rate: tokens a second for all tasks.
+        burst: tokens that all tasks may use at once.
         unit: what a token is for.
+        address: where its server listens, and tasks find it.
     """
 
-    settings: BucketSettings
+    rate: float
+    burst: float
     unit: TokenUnit
+    address: str
+
+    @property
+    def server_settings(self) -> ServerSettings:
+        """Of the server that holds the bucket."""
+        return ServerSettings((self.rate, self.burst), self.address, self.address)
 
     def create_strategy(self, origin: Origin, address: Address | None) -> QueryBucketStrategy:
         """The strategy of one task.
@@ -110,8 +119,8 @@ class QueryBucketConfig:
         if address is not None:
             connection = TcpServerConnection(address)
         return QueryBucketStrategy(
-            rate=self.settings.rate,
-            burst=self.settings.burst,
+            rate=self.rate,
+            burst=self.burst,
             unit=self.unit,
             member=BucketMember(
                 query=origin.query or origin.run,

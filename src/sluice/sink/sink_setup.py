@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from sluice.channels.channel import Address
-from sluice.query_server.launch import BucketSettings
+from sluice.query_server.launch import ServerSettings
 from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import CommittingDestination, Destination, ElementConverter, RateLimitingStrategy
@@ -109,11 +109,11 @@ class CommittingSinkSetup:
 SinkSetup: TypeAlias = AsyncSinkSetup | CommittingSinkSetup
 
 
-def query_bucket_settings(setup: SinkSetup) -> BucketSettings | None:
-    """Of the token bucket that the query's tasks share; None where they share none."""
+def query_bucket_settings(setup: SinkSetup) -> ServerSettings | None:
+    """Of the server that holds the query's token bucket; None where its tasks share none."""
     if not isinstance(setup, AsyncSinkSetup) or setup.query_bucket is None:
         return None
-    return setup.query_bucket.settings
+    return setup.query_bucket.server_settings
 
 
 def shares_pace(setup: SinkSetup) -> bool:

@@ -1,4 +1,4 @@
-"""Where the server listens by which the tasks of a query compare their paces, and where they find it.
+"""Where the server listens that compares the paces of a query's tasks, and where tasks find it.
 
 Spark knows at which address executors find the driver, and tells tasks, but not the process that makes the
 query's writer. So on a cluster tasks fill in the host.
@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from sluice.channels.channel import SPARK_DRIVER
-from sluice.query_server.launch import PaceSettings
+from sluice.query_server.launch import ServerSettings
 from sluice.spark_settings import SparkSettings, find_spark_settings
 
 __all__ = ["pace_settings"]
@@ -20,8 +20,8 @@ _ONE_TASK: Final = re.compile(r"local(\[1(,.*)?\])?\Z")
 """Masters that run one task at a time."""
 
 
-def pace_settings(spark: SparkSettings | None = None) -> PaceSettings | None:
-    """What the server is told; None where no two tasks run at a time.
+def pace_settings(spark: SparkSettings | None = None) -> ServerSettings | None:
+    """The settings of that server; None where no two tasks run at a time.
 
     Args:
         spark: what is known of Spark's settings; None: it is looked up.
@@ -30,5 +30,5 @@ def pace_settings(spark: SparkSettings | None = None) -> PaceSettings | None:
     if spark.master is not None and _ONE_TASK.match(spark.master):
         return None
     if spark.is_local:
-        return PaceSettings(_LOOPBACK, _LOOPBACK)
-    return PaceSettings(SPARK_DRIVER, spark.bind or "")
+        return ServerSettings(None, _LOOPBACK, _LOOPBACK)
+    return ServerSettings(None, SPARK_DRIVER, spark.bind or "")
