@@ -165,8 +165,14 @@ def test_no_secret_is_shown() -> None:
 
 def test_equal_options_share_a_rate_limiting_strategy() -> None:
     """Other options do not."""
-    assert read_async_sink(KINESIS).key == read_async_sink(dict(reversed(KINESIS.items()))).key
-    assert read_async_sink(KINESIS).key != read_async_sink(KINESIS | {"maxBatchSize": "5"}).key
+    assert (
+        read_async_sink(KINESIS).strategy_cache_key
+        == read_async_sink(dict(reversed(KINESIS.items()))).strategy_cache_key
+    )
+    assert (
+        read_async_sink(KINESIS).strategy_cache_key
+        != read_async_sink(KINESIS | {"maxBatchSize": "5"}).strategy_cache_key
+    )
     assert pickle.dumps(read_async_sink(KINESIS).config)
 
 

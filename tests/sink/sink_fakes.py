@@ -114,7 +114,11 @@ class FakeDestination:
 
 def async_setup(destination: FakeDestination | None = None, **changes: Any) -> AsyncSinkSetup:
     """What the options would give for a fake destination."""
-    values: dict[str, Any] = {"config": config(), "create_strategy": NoRateLimitingStrategy, "key": object()}
+    values: dict[str, Any] = {
+        "config": config(),
+        "create_strategy": NoRateLimitingStrategy,
+        "strategy_cache_key": object(),
+    }
     return AsyncSinkSetup(destination=destination or FakeDestination(), **(values | changes))
 
 

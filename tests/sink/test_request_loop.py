@@ -257,7 +257,7 @@ def test_a_destination_that_was_given_nothing_is_closed() -> None:
         destination=second,
         config=config(),
         create_strategy=NoRateLimitingStrategy,
-        key="",
+        strategy_cache_key="",
     )
     check_columns(setup, None, Origin("test"))  # type: ignore[arg-type]
 

@@ -115,7 +115,7 @@ def test_what_is_learnt_holds_in_the_next_task_of_the_same_sink() -> None:
     def refuse_first(number: int, entries: Sequence[str]) -> Outcome:
         return SubmitResult(entries[:1] if number == 0 else [])
 
-    changes: dict[str, Any] = {"create_strategy": strategy, "key": object()}
+    changes: dict[str, Any] = {"create_strategy": strategy, "strategy_cache_key": object()}
     first = async_setup(FakeDestination(refuse_first), **changes)
     results = [
         write_rows(first, SCHEMA, ORIGIN, [rows("a" * 10)], write_id=None),

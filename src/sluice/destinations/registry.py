@@ -172,7 +172,7 @@ def _async_setup(
         destination=destination,
         config=config,
         create_strategy=lambda: create_strategy(config),
-        key=frozenset(options.items()),
+        strategy_cache_key=frozenset(options.items()),
         query_bucket=query_bucket_from_options(values),
         shares_pace=shares_pace_from_options(values),
         dead_letters=_dead_letters(values.get(DEAD_LETTER_PATH), connection),

@@ -43,7 +43,7 @@ class AsyncSinkSetup:
         destination: it has not called its service yet.
         config: of the writer.
         create_strategy: makes a rate limiting strategy that has learnt nothing yet.
-        key: of the strategy cache: a writer continues with a strategy that was cached under an equal key.
+        strategy_cache_key: a writer continues with the strategy that was cached under an equal key.
         dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
         load_listener: imports what is called after each commit and abort. Only the driver calls it: tasks
             may not have its module. None without `progressListener`.
@@ -60,7 +60,7 @@ class AsyncSinkSetup:
     destination: Destination[Any]
     config: AsyncSinkConfig
     create_strategy: Callable[[], RateLimitingStrategy]
-    key: Hashable
+    strategy_cache_key: Hashable
     dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
     load_listener: Callable[[], ProgressListener] | None = None
     ignores_unknown_columns: bool = False
@@ -77,7 +77,7 @@ class AsyncSinkSetup:
             with contextlib.closing(self.query_bucket.create_strategy(origin, self.query_server)) as bucket:
                 yield bucket
             return
-        with strategy_cache.lend(self.key, self.create_strategy) as own:
+        with strategy_cache.lend(self.strategy_cache_key, self.create_strategy) as own:
             if not (self.shares_pace and isinstance(own, CongestionControlRateLimitingStrategy)):
                 yield own
                 return
