@@ -14,32 +14,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-__all__ = ["HOLD_TIME", "LEASE_TIME", "LONGEST_STEP", "SHARE_TIME", "Grant", "QueryBucket"]
+__all__ = ["HOLD_TIME", "LEASE_TIME", "LONGEST_STEP", "ROUNDING", "SHARE_TIME", "Grant", "QueryBucket"]
 
 HOLD_TIME: Final = 1.0
-"""Seconds after which a task does not use tokens any more that were granted to it."""
+"""Seconds for which a task may use granted tokens."""
 LEASE_TIME: Final = 5.0
-"""Seconds after which the bucket takes them back. A task waits for an answer for less than the difference."""
+"""Seconds after a grant at which the bucket takes unused tokens back. Longer than `HOLD_TIME` plus a task's
+`ANSWER_TIMEOUT`, so that no token is used twice."""
 LONGEST_STEP: Final = 1.5
-"""Seconds that the bucket fills for at most when it is asked for the time. The server asks twice a second: if
-it has not, it stood still, and its tasks have gone on without it meanwhile."""
+"""Seconds for which the bucket fills at most between two calls. The server calls it twice a second. After a
+longer pause the server was suspended, and its tasks have sent without it meanwhile."""
 SHARE_TIME: Final = 60.0
-"""Seconds after which the share of a task that went on by itself is for the others again.
+"""Seconds for which the bucket keeps a disconnected task's fallback share for it. A task that can reach the
+server is back within 35 s."""
+# A task that uses its fallback share tries to connect every 5 s, for 5 s at most. If it has not tried for
+# longer, it sends nothing until it has (see `QueryBucketStrategy`). So it is back within 20 s, or 15 s later
+# if an attempt fails. Seconds in which the server is suspended do not count, because nobody can connect. Only
+# a task whose attempts fail for a minute, while the server serves others, sends on top of what they send; so
+# does a task that has never reached the server.
 
-Until then the task has come back, or has ended. While it goes by its share it tries to connect every 5 s, for
-5 s at most; after a time in which it did not, it sends nothing until it has (see `QueryBucketStrategy`). So a
-task that reaches the server is back within 20 s, or 15 s later where an attempt fails. Seconds in which the
-server stands still do not count, because nobody can connect. Only a task whose attempts fail for a minute,
-while the server serves others, sends on top of them, as one that has never reached the server does.
-"""
-
-_ROUNDING: Final = 1e-6
-"""Tokens are sums of fractions: a difference by rounding is not waited for."""
+ROUNDING: Final = 1e-6
+"""Tokens are sums of fractions. Nobody waits for less than this."""
 _LEASE_SECONDS: Final = 0.02
-"""What a task gets beyond what it asked for is its share of the tokens of this time, as long as there are
-enough. It saves round trips where requests are many and small."""
+"""A task is granted more than it asked for, if there is enough: its share of the tokens of this many seconds.
+It saves round trips if requests are many and small."""
 _LARGEST_LEASE: Final = 0.25
-"""Part of the burst that all tasks may be given beyond what they asked for."""
+"""Part of the burst that all tasks together may be granted beyond what they asked for."""
 
 
 class Grant(NamedTuple):
@@ -51,7 +51,7 @@ class Grant(NamedTuple):
 
 @dataclass(slots=True)
 class _FallbackShare:
-    """What a task takes that goes on without the bucket."""
+    """What a disconnected task takes of rate and burst."""
 
     part: float
     seconds_left: float = SHARE_TIME
@@ -82,7 +82,7 @@ class QueryBucket:
         self._counted_at = now
         self._members: dict[str, _Member] = {}
         self._queue: deque[tuple[str, float]] = deque()  # who asks for how many, in order
-        self._fallback_shares: dict[str, _FallbackShare] = {}  # of tasks that go on without the bucket
+        self._fallback_shares: dict[str, _FallbackShare] = {}
         self._epoch = ""
 
     @property
@@ -168,7 +168,7 @@ class QueryBucket:
 
     def _wait(self, tokens: float) -> float:
         missing = min(tokens, self._current_burst) - self._level
-        return missing / self._current_rate if missing > _ROUNDING else 0.0
+        return missing / self._current_rate if missing > ROUNDING else 0.0
 
     def _extra(self, tokens: float) -> float:
         if self._queue:
@@ -183,18 +183,18 @@ class QueryBucket:
         self._level += returned
 
     @property
-    def _left(self) -> float:
-        """The part of rate and burst that is not of tasks that go on by themselves."""
-        # Shares that would leave nothing are of tasks that have gone: somebody is asking.
+    def _shared_part(self) -> float:
+        """The part of rate and burst that no disconnected task uses as its fallback share."""
+        # At least 1 %: if fallback shares add up to the whole, some belong to tasks that have ended.
         return max(1.0 - sum(share.part for share in self._fallback_shares.values()), 0.01)
 
     @property
     def _current_rate(self) -> float:
-        return self._rate * self._left
+        return self._rate * self._shared_part
 
     @property
     def _current_burst(self) -> float:
-        return self._burst * self._left
+        return self._burst * self._shared_part
 
     @property
     def _held(self) -> float:

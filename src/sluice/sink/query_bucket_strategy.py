@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Final
 
 from sluice.channels.channel import Address
-from sluice.query_server.bucket import HOLD_TIME
+from sluice.query_server.bucket import HOLD_TIME, ROUNDING
 from sluice.query_server.connection import NoServer, ServerConnection, TcpServerConnection
 from sluice.query_server.launch import ServerSettings
 from sluice.query_server.protocol import (
@@ -39,7 +39,7 @@ from sluice.query_server.protocol import (
 from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.contracts import RequestInfo, ResultInfo
 from sluice.sink.dead_letters import Origin
-from sluice.sink.token_bucket import ROUNDING, TokenBucket, TokenUnit, tokens_of
+from sluice.sink.token_bucket import TokenBucket, TokenUnit, tokens_of
 
 __all__ = ["BucketMember", "QueryBucketConfig", "QueryBucketStrategy", "fallback_share"]
 
@@ -53,27 +53,28 @@ _CONNECT_TIMEOUT: Final = 5.0
 """Seconds for the first connection. A task that has none does not even know how many others there are."""
 
 _POLL_INTERVAL: Final = 1.0
-"""Seconds after which a task that goes by its share looks for the server before it sends: a task that never
-has to wait for tokens would not find out otherwise that the server is back."""
-_UNWATCHED: Final = 5.0
-"""Seconds without such a look after which the server may not keep the share for this task any more."""
+"""Seconds after which a task that uses its fallback share polls the server before it sends. A task that never
+waits for tokens would not find out otherwise that the server is back."""
+_SHARE_VALID_FOR: Final = 5.0
+"""Seconds after a poll for which the task may use its share. After that the server may have given the share
+to others."""
 _RETURN_TIMEOUT: Final = 10.5
-"""Seconds for which the task then looks for the server and sends nothing: enough for one attempt to connect,
-also if the last one has just failed; see `TcpServerConnection`."""
+"""Seconds for which the task then tries to connect and sends nothing: enough for one attempt, also if the
+last one has just failed; see `TcpServerConnection`."""
 
 _SHORTEST_WAIT: Final = 0.001
 _LONGEST_WAIT: Final = 0.1
-"""Seconds between two looks at what has come: an answer does not wake the writer."""
+"""Seconds between two polls at most: an answer does not wake the writer."""
 _UNLIMITED: Final = 2**31 - 1
 
 
 class _State(Enum):
     CONNECTING = "the first connection is being made"
-    JOINING = "the server has been told who we are"
+    JOINING = "the server has been told who the task is"
     READY = "the server has answered the last message"
     ASKED = "the server has been asked for tokens"
     ALONE = "there is no server: the task goes by its share"
-    RETURNING = "the server may not keep the share any more: it is looked for first"
+    RETURNING = "the server may have given the share to others: the task connects before it sends"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,15 +173,15 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         self._connection = connection
         self._clock = clock
         self._state = _State.CONNECTING
-        self._heard_at = math.inf  # or when we began to wait for a word
+        self._heard_at = math.inf  # or when the task began to wait for a message
         self._polled_at = -math.inf
         self._expected_at = 0.0
         self._held = 0.0
         self._held_until = 0.0
         self._members = 0
         self._share = 1.0
-        self._has_told_share = False  # the server keeps it for this task, for `SHARE_TIME`
-        self._alone = TokenBucket(rate, burst, clock(), tokens=0.0)  # made anew for each time without server
+        self._has_reported_share = False  # the server keeps it for this task, for `SHARE_TIME`
+        self._alone = TokenBucket(rate, burst, clock(), tokens=0.0)  # a new one for each time without server
         self._has_warned = False
 
     # --- what the writer asks -------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         self._connection.send(TokensUsed(tokens))
 
     def register_completed_request(self, result: ResultInfo) -> None:  # noqa: ARG002 - the contract's
-        """Looks for the server where the task goes on without; the rate is fixed."""
+        """Polls the server while the task goes on without it. The rate is fixed."""
         if self._state is _State.ALONE:
             self._poll_server(self._clock())
 
@@ -213,7 +214,7 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         if self._usable(now) >= tokens - ROUNDING:
             return 0.0
         if self._state is _State.READY:
-            self._ask(tokens, now)
+            self._acquire(tokens, now)
         return min(max(self._expected_at - now, _SHORTEST_WAIT), _LONGEST_WAIT)
 
     @property
@@ -231,10 +232,8 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
 
     def close(self) -> None:
         """Gives back what is left, and ends the connection."""
-        if self._has_told_share:
-            self._poll_server(
-                self._clock()
-            )  # joins if it can now: so the server gives the share to the others
+        if self._has_reported_share:
+            self._poll_server(self._clock())  # joins, if it can, so that others get the share
         if self._state in _JOINED:
             self._connection.send(Leave(self._held))
         self._held = 0.0
@@ -249,7 +248,7 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
     def _usable(self, now: float) -> float:
         return self._held if now < self._held_until else 0.0
 
-    def _ask(self, tokens: float, now: float) -> None:
+    def _acquire(self, tokens: float, now: float) -> None:
         usable = self._usable(now)
         self._connection.send(AcquireTokens(tokens - usable, self._held - usable))
         self._held = usable
@@ -260,12 +259,14 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         """Takes in what has come, and finds out whether the server is there."""
         for message in self._connection.receive():
             self._take_in(message, now)
-        if self._has_told_share and now - self._polled_at >= _UNWATCHED:
+        if self._has_reported_share and now - self._polled_at >= _SHARE_VALID_FOR:
             self._state = _State.RETURNING
             self._heard_at = now
             self._expected_at = now + _RETURN_TIMEOUT
         self._polled_at = now
-        self._heard_at = min(self._heard_at, now)  # the first connection is waited for from the first look on
+        self._heard_at = min(
+            self._heard_at, now
+        )  # the wait for the first connection begins with the first poll
         waited = now - self._heard_at
         if not self._connection.connect():
             if self._state in _JOINED or (self._state is _State.CONNECTING and self._connection.problem):
@@ -280,7 +281,7 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
             problem = f"no answer within {ANSWER_TIMEOUT:g} s"
             self._connection.send(UsingFallbackShare(self._fallback_share))
             self._connection.disconnect(problem)
-            self._has_told_share = True
+            self._has_reported_share = True
             self._go_alone(problem, now)
 
     def _join(self, now: float) -> None:
@@ -289,7 +290,7 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
         self._connection.send(Join(member.query, member.epoch, member.task, member.starts_full))
         self._state = _State.JOINING
         self._share = 1.0
-        self._has_told_share = False
+        self._has_reported_share = False
         self._heard_at = self._expected_at = now
 
     def _go_alone(self, problem: str, now: float) -> None:
@@ -329,7 +330,8 @@ class QueryBucketStrategy(BaseRateLimitingStrategy):
             case Granted(tokens):
                 self._state = _State.READY
                 self._held += tokens
-                # It may have come right after the last look, and this process have stood still since then.
+                # Counted from the last poll, not from now: the grant may have arrived then, if this process
+                # was suspended.
                 self._held_until = self._polled_at + HOLD_TIME
             case Pong():
                 pass

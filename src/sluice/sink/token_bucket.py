@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from sluice.query_server.bucket import ROUNDING
 from sluice.sink.contracts import RequestInfo
 
-__all__ = ["ROUNDING", "TokenBucket", "TokenUnit", "tokens_of"]
+__all__ = ["TokenBucket", "TokenUnit", "tokens_of"]
 
 TokenUnit: TypeAlias = Literal["records", "bytes", "requests"]
-
-ROUNDING: Final = 1e-6
-"""Tokens are sums of fractions: a difference by rounding is not waited for."""
 
 
 def tokens_of(request: RequestInfo, unit: TokenUnit) -> int:
