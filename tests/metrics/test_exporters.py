@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +24,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.errors import SluiceError
-from sluice.metrics import CloudWatchExporter, JsonExporter, OpenTelemetryExporter, PrometheusExporter
+from sluice.metrics import (
+    CloudWatchExporter,
+    JsonExporter,
+    OpenTelemetryExporter,
+    PrometheusExporter,
+    cloudwatch,
+)
 from sluice.metrics.board import Board
 from sluice.metrics.catalogue import METRICS
 from sluice.metrics.exporters import Guard
@@ -231,6 +239,35 @@ def test_cloudwatch_takes_the_request_and_what_failed_is_sent_again(client: Any)
         exporter.send()
         stub.assert_no_pending_responses()
     exporter.close()
+
+
+def test_cloudwatch_counts_what_was_sent_once(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
+    """Of several requests one fails: what the others have brought is not sent again."""
+    added: Counter[str] = Counter()
+    outcomes: Iterator[bool] = iter(())
+
+    def put(**call: Any) -> None:
+        if not next(outcomes, True):
+            raise ValueError("refused")
+        for datum in call["MetricData"]:
+            if datum["MetricName"] == "sluice.source.records":
+                added[str(datum["Dimensions"])] += datum["Value"]
+
+    monkeypatch.setattr(client, "put_metric_data", put)
+    monkeypatch.setattr(cloudwatch, "_MOST", 1)
+    board = Board()
+    exporter = CloudWatchExporter(client=client, interval=3600, shards=True)
+    exporter.start(board)
+    board.record(metrics(*(shard(name, polled=10) for name in "abc")))
+    for fails_at in range(1, 40):
+        outcomes = iter([True] * fails_at + [False])
+        with contextlib.suppress(ValueError):
+            exporter.send()
+    outcomes = iter(())
+    exporter.send()
+    exporter.close()
+
+    assert sorted(added.values()) == [0, 0, 0, 10, 10, 10]
 
 
 # --- failures -----------------------------------------------------------------------------------------

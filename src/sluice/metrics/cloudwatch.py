@@ -16,25 +16,29 @@ from sluice.metrics.figures import QueryMetrics
 
 __all__ = ["CloudWatchExporter"]
 
-_MOST: Final = 500  # data in a request; CloudWatch takes 1,000, and a MiB
+_Series = tuple[str, tuple[tuple[str, str], ...]]
+"""A metric's name and its dimensions."""
+
+_MOST: Final = 500
+"""Data in a request. CloudWatch takes 1,000, and 1 MiB."""
 _UNITS: Final = {"s": "Seconds", "By": "Bytes", "{entry}/s": "Count/Second"}
 _SHARD: Final = "sluice.shard.id"
 _LEFT_OUT: Final = frozenset(("sluice.query.id", "sluice.lag.basis", "sluice.agent.state"))
-"""Attributes that would make a new metric, which is billed, of each new query and state."""
+"""Attributes that are not sent: each new query and state would make a new metric, which is billed."""
 
 
 class CloudWatchExporter:
     """Sends the figures once a minute, in a thread of its own.
 
     CloudWatch bills each combination of name and dimensions as a metric of its own, so those of single shards
-    are sent only on request; without, what is counted by shard is summed over the stream. Counters are sent
+    are sent only on request. Without it, counters of shards are summed over the stream. Counters are sent
     as what was added since the last time.
 
     Args:
-        namespace: of the metrics.
+        namespace: the namespace of the metrics.
         shards: send those of single shards, too.
         interval: seconds between two requests.
-        client: of boto3; None for one of the SDK's own chain of settings.
+        client: a client of boto3; None: one with the settings that the SDK finds.
         dimensions: added to all, such as ``{"Environment": "prod"}``.
     """
 
@@ -53,7 +57,7 @@ class CloudWatchExporter:
         self._client = client
         self._dimensions = dict(dimensions or {})
         self._board: Board | None = None
-        self._sent: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._sent: dict[_Series, float] = {}
         self._guard = Guard("CloudWatchExporter: PutMetricData")
         self._ends = threading.Event()
 
@@ -77,15 +81,15 @@ class CloudWatchExporter:
             ClientError, BotoCoreError: CloudWatch refuses it, or is not reached.
         """
         assert self._board is not None  # noqa: S101 - it was started
-        totals: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-        data = []
+        totals: dict[_Series, float] = {}
+        data: list[tuple[_Series | None, dict[str, Any]]] = []  # counters with their series
         now = datetime.now(timezone.utc)
         for sample in self._board.samples():
             if _SHARD in sample.attributes and sample.metric.kind == "gauge" and not self._shards:
                 continue
             dimensions = self._dimensions_of(sample)
             if sample.metric.kind == "gauge":
-                data.append(_datum(sample, sample.value, dimensions, now))
+                data.append((None, _datum(sample, sample.value, dimensions, now)))
                 continue
             key = sample.metric.name, tuple(sorted(dimensions.items()))
             totals[key] = totals.get(key, 0) + sample.value
@@ -94,9 +98,12 @@ class CloudWatchExporter:
             name, pairs = key
             risen = total - self._sent.get(key, 0)
             if name in units:  # a total that fell has begun anew
-                data.append(_datum(units[name], risen if risen >= 0 else total, dict(pairs), now))
+                added = risen if risen >= 0 else total
+                data.append((key, _datum(units[name], added, dict(pairs), now)))
         for start in range(0, len(data), _MOST):
-            self._client.put_metric_data(Namespace=self._namespace, MetricData=data[start : start + _MOST])
+            part = data[start : start + _MOST]
+            self._client.put_metric_data(Namespace=self._namespace, MetricData=[each for _, each in part])
+            self._sent |= {key: totals[key] for key, _ in part if key is not None}
         self._sent = totals
 
     def _dimensions_of(self, sample: Sample) -> dict[str, str]:
