@@ -25,7 +25,8 @@ _MARGIN = 1.05
 """Unseen records are estimated a little higher than the density says, so that a batch ends too early rather
 than too late."""
 _DISTINCT_ARRIVALS = 10
-"""Arrival times that a density is estimated from, at least: a producer writes hundreds of records at once."""
+"""A density is estimated from at least this many arrival times: a producer writes hundreds of records at
+once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class _DensityProfile:
         return self._totals[count] + _MARGIN * self._density * (until - self._arrivals[-1])
 
     def _estimate(self) -> float:
-        """Weight a microsecond. The last arrival time does not count: not all of its records may be known."""
+        """Weight per microsecond, without the last arrival time: some of its records may be unknown."""
         first, last = self._arrivals[0], self._arrivals[-1]
         if last == first:
             return float(self._totals[-1])

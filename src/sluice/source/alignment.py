@@ -95,10 +95,13 @@ def exceeds(state: SplitState, end: End, bound: int) -> bool:
 def without_orphans(
     states: Collection[SplitState], ends: Mapping[SplitId, End]
 ) -> tuple[dict[SplitId, End], list[SplitState]]:
-    """The ends without those of splits whose parents do not end in the batch, and the states of these splits.
+    """Leaves out the ends of splits whose parents do not end in the batch.
 
     Args:
         states: parents before their children.
+
+    Returns:
+        The ends that are kept, and the states of the splits whose ends are left out.
     """
     kept = dict(ends)
     unfinished: set[SplitId] = set()

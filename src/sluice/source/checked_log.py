@@ -1,4 +1,4 @@
-"""Checks what a log answers: one that gives records out of order would be read wrongly without a word."""
+"""Checks what a log answers, as a log that gives records out of order would be misread silently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CheckedLog"]
 
 
 class CheckedLog(StreamLog):
-    """A `StreamLog` whose answers are checked. The iterators it gives hold the last number that was read.
+    """A `StreamLog` whose answers are checked. Its iterators also hold the last number that was read.
 
     Args:
         log: the service.

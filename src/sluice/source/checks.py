@@ -26,7 +26,7 @@ def checked_offsets(source: Source, offsets: Any) -> dict[str, Any]:
     """
     value = source.offsets_to_json(offsets)
     if type(source).offsets_to_json is LogSource.offsets_to_json:
-        return value  # made here, and to write those of 10,000 splits once more takes a while
+        return value  # our own code made it, and writing 10,000 splits once more takes a while
     try:
         text = json.dumps(value)
     except (TypeError, ValueError) as error:
@@ -72,7 +72,7 @@ def checked_rows(
 
 
 def lag_by_stream(lag: Mapping[Any, int]) -> dict[str, Any]:
-    """How far splits are behind (milliseconds): by stream and shard those of a log, by split others."""
+    """How far splits are behind (milliseconds): by stream and shard for a log, else by split."""
     found: dict[str, Any] = {}
     for split, millis in sorted(lag.items()):
         if isinstance(split, SplitId):

@@ -2,12 +2,12 @@
 
 - Names are as a shell expands them, such as ``shardId-00000000{0000..4095,5000}``. Names that have braces,
   commas or two dots themselves are a list.
-- Sequence numbers are in hexadecimal. There many digits are the same for all shards of a stream, such as
-  those of the second and of the version in Kinesis' numbers: ``like`` has these, and a dot for every other
-  digit; ``digits`` has the digits of each split that belong at the dots. ``width`` is given where decimal
-  numbers have leading zeros. Positions that are no such numbers are a list, ``texts``.
-- Integers are told by what they exceed the least of them by: ``from`` and ``plus``.
-- In ``digits`` and ``plus`` a minus stands for nothing, and ``x*3`` for three times x.
+- Sequence numbers are in hexadecimal, where all shards of a stream share many digits, such as those of the
+  second and of the version in Kinesis' numbers. ``like`` has the shared digits, and a dot for every other
+  digit; ``digits`` has, for each split, the digits that belong at the dots. ``width`` is given where decimal
+  numbers have leading zeros. Positions that are not such numbers are a list, ``texts``.
+- Integers are written as the least of them, ``from``, and by how much each exceeds it, ``plus``.
+- In ``digits`` and ``plus`` a minus stands for a missing value, and ``x*3`` for three times x.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = [
 ]
 
 COMPACT_FROM: Final = 257
-"""Splits from which on there are tables. To read an object for each split, and to store it, takes next to
-nothing below; and whoever reads those of an ordinary query finds the form that has always been there."""
+"""From this many splits on, tables are written. For fewer splits an object each costs next to nothing, and is
+easier to read."""
 NAMES_KEPT: Final = 16
-"""Sets of names that are remembered: splits are the same from batch to batch, and their values are not."""
-_NOTHING: Final = "-"
+"""Sets of names that are cached: from batch to batch values change, and the names of splits do not."""
+_MISSING: Final = "-"
 _FREE: Final = re.compile(r"\.+")
 _DIGITS: Final = re.compile(r"[0-9]+")
 _SPECIAL: Final = re.compile(r"[{},]|\.\.")
@@ -83,13 +83,13 @@ def _write_numbers(values: Sequence[str | None]) -> dict[str, Any]:
     )
     pick = _picker([slice(*free.span()) for free in _FREE.finditer(like)])
     form = f"0{size}x"
-    tokens = [_NOTHING if n is None else "".join(pick(format(n, form))) for n in numbers]
+    tokens = [_MISSING if n is None else "".join(pick(format(n, form))) for n in numbers]
     value = {"like": like, "digits": _write_tokens(tokens)}
     return {**value, "width": width} if width else value
 
 
 def _width_of(numbers: Sequence[str]) -> int | None:
-    """How many digits numbers are filled up to with zeros: 0 if they have none; None: they are no numbers."""
+    """How many digits numbers are padded to with zeros; 0: none are; None: they have no common form."""
     if not all(map(_DIGITS.fullmatch, numbers)):
         return None
     if not any(number.startswith("0") and number != "0" for number in numbers):
@@ -104,11 +104,11 @@ def _read_numbers(value: Mapping[str, Any]) -> Sequence[str | None]:
     width = int(value.get("width", 0))
     ends = list(itertools.accumulate(len(run) for run in _FREE.findall(value["like"])))
     tokens = _read_tokens(value["digits"])
-    if not ends or any(len(token) != ends[-1] and token != _NOTHING for token in tokens):
+    if not ends or any(len(token) != ends[-1] and token != _MISSING for token in tokens):
         raise ValueError(f"numbers have not as many digits as there are dots in {value['like']!r}")
     pick = _picker([slice(start, end) for start, end in zip([0, *ends], ends, strict=False)])
     form = _FREE.sub("%s", value["like"])
-    hexadecimal = (None if token == _NOTHING else form % pick(token) for token in tokens)
+    hexadecimal = (None if token == _MISSING else form % pick(token) for token in tokens)
     return [None if text is None else str(int(text, 16)).zfill(width) for text in hexadecimal]
 
 
@@ -122,13 +122,13 @@ def _picker(places: Sequence[slice]) -> Callable[[str], tuple[str, ...]]:
 def _write_integers(scale: int, values: Sequence[int | None]) -> dict[str, Any]:
     known = [value // scale for value in values if value is not None]
     least = min(known)
-    tokens = [_NOTHING if value is None else str(value // scale - least) for value in values]
+    tokens = [_MISSING if value is None else str(value // scale - least) for value in values]
     return {"from": least, "plus": _write_tokens(tokens)}
 
 
 def _read_integers(scale: int, value: Mapping[str, Any]) -> Sequence[int | None]:
     least, tokens = int(value["from"]), _read_tokens(value["plus"])
-    return [None if token == _NOTHING else (least + int(token)) * scale for token in tokens]
+    return [None if token == _MISSING else (least + int(token)) * scale for token in tokens]
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class Column:
 NUMBER: Final = Column(_write_numbers, _read_numbers)
 INTEGER: Final = Column(functools.partial(_write_integers, 1), functools.partial(_read_integers, 1))
 MILLIS: Final = Column(functools.partial(_write_integers, 1000), functools.partial(_read_integers, 1000))
-"""Microseconds, of which milliseconds are kept."""
+"""Microseconds, written as milliseconds."""
 TEXT: Final = Column(_write_tokens, _read_tokens)
-"""Words without spaces and stars; none may be missing."""
+"""Words without spaces and stars. No word may be missing."""
 
 
 @functools.lru_cache(maxsize=NAMES_KEPT)
@@ -160,7 +160,7 @@ def write_names(names: tuple[str, ...]) -> str | list[str]:
 
 
 def _ranges(names: Sequence[str]) -> Iterator[str]:
-    """The names, with ``000..007`` for some whose numbers follow one another."""
+    """The names, with ``000..007`` for consecutive numbers."""
 
     def row(item: tuple[int, str]) -> tuple[int, int]:
         place, name = item

@@ -24,18 +24,20 @@ __all__ = ["Continuity", "recreated"]
 _log = logging.getLogger(__name__)
 
 _VANISH_PATIENCE = 30.0
-"""For how many seconds splits may be missing from listings before they count as gone, and the next listing
-does not have them either: listings are only eventually consistent. Splits that the service says are gone are
-gone at once, unless they have a subscription: it may have brought all of them, and its agent may be silent
-for that long before it is replaced."""
+"""Seconds after which splits that listings lack count as gone, if the next listing lacks them, too: listings
+are only eventually consistent. A split that the service says is gone counts as gone at once, unless it has a
+subscription: that may have brought all records, and its agent may be silent for this long before it is
+replaced."""
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while splits are missing."""
 _LOOKS_FOR_CHILDREN = 4
+"""How often a batch read lists again because a closed split has no children yet. It may never get any, for
+instance if its stream was disabled."""
 _PAUSE_FOR_CHILDREN = 0.5
-"""How often, and after how many seconds, a batch read lists again because a closed split has no children yet.
-There may be none: of a stream that was disabled, for instance."""
+"""Seconds before each of these listings."""
 
 _CHECK_INTERVAL = 60.0
+"""Seconds between two of the checks that take a while."""
 _SHORTEST_RETENTION = 24 * 3600 * MICROS_PER_SECOND
 """The shortest retention of Kinesis (microseconds). Any may be lowered to it at any time."""
 _HINTS_PER_RETENTION = 4
@@ -47,7 +49,7 @@ class Continuity:
     """Tells the data loss policy what has been lost between two batches. Used by one thread.
 
     Args:
-        probe: for its policy, clock and pauses.
+        probe: has the data loss policy, the clock and the pauses.
         discovery: lists splits.
         subscriptions: push splits; None where there are none.
     """

@@ -1,4 +1,4 @@
-"""What a source is (FLIP-27): the contracts between a source that somebody writes and Spark's readers.
+"""What a source is (FLIP-27): the contracts between a source that a user writes and Spark's readers.
 
 A source is written in one of three ways, from easy to free:
 
@@ -50,7 +50,7 @@ class ReadTask:
         ranges: what the enumerator gave, in the order to read them.
         assignment: what `Coordinator.assign` tells the task besides; None: nothing.
         driver_host: the host at which the task finds Spark's driver.
-        figures: get what was read.
+        figures: count what was read.
     """
 
     ranges: tuple[Any, ...]
@@ -65,7 +65,7 @@ class Source(ABC):
     Attributes:
         name: of the format, as in ``spark.readStream.format(name)``; also how errors call the source.
         OPTIONS: the source's own options. Keys are case-insensitive.
-        COMMON_OPTIONS: options with a meaning of their own here, that every source of this kind has:
+        COMMON_OPTIONS: options that every source of this kind has, with a meaning that Sluice gives them:
             see `sluice.source.SourceSettings`. A source that declares one of these keys itself takes it over.
         STREAMING_OPTIONS, BATCH_OPTIONS: options that are refused in the other kind of read, where they would
             do nothing.
@@ -284,7 +284,7 @@ class Coordinator:
         return {"millisBehindLatest": lag} if lag else {}
 
     def post_report(self) -> None:
-        """Tells listeners in the application what `report` says; called at every look for new records."""
+        """Tells listeners in the application what `report` says; called at every trigger."""
 
     def stop_at_available(self) -> None:
         """Makes the run end at what is available; called for ``Trigger.AvailableNow``."""

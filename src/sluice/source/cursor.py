@@ -22,7 +22,7 @@ __all__ = ["Cursor", "iterator_start"]
 _log = logging.getLogger(__name__)
 
 _DOUBTFUL_PAGES = 1
-"""Pages of a new iterator that are not believed if they say that nothing is there."""
+"""How many first pages of an iterator are not believed if they say that nothing is there."""
 
 
 def iterator_start(position: Position) -> IteratorStart:

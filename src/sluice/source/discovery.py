@@ -28,7 +28,7 @@ _LONGEST_WAIT = 3.0
 the service refuses it, its retries take half a minute."""
 
 _SHORTEST_INTERVAL = 0.5
-"""Seconds between two listings, at least. A stale listing may be shown again for some seconds."""
+"""Seconds between two listings, at least. For some seconds the service may give the same stale listing."""
 
 
 class _Answers(NamedTuple):
@@ -54,7 +54,7 @@ class Listing:
     """The splits and streams that one discovery has found.
 
     Attributes:
-        listed: the splits as the service lists them, and those that it listed before and that are there.
+        listed: the splits as the service lists them, and those that it listed before and that still exist.
         lineage: the same, and splits that are not listed any more but may be read, because a subscription has
             brought all their records.
         infos: by stream.
@@ -262,7 +262,7 @@ def lacks_children(splits: Collection[Split]) -> bool:
 
 
 def _cover(parts: Iterable[tuple[int, int]], whole: tuple[int, int]) -> bool:
-    """Whether ranges of hash keys together hold another one."""
+    """Whether ranges of hash keys together cover another one."""
     first, last = whole
     for low, high in sorted(parts):
         if low > first:

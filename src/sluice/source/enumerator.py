@@ -73,8 +73,9 @@ class EnumeratorSettings:
         streams: their names.
         initial: gives splits their starting positions.
         discovery_interval: how often splits are listed (seconds).
-        max_family: of how many splits that are open at a time one batch reads several generations.
-            Descendants of more are left to the next batch, so that tasks stay balanced.
+        max_family: how many splits of a family may be open at a time for one batch to read several
+            generations of it. The descendants in a larger family are left to the next batch, so that tasks
+            stay balanced.
         starting: what the user asked for as starting position. It is logged, and a change is reported.
     """
 
@@ -86,7 +87,7 @@ class EnumeratorSettings:
 
 
 @dataclass(frozen=True)
-class _Reach:
+class _Readable:
     """The splits that one batch may read.
 
     Attributes:
@@ -103,16 +104,31 @@ class _Reach:
 
 @dataclass(frozen=True)
 class _Quiet:
-    """What a look found that found nothing new.
+    """A search for new records that found none.
 
     Attributes:
-        start, listing: that it began with.
+        start, listing: what it began with.
         until: when a split may be read again, by the monotonic clock. Nothing new can be found before.
     """
 
     start: Offsets
     listing: Listing
     until: float
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """The newest positions that are known.
+
+    Attributes:
+        start: the offsets for which they were asked.
+        newer: the positions after those in `start`.
+        offsets: `start` with them.
+    """
+
+    start: Offsets
+    newer: Mapping[SplitId, Position]
+    offsets: Offsets
 
 
 class StreamEnumerator:
@@ -161,7 +177,7 @@ class StreamEnumerator:
         self._added: Mapping[SplitId, Position] | None = None
         self._has_checked_start = False
         self._states: dict[SplitId, SplitState] = {}
-        self._reach: _Reach | None = None
+        self._readable: _Readable | None = None
         self._placed: tuple[Offsets | None, Lineage | None] = None, None  # what `_states` belong to
         self._quiet: _Quiet | None = None
         self._held: frozenset[SplitId] = frozenset()
@@ -169,7 +185,7 @@ class StreamEnumerator:
         self._wants_targets = False
         self._expected: dict[tuple[SplitId, After | Closed], int] = {}
         self._lag: dict[SplitId, int] = {}
-        self._newest: tuple[Offsets, dict[SplitId, Position], Offsets] | None = None
+        self._newest: _Newest | None = None
         self._next_lag_line = -math.inf
 
     def close(self) -> None:
@@ -209,9 +225,7 @@ class StreamEnumerator:
         return offsets
 
     def expect_reads(self) -> None:
-        """From now on others of this query may read splits, as after the first batch; see
-        `Probe.expect_tasks`.
-        """
+        """From now on other processes of this query may read splits; see `Probe.expect_tasks`."""
         self._probe.expect_tasks()
 
     def stop_at_available(self) -> None:
@@ -323,9 +337,11 @@ class StreamEnumerator:
             if state.cut_points and split_id in start.positions:
                 last = state.cut_points[-1]
                 newer[split_id] = After(last.number, arrival=last.arrival)
-        if self._newest is None or self._newest[0] is not start or self._newest[1] != newer:
-            self._newest = start, newer, start.with_positions({**start.positions, **newer})
-        return self._newest[2]
+        known = self._newest
+        if known is None or known.start is not start or known.newer != newer:
+            known = _Newest(start, newer, start.with_positions({**start.positions, **newer}))
+            self._newest = known
+        return known.offsets
 
     # --- splits ---------------------------------------------------------------------------------------
 
@@ -354,7 +370,7 @@ class StreamEnumerator:
                 )
 
     def _is_quiet(self, start: Offsets, listing: Listing) -> bool:
-        """Whether a look from `start` can find nothing new yet. Spark asks some 90 times a second."""
+        """Whether a search from `start` cannot find anything new yet. Spark asks some 90 times a second."""
         quiet = self._quiet
         is_same = quiet is not None and quiet.start is start and quiet.listing is listing
         if is_same and quiet is not None and self._clock() < quiet.until and not self._wants_targets:
@@ -363,7 +379,7 @@ class StreamEnumerator:
         return False
 
     def _quiet_until_read(self, start: Offsets, listing: Listing) -> _Quiet | None:
-        """None where news may come otherwise than by reading a split again."""
+        """None if new records may become known without reading a split again."""
         states = self._states.values()
         if self._subscriptions is not None or self._targets is not None:
             return None
@@ -403,9 +419,9 @@ class StreamEnumerator:
         if is_settled and placed is base and lineage is listing.lineage:
             return list(self._states.values())
         self._placed = base, listing.lineage
-        reach = self._reach_of(listing.lineage, base.drained)
-        states = {split.id: self._state_of(split, base.position(split.id)) for split in reach.splits}
-        self._held = reach.held
+        readable = self._readable_splits(listing.lineage, base.drained)
+        states = {split.id: self._state_of(split, base.position(split.id)) for split in readable.splits}
+        self._held = readable.held
         self._states = states
         if self._wants_targets:
             self._wants_targets = False
@@ -418,13 +434,13 @@ class StreamEnumerator:
         # Splits that opened later have no target, and are left to the next run.
         return [state for state in states.values() if state.target not in (None, state.position)]
 
-    def _reach_of(self, lineage: Lineage, drained: frozenset[SplitId]) -> _Reach:
+    def _readable_splits(self, lineage: Lineage, drained: frozenset[SplitId]) -> _Readable:
         """What one batch may read. It stays the same until another listing, or the end of a split."""
-        known = self._reach
+        known = self._readable
         if known is None or known.lineage is not lineage or known.drained != drained:
             splits = lineage.within_reach(drained)
-            known = _Reach(lineage, drained, splits, held_back(splits, self._settings.max_family))
-            self._reach = known
+            known = _Readable(lineage, drained, splits, held_back(splits, self._settings.max_family))
+            self._readable = known
         return known
 
     def _find_targets(
@@ -473,7 +489,7 @@ class StreamEnumerator:
             elif unlisted_at is None:
                 unlisted_at = now
             elif now - unlisted_at >= listing.retention.get(split_id.stream, 0):
-                del positions[split_id]  # its last record has expired, whatever listings say
+                del positions[split_id]  # its last record has expired
                 continue
             # The hint is about the batch that has read the split to its end.
             caught_up_at = position.start_caught_up_at if split_id in ends else None
@@ -488,7 +504,7 @@ class StreamEnumerator:
         }
 
     def _found_starts(self, base: Offsets, ends: Collection[SplitId]) -> dict[SplitId, Position]:
-        """Where ranges begin that start at a time, if tasks cannot start there: at the first record found."""
+        """By split, where tasks start that cannot seek to the start by time: at the first record found."""
         if self._log.seeks_by_time:
             return {}
         return {
@@ -507,7 +523,7 @@ class StreamEnumerator:
         )
 
     def _with_details(self, ranges: Sequence[SplitRange]) -> Sequence[SplitRange]:
-        """The ranges with what they do not say themselves: parents, hash keys, how many records to expect.
+        """Adds to the ranges: parents, hash keys, how many records to expect.
 
         A listing that leaves a split out must not change how it is read: children would come before their
         parents, and records that a reshard has moved would come twice.

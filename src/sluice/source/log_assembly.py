@@ -25,18 +25,23 @@ if TYPE_CHECKING:
 __all__ = ["assemble_enumerator", "positions_by_settings", "probe_settings", "read_side_by_side"]
 
 _POLL_INTERVAL: Final = 0.1
-"""Seconds until the planner reads a split again that may be read at any rate. Spark asks 90 times a
+"""Seconds until the planner reads a split again if the service sets no limit. Spark asks 90 times a
 second."""
-_ANY_NUMBER: Final = 1000
+_UNLIMITED_BURST: Final = 1000
+"""More reads in a second than the planner makes."""
 
 
 def probe_settings(reads_per_second: int | None) -> ProbeSettings:
-    """How rarely the planner reads a split of which all readers together may read so often a second."""
+    """How rarely the planner reads a split.
+
+    Args:
+        reads_per_second: of one split, for all readers together; None: any number.
+    """
     from sluice.source.probe import ProbeSettings  # noqa: PLC0415 - tasks do not probe
 
     if reads_per_second is None:
         return ProbeSettings(
-            time.sleep, seconds_per_read=_POLL_INTERVAL, burst=_ANY_NUMBER, first_burst=_ANY_NUMBER
+            time.sleep, seconds_per_read=_POLL_INTERVAL, burst=_UNLIMITED_BURST, first_burst=_UNLIMITED_BURST
         )
     return ProbeSettings(time.sleep, burst=max(1, reads_per_second - 1), first_burst=reads_per_second)
 

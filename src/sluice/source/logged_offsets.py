@@ -16,7 +16,7 @@ from sluice.source.offsets import Offsets
 __all__ = ["LoggedOffsets"]
 
 _KEPT: Final = 2
-"""The start and the end of a batch."""
+"""Values that are remembered: the start and the end of a batch."""
 
 
 class LoggedOffsets:
@@ -26,7 +26,7 @@ class LoggedOffsets:
     a batch is the same after a restart, when only JSON is there.
 
     Args:
-        parse, write: of a source's offsets, if they are others than those of logs.
+        parse, write: read and write a source's offsets, if they are not those of logs.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LoggedOffsets:
         """The offsets of a JSON value; the same object for an equal value.
 
         Args:
-            value: nobody may change it afterwards.
+            value: must not be changed afterwards.
 
         Raises:
             SluiceError: these are no offsets of the source.
@@ -56,10 +56,10 @@ class LoggedOffsets:
         return offsets
 
     def write(self, offsets: Any) -> dict[str, Any]:
-        """The JSON value of offsets, which nobody may change; the same one for the same object.
+        """The JSON value of offsets, which must not be changed; the same one for the same object.
 
         What was parsed is written as it was: an earlier release may have logged another version of it, and
-        Spark 4.0 and 4.1 take another text for news.
+        Spark 4.0 and 4.1 take a different text for new data.
         """
         for value, known in self._parsed:
             if known is offsets:

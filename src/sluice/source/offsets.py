@@ -9,8 +9,8 @@ stream in tables, see `sluice.source.position_columns`, and is otherwise the sam
 that does not know a version refuses it by its number.
 
 In version 1 a position is one of ``{"after": "<sequence number>"}`` (with ``"sub"`` inside an aggregate),
-``{"at": "TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. This version adds hints, which
-readers ignore that do not know them. Instants are milliseconds since the epoch:
+``{"at": "TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. This version adds hints;
+readers that do not know them ignore them. Instants are milliseconds since the epoch:
 
 - ``next``: sequence number of the first record after the position, where it is known;
 - ``arrival``: when the record ``after`` arrived;
@@ -225,7 +225,7 @@ class Offsets:
 
 
 class _Form(NamedTuple):
-    """How a version has positions."""
+    """How a version of the offsets writes and reads positions."""
 
     write: Callable[[Mapping[SplitId, Position]], dict[str, dict[str, Any]]]
     read: Callable[[Mapping[str, Any]], dict[SplitId, Position]]
@@ -236,4 +236,4 @@ _FORMS: Final = {
     2: _Form(columns_to_json, columns_from_json),
 }
 VERSIONS: Final = tuple(_FORMS)
-"""Those that are read and written."""
+"""The versions of the offsets that are read and written."""

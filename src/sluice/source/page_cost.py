@@ -16,6 +16,7 @@ __all__ = ["page_cost"]
 _SHARD_RATE: Final = 2 * 2**20
 """Bytes a second that Kinesis lets all polling consumers of a shard read together."""
 _LONGEST_REFUSAL: Final = 5.0
+"""Seconds."""
 
 
 def page_cost(page: Page) -> float:

@@ -25,14 +25,16 @@ __all__ = ["Planner", "PlannerSettings"]
 _log = logging.getLogger(__name__)
 
 _TIP_DELAY = MICROS_PER_SECOND
-"""How long ago the cut point of a busy split arrived: records that arrived since may not be readable yet."""
+"""How long ago the cut point of a busy split arrived (microseconds): later records may not be readable
+yet."""
 _CLOCK_DOUBT = MICROS_PER_SECOND
-"""By how much the service's clock may be ahead of what is known of it: its answers tell whole seconds."""
+"""By how much the service's clock may be ahead of what is known of it (microseconds): answers tell
+seconds."""
 _RETRY_PAUSE = 2
-"""Seconds until a split is read again that was throttled, or whose read failed."""
+"""Seconds until a split is read again after a read was throttled or failed."""
 _WAITING_LINE_INTERVAL = 30.0
 _MAX_CUTS = 3
-"""How often the batch is cut for the sake of splits that turned out to be behind when it was cut."""
+"""How often a batch is cut back. Each time, other splits may turn out to be behind."""
 ResultT = TypeVar("ResultT")
 
 End = After | Closed
@@ -46,7 +48,7 @@ class PlannerSettings:
         fail_on_missing: whether a shard or stream that stays missing fails the query. Otherwise the planner
             waits for it.
         max_drift: how much later than the earliest record that stays unread a record of a batch may have
-            arrived (microseconds). None: as much as it takes.
+            arrived (microseconds). None: any time.
         threads: how many splits are probed side by side.
         patience: how long the reads of one split may fail with retryable errors before the query fails
             (seconds). Throttling is an answer, and never fails the query.
@@ -90,7 +92,7 @@ class Planner:
         Args:
             states: of the splits that may be read, parents before their children. A child is read if its
                 parents end in the batch.
-            held: of descendants of them that are left to later batches. The batch ends before their records.
+            held: of their descendants that are left to later batches. The batch ends before their records.
 
         Raises:
             DataLossError: records after a position are gone, and the query has to fail on data loss.
@@ -139,7 +141,7 @@ class Planner:
         return {state.split.id: end for state, end in ends if end is not None}
 
     def _plan_to_tip(self, limits: Limits, session: ProbeSession, state: SplitState) -> End | None:
-        """Without limits a batch ends at the tip, or near it where many records come and more batches."""
+        """Without limits a batch ends at the tip, or near it if the split is busy and the query goes on."""
         if state.split.is_closed and not isinstance(state.target, After):
             state.begin_read()  # keeps the hint of when the split was caught up
             starts_at_time = isinstance(state.position, AtTime) and not self._probe.log.seeks_by_time
@@ -188,7 +190,7 @@ class Planner:
         if self.max_drift is None and not waiting:
             return ends
         self._for_each([state for state in waiting.values() if not state.cut_points], self._find_first)
-        # Without a drift that is allowed, the records of ancestors are the only ones that may be as late.
+        # Without a limit of drift only ancestors are exempt: their records come before those that wait.
         if self.max_drift is None:
             unread, exempt = list(waiting.values()), _ancestors(states, list(waiting.values()))
         else:  # an orphan's records came after those of its parents, which are unread, too
@@ -233,8 +235,8 @@ class Planner:
         if now >= self._next_waiting_line:
             self._next_waiting_line = now + _WAITING_LINE_INTERVAL
             _log.info(
-                "%s: its unread records hold back %d other shards, of which the batch takes what arrived by "
-                "%s; they go on when it does",
+                "%s: its unread records hold back %d other shards: the batch takes from them only what "
+                "arrived by %s; they go on when it does",
                 bound.split,
                 count,
                 iso_instant(bound.instant),
@@ -278,7 +280,7 @@ class Planner:
         else:
             session.seek_to_time(until, exact=exact)
             is_strict = limits.span is not None
-            if is_strict or not self._probe.log.seeks_by_time:  # then it has read on, and may be further
+            if is_strict or not self._probe.log.seeks_by_time:  # then the session read on, maybe further
                 return _end_before(state, until)
         return state.cut_at(len(state.cut_points))
 
@@ -294,8 +296,8 @@ class Planner:
 
         Args:
             may_read: whether the work of a split may read it.
-            leave_failing: a split whose reads fail is left where it is for now; its result is None. Otherwise
-                throttling is waited out, and other errors are raised.
+            leave_failing: if the reads of a split fail, leave it where it is for now; its result is None.
+                Otherwise throttling is waited out, and other errors are raised.
         """
 
         def run(state: SplitState) -> ResultT | None:
@@ -345,7 +347,7 @@ class Planner:
 
 
 def _first_of(states: Sequence[SplitState]) -> dict[SplitId, End]:
-    """The end after the earliest record known. Whatever the limits, a batch takes one record."""
+    """The end after the earliest record known. A batch takes at least one record, even beyond its limits."""
     unread = {state.split.id for state in states}
     roots = [s for s in states if s.cut_points and not unread.intersection(s.split.parent_ids)]
     if not roots:
@@ -358,7 +360,7 @@ def _first_of(states: Sequence[SplitState]) -> dict[SplitId, End]:
 def _late(
     states: Sequence[SplitState], ends: Mapping[SplitId, End], bound: Bound, exempt: Collection[SplitId]
 ) -> dict[SplitId, SplitState]:
-    """The splits of which the batch may take records that arrived after the bound."""
+    """The splits whose ends may be after records that arrived later than the bound."""
     return {
         state.split.id: state
         for state in states

@@ -75,9 +75,9 @@ class _Kind:
     """A kind of position.
 
     Attributes:
-        make: of the values of the columns.
+        make: makes a position of the values of the columns.
         columns: by name, in the order of the fields of the position.
-        is_first_needed: a position has a value in the first of them.
+        is_first_needed: every position has a value in the first column.
     """
 
     make: type[Position]
@@ -102,7 +102,7 @@ class _Kind:
         if {len(column) for column in columns} != {len(splits)}:
             raise ValueError(f"columns of {table['splits']!r} have other lengths than there are splits")
         if self.is_first_needed and None in columns[0]:
-            raise ValueError(f"{next(iter(self.columns))!r} lacks that of a split: {table!r}")
+            raise ValueError(f"{next(iter(self.columns))!r} lacks the value of a split: {table!r}")
         return zip(splits, map(self.make, *columns), strict=True)
 
 

@@ -29,7 +29,7 @@ class PositionLog(StreamLog):
 
     @abstractmethod
     def bounds(self, split: SplitId) -> tuple[int, int]:
-        """The number of the oldest record that is left, and the one that the next new record will have.
+        """The number of the oldest record that is left, and the number that the next new record will get.
 
         Raises:
             ServiceError: with ``missing``, if there is no such split.

@@ -61,7 +61,7 @@ class AtHorizon:
     Attributes:
         next: number of the oldest record, where it is known.
         pinned: when this became the start of the query (microseconds). None: the split is younger than the
-            query, and all its records are to be read.
+            query, which reads all its records.
         caught_up_at: an instant (microseconds) at which the split held no record, and none had expired.
     """
 
@@ -71,7 +71,7 @@ class AtHorizon:
 
     @property
     def last_caught_up_at(self) -> int | None:
-        """The last instant (microseconds) at which nothing that is to be read had expired; None: unknown."""
+        """The last instant (microseconds) at which no unread record had expired; None: unknown."""
         return max((at for at in (self.pinned, self.caught_up_at) if at is not None), default=None)
 
 

@@ -12,7 +12,9 @@ __all__ = ["prefetch"]
 T = TypeVar("T")
 
 _AHEAD: Final = 2
+"""Items that wait for the consumer, at most."""
 _CHECK_INTERVAL: Final = 0.5
+"""Seconds after which a thread that waits for the consumer checks whether it has ended."""
 
 
 class _End:

@@ -29,20 +29,21 @@ SMALL_PAGE = 100
 SAMPLE = 1_000
 """Records that tell how dense a backlog is."""
 SAMPLE_BYTES = 2**18
-"""Bytes of such records, about, where a few hundred do."""
+"""Bytes of a sample, about, where a few hundred records are enough."""
 LARGEST_PAGE = 10_000
 """Records of the largest page that Kinesis gives."""
 
 _FIRST_PAGE = 2
 """Records asked for where nothing is known of their size, which may be 10 MiB."""
 _PAGE_BYTES = 2**20
-"""Bytes that a page of a probe is to hold, about. After a page of more than 2 MiB Kinesis refuses to read the
-shard for some seconds, and a task may have to read it next."""
+"""Bytes that a page of a probe should hold, about. After a page of more than 2 MiB Kinesis refuses to read
+the shard for some seconds, and a task may have to read it next."""
 _MAX_THROTTLE_WAIT = 6.0
 """Seconds that a plan waits for a throttled read of a split with a backlog. Kinesis refuses
 reads for 5 s after a page of 10 MiB. A batch that ended at the few records known so far would be planned
 again at once, with more reads."""
 _MAX_SEARCHES = 48
+"""Searches by time for one tip, at most. Then the probe reads on."""
 _MAX_EMPTY_PAGES = 20
 """Empty pages in a row after which a split is left for the next trigger, where that may be.
 
@@ -51,29 +52,32 @@ the end of the split, says that there is no record."""
 _ITERATOR_LIFE = 240.0
 """Seconds for which an iterator surely lives. Kinesis' live for 300."""
 _SCANNED_PAGES = 2
-_COARSE = 16
-"""A batch may leave this part of an old backlog to the next one (one sixteenth)."""
-_LARGE = _PAGE_BYTES / 2
-"""Bytes of a record from which on a probe finds as few as it can: each costs a quarter of a second in which
-the shard might have been read, and 5 s where it has 10 MiB."""
+"""Pages that a probe reads on towards a tip that need not be exact."""
+_BACKLOG_PARTS = 16
+"""A batch may leave one in this many parts of an old backlog to the next batch."""
+_LARGE_RECORD = _PAGE_BYTES / 2
+"""Bytes from which on a probe reads as few records as it can: each costs a quarter of a second in which the
+shard might have been read, and 5 s if it has 10 MiB."""
 _RECENT = 3 * MICROS_PER_SECOND
-"""How far back a search begins, at most. Nearly all streams have had a record since."""
-_SMALL = 16
-"""Pages that the rest of a backlog may fill for another one to be read before it is searched by time."""
-_FULL = 0.75
-"""How full a page is to be by the density that is known. One that is too full leaves the tip to another."""
+"""How long ago a search begins, at most (microseconds). Nearly every stream has had a record since."""
+_SMALL_REST = 16
+"""Pages. If the rest of a backlog fills no more than these, a probe reads on before it searches by time."""
+_TARGET_FILL = 0.75
+"""The share of a page that should be filled, by the known density. A full page may not reach the tip."""
 MOST_CUT_POINTS = 50_000
-"""Cut points that a plan keeps of a split that is read to its tip. Hours of a busy split are millions."""
+"""Cut points that a plan keeps of a split that is read to its tip. Hours of a busy split would be
+millions."""
 _JOINED = 16
+"""If there are more, this many cut points become one."""
 _FEW_EMPTY_PAGES = 4
-"""The same where the service does not search by time. Such a service may not say either where the tip is, and
-then each trigger would read many empty pages behind its few records."""
+"""`_MAX_EMPTY_PAGES` where the service does not search by time. Such a service may not say either where the
+tip is, and then each trigger would read many empty pages behind its few records."""
 _READ_ON_PAGES = 16
 """Pages that a plan reads of a split that cannot be searched by time, at most; the next batch goes on."""
 _FAR_BEHIND = 20_000
-"""Milliseconds from the tip after which more than one or two large records follow."""
+"""Milliseconds. Further from the tip than this, more than one or two large records are taken to follow."""
 _KEPT_PACES = 10_000
-"""Splits whose reads are remembered; of more, those are forgotten that need not wait for a read."""
+"""Splits whose reads are remembered. Beyond this, splits that need not wait for a read are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ class Probe:
         return pace
 
     def state(self, split: Split, position: Position, *, expiry: Expiry | None = None) -> SplitState:
-        """The state of a split of which nothing is known but the position.
+        """The state of a split before anything but its position is known.
 
         Args:
             expiry: which records of the stream have expired.
@@ -219,7 +223,7 @@ class ProbeSession:
             most_bytes: bytes that it may hold, about.
             exact: read on until records come, or the service says that there are none. Otherwise the
                 next trigger goes on after some empty pages.
-            most_empty: so many; None: as many as may tell something.
+            most_empty: how many empty pages to read then; None: as many as suit the service.
         """
         state = self._state
         if most_empty is None:
@@ -332,9 +336,9 @@ class ProbeSession:
                 return
             span = self._span()
             # A batch may leave a part of an old backlog to the next one.
-            rest = span if exact_until is not None else max(span, (low - start) // _COARSE)
+            rest = span if exact_until is not None else max(span, (low - start) // _BACKLOG_PARTS)
             search = TipSearch(now, low, high, span, rest, self._is_large)
-            is_small = not searches and high - low <= _SMALL * span and not self._is_large
+            is_small = not searches and high - low <= _SMALL_REST * span and not self._is_large
             instant = None if is_small or searches >= _MAX_SEARCHES else search.next_instant()
             searches += 1
             if instant is None:
@@ -354,14 +358,14 @@ class ProbeSession:
                 searches = _MAX_SEARCHES  # arrival times are out of order here: read on
 
     def _jump_to(self, found: _Found) -> bool:
-        """Returns whether the records found are news."""
+        """Returns whether some of the records found are new."""
         last = self._state.last_sequence
         self._state.jump_to(found.page, found.cursor, found.limit, found.asked_at)
         return self._state.last_sequence > last
 
     @property
     def _is_large(self) -> bool:
-        return (self._state.record_size or 0.0) >= _LARGE
+        return (self._state.record_size or 0.0) >= _LARGE_RECORD
 
     @property
     def _page_limit(self) -> int:
@@ -378,7 +382,7 @@ class ProbeSession:
     def _span(self) -> int:
         """The arrival time that a page covers (microseconds), as far as the pages read have shown it."""
         density, shortest = self._state.density, self._shortest_span()
-        return shortest if not density else max(shortest, int(_FULL * self._page_limit / density))
+        return shortest if not density else max(shortest, int(_TARGET_FILL * self._page_limit / density))
 
     def _first_at(self, instant: int, limit: int, *, exact: bool) -> _Found | None:
         """The first records at or after `instant` (microseconds); None where the service says there is none.

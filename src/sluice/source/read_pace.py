@@ -12,7 +12,7 @@ from sluice.source.stream_log import Page
 __all__ = ["ReadPace"]
 
 _WINDOW: Final = 1.01
-"""A little more than the second in which Kinesis counts."""
+"""Seconds: a little more than the one over which Kinesis counts calls."""
 
 
 class ReadPace:
@@ -25,7 +25,7 @@ class ReadPace:
     def __init__(self, most_calls: int) -> None:
         self._answered_at: deque[float] = deque(maxlen=most_calls)
         self._paid_at = -math.inf  # when the pages so far would have come at 2 MiB/s
-        self._open_at = -math.inf  # when their bytes do not keep the service from giving another one
+        self._open_at = -math.inf  # when their bytes do not make the service refuse reads any more
 
     def is_forgettable(self, now: float) -> bool:
         """Whether no read so far makes another one wait."""

@@ -29,6 +29,7 @@ __all__ = ["OpenCursor", "RangeReader", "ReadSettings", "SplitReader"]
 _log = logging.getLogger(__name__)
 
 _MAX_REOPENED = 5
+"""How often a range is continued through a new iterator when its end, which exists, was not met."""
 _SHORTEST_WAIT = 0.5
 """Seconds until a read is repeated that was throttled."""
 
@@ -133,7 +134,7 @@ class RangeReader:
         data_loss: told when records of the range are gone.
         settings: page size and pauses.
         open_cursor: None for cursors that poll.
-        figures: get what was read.
+        figures: count what was read.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class RangeReader:
             page = reads.next_page(cursor, limit)
             records = _until(page.records, split.end)
             if records:
-                if self._figures is not None:  # of a page that the range's end divides, its share of bytes
+                if self._figures is not None:  # a page that the range's end divides counts in part
                     size = page.size * len(records) // len(page.records)
                     self._figures.count_page(split.split, len(records), size, is_pushed=cursor.is_pushed)
                 yield records

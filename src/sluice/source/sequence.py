@@ -11,7 +11,7 @@ from typing import Final
 __all__ = ["LONGEST_TEXT", "checked_number", "sequence_of"]
 
 LONGEST_TEXT: Final = 128
-"""Bytes that a position may have that is not a number."""
+"""Bytes of a position that is not a number, at most."""
 
 
 def sequence_of(position: str) -> int:
@@ -32,7 +32,7 @@ def checked_number(text: object) -> str:
     """A position that was logged.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a position.
     """
     if not isinstance(text, str):
         raise ValueError(f"not a sequence number: {text!r}")  # noqa: TRY004 - as any other wrong value

@@ -5,7 +5,8 @@ JSON, version 1::
     {"version": 1, "splits": {"a.json": {"done": true}, "b.json": {"at": 4096, "split": "etag-2"}}}
 
 A split that is not there has not been begun. ``split`` is its version, where it has one. ``unlisted`` says
-since when (milliseconds) a split that is done is not listed any more; it is forgotten a day later.
+since when (milliseconds since the epoch) a split that is done is not listed any more; it is forgotten a day
+later.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _KEPT: Final = 24 * 3600 * 1000
-"""For how long a split that is done and not listed any more is remembered (milliseconds). A listing may leave
-it out by mistake, and it would be read again."""
+"""Milliseconds for which a split that is done is remembered after it is not listed any more. A listing may
+leave it out by mistake; a split that was forgotten would be read again."""
 
 _AT_ONCE: Final = 16
 """Splits whose ends are asked for side by side."""
@@ -77,7 +78,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         listed: dict[str, FiniteSplit] = {}
         for split in self._source.list_splits():
             if split.id in listed:
-                self._break(split.id, "list_splits() lists a split once")
+                self._reject(split.id, "list_splits() lists a split once")
             listed[split.id] = split
         self._listing = listed
         self._next_listing = self._clock() + self._settings.discovery_interval
@@ -97,7 +98,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         """Where a batch from `start` ends. It takes splits in the order in which they are listed.
 
         Raises:
-            DataLossError: a split that was read in part is gone or another one, and the query has to fail.
+            DataLossError: a split that was read in part is gone or replaced, and the query has to fail.
             ServiceError: splits cannot be listed.
             SourceRuleError: see `SourceRuleError`.
         """
@@ -120,7 +121,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         """The parts of splits between two offsets, in the order of the listing.
 
         Raises:
-            DataLossError: a split of the batch is gone or another one, and the query has to fail.
+            DataLossError: a split of the batch is gone or replaced, and the query has to fail.
         """
         begun, ended = _splits(start), _splits(end)
         changed = {
@@ -195,7 +196,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
                 del positions[split_id]
 
     def _with_ends(self, splits: Sequence[FiniteSplit]) -> Iterator[FiniteSplit]:
-        """The splits, whose ends are asked for some at a time: each may take a request."""
+        """Yields the splits, after asking for the ends of `_AT_ONCE` at a time: each may take a request."""
         if sum((split.id, split.version) not in self._ends for split in splits) <= 1:
             yield from splits
             return
@@ -212,12 +213,12 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
             ends = list(self._source.ends(split)) or [SplitEnd(None)]
             texts = [json.dumps(end.position, sort_keys=True) for end in ends[:-1]]
             if len({*texts, "null"}) < len(ends):
-                self._break(
+                self._reject(
                     split.id, f"ends() gives each position once, and None for the last alone: {texts}"
                 )
             for before, after in itertools.pairwise(ends[:-1]):
                 if not _rises(before.position, after.position):
-                    self._break(
+                    self._reject(
                         split.id, f"positions rise; ends() gave {after.position!r} behind {before.position!r}"
                     )
             self._ends[key] = [*ends[:-1], SplitEnd(None, ends[-1].size, ends[-1].records)]
@@ -232,7 +233,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
     def _place(self, split: FiniteSplit, ends: Sequence[SplitEnd], position: Any) -> int:
         places = [place for place, end in enumerate(ends) if end.position == position]
         if not places:
-            self._break(
+            self._reject(
                 split.id,
                 f"ends() always gives the same positions; {position!r}, where a batch ended, is none of them",
             )
@@ -264,12 +265,12 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
             )
         _log.warning("data loss, going on without it: %s", message)
 
-    def _break(self, split: str, rule: str) -> NoReturn:
+    def _reject(self, split: str, rule: str) -> NoReturn:
         raise SourceRuleError(f"source {self._source.name}, split {split}: {rule}")
 
 
 class _Room:
-    """What of a batch's limits is left."""
+    """How much of a batch's limits is left."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -23,7 +23,8 @@ __all__ = ["FiniteRange", "FiniteSplit", "SplitEnd", "SplitSource"]
 _log = logging.getLogger(__name__)
 
 TASK_BYTES: Final = 128 * 2**20
-"""Bytes of splits that one task reads, at most, if they are in several ranges; as Spark's own files."""
+"""Bytes that one task reads, at most, if it reads several ranges; Spark's file sources have the same
+limit."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class FiniteSplit:
         id: what tells it from all other splits, for as long as it is listed.
         size: bytes, about; what ``maxBytesPerTrigger`` counts. 0: not known.
         records: how many; what ``maxRecordsPerTrigger`` counts. None: not known, and it counts as one batch.
-        version: text that is another one if the split was replaced, such as an ETag. A split that changes
+        version: text that differs if the split was replaced, such as an ETag. A split that changes
             after a part of it was planned is a data loss.
     """
 
@@ -49,7 +50,7 @@ class SplitEnd:
     """A place in a split where a range may end.
 
     Attributes:
-        position: any JSON. The range that starts there holds what the one that ends there does not.
+        position: any JSON. No row is in both the range that ends there and the one that starts there.
         size, records: of the range that ends here, as those of a `FiniteSplit`.
     """
 
@@ -95,12 +96,12 @@ class SplitSource(Source):
         """The rows of a part of a split, with the source's schema. Called in tasks, from several threads."""
 
     def ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
-        """Where ranges of a split may end, in order; the last one is the end of the split,
-        whatever its position. None: the split is one range.
+        """Where ranges of a split may end, in order. The last one is the end of the split; its position does
+        not matter. If there is none, the split is one range.
 
-        By default a split is read as a whole. Several tasks read a split side by side that has several ends,
-        and a batch with limits may take some of them. Called once for
-        every split, when it is planned, from several threads.
+        By default a split is read as a whole. Several tasks read a split with several ends side by side, and
+        a batch with limits may take some of its ranges. Called once for every split, when it is planned, from
+        several threads.
         """
         return (SplitEnd(None, split.size, split.records),)
 

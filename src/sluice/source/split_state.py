@@ -83,13 +83,14 @@ class SplitState:
         first_number: number of the first record after `position`, where a probe has seen it.
         undecided_at: when a probe last gave up before it knew what follows the last cut point (monotonic
             seconds); None where it knew.
-        next_read_at: the service must not be read before (seconds by the planner's monotonic clock).
-        failing_since: when the first of the reads failed that have failed since (monotonic seconds).
+        next_read_at: the split must not be read before (monotonic seconds).
+        failing_since: when the first of the reads that keep failing failed (monotonic seconds); None: they do
+            not fail.
         failed_at: when the last of them failed (monotonic seconds).
-        unanswered_since: when the first of the reads failed, or was throttled, that no answer has followed
-            (monotonic seconds).
+        unanswered_since: when the first read after the last answer failed, or was throttled (monotonic
+            seconds); None: the last read was answered.
         is_missing: the service says that there is no such split.
-        is_pushed: a subscription gives the news, and the service is not read.
+        is_pushed: a subscription tells of new records, and the service is not read.
         stalled_since: since when a subscription has brought nothing though it is behind the tip
             (monotonic seconds).
         caught_up_version: the version of the `SubscriptionProgress` adopted last, if it said that no record
@@ -228,7 +229,7 @@ class SplitState:
         return self.millis_behind + max(0, self.cut_points[-1].arrival - arrival) // 1000
 
     def end_with_hints(self, end: After | Closed) -> After | Closed:
-        """`end`, with the last instant without records after the start of its batch, if that is news."""
+        """`end`, with the last instant without records after the batch's start, if that is much newer."""
         here = self.position
         logged = here.last_caught_up_at if isinstance(here, AtTime | AtHorizon) else None
         if isinstance(here, After):
@@ -310,7 +311,7 @@ class SplitState:
             if not self.has_gap:
                 self._before_gap = len(self.cut_points), self.cursor
             self.has_gap = True
-        # Behind a gap nobody cuts between the records of a page.
+        # Behind a gap no batch ends between the records of a page.
         points = (
             [CutPoint.of_all(records[known:], size)]
             if self.has_gap
@@ -339,7 +340,7 @@ class SplitState:
     def join_cut_points(self, count: int) -> None:
         """Caller: a probe that has found very many. Affects: `cut_points`.
 
-        Each `count` of them become one: a batch may end at the last of them, and counts all of them.
+        Joins each `count` cut points to one: a batch may end at the last of them, and counts all of them.
         """
         points = self.cut_points
         groups = [points[first : first + count] for first in range(0, len(points), count)]
@@ -541,10 +542,10 @@ class SplitState:
         self.cut_points = kept
 
     def _confirm_caught_up(self, now: int) -> None:
-        """Such a position names no record whose presence shows that nothing has expired.
+        """Confirms that no record has followed a position that names none.
 
-        If the stream still holds the instant of the last such confirmation, no record can have come and
-        expired since then.
+        No record's presence shows there that nothing has expired. If the stream still holds the instant of
+        the last such confirmation, no record can have come and expired since then.
         """
         if not self.cut_points and isinstance(self.position, AtTime | AtHorizon):
             known = self.position.last_caught_up_at if self.caught_up_at is None else self.caught_up_at

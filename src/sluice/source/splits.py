@@ -86,7 +86,7 @@ class Lineage:
 
 
 def held_back(splits: Sequence[Split], max_width: int) -> frozenset[SplitId]:
-    """The descendants in families of which more than `max_width` splits were open at a time.
+    """The descendants in families that had more than `max_width` splits open at a time.
 
     Args:
         splits: parents before their children.

@@ -110,7 +110,7 @@ class SubscriptionTracker:
         elif not is_covered and split in self._covered:
             self._covered.remove(split)
             _log.info(
-                "%s: no subscription that is heard of covers its position; probes find the ends of batches",
+                "%s: no subscription covers its position now; probes find the ends of batches",
                 split,
             )
 

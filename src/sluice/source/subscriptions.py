@@ -60,9 +60,9 @@ class Subscriptions(Protocol):
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
         """What follows `position`; None where no subscription covers it, or none does so yet.
 
-        A subscription covers a position if it gives, or has given, every record after the position. A
-        subscription does not cover it whose first record is not the one that the position names: the
-        records between may have expired, and polling decides whether they were lost.
+        A subscription covers a position if it gives, or has given, every record after the position. If
+        its first record is not the one that the position names, it does not cover the position: the records
+        between may have expired, and polling decides whether they were lost.
         """
 
     def is_subscribed(self, split: SplitId) -> bool:

@@ -32,6 +32,7 @@ _SECRET_BYTES: Final = 32
 _SPLITS_EACH: Final = 8
 """Splits in one datagram: with the longest names it stays below the 1,500 bytes that most networks carry."""
 _LARGEST: Final = 65_536
+"""Bytes of the largest datagram there can be."""
 _BACKLOG: Final = 4 * 2**20
 """Bytes that may wait for the planning process, which takes them when it plans and reports."""
 
@@ -42,9 +43,9 @@ class ReportAddress:
 
     Attributes:
         host: empty where it is that at which tasks find Spark's driver; see `found_at`.
-        secret: of the planning process; it takes no report from those who do not know it.
-        batch: which one, counted by the planning process.
-        partition: which task of it.
+        secret: of the planning process. It takes only reports that are signed with it.
+        batch: its number, counted by the planning process.
+        partition: the number of the task in the batch.
     """
 
     host: str
@@ -67,7 +68,7 @@ class _Report(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         attempt: random; with `part`, tells a datagram from its own repetition.
-        part, parts: which datagram of how many.
+        part, parts: the number of this datagram, and how many the attempt sends.
         is_complete: the task has read its ranges to their end.
         query, run: Spark's ids, which it tells to tasks and not to the planning process.
         splits: stream, shard, and the fields of `SplitFigures` in their order.
@@ -121,7 +122,7 @@ class _Batch:
     """The reports of one batch.
 
     Attributes:
-        tasks: that it was dealt out to.
+        tasks: how many it was dealt out to.
         completed: by task, the parts of an attempt that has read everything.
         seen: attempts and parts that have come.
     """
@@ -147,7 +148,7 @@ class TaskReports:
         figures: what tasks have read is added to these.
 
     Attributes:
-        tasks: that batches were dealt out to so far.
+        tasks: how many batches were dealt out to so far.
         query, run: Spark's ids, once a task has told them; empty before.
     """
 
@@ -228,7 +229,7 @@ class TaskReports:
         report = _decoder.decode(body)
         batch = {each.number: each for each in (self._batch, self._ended)}.get(report.batch)
         if batch is None or (report.attempt, report.part) in batch.seen:
-            return  # of a task that nobody waits for any more, or a repetition
+            return  # it is of an earlier batch, or a repetition
         batch.seen.add((report.attempt, report.part))
         self.query, self.run = report.query or self.query, report.run or self.run
         splits = [

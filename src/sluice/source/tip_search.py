@@ -13,21 +13,25 @@ from sluice.instants import MICROS_PER_SECOND
 __all__ = ["TipSearch", "shortest_span"]
 
 _RECORD_RATE = 1_000
+"""Records that Kinesis lets producers write to a shard each second."""
 _BYTE_RATE = 2**20
-"""What Kinesis lets be written to a shard each second.
+"""Bytes that Kinesis lets producers write to a shard each second.
 
 https://docs.aws.amazon.com/streams/latest/dev/service-sizes-and-limits.html
 """
 
+_PART = 0.5
+"""The share of the pause's logarithm at which the search asks next: it halves what is left."""
 _PART_OF_LARGE = 0.25
+"""The same where records are large: the instant is nearer to `TipSearch.high`."""
 
 
 def shortest_span(records: int, record_size: float) -> int:
-    """In how little time so many records may have been written (microseconds).
+    """The shortest time in which a shard takes some records (microseconds).
 
     Args:
         records: how many.
-        record_size: of one (bytes).
+        record_size: their mean size (bytes).
     """
     rate = min(_RECORD_RATE, _BYTE_RATE / max(record_size, 1.0))
     return int(records / rate * MICROS_PER_SECOND)
@@ -42,7 +46,7 @@ class TipSearch:
         low: when the newest record arrived that is known.
         high: no record arrived then or later.
         span: the arrival time that one page covers, about.
-        rest: what is no longer than this is not searched any more; at least `span`.
+        rest: a span of this length or less is read and not searched any more; at least `span`.
         is_large: whether records are large.
     """
 
@@ -59,7 +63,7 @@ class TipSearch:
         Producers may have paused for seconds or for days, and nothing says which. So the search halves the
         logarithm of the pause: one of a minute is found about as fast in an hour as in a year. Where records
         are large it asks nearer to `high`: an answer without a record costs next to nothing, and one with a
-        record what the record is worth.
+        record costs the reading of a large record.
         """
         if self.high - self.low <= self.rest:
             return None
@@ -68,7 +72,7 @@ class TipSearch:
             return latest  # either answer is the last one
         shortest = max(self.now - self.high, min(self.span, MICROS_PER_SECOND))
         longest = self.now - self.low
-        part = _PART_OF_LARGE if self.is_large else 0.5
+        part = _PART_OF_LARGE if self.is_large else _PART
         instant = self.now - int(shortest * (longest / shortest) ** part)
         return max(self.low + 1, min(instant, latest))
 
