@@ -1,4 +1,4 @@
-"""What the planning process can tell of Spark's settings, which Spark does not pass on to it.
+"""What the planning process can find out about Spark's settings, which Spark does not pass on to it.
 
 Spark knows at which address executors find the driver, and tells tasks (``spark.driver.host``), but not the
 planning process. Whether there is a cluster can mostly be read from the command line of the driver's JVM,
@@ -33,18 +33,19 @@ _ARGUMENTS: Final = {
     "--total-executor-cores": "spark.cores.max",
 }
 _ANCESTORS: Final = 3
-"""The JVM is the parent of this process, or that of the daemon that has forked it."""
+"""Ancestors of this process that are searched for the JVM: its parent, or that of the daemon that forked
+it."""
 
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """What can be told of Spark's settings; None: that can't.
+    """What is known of Spark's settings; None: unknown.
 
     Attributes:
         master: its URL.
-        host: at which executors find the driver.
+        host: where executors find the driver.
         bind: the address that the driver listens on.
-        cores: on which tasks run.
+        cores: how many cores tasks run on.
     """
 
     master: str | None = None
@@ -68,10 +69,10 @@ class SparkSettings:
 def find_spark_settings(
     command: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> SparkSettings:
-    """What can be told of Spark's settings in the planning process.
+    """What can be found out about Spark's settings in the planning process.
 
     Args:
-        command: the command line of the driver's JVM; None: it is looked up. Empty where it can't be told.
+        command: the command line of the driver's JVM; None: it is looked up. Empty where it is unknown.
         environment: that of the driver.
     """
     if command is None:
@@ -83,7 +84,7 @@ def find_spark_settings(
 
 
 def _cores(settings: Mapping[str, str]) -> int | None:
-    """The cores of the master, or of as many executors as the settings ask for."""
+    """The cores of the master, or of all executors that the settings ask for."""
     master = settings.get("spark.master", "")
     if local := _LOCAL_CORES.match(master):
         return _cores_here() if local[1] == "*" else int(local[1] or 1)
@@ -99,7 +100,7 @@ def _cores(settings: Mapping[str, str]) -> int | None:
 
 @functools.cache
 def cores_for_tasks() -> int | None:
-    """The cores on which the tasks of this process' query run; None: that can't be told."""
+    """The cores on which the tasks of this process' query run; None: unknown."""
     return find_spark_settings().cores
 
 

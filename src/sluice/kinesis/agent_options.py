@@ -1,4 +1,4 @@
-"""The options of the agent that polls, and what is told to any agent of where it runs."""
+"""The options of the agent that polls, and of where any agent runs."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class PlaceOptions:
 
     Args:
         prefix: of their keys.
-        agent: what they say of the agent: ``the agent`` or ``the polling agent``.
-        buffer_size: the default, and the words about it.
+        agent: what their descriptions call the agent: ``the agent`` or ``the polling agent``.
+        buffer_mib: the default of the buffer's size (MiB).
+        buffers: the description of that option.
     """
 
-    def __init__(self, prefix: str, agent: str, buffer_size: tuple[int, str, str]) -> None:
-        size_in_bytes, shown, buffers = buffer_size
+    def __init__(self, prefix: str, agent: str, *, buffer_mib: int, buffers: str) -> None:
         self.address = Option(
             f"{prefix}AgentAddress",
             HOST,
@@ -89,7 +89,11 @@ class PlaceOptions:
             "hosts.",
         )
         self.buffer_size = Option(
-            f"{prefix}BufferSize", size(_MIB), size_in_bytes, buffers, shown_default=shown
+            f"{prefix}BufferSize",
+            size(_MIB),
+            buffer_mib * _MIB,
+            buffers,
+            shown_default=f"{buffer_mib}MiB",
         )
 
     @property
@@ -126,12 +130,12 @@ AGENT = Option(
     "and a run of what is available, has no agent.",
 )
 _BUFFERS: Final = "Bytes that one polling agent buffers. Shards that find no space there are left to tasks."
-PLACE: Final = PlaceOptions("polling", "the polling agent", (64 * _MIB, "64MiB", _BUFFERS))
+PLACE: Final = PlaceOptions("polling", "the polling agent", buffer_mib=64, buffers=_BUFFERS)
 
 POLLING_AGENT_OPTIONS: Final[tuple[Option[Any], ...]] = (AGENT, *PLACE.all)
 
 _POSIX: Final = ((os, "fork"), (select, "poll"), (socket, "AF_UNIX"))
-"""What agents, and those who talk to them, are built on."""
+"""What agents and their clients are built on."""
 
 
 @dataclass(frozen=True, kw_only=True)

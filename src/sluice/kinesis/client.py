@@ -50,6 +50,7 @@ def kinesis_calls(
 
 
 _NEAR_NOW: Final = 2 * MICROS_PER_SECOND
+"""How long ago an instant may be that the service takes for a future one (microseconds)."""
 
 
 class KinesisLog(StreamLog):
@@ -58,9 +59,9 @@ class KinesisLog(StreamLog):
     Args:
         calls: of ``DescribeStreamSummary``, ``ListShards``, ``GetShardIterator`` and ``GetRecords``.
         stream_arns: stream's name to its ARN; None for a stream that calls address by its name.
-        figures: get what reads were refused and repeated.
-        read_page: makes a page of an answer to ``GetRecords``. One that raises a SluiceError which is
-            retryable has the call repeated.
+        figures: count reads that were refused or repeated.
+        read_page: makes a page of an answer to ``GetRecords``. If it raises a retryable SluiceError, the
+            call is repeated.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class KinesisLog(StreamLog):
                 "GetRecords", str(split), request, self._read_page, recover=failures.append
             )
             is_over = False
-        finally:  # of attempts that failed the last one was not repeated, if it ended the call
+        finally:  # if the last failed attempt ended the call, it was not repeated
             refused = sum(error.throttling for error in failures)
             self._figures.count_call(split, refused=refused, retries=len(failures) - is_over)
         return page
@@ -181,7 +182,7 @@ def _page(answer: Mapping[str, Any]) -> Page:
 
 
 def answer_size(answer: Mapping[str, Any], records: int) -> int:
-    """Bytes of data of a page with so many records, about."""
+    """Bytes of data of a page with `records` records, about."""
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     length = headers.get("content-length", "")
     return data_size(

@@ -41,7 +41,7 @@ _LIMITS: Final = (
 )
 
 _REGISTRATIONS: Final = 3
-"""How often a consumer is registered that somebody else deregisters while it is being created."""
+"""How often to register a consumer that somebody else deregisters while it is being created."""
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Deals the shards of a batch out to tasks: as few as have enough to do, on the cores that there are."""
+"""Deals the shards of a batch out to tasks: as few as have enough to do, and no more than there are cores."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sluice.spark_settings import cores_for_tasks
 __all__ = ["deal_by_content"]
 
 _SHARDS: Final = 8
-"""Shards that a task asks for records in the 50 ms that another task would cost, be there few or none."""
+"""Shards that a task reads in the 50 ms that another task would cost, if they have few records or none."""
 _RECORDS: Final = 10_000
 """Records of 1 KiB that a task reads in these 50 ms."""
 _SPAN: Final = 10 * MICROS_PER_SECOND
-"""Arrival time (microseconds) in which a shard gets as many: Kinesis takes 1,000 records a second."""
+"""Arrival time (microseconds) in which a shard gets that many: Kinesis takes 1,000 records a second."""
 
 
 def deal_by_content(ranges: Sequence[SplitRange], most: int) -> list[tuple[SplitRange, ...]]:
     """Deals ranges out to as few tasks as may read them, and to more where these have enough to do.
 
-    A task costs about 50 ms, and what it writes is a file or a request of its own. So there is another one
+    A task costs about 50 ms, and writes a file or a request of its own. So there is another one
     for every 8 shards or 10,000 records, which take about as long to read, up to the number of cores.
 
     Args:
@@ -35,7 +35,7 @@ def deal_by_content(ranges: Sequence[SplitRange], most: int) -> list[tuple[Split
 
 
 def _task_share(each: SplitRange) -> float:
-    """The part of a task's work that a range makes: all of it where nothing is known, as it may be long."""
+    """How much of a task's work a range is: all of it if nothing is known, because the range may be long."""
     if each.expected is not None:
         return 1 / _SHARDS + each.expected / _RECORDS
     start, end = (getattr(position, "arrival", None) for position in (each.start, each.end))

@@ -1,6 +1,6 @@
-"""Coordinates reading beside the driver: creates the enumerator, and what fan-out or a polling agent takes.
+"""Coordinates reading beside the driver: creates the enumerator, and what fan-out or a polling agent needs.
 
-A query that polls without an agent imports nothing of these.
+A query that polls without an agent imports nothing that they need.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _POST_INTERVAL: Final = 2.0
+"""Seconds between two reports to listeners, at least."""
 
 
 def create_coordinator(config: SourceConfig) -> SourceCoordinator:
@@ -63,7 +64,7 @@ class SourceCoordinator(Coordinator):
     This one polls. `create_coordinator` gives the one that a source's options ask for.
     """
 
-    # FLIP-128's record publisher behind what comes from agents.
+    # The record publisher (FLIP-128) that agents stand for.
     _publisher: ClassVar[Literal["efo", "polling"]] = "efo"
 
     def __init__(
@@ -98,9 +99,9 @@ class SourceCoordinator(Coordinator):
         """What was read since this run of the query began, for Spark's progress reports.
 
         ``sluice.metrics`` reads it, and ``docs/monitoring.md`` describes it. Figures of tasks that have not
-        reported are missing: ``tasks`` and ``reportedTasks`` tell. Spark asks when it has planned a batch,
-        before tasks run, so the batch of ``batchRecords`` is the one before. ``at`` is in milliseconds since
-        the epoch.
+        reported are missing: compare ``tasks`` with ``reportedTasks``. Spark asks when it has planned a
+        batch, before tasks run, so the batch of ``batchRecords`` is the one before. ``at`` is in milliseconds
+        since the epoch.
         """
         self._reports.receive()
         last_batch, pushed = self._reports.last_batch(), self.enumerator.pushed
@@ -141,7 +142,7 @@ class SourceCoordinator(Coordinator):
             return
         self._next_post = now + _POST_INTERVAL
         self._reports.receive()
-        if self._reports.query:  # which tasks alone are told
+        if self._reports.query:  # known once a task has reported
             letter = {"kind": "source", "query_id": self._reports.query, "run_id": self._reports.run}
             post(lambda: {**letter, "streams": self._streams, **self.report()})
 

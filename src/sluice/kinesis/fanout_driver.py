@@ -27,11 +27,11 @@ __all__ = ["FanOutCoordinator", "register_for_bounded_read"]
 _log = logging.getLogger(__name__)
 
 _AGENT_START: Final = 45.0
-"""Seconds that tasks wait for an agent, if they may not poll: one that is silent is replaced after 30."""
+"""Seconds that a batch waits for an agent if tasks may not poll. A silent agent is replaced after 30."""
 
 
 class FanOutCoordinator(SourceCoordinator):
-    """The coordinator of a query that reads by fan-out: has consumers and an agent."""
+    """The coordinator of a query that reads by fan-out. It has consumers and an agent."""
 
     def __init__(self, config: SourceConfig, fan_out: FanOutConfig) -> None:
         self._driver = os.getppid()
@@ -91,7 +91,7 @@ class FanOutCoordinator(SourceCoordinator):
         return arn
 
     def _release_consumers(self) -> None:
-        """Deregisters what this query has registered, as no task reaches an agent. It is renewed later."""
+        """Deregisters the query's consumers, as no task reaches an agent. They are registered again later."""
         if self._fan_out.deregister:
             for stream, arn in list(self._registered.items()):
                 self._release_consumer(stream, arn)
@@ -113,7 +113,7 @@ class FanOutCoordinator(SourceCoordinator):
                 self._registered[stream] = arn
 
     def _announce_registered(self) -> None:
-        """Has the enumerator log the consumers that this query registered, and the agent deregister them."""
+        """Tells the enumerator, which logs them, and the agent which consumers this query has registered."""
         self._agent.set_registered(frozenset(self._registered.values()))
         self.enumerator.registered = dict(self._registered)
         if self._registered and self._fan_out.deregister:

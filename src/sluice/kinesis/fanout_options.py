@@ -14,8 +14,6 @@ from sluice.options import Kind, Option, OptionValues, choice
 
 __all__ = ["FAN_OUT_OPTIONS", "PLACE", "FanOutConfig", "fan_out_from_options"]
 
-_MIB: Final = 1024 * 1024
-
 
 def _parse_keyed_arn(text: str) -> ConsumerArn:
     # An OptionError is reported under the key that was given, which names the stream; a ValueError under the
@@ -76,7 +74,7 @@ AGENT = Option(
     "read has no agent.",
 )
 _BUFFERS: Final = "Bytes that one agent buffers before it stops reading from the service."
-PLACE: Final = PlaceOptions("fanOut", "the agent", (256 * _MIB, "256MiB", _BUFFERS))
+PLACE: Final = PlaceOptions("fanOut", "the agent", buffer_mib=256, buffers=_BUFFERS)
 FALLBACK = Option(
     "subscribeToShardFallback",
     choice("polling", "fail"),
@@ -137,7 +135,8 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
         streams: the streams that are read.
     """
     if values.foreign_name(CONSUMER_NAME) and not values.mentions(RECORD_PUBLISHER):
-        # There it does nothing by itself. Here it would register a consumer, which AWS charges for.
+        # By itself it does nothing in the other connector. Here it would register a consumer, which costs
+        # money.
         values.reject(
             CONSUMER_NAME.key,
             f"would turn fan-out on here, which AWS charges for: leave it out to poll, or give "
@@ -208,7 +207,7 @@ def _read_arns(values: OptionValues, streams: Sequence[StreamRef]) -> Mapping[st
         if stream.name in found:
             _check_arn(values, stream, *found[stream.name])
         elif not values.mentions(CONSUMER_ARN) and not values.mentions_key(keyed):
-            # One that is mentioned and not found has been refused already.
+            # An ARN that was given and is not found has been refused already.
             missing = CONSUMER_ARN.key if len(streams) == 1 else keyed
             values.reject(
                 missing, f"is required with '{CONSUMER_REGISTRATION.key}' none: {CONSUMER_ARN_FORM}"

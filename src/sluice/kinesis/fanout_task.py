@@ -25,7 +25,7 @@ __all__ = ["FanOutCursors", "start_agent_if_wanted"]
 _MAX_WAIT: Final = 2.0
 """Seconds without an event of the agent after which a task polls the rest of its range."""
 _MAX_WAIT_WITHOUT_POLLING: Final = 120.0
-"""Seconds without an event of the agent after which a task fails that may not poll."""
+"""The same if a task may not poll: then it fails."""
 
 
 def start_agent_if_wanted(config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
@@ -35,8 +35,9 @@ def start_agent_if_wanted(config: SourceConfig, agent: AgentConfig, assignment: 
 
 
 class FanOutCursors:
-    """Opens cursors over what comes by itself: from the agent that subscribes to a shard, or polls it, or
-    from a subscription of the task's own."""
+    """Opens cursors that need not poll: they read from the agent that subscribes to a shard or polls it, or
+    from a subscription of the task's own.
+    """
 
     def __init__(self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
         self._config = config

@@ -28,7 +28,7 @@ _BY_SHARD: Final = (
 
 
 def _position(text: str) -> Mapping[str, str]:
-    """Of Databricks, awslabs and Qubole: a word, ``AT_TIMESTAMP <time>`` or JSON."""
+    """Translates positions of Databricks, awslabs and Qubole: a word, ``AT_TIMESTAMP <time>`` or JSON."""
     if text.lstrip().startswith("{"):
         if "at_timestamp" in text.lower():
             raise OptionError(f"has a time in a form that is not taken: {_TIME}")
@@ -42,7 +42,7 @@ def _position(text: str) -> Mapping[str, str]:
 
 
 def _offsets(key: str, words: Mapping[str, str]) -> Callable[[str], Mapping[str, str]]:
-    """Of Kafka: ``earliest``, ``latest``, or JSON with an offset for each partition."""
+    """Translates offsets of Kafka: ``earliest``, ``latest``, or JSON with an offset for each partition."""
 
     def translate(text: str) -> Mapping[str, str]:
         try:

@@ -198,7 +198,7 @@ class SourceConfig:
     """The options of the source as plain data, which Spark may pickle. Durations are seconds.
 
     Attributes:
-        streams: in the order that the user gave, no name twice.
+        streams: in the order that the user gave. Each name is there once.
         backoffs: operation (``GetRecords``) to how it is retried.
         max_drift: how much later than an unread record a row may have arrived; None: any time.
         fan_out: None for polling.
@@ -222,11 +222,11 @@ class SourceConfig:
 
     @property
     def agent(self) -> AgentConfig | None:
-        """What an agent is told, whether it subscribes or polls; None where there is none to tell."""
+        """The options of the agent, whether it subscribes or polls; None where there is no agent."""
         return self.fan_out or self.polling_agent
 
 
-# What a batch read has nothing to do with: it has no triggers, no agent, and runs once.
+# What does nothing in a batch read, which has no triggers and no agent, and runs once.
 STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_RECORDS,
     MAX_BYTES,
@@ -247,8 +247,8 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool | 
 
     Args:
         options: as Spark passes them: keys in any case, values as text.
-        streaming: whether it is a streaming read or a batch read, which each refuse the options that do
-            nothing in it. None: not known yet.
+        streaming: whether it is a streaming read or a batch read. Each refuses the options that do nothing
+            in it. None: not known yet.
 
     Raises:
         OptionError: all problems in one message.

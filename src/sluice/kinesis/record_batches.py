@@ -50,7 +50,7 @@ _RECORD_OVERHEAD = 100
 """Bytes that a record takes beside its data, roughly."""
 
 _BATCH_ROWS = 50_000
-"""The most user records in a batch. Each has a sequence number and the names of its stream and shard, too."""
+"""The most user records in a batch. Each row also has a sequence number and the names of stream and shard."""
 
 _UNPACKED_BYTES = 16 * 2**20
 """The most data and partition keys of user records in a batch, unless it has a single row. An aggregated

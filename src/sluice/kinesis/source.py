@@ -152,7 +152,7 @@ class KinesisSource(LogSource):
 
         Args:
             subscriptions: says how far subscriptions have come; shards without one are probed. None: all are.
-            figures: get what reads were refused and repeated.
+            figures: count reads that were refused or repeated.
         """
         from sluice.kinesis.client import KinesisLog  # noqa: PLC0415 - see above
         from sluice.source.log_assembly import assemble_enumerator  # noqa: PLC0415

@@ -82,7 +82,7 @@ class PerShard:
         """The positions that a table has for the streams that are read.
 
         Raises:
-            OptionError: its message goes behind the option's name.
+            OptionError: its message continues the name of the option.
         """
         return cls({SplitId(*key): start for key, start in table.resolve(streams).items()})
 
@@ -321,7 +321,7 @@ def shard_position(start: ShardStart, now: int) -> Position:
 
 def _positions_by_shard(start: PerShard, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
     ids = [split.id for split in splits]
-    streams = {split.stream for split in ids}  # those that start now; a checkpoint has the others
+    streams = {split.stream for split in ids}  # which start now; others go on from a checkpoint
     unknown = sorted({split for split in start.positions if split.stream in streams} - set(ids))
     if unknown:
         shown = ", ".join(sorted(split.shard for split in ids if split.stream == unknown[0].stream)[:20])

@@ -13,7 +13,7 @@ __all__ = ["FanOutAssignment"]
 
 @dataclass(frozen=True)
 class FanOutAssignment:
-    """From where a task gets the ranges that it need not poll.
+    """Where a task reads the ranges that it need not poll.
 
     Attributes:
         arns: stream's name to the ARN of its consumer.

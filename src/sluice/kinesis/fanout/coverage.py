@@ -1,4 +1,4 @@
-"""Which positions of a shard a subscription covers. The planner and the agent go by the same rules."""
+"""Which positions of a shard a subscription covers, by the same rules in the planner and in the agent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["Coverage", "exclusive_start"]
 
 
 def exclusive_start(position: Position) -> int | None:
-    """The sequence number behind which the records lie that have to be read from a position on.
+    """The highest sequence number that need not be read from a position on.
 
     Returns:
-        The highest sequence number that is not needed any more; None where the position tells none.
+        None where the position names no number.
     """
     if not isinstance(position, After):
         return None
@@ -24,8 +24,7 @@ def exclusive_start(position: Position) -> int | None:
 class Coverage:
     """The positions that a subscription covers: it gives every record behind them.
 
-    These are the position where the subscription was opened, and those from its first record on, up to
-    which batches have not come yet.
+    It covers the position where it was opened, and those from its first record on that no batch has passed.
 
     Args:
         start: where the subscription was opened. A sequence number there is that of the first record.
@@ -55,14 +54,14 @@ class Coverage:
         self._batches_at = number if self._batches_at is None else max(self._batches_at, number)
 
     def discard(self, number: int) -> None:
-        """Records up to `number` are dropped: neither is the start covered any more, if it was."""
+        """Records up to `number` are dropped: the start is not covered any more, either."""
         self._start = None
         self.advance_to(number)
 
     def covers(self, start: IteratorStart, after: int | None) -> bool:
         """Whether the subscription gives every record behind a position.
 
-        As long as the first record is not known, the place that batches have come to counts as covered.
+        Until the first record is known, the position that batches have reached counts as covered.
 
         Args:
             start: where an iterator for the position starts.

@@ -40,7 +40,7 @@ class AgentPlace:
     Attributes:
         host: where others find it; `SPARK_DRIVER` for the host of Spark's driver.
         bind: the address that it listens on; empty for all addresses of its host.
-        is_guessed: the user has named no address, and only this host reaches this one.
+        is_guessed: the user has named no address, and this one can be reached from this host only.
     """
 
     host: str
@@ -54,7 +54,7 @@ class AgentPlace:
 
 
 ON_THIS_HOST: Final = AgentPlace("127.0.0.1", "127.0.0.1")
-"""Where nothing but this host reaches it."""
+"""An address that can be reached from this host only."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class AgentSetup:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether connections to the agent are to be encrypted; by default if other hosts may open them."""
+        """Whether connections to the agent are encrypted; by default if other hosts may open them."""
         encryption = self.agent.encryption
         return encryption == "tls" or (encryption == "auto" and not self.place.is_on_this_host)
 
@@ -82,7 +82,7 @@ class AgentSetup:
     def beside_driver(
         cls, config: SourceConfig, agent: AgentConfig, place: AgentPlace = ON_THIS_HOST
     ) -> AgentSetup:
-        """With a secret of its own, for the agent of one run of a query."""
+        """The set-up of the agent of one run of a query, with a new secret."""
         return cls(config, agent, place, os.urandom(_SECRET_BYTES))
 
 

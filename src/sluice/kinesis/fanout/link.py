@@ -29,6 +29,7 @@ GIVEN_UP_AFTER: Final = 30
 than to poll its shards for a while: the next one subscribes to all of them anew."""
 
 _ASK_EVERY: Final = 1.0
+"""Seconds between two questions."""
 _ASK: Final = b"?"
 _ANSWER: Final = b"!"
 _LARGEST_BACKLOG: Final = 32 * 2**20
@@ -41,7 +42,7 @@ class Link:
     No call but `receive` blocks. What the peer does not take at once waits here, and a thread passes it on.
 
     Args:
-        channel: connected, and used by nobody else from now on.
+        channel: connected. Only this link uses it from now on.
         clock: monotonic seconds.
         ask_every: seconds between two questions.
         largest_backlog: bytes that may wait for the peer; beyond that the link closes.

@@ -200,8 +200,8 @@ class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
 
     Attributes:
         reason: a sentence for the log.
-        code: the service's, where the service ended or refused it; `INTEGRITY_PROBLEM`; or empty, where
-            another subscription may follow at once.
+        code: that of the service, if it ended or refused the subscription; `INTEGRITY_PROBLEM`, `FAR_BEHIND`
+            or `NOT_READ`; or empty, if another subscription may follow at once.
     """
 
     split: SplitId

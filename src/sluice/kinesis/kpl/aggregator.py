@@ -62,7 +62,7 @@ class Aggregator:
         self.size = _FIXED_SIZE
 
     def add(self, partition_key: str, data: bytes, hash_key: str | None = None) -> bool:
-        """Adds a user record; changes nothing where it would pass the limit.
+        """Adds a user record, unless the aggregated record would exceed the limit.
 
         Args:
             partition_key: any text that UTF-8 can encode.

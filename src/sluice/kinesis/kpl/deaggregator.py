@@ -29,7 +29,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MAX_UINT64: Final = 2**64 - 1
 
 _MAX_EXPANSION: Final = 4096
-"""The most that partition keys may take when each user record has its own, as a multiple of the message.
+"""How many times the size of the message the partition keys of all user records may take together.
 
 User records refer to their partition key by an index, so a message of 1 MiB can stand for 43 GB of keys. As a
 partition key has at most 1,024 bytes (256 characters) and a user record at least 6, producers that keep to
@@ -38,7 +38,7 @@ the service's limits stay below 171; not all of them check the length of their k
 _CACHED_KEY: Final = 256
 """The longest partition key (characters) that Kinesis takes. Longer ones are not kept in the cache."""
 
-_HASH_KEY_DIGITS: Final = 39  # of 2^128 - 1
+_HASH_KEY_DIGITS: Final = 39  # 2^128 - 1 has as many
 
 _damaged = itertools.count(1)
 
@@ -153,7 +153,7 @@ def _left_out(
 
 def _routed_by(partition_key: str, explicit_hash_key: str | None) -> int:
     if explicit_hash_key is None:
-        # A producer chooses its keys, and so what a cache would keep.
+        # A producer chooses its keys: very long ones must not fill the cache.
         return (hash_key if len(partition_key) <= _CACHED_KEY else hash_key.__wrapped__)(partition_key)
     if len(explicit_hash_key) > _HASH_KEY_DIGITS:
         raise ValueError(f"an explicit hash key has {len(explicit_hash_key)} characters")
@@ -244,7 +244,7 @@ def _user_records(message: bytes) -> Unpacked:
 def _read_record(message: bytes, sub: int) -> tuple[int, int | None, bytes]:
     """Index of the partition key, index of the hash key, and data of the user record at place `sub`.
 
-    The last one counts of a field that is there more than once, as protobuf has it.
+    If a field is there more than once, the last one counts, as in protobuf.
     """
     key_index: int | None = None
     hash_index: int | None = None

@@ -476,7 +476,7 @@ def test_a_hot_shard_is_left_alone(
     assert ended.code == ""
     assert sorted(held(hub).values(), key=len) == [{SPLITS[0]}, set(SPLITS[1:])]
     assert push(hub, 300, dealt) == []
-    assert any("1 shards move, so that agents have alike" in line for line in caplog.messages)
+    assert any("1 shards move, so that agents have about the same load" in line for line in caplog.messages)
 
 
 def test_a_shard_that_is_subscribed_to_anew_stays_where_it_is(hub: Hub, dealt: dict[SplitId, int]) -> None:

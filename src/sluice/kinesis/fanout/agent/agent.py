@@ -71,9 +71,11 @@ __all__ = ["Agent", "main"]
 _log = logging.getLogger(__name__)
 
 _CUT_POINTS_WITH_LIMITS: Final = 1_000
-"""Cut points made of an event where limits may cut it."""
+"""Cut points made of an event, at most, if a query has limits, so that a batch may end inside it."""
 _CONNECT_TIMEOUT: Final = 10.0
+"""Seconds."""
 _MOST_DESCRIPTORS: Final = 65_536
+"""File descriptors that an agent asks the system for, at most."""
 
 
 class Agent:
@@ -215,7 +217,7 @@ def _certificate_of(setup: AgentSetup) -> Certificate | None:
     """The agent's certificate; None: its connections are not encrypted.
 
     Raises:
-        SluiceError: they have to be, and can't.
+        SluiceError: connections have to be encrypted, and can't be.
     """
     if not setup.is_encrypted:
         return None
@@ -253,7 +255,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _allow_many_descriptors() -> None:
-    """Each subscription takes one, and each connection of a task. The usual limit of 1,024 may be raised."""
+    """Raises the usual limit of 1,024: each subscription takes one, and each connection of a task."""
     import resource  # noqa: PLC0415 - Windows has none
 
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -289,7 +291,7 @@ def _run_on_worker() -> None:
         channel = connect(setup.hub, timeout=_CONNECT_TIMEOUT, source=setup.place.bind)
     except (OSError, EOFError, SluiceError) as error:
         _log.warning(
-            "this host gets no agent, and its tasks go on without: can't join the agent beside the "
+            "this host gets no agent, and its tasks read without one: can't join the agent beside the "
             "driver at %s: %s",
             setup.hub,
             error,

@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 __all__ = ["AnswerThreads"]
 
 _IDLE_TIMEOUT: Final = 10.0
+"""Seconds."""
 
 RequestT = TypeVar("RequestT")
 

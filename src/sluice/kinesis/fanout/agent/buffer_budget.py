@@ -1,4 +1,4 @@
-"""What the buffers of all shards may hold together, and whose turn it is when that is little.
+"""What the buffers of all shards may hold together, and which shard gets space next when there is little.
 
 An event is let in before it is read from its connection, so what is not let in stays with the service. By
 these rules no shard starves, and no task waits for a record that waits for space:
@@ -6,8 +6,8 @@ these rules no shard starves, and no task waits for a record that waits for spac
 - Seven eighths are for all. A shard that holds something gets no more than it leaves for others (the dynamic
   thresholds of Choudhury and Hahne, 1998): one busy shard may fill half, two may fill a third each.
 - A shard that holds nothing is let in before those that come after it, even where these need less.
-- Where a task waits for the event, space is lent: at once, of the last eighth and up to one event beyond the
-  whole. The buffer gives it back as soon as the task has been sent the event.
+- Where a task waits for the event, space is lent at once: from the last eighth, and up to one event more than
+  there is. The buffer gives it back as soon as the task has been sent the event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 __all__ = ["BufferBudget", "Share"]
 
 _KEPT_FOR_TASKS: Final = 8
-"""One in so many bytes is lent to events that tasks wait for."""
+"""One in this many bytes is kept for events that tasks wait for."""
 
 
 @dataclass(eq=False, slots=True)
@@ -29,8 +29,8 @@ class Share:
     Attributes:
         held: bytes that it holds.
         wanted: bytes that it waits for; 0 where it does not.
-        given: bytes of `held` that it has got since it was asked last.
-        is_lent: those bytes are lent.
+        given: bytes of `held` that it got by its last request; 0 once `wait` has returned them.
+        is_lent: these bytes are lent.
         is_closed: it gets no more.
         answered: set when it need not wait any more.
     """
@@ -106,7 +106,7 @@ class BufferBudget:
             self._let_in()
 
     def _let_in(self) -> None:
-        """Gives space to those whose turn it is."""
+        """Gives space to the shares that may have it now."""
         while self._awaited and self._held <= self._limit:
             self._give(next(iter(self._awaited)), is_lent=True)
         for share in list(self._queue):

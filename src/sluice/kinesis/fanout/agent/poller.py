@@ -42,14 +42,14 @@ _CLOSED: Final = "PollerClosed"
 _FIRST_PAGE: Final = 1
 """Records of the first page. It tells how far the tip is, and costs the shard next to nothing."""
 _PAGE_RECORDS: Final = 1_900
-"""Records of a page. As many come in two seconds at most, and so few are asked for in JSON unless the user
-wants CBOR; their heads are found faster there."""
+"""Records of a page, nearly as many as a shard gets in two seconds. Pages this small are asked for in JSON
+unless the user wants CBOR, and heads are found faster in JSON."""
 _SMALLEST_SPACE: Final = 64 * 1024
-"""Bytes of space that a page is given before its size is known. Twice the last page, if that is more."""
+"""Bytes of space for a page before its size is known. If the last page was large, twice its size."""
 
 
 class _RecordHead(NamedTuple):
-    """What of a record is known in an agent. An `AnyRecord`, as far as a cursor looks at it."""
+    """What an agent knows of a record. It is an `AnyRecord` as far as a cursor looks at it."""
 
     sequence_number: str
     arrival: int
@@ -74,7 +74,7 @@ def read_encoded_page(body: bytes, *, target: str = "") -> EncodedPage:
     """Reads the heads of a page. Its `size` is not known here.
 
     Raises:
-        ServiceError: retryable; it is damaged.
+        ServiceError: retryable; the page is damaged.
     """
     head = decode_head(body, target=target)
     records = list(map(_RecordHead, head.numbers, head.arrivals))
@@ -114,7 +114,7 @@ class PageSpace(Protocol):
         """The page for which there is space has come, and has no more than `size` bytes."""
 
     def give_back_space(self) -> None:
-        """What there is space for has not come, or holds no record."""
+        """The page for which there is space has not come, or holds no record."""
 
     def wait_until_drained(self) -> None:
         """Blocks until batches have passed all pages, or the buffer is closed."""
@@ -122,7 +122,7 @@ class PageSpace(Protocol):
 
 @dataclass(frozen=True)
 class PollerSettings:
-    """When a poller does what. Times are seconds.
+    """When a poller reads, and when it ends. Times are seconds.
 
     Attributes:
         page_limit: records of a page.
@@ -133,7 +133,7 @@ class PollerSettings:
             read the shard.
         report_every: how often a page is handed out that says nothing new, so that the planner knows that the
             shard is read.
-        most_unread: batches in a row whose tasks may have read elsewhere.
+        most_unread: batches in a row whose tasks may read elsewhere before the poller ends.
     """
 
     page_limit: int
@@ -146,7 +146,7 @@ class PollerSettings:
 
     @classmethod
     def of(cls, config: SourceConfig) -> PollerSettings:
-        """Those of a source's options."""
+        """The settings that a source's options make."""
         polling = config.polling
         return cls(min(polling.records_limit, _PAGE_RECORDS), polling.interval, config.backoffs[_OPERATION])
 
@@ -179,7 +179,7 @@ class Poller:
         start: where the first record comes from.
         space: where pages go.
         shards: how many shards are polled beside this one, and this one.
-        figures: get what reads were refused and repeated.
+        figures: count reads that were refused or repeated.
 
     Attributes:
         was_taken_over: never: any number of readers may poll a shard.
@@ -237,7 +237,7 @@ class Poller:
             if page is None:
                 continue
             head = self._head_of(page)
-            if self._is_news(head):
+            if self._is_new(head):
                 return page.body, head
 
     def close(self) -> None:
@@ -293,7 +293,7 @@ class Poller:
             skipped=page.count - len(page.records),
         )
 
-    def _is_news(self, head: EventHead) -> bool:
+    def _is_new(self, head: EventHead) -> bool:
         now, is_at_tip = self._clock(), head.millis_behind == 0
         is_known = not head.numbers and not head.has_ended and is_at_tip == self._was_at_tip
         if is_known and now - self._reported_at < self._settings.report_every:
@@ -309,7 +309,7 @@ class Poller:
             raise self._far_behind()
 
     def _check_wanted(self) -> None:
-        """Raises the error that ends the poller, if its pages serve nobody."""
+        """Raises the error that ends the poller, if no task uses its pages."""
         self._check_not_closed()
         if self._is_far_behind:
             self._space.wait_until_drained()
@@ -330,7 +330,7 @@ class Poller:
     # --- when a read fails ----------------------------------------------------------------------------
 
     def _handle_error(self, error: ServiceError) -> None:
-        """Has the next read wait, or raises the error."""
+        """Makes the next read wait, or raises the error."""
         now = self._clock()
         if error.throttling:
             self._figures.count_call(self._split, refused=1, retries=1)

@@ -1,11 +1,12 @@
 """How often an agent reads one shard.
 
 Kinesis allows 5 reads a second of each shard, and 2 MiB, to all that poll it together. An agent takes four of
-the five and leaves one to the planner, to a task that reads by itself, or to a stranger. Where that is too
-much it is told so, reads half as often, and gets faster again slowly, so that it is told rarely.
+the five and leaves one to the planner, to a task that reads by itself, or to another application. When the
+service refuses a read, the agent reads half as often, and gets faster again slowly, so that refusals are
+rare.
 
 A shard without records is read as rarely as the planner would. And an agent with many shards reads each more
-rarely than it might: a call takes about a millisecond of CPU.
+rarely than it is allowed to: a call takes about a millisecond of CPU.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ __all__ = ["PollingPace"]
 _SHORTEST: Final = 0.25
 """Seconds from the answer to a read to the next read."""
 _LONGEST: Final = 2.0
-"""The same of a shard that refuses most reads."""
+"""The same for a shard that refuses most reads."""
 _FASTER: Final = 0.97
 """Factor of the pause with every read that is answered, after one was refused."""
 _IDLE_AFTER: Final = 30.0
 """Seconds without a record after which the pauses grow."""
 _IDLE_GROWTH: Final = 1.1
+"""Factor of the pause with every read that brings no record then."""
 _LONGEST_IDLE: Final = 1.0
+"""Seconds to which the pauses grow."""
 _SPREAD: Final = 0.1
-"""Part of a pause by which it may be longer, at random: shards should not be read in step."""
+"""Share by which a pause is longer, at random and at most: shards should not be read in step."""
 _READS: Final = 200.0
-"""Reads a second of one agent, of all its shards."""
+"""Reads a second that one agent makes of all its shards together, at most."""
 
 
 class PollingPace:

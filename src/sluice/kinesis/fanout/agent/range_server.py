@@ -24,6 +24,7 @@ __all__ = ["ListenAt", "RangeServer"]
 _log = logging.getLogger(__name__)
 
 _LONGEST_REQUEST: Final = 64 * 1024
+"""Bytes."""
 _REQUEST_TIMEOUT: Final = 5.0
 """Seconds without a byte in the middle of a request."""
 _MOST_ANSWERS: Final = 256
@@ -39,7 +40,7 @@ class ListenAt:
 
     Attributes:
         bind: an address of this host, or its name; empty for all addresses.
-        ports: the first and the last port of which it takes a free one; None: any.
+        ports: the first and the last port of the range from which it takes a free one; None: any.
         certificate: for TLS; None: connections are not encrypted.
     """
 

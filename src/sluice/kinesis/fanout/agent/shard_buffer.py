@@ -19,7 +19,7 @@ from sluice.source.stream_log import IteratorStart
 __all__ = ["RangeUnavailable", "ShardBuffer"]
 
 _OVERHEAD: Final = 1024
-"""Bytes that an event takes beside its own, counted as a part of it."""
+"""Bytes that an event takes in memory beside its payload. They count as a part of it."""
 _SMALL: Final = 4096
 """Bytes up to which an event is received before there is space for it: most of these hold no record, and say
 that the shard is at its tip."""
@@ -82,12 +82,11 @@ class ShardBuffer:
         self._coverage = Coverage(start)
         self._events: deque[_Event] = deque()
         self._first_place = 0  # that of the first event, see `_Reader`
-        # Sequence numbers of the last records of the newest event, of batches, of the newest event that was
-        # dropped, and of the newest that was sent to a task and is to be dropped therefore.
-        self._newest = -1
-        self._acknowledged = -1
-        self._dropped = -1
-        self._sent_and_lent = -1
+        # Sequence numbers of the last records of:
+        self._newest = -1  # the newest event
+        self._acknowledged = -1  # the last batch
+        self._dropped = -1  # the newest event that was dropped
+        self._sent_and_lent = -1  # the newest event that was sent and has to be dropped, as its space is lent
         self._has_ended = False
         self._unread_batches = 0
         self._close_reason: str | None = None
@@ -279,10 +278,10 @@ class ShardBuffer:
         self._space = self._budget.wait(self._share)
 
     def _hurry(self) -> None:
-        """Where a task waits for the next event, and that waits for space, makes some.
+        """Makes space if the next event waits for it, and a task waits for that event.
 
-        A range may be larger than the buffer. The task that waits for its rest has been sent all that is
-        here, and no batch ends before the task does: so that much may go.
+        A range may be larger than the buffer. A task that waits for the rest of its range has been sent all
+        events that are here, and no batch ends before the task does: so these events may be dropped.
         """
         is_awaited = any(reader.is_waiting and not self._has_unsent(reader) for reader in self._readers)
         if self._share.wanted and is_awaited:
@@ -290,7 +289,7 @@ class ShardBuffer:
             self._budget.lend(self._share)
 
     def _drop_lent(self) -> None:
-        """Other tasks may wait for the space. A task that is run again polls what it was sent before."""
+        """Drops sent events whose space is lent: others may need it. A task that runs again polls them."""
         if self._sent_and_lent > self._dropped:
             self._drop(min((self._sent_and_lent, *(reader.sent for reader in self._readers))))
 

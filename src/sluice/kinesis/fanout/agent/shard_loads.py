@@ -1,4 +1,4 @@
-"""How much each shard asks of the agent that has it, and which shards move so that agents have alike."""
+"""How much load each shard is for its agent, and which shards move so that all agents have about the same."""
 
 from __future__ import annotations
 
@@ -12,33 +12,38 @@ from sluice.source.splits import SplitId
 __all__ = ["BalanceWatch", "ShardLoads", "Shares", "plan_moves"]
 
 _WINDOW: Final = 60.0
-"""Seconds over which bytes count. What came so long ago counts 1/e, and so on."""
+"""Seconds after which bytes count 1/e as much as when they came."""
 _LARGEST_PART: Final = 0.9
-"""Of the difference of two agents: a shard that is more of it would make the one what the other is now."""
-_ALIKE: Final = 0.05
-"""Agents have alike that differ by this part of what they have on average."""
+"""A shard may move if its load is at most this part of the difference between the two agents. The move of a
+larger one would only exchange their loads."""
+_BALANCED: Final = 0.05
+"""Agents are balanced if their loads differ by no more than this part of the average load."""
 
-_UNLIKE: Final = 0.5
-_UNLIKE_BYTES: Final = 1024 * 1024
-"""Shards of agents that work move only if two agents differ by more than this part of what they have on
-average, and by more than so many bytes a second..."""
-_UNLIKE_FOR: Final = 60.0
-"""... for so many seconds: a shard that moves is polled for a moment."""
-_LOOK_INTERVAL: Final = 10.0
+# Shards of agents that are at work move only after a lasting difference: a shard that moves is polled for a
+# moment.
+_UNBALANCED: Final = 0.5
+"""Two agents have to differ by more than this part of the average load ..."""
+_UNBALANCED_BYTES: Final = 1024 * 1024
+"""... and by more than this many bytes a second ..."""
+_UNBALANCED_FOR: Final = 60.0
+"""... for this many seconds."""
+_CHECK_INTERVAL: Final = 10.0
+"""Seconds between two checks of that."""
 _PART_AT_ONCE: Final = 0.1
+"""The part of all shards that may move then ..."""
 _FEWEST_AT_ONCE: Final = 4
-"""The part of the shards that may move then, and their number where they are few."""
+"""... and how many may in any case."""
 
 Shares = Mapping[str, Mapping[SplitId, float]]
-"""What agents have, by host: shards, and what these ask for (bytes a second, more than 0)."""
+"""By host of an agent: its shards, and the load of each (bytes a second, more than 0)."""
 
 
 class ShardLoads:
     """Bytes a second that shards bring. Not thread-safe.
 
     Args:
-        idle: what a shard without records asks of an agent, as bytes a second. It makes shards of which
-            nothing is known count alike.
+        idle: the load of a shard without records (bytes a second). Shards of which nothing is known count
+            the same.
         clock: monotonic seconds.
     """
 
@@ -48,7 +53,7 @@ class ShardLoads:
         self._shards: dict[SplitId, tuple[float, float]] = {}  # when bytes came last, and those that count
 
     def record(self, split: SplitId, size: int) -> None:
-        """So many bytes have come."""
+        """`size` bytes have come."""
         now = self._clock()
         at, counted = self._shards.get(split, (now, 0.0))
         self._shards[split] = now, counted * math.exp((at - now) / _WINDOW) + size
@@ -58,7 +63,7 @@ class ShardLoads:
         self._shards.pop(split, None)
 
     def __getitem__(self, split: SplitId) -> float:
-        """What a shard asks of an agent (bytes a second)."""
+        """The load of a shard (bytes a second)."""
         if (found := self._shards.get(split)) is None:
             return self._idle
         at, counted = found
@@ -72,14 +77,15 @@ def plan_moves(
     most: int | None = None,
     may_move: Callable[[SplitId], bool] = lambda _split: True,
 ) -> dict[SplitId, str]:
-    """Few moves after which agents have alike, as far as shards can be dealt out so.
+    """Few moves of shards after which agents are balanced, as far as shards allow.
 
-    Each takes a shard from the agent that has most, among those with a shard that helps, and gives it to the
-    one that has least. None moves twice, and no agent gets as much as the one that has most.
+    Each move takes a shard from the agent with the largest load among those with a shard whose move helps,
+    and gives it to the agent with the smallest. No shard moves twice, and no agent gets as much as the
+    largest.
 
     Args:
-        slack: agents that differ by no more have alike; by default by 5 % of what they have on average.
-        most: so many moves at most; None: as many as help.
+        slack: agents whose loads differ by no more are balanced; by default 5 % of the average load.
+        most: how many moves there may be; None: as many as help.
         may_move: whether a shard may move now.
 
     Returns:
@@ -87,7 +93,7 @@ def plan_moves(
     """
     totals = {host: sum(shards.values()) for host, shards in shares.items()}
     if slack is None:
-        slack = _ALIKE * _mean(shares)
+        slack = _BALANCED * _mean(shares)
     movable = {
         host: sorted((load, split) for split, load in shards.items() if may_move(split))
         for host, shards in shares.items()
@@ -110,7 +116,7 @@ def plan_moves(
 
 
 def _find_nearest(shards: list[tuple[float, SplitId]], gap: float) -> int | None:
-    """The index of the shard whose move leaves the least of the difference of two agents."""
+    """The index of the shard whose move leaves the smallest difference between two agents."""
     after = bisect.bisect_left(shards, gap / 2, key=lambda shard: shard[0])
     near = [index for index in (after - 1, after) if 0 <= index < len(shards)]
     near = [index for index in near if shards[index][0] <= gap * _LARGEST_PART]
@@ -122,7 +128,7 @@ def _mean(shares: Shares) -> float:
 
 
 class BalanceWatch:
-    """Has some shards move where agents have received unlike for a minute. Not thread-safe.
+    """Moves some shards when the loads of agents have differed for a minute. Not thread-safe.
 
     Args:
         clock: monotonic seconds.
@@ -130,7 +136,7 @@ class BalanceWatch:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._look_at = -math.inf
+        self._next_check = -math.inf
         self._unlike_since: float | None = None
 
     def reset(self) -> None:
@@ -140,18 +146,18 @@ class BalanceWatch:
     def plan(
         self, get_shares: Callable[[], Shares], may_move: Callable[[SplitId], bool]
     ) -> dict[SplitId, str]:
-        """What is to move now, as `plan_moves` has it; mostly nothing. Call it every second or so."""
+        """The moves to make now, as `plan_moves` gives them; mostly none. Call it every second or so."""
         now = self._clock()
-        if now < self._look_at:
+        if now < self._next_check:
             return {}
-        self._look_at = now + _LOOK_INTERVAL
+        self._next_check = now + _CHECK_INTERVAL
         shares = get_shares()
-        if not plan_moves(shares, slack=max(_UNLIKE * _mean(shares), _UNLIKE_BYTES), most=1):
+        if not plan_moves(shares, slack=max(_UNBALANCED * _mean(shares), _UNBALANCED_BYTES), most=1):
             self._unlike_since = None
             return {}
         if self._unlike_since is None:
             self._unlike_since = now
-        if now - self._unlike_since < _UNLIKE_FOR:
+        if now - self._unlike_since < _UNBALANCED_FOR:
             return {}
         self._unlike_since = None
         shards = sum(map(len, shares.values()))

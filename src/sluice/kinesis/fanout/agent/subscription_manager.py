@@ -32,7 +32,7 @@ __all__ = ["EventSource", "ManagerSettings", "OpenSource", "SubscriptionManager"
 _log = logging.getLogger(__name__)
 
 _SAFE_PART: Final = 0.9
-"""Further behind the tip than this part of the retention, records may expire before they are pushed."""
+"""A subscription that is further behind than this part of the retention may lose records that expire."""
 
 _ENVELOPE: Final = 100
 """Bytes of JSON, at least, that a record takes beside its sequence number, partition key and data."""
@@ -61,7 +61,7 @@ class ManagerSettings:
 
     Attributes:
         buffer_bytes: bytes that all buffers may hold together, see `BufferBudget`.
-        cut_points: at most as many are made of an event. One is enough where batches have no limits.
+        cut_points: how many are made of an event, at most. One is enough where batches have no limits.
         server: where tasks read.
     """
 
@@ -76,7 +76,7 @@ class _ShardSubscription:
 
     Attributes:
         first: sequence number of the first record; None before it came.
-        is_verified: a record has come, and where the subscription starts at a record it was that one.
+        is_verified: a record has come; if the subscription starts at a record, it was that record.
         is_closed: we have ended it, so that an error of `source` is not reported.
         stated_at: the service made the last event at this instant of its time or later (microseconds). An
             event may be read long after it was made: when the buffer was full, or this process stood still.
@@ -136,7 +136,7 @@ class SubscriptionManager:
 
     @property
     def contested(self) -> frozenset[str]:
-        """Streams with whose consumer another reader has subscribed as well."""
+        """Streams whose consumer another reader has used as well."""
         taken_over = {
             split.stream
             for split, subscription in self._subscriptions.items()
@@ -287,7 +287,7 @@ class SubscriptionManager:
 
 
 def _cut_points(head: EventHead, size: int, at_most: int) -> Iterator[CutPoint]:
-    """Divides an event into equal numbers of records, and its bytes among them alike.
+    """Divides an event into parts with equal numbers of records and of bytes.
 
     The bytes are estimated from those of the JSON, without its envelopes and without base64.
     """

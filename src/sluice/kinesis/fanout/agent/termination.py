@@ -29,7 +29,7 @@ class Termination:
     Args:
         stop_descriptor: the pipe into which the planning process writes when the query is stopped.
         clock: monotonic seconds.
-        check_every: seconds between two looks at the clock.
+        check_every: seconds between two checks of the clock.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Termination:
         self._asked_at: float | None = None
 
     def handle_signals(self) -> None:
-        """Has this process take signals as described above. To be called in the main thread."""
+        """Makes this process handle signals as described above. To be called in the main thread."""
         signal.signal(signal.SIGTERM, self._handle_sigterm)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)

@@ -40,20 +40,23 @@ __all__ = ["WorkerAgents"]
 _log = logging.getLogger(__name__)
 
 _JOIN_INTERVAL: Final = 3.0
-"""Seconds without another agent that joins after which shards are dealt out: hosts start theirs one after the
+"""Seconds after the last agent that joined until shards are dealt out: hosts start theirs one after the
 other, and each shard that moves is polled for a moment."""
 _LONGEST_WAIT: Final = 10.0
 """Seconds from the first agent that joins until shards are dealt out at the latest."""
 _MOVABLE_AFTER: Final = 6.0
 """Seconds from a subscription until its shard may move. The service refuses a second one within 5 s."""
+# The load of a shard without records, as bytes of records a second. An agent takes 5 s of CPU for a GB of
+# them.
 _IDLE_PUSHED: Final = 64 * 1024
+"""If it is pushed: an empty event every 5 s takes 0.2 ms of CPU a second."""
 _IDLE_POLLED: Final = 1024 * 1024
-"""What a shard without records asks of an agent, as bytes of records a second. An agent takes 5 s of CPU for
-a GB of them. An empty event every 5 s takes it 0.2 ms a second; polling a shard takes it some ms."""
+"""If it is polled, which takes some ms of CPU a second."""
 _TOTALS_AGE: Final = 1.0
-"""Seconds for which what agents have is not added up anew: subscriptions come by the thousand."""
+"""Seconds after which the loads of agents are added up anew, and not before: thousands of subscriptions may
+come at once."""
 _NAMED: Final = 8
-"""Shards that a line of the log names."""
+"""Shards that a line of the log names, at most."""
 
 
 @dataclass(eq=False)
@@ -61,7 +64,7 @@ class _WorkerAgent:
     """An agent that has joined, and the subscriptions it was asked for.
 
     Attributes:
-        is_silent: it says nothing, and so it gets no shards.
+        is_silent: it has said nothing for 5 s, and gets no shards.
     """
 
     host: str
@@ -74,14 +77,14 @@ class _WorkerAgent:
 
 
 class WorkerAgents:
-    """Gives each shard to one agent: the one that receives least when the planner subscribes to it first.
+    """Gives each shard to one agent: the one with the smallest load when the planner first subscribes to it.
 
     Shards are dealt out when no other agent has joined for 3 s, and after 10 s at the latest. Shards also
     move to agents that join later, after the same wait, but none that was subscribed to in the last 6 s: the
     service would refuse the next subscription, and the shard would be polled all the longer.
 
-    What counts is how many shards an agent has and how many bytes a second they bring, as far as that is
-    known. Where it turns out that agents have received unlike for a minute, a few shards move.
+    The load of an agent is how many shards it has and how many bytes a second they bring, as far as that is
+    known. When loads have differed much for a minute, a few shards move.
 
     When an agent is gone or has said nothing for 5 s, or shards move from it, the planner is told that the
     subscriptions to those shards have ended. It then subscribes to them again, from where batches are. An
@@ -107,10 +110,12 @@ class WorkerAgents:
         self._unassigned: dict[SplitId, Subscribe] = {}
         self._subscribed_at: dict[SplitId, float] = {}
         self._loads = ShardLoads(_IDLE_POLLED if is_polling else _IDLE_PUSHED, clock)
-        self._totals: tuple[float, dict[str, float]] | None = None  # when added up, and what each host has
+        self._totals: dict[str, float] | None = None  # the load of each host
+        self._totals_at = 0.0  # when it was added up
         self._balance = BalanceWatch(clock)
-        self._moving: dict[SplitId, str] = {}  # to which host, when the planner subscribes again
-        self._waits_since: float | None = None  # for others to join
+        # The host that gets a shard when the planner subscribes to it again.
+        self._moving: dict[SplitId, str] = {}
+        self._waits_since: float | None = None  # since when it waits for others to join
         self._deal_at = 0.0
         self._consumers: ConsumersChanged | None = None
         self._contested: set[str] = set()
@@ -118,7 +123,7 @@ class WorkerAgents:
 
     @property
     def contested(self) -> frozenset[str]:
-        """Streams with whose consumer another reader has subscribed as well."""
+        """Streams whose consumer another reader has used as well."""
         return frozenset(self._contested)
 
     def use_consumers(self, consumers: ConsumersChanged) -> None:
@@ -129,9 +134,9 @@ class WorkerAgents:
                 agent.send(self._consumers)
 
     def subscribe(self, request: Subscribe) -> None:
-        """Has an agent subscribe to a shard, in place of an earlier subscription to it.
+        """Makes an agent subscribe to a shard, in place of an earlier subscription to it.
 
-        While no agent has joined, or the first ones do, the shard is left unassigned.
+        Until agents have joined, and no more of them are waited for, the shard stays unassigned.
         """
         with self._lock:
             if self._waits_since is None or any(agent.subscriptions for agent in self._agents.values()):
@@ -252,17 +257,18 @@ class WorkerAgents:
         return WorkerHosts(tuple(self._agents), silent)
 
     def _wait_for_others(self) -> None:
-        """An agent can take shards. Others may follow, so that is put off for a moment."""
+        """Puts off for a moment that an agent gets shards: others may follow it."""
         now = self._clock()
         if self._waits_since is None or len(self._agents) == 1:
             self._waits_since = now
         self._deal_at = min(now + _JOIN_INTERVAL, self._waits_since + _LONGEST_WAIT)
 
     def _deal(self) -> list[Subscribe]:
-        """If it is time, deals out what nobody has, and takes from agents what they have beyond their share.
+        """If it is time, deals out unassigned shards, and takes from agents what exceeds their share.
 
         Returns:
-            What agents have lost. The planner subscribes to it again, and then it goes to the others.
+            The shards that agents have lost. When the planner subscribes to them again, other agents get
+            them.
         """
         now = self._clock()
         speaking = [agent for agent in self._agents.values() if not agent.is_silent]
@@ -287,7 +293,7 @@ class WorkerAgents:
         return moved
 
     def _shares(self, agents: Sequence[_WorkerAgent]) -> dict[str, dict[SplitId, float]]:
-        """What agents have, and what is on its way to them."""
+        """The shards that agents have, and those that are moving to them."""
         shares = {
             agent.host: {split: self._loads[split] for split in agent.subscriptions} for agent in agents
         }
@@ -307,14 +313,14 @@ class WorkerAgents:
         if moved:
             self._totals = None
             _log.info(
-                "%d shards move, so that agents have alike; each is polled for a moment: %s",
+                "%d shards move, so that agents have about the same load; each is polled for a moment: %s",
                 len(moved),
                 _named(moved),
             )
         return moved
 
     def _stop_moving_to(self, host: str) -> None:
-        """Its agent is gone, or silent: what was on its way to it goes to another one."""
+        """The host's agent is gone or silent: shards that were moving to it go to another agent."""
         self._moving = {split: to for split, to in self._moving.items() if to != host}
         self._totals = None
 
@@ -350,12 +356,13 @@ class WorkerAgents:
         owner.send(request)
 
     def _find_owner(self, split: SplitId, speaking: Sequence[_WorkerAgent]) -> _WorkerAgent:
-        """The agent that a shard moves to, or else the one that has least to do."""
+        """The agent that a shard moves to, or else the one with the smallest load."""
         now = self._clock()
-        if self._totals is None or now - self._totals[0] >= _TOTALS_AGE:
+        if self._totals is None or now - self._totals_at >= _TOTALS_AGE:
             shares = self._shares(speaking)
-            self._totals = now, {host: sum(shards.values()) for host, shards in shares.items()}
-        _, totals = self._totals
+            self._totals = {host: sum(shards.values()) for host, shards in shares.items()}
+            self._totals_at = now
+        totals = self._totals
         if (host := self._moving.pop(split, None)) is not None:
             return self._agents[host]
         owner = min(speaking, key=lambda agent: (totals.get(agent.host, 0.0), agent.host))

@@ -2,7 +2,7 @@
 
 It starts the agent, tells it which shards to subscribe to, and keeps what the agent reports. All of this
 may be lost with the agent: then the planner probes, and another agent is asked for the shards that are read
-by then. While the agent is silent, the planner probes as well, and nothing here waits for it.
+by then. While the agent is silent, the planner probes as well, and no call here waits for it.
 """
 
 from __future__ import annotations
@@ -59,20 +59,23 @@ _TRANSIENT: Final = frozenset(("", _CONSUMER_MISSING, INTEGRITY_PROBLEM))
 _SUBSCRIBE_RETRY: Final = 10.0
 """Seconds from the end of a subscription that the service ended or refused to the next one."""
 _LONGEST_START_PAUSE: Final = 5.0
-"""Seconds that a wait for an agent may include before one is even started: agents have failed to start."""
+"""Seconds. If the next agent may not be started sooner, because others failed to start, it is not waited
+for."""
 _START_INTERVAL: Final = 0.5
 """Seconds between attempts to start an agent while one is waited for."""
 _UNUSED_PAUSE: Final = 600.0
+"""Seconds for which nothing is subscribed to after no task has reached an agent. Each pause is twice as long
+as the last ..."""
 _LONGEST_UNUSED_PAUSE: Final = 3600.0
-"""Seconds for which nothing is subscribed to where no task reaches an agent; longer and longer."""
-_TAKEOVER_RETRY: Final = 300.0
-"""The same where another reader has taken over the shard: the two would take it from each other again and
-again. And where records are about to expire, which goes on for a while; or where no task reads what is polled
-for it."""
+"""... up to this."""
+_LONG_RETRY: Final = 300.0
+"""Seconds to the next subscription after an end whose reason will last: another reader has taken over the
+shard, and the two would take it from each other again and again; records are about to expire; or no task
+reads what the agent polls."""
 _FAR_BEHIND_RETRIES: Final = Backoff(max_retries=0, base=5.0, max=30.0, exponent=2.0)
-"""The same where a shard that is polled was far behind its tip, by how often that was so in a row."""
+"""The same after a polled shard was far behind its tip, by how often in a row it was."""
 _CAUGHT_UP_AFTER: Final = 60.0
-"""Seconds for which a shard is polled after which it does not count any more that it was behind before."""
+"""A shard that was polled for this many seconds begins to count anew how often it is far behind."""
 
 
 class AgentClient:
@@ -86,16 +89,16 @@ class AgentClient:
         arns: stream's name to the ARN of its consumer.
         renew: called, in a thread of its own, with a stream whose consumer is missing. Returns the ARN of
             the consumer to use from now on. None where the agent polls, without consumers.
-        figures: get what reads of the agent were refused and repeated.
+        figures: count reads of the agent that were refused or repeated.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
 
     Attributes:
-        release: called, in a thread of its own, when consumers are not used, as no task reaches an agent.
-            `renew` is called for each when that is tried again.
+        release: called, in a thread of its own, when no task reaches an agent, so that consumers are not
+            used. `renew` is called for each consumer when the query subscribes again.
     """
 
-    def __init__(  # noqa: PLR0913 - a query's agent, who pays for it, and what tests replace
+    def __init__(  # noqa: PLR0913 - a query's agent, its consumers, and what tests replace
         self,
         setup: AgentSetup,
         arns: Mapping[str, str],
@@ -123,7 +126,7 @@ class AgentClient:
         self._use = AgentUse(clock)
         self.release: Callable[[], None] = lambda: None
         self._unused_pause = _UNUSED_PAUSE
-        self._resume_at: float | None = None  # nothing is subscribed to until then
+        self._resume_at: float | None = None  # until then the query subscribes to nothing
         self._is_resuming = False
         self._address: Address | None = None
         self._listens = threading.Event()
@@ -132,7 +135,7 @@ class AgentClient:
         self._buffers: dict[str, BufferHeld] = {}
         self._generation = 0
         self._shards: dict[SplitId, ShardSubscription] = {}
-        self._far_behind: dict[SplitId, int] = {}  # how often in a row an agent was
+        self._far_behind: dict[SplitId, int] = {}  # how often in a row the shard was far behind
 
     @property
     def hub(self) -> Address | None:
@@ -175,7 +178,7 @@ class AgentClient:
     def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
         """Where tasks get the records of each shard, for the shards that an agent has a subscription to.
 
-        Tasks are sent to no agent that is silent, and not for a shard whose subscription is: they would wait.
+        No task is sent to a silent agent, or to the agent of a silent subscription: it would wait.
         Called for each batch.
         """
         with self._lock:
@@ -196,7 +199,11 @@ class AgentClient:
             found = {}
             for split in splits:
                 shard = self._shards.get(split)
-                if shard is None or shard.ended is not None or (shard.is_silent and not shard.has_news):
+                if (
+                    shard is None
+                    or shard.ended is not None
+                    or (shard.is_silent and not shard.has_new_records)
+                ):
                     continue
                 if shard.server is not None:
                     host, port, start, fingerprint = shard.server
@@ -336,7 +343,7 @@ class AgentClient:
     # --- agents that no task reaches ------------------------------------------------------------------
 
     def _judge_use(self) -> None:
-        """Stops paying for what tasks can't reach, and says so."""
+        """Ends subscriptions that tasks can't reach, which cost money, and says so."""
         if self._use.is_unused:
             self._use.reset()
             if self._may_poll:
@@ -376,7 +383,7 @@ class AgentClient:
         threading.Thread(target=self.release, daemon=True).start()
 
     def _is_unused(self) -> bool:
-        """Whether nothing is to be subscribed to; ends that when the pause is over."""
+        """Whether the query pauses its subscriptions, as no task used them; resumes them after the pause."""
         if self._resume_at is None:
             return False
         if self._clock() >= self._resume_at and not self._is_resuming:
@@ -402,7 +409,7 @@ class AgentClient:
                 self._handle_message(decode_from_agent(agent.link.receive()))
         except (EOFError, OSError):
             pass
-        except Exception:  # noqa: BLE001 - nobody would receive from it any more
+        except Exception:  # noqa: BLE001 - this thread alone receives from the agent
             _log.exception("the agent is ended: a message of it can't be handled")
         with self._lock:
             if not self._supervisor.forget(agent):
@@ -447,7 +454,7 @@ class AgentClient:
         if ended.code == FAR_BEHIND:
             retry_after = self._far_behind_pause(ended.split, shard)
         elif ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM, NOT_READ):
-            retry_after = _TAKEOVER_RETRY
+            retry_after = _LONG_RETRY
         elif ended.code:
             retry_after = _SUBSCRIBE_RETRY
         else:

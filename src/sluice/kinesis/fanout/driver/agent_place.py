@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 _LOOPBACK: Final = "127.0.0.1"
 _ALL: Final = ""
+"""All addresses of the host."""
 
 
 def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:
@@ -55,7 +56,7 @@ def check_encryption(setup: AgentSetup) -> None:
     """Warns where records cross the network in clear because an extra is missing.
 
     Raises:
-        OptionError: they have to be encrypted, and can't be.
+        OptionError: records have to be encrypted, and can't be.
     """
     if not setup.is_encrypted or setup.agent.certificate is not None or is_tls_available():
         return

@@ -1,4 +1,4 @@
-"""The agent beside the driver as a child process, and what each of the two learns of the other's end."""
+"""The agent beside the driver as a child process, and how each of the two learns that the other has ended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AgentProcess:
     """A `RunningAgent` in a process of its own.
 
     It has a session of its own, so that no signal to this process' group reaches it. A signal to each process
-    of the application does; `sluice.kinesis.fanout.agent.termination` says what becomes of it then.
+    of the application does; `sluice.kinesis.fanout.agent.termination` says what it does then.
 
     Raises:
         OSError: the process can't be started.
@@ -110,6 +110,7 @@ class AgentProcess:
 
 _CHECKS: Final = 40
 _CHECK_INTERVAL: Final = 0.05
+"""Seconds."""
 
 
 def is_alive(
@@ -139,7 +140,7 @@ terminal or a service manager that ends the application may send each of these t
 
 
 def on_stop(tell: Callable[[], None]) -> None:
-    """Has `tell` called when a signal asks this process to end, before it ends as it would have without.
+    """Calls `tell` when a signal asks this process to end, and then lets the process end as before.
 
     A signal that the process ignores is left alone. Does nothing outside the main thread, where Python does
     not allow signal handlers.

@@ -56,7 +56,7 @@ class AgentSupervisor:
     Not thread-safe, except `tell_stop`: the caller holds a lock.
 
     Args:
-        name: of the query's streams, for the log.
+        name: names the query's streams, for the log.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
     """

@@ -12,12 +12,14 @@ from typing import Final
 __all__ = ["AgentUse"]
 
 _PATIENCE: Final = 60.0
-"""Seconds, and batches, that begin to read from agents before their use is judged. An agent on a worker host
-takes up to half a minute to start."""
+"""Seconds before the use of agents is judged. An agent on a worker host takes up to half a minute to
+start."""
 _MIN_BATCHES: Final = 3
+"""Batches before it is judged, beside the last one."""
 _MIN_RANGES: Final = 20
+"""Ranges assigned to agents before the part that was asked for says anything."""
 _SMALL_PART: Final = 0.75
-"""A smaller part of the ranges that is asked for means that some hosts can't connect."""
+"""If tasks ask for a smaller part of the ranges, some hosts can't connect."""
 
 
 class AgentUse:
@@ -38,17 +40,17 @@ class AgentUse:
         self._batches = self.assigned = self.asked = 0
 
     def record_asked(self, ranges: int) -> None:
-        """Agents have been asked for so many ranges."""
+        """Tasks have asked agents for `ranges` ranges."""
         self.asked += ranges
 
     def record_batch(self, ranges: int) -> None:
-        """A batch begins of which tasks are to read so many ranges from agents. The one before has ended."""
+        """A batch begins; its tasks should read `ranges` ranges from agents. The batch before has ended."""
         if ranges:
             self._count_batch()
             self.assigned += ranges
 
     def record_awaiting_batch(self) -> None:
-        """A batch begins whose tasks have no agent to ask yet, and are to start those on their hosts."""
+        """A batch begins whose tasks have no agent to ask yet, and start the agents of their hosts."""
         self._count_batch()
 
     def _count_batch(self) -> None:
@@ -58,7 +60,7 @@ class AgentUse:
 
     @property
     def is_judged(self) -> bool:
-        """Whether there was enough to tell by. Of the last batch nothing may have been asked yet."""
+        """Whether enough batches have begun. Tasks of the last one may not have asked yet."""
         waited = 0.0 if self._since is None else self._clock() - self._since
         return self._batches > _MIN_BATCHES and waited >= _PATIENCE
 
@@ -68,9 +70,9 @@ class AgentUse:
         return self.is_judged and not self.asked
 
     def find_small_part(self) -> tuple[int, int] | None:
-        """Ranges asked for and assigned, if some are, and far from all; each time that it becomes so, once.
+        """The ranges asked for and those assigned, if tasks ask for far from all; once until that changes.
 
-        Call it for each batch: what is judged is what came since the last answer.
+        Call it for each batch. It judges the batches since its last judgement.
         """
         if not self.is_judged or self.is_unused or self.assigned < _MIN_RANGES:
             return None

@@ -1,4 +1,4 @@
-"""When an agent that polls is wanted: in a query that runs on, once its first batch is planned."""
+"""Starts an agent that polls only in a query that runs on, once its first batch is planned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["NearTip"]
 
 _START_AFTER: Final = 1.0
 """Seconds from the first trigger to the one that starts the agent. Until then the planner may need all reads
-that the service allows; and before Spark 4.2 nothing tells a run of what is available, which has one trigger.
+that the service allows. Before Spark 4.2 nothing tells a source that the run ends at what is available; but
+such a run has one trigger only.
 """
 
 

@@ -18,14 +18,14 @@ __all__ = ["ShardSubscription"]
 _LEFT_BEHIND_AFTER: Final = 10.0
 """Seconds for which a subscription may bring only records that polling has read before."""
 _SILENT_AFTER: Final = 10.0
-"""Seconds without an event after which it is not believed any more that nothing is new: two of the events are
-missing that a shard without records sends every 5 s."""
+"""After this many seconds without an event, a subscription is not believed to have nothing new. Even a shard
+without records sends an event every 5 s, so two are missing."""
 
 _versions: Final = itertools.count(1)
 
 
 class ShardSubscription:
-    """One subscription to a shard: what was asked of the agent, and what has come of it.
+    """One subscription to a shard: what the agent was asked for, and what it has reported.
 
     Its states are *requested* (until the first event), *open*, and *ended*: then `ended` says why, and
     `may_retry` whether another one may follow. That one is another object, with the next generation.
@@ -110,7 +110,7 @@ class ShardSubscription:
         return self._clock() - self._opened_at
 
     @property
-    def has_news(self) -> bool:
+    def has_new_records(self) -> bool:
         """Whether it has brought records behind `position`."""
         return bool(self._cut_points) and self._cut_points[-1].sequence > _passed(self.position)
 
@@ -148,7 +148,12 @@ class ShardSubscription:
         Then another subscription, from `position` on, gets to new records sooner.
         """
         event = self._last_event
-        if event is None or event.progress.millis_behind == 0 or self.position != position or self.has_news:
+        if (
+            event is None
+            or event.progress.millis_behind == 0
+            or self.position != position
+            or self.has_new_records
+        ):
             self._left_behind_since = None
             return False
         now = self._clock()
@@ -157,13 +162,11 @@ class ShardSubscription:
         return now - self._left_behind_since >= _LEFT_BEHIND_AFTER
 
     def progress(self, position: Position) -> SubscriptionProgress | None:
-        """See `Subscriptions.progress`. There is none where nothing is new, as far as a silent subscription
-        says.
-        """
+        """See `Subscriptions.progress`. A silent subscription that has brought nothing new gives none."""
         if self._last_event is None or self.ended is not None:
             return None
-        # That a position is not covered is not remembered: equal positions may differ in `After.next`, and
-        # one that has it may be covered where the other is not.
+        # A position that is not covered is asked for again: equal positions may differ in `After.next`, and
+        # one that has it may be covered when the other is not.
         if self._progress is None or self._progress_of != (self._version, position):
             self._progress = self._progress_behind(self._last_event.progress, position)
             self._progress_of = self._version, position

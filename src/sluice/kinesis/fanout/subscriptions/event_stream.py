@@ -22,7 +22,7 @@ _PRELUDE: Final = struct.Struct("!III")  # length of the message, length of its 
 _CHECKSUM: Final = struct.Struct("!I")
 _FRAMING: Final = _PRELUDE.size + _CHECKSUM.size
 
-# The limits of the SDK's own reader. The service's largest events have a third of that.
+# The limits of the SDK's own reader (bytes). The service's largest events have a third of that.
 MAX_HEADERS: Final = 128 * 1024
 MAX_PAYLOAD: Final = 24 * 1024 * 1024
 

@@ -5,7 +5,7 @@ on: an event names a sequence number, and a page an iterator.
 
 The same event is read in two ways. An agent, which passes it on, reads its head: what the event says, without
 keys and data. A task reads the whole event as a page, as polling would have brought it. Events are in JSON or
-in CBOR, as the subscription was asked for, and say by their first byte in which.
+in CBOR, as the subscription asked for; their first byte tells which.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
 
 
 def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
-    """Decodes an event as a page like one of polling. Its `next_iterator` is the event's continuation.
+    """Decodes an event as a page such as polling brings. Its `next_iterator` is the event's continuation.
 
     Args:
         target: ``stream/shard``, for errors.
@@ -142,7 +142,7 @@ def _numbers_and_arrivals(records: Sequence[Any]) -> tuple[list[str], list[int]]
 
 
 def _records(event: _Event, records: Sequence[Any] | None) -> Sequence[Any]:
-    # An object that has neither is no event, let alone the last one of a shard.
+    # An object with neither records nor a continuation is not an event.
     if records is None and event.has_ended and not event.child_shards:
         raise ValueError("neither records nor a continuation")
     return records or []

@@ -41,7 +41,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _SPREAD: Final = 1.0
-"""Seconds over which calls are spread that would otherwise come at the very end of the 5 s rule."""
+"""Seconds over which calls are spread after the 5 s between two calls, so that not all come at once."""
 
 
 class PayloadSource(Protocol):
@@ -61,7 +61,7 @@ class EventSpace(Protocol):
         """Blocks until a message of this size (bytes) may be received."""
 
     def give_back_space(self) -> None:
-        """What there is space for has not come, or was not handed out."""
+        """The event for which there is space has not come, or was not handed out."""
 
 
 OpenSubscription = Callable[[SplitId, IteratorStart], PayloadSource]
@@ -76,8 +76,8 @@ class _Reaction(enum.Enum):
     FAIL = enum.auto()
 
 
-# The errors that https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShard.html and
-# .../API_SubscribeToShardEventStream.html name. Of others, `ServiceError.retryable` decides.
+# The errors in https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShard.html and
+# .../API_SubscribeToShardEventStream.html. For others, `ServiceError.retryable` decides.
 _REACTIONS: Final[Mapping[str, _Reaction]] = {
     "AccessDeniedException": _Reaction.FAIL,
     "InternalFailureException": _Reaction.RETRY,
@@ -100,7 +100,7 @@ def _reaction(error: ServiceError) -> _Reaction:
 
 @dataclass(frozen=True)
 class SubscriberSettings:
-    """When a subscriber does what. All times in seconds.
+    """When a subscriber retries, renews and gives up. All times are in seconds.
 
     Attributes:
         backoff: pauses between attempts that bring nothing, and how many of them in a row may fail.
@@ -152,13 +152,13 @@ class Subscriber:
         start: where the first record comes from.
 
     Attributes:
-        space: for events, which are not received before there is any; None where there always is. To be set
-            before the first event is asked for.
+        space: space for events: none is received without it; None: there is always space. To be set before
+            the first event is asked for.
         was_taken_over: another reader has subscribed with the same consumer, which has ended this one.
         asked_at: the service's time at which the current subscription was asked for, or somewhat earlier
-            (microseconds). Its events tell what held later than that. When they were made is not known: they
-            may have waited in a socket until this process went on to read. The service ends a subscription
-            after 5 minutes, so this is not much earlier.
+            (microseconds). Its events were made after that, but when is not known: they may have waited in a
+            socket while this process did not read. The service ends a subscription after 5 minutes, so
+            they are not much younger.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class Subscriber:
         if fresh is None:
             self._close_current()
             raise self._error("the record where it resumes is not there any more", "PositionGone")
-        # Every subscription begins with an event. So that one counts as progress only where it moves on.
+        # Every subscription begins with an event. This first one counts as progress only if it moves on.
         if fresh.numbers or head.continuation != continuation or not self._is_first_event:
             self._failures = 0
         self._is_first_event = False
@@ -385,7 +385,7 @@ class Subscriber:
         self._wait(self._error("the service ended it at once", "SubscriptionEnded", retryable=True))
 
     def _wait(self, error: ServiceError, pause: float | None = None) -> None:
-        """Counts an attempt that brought nothing, and waits. Raises its error where it was the last one."""
+        """Counts an attempt that brought nothing, and waits. Raises its error if it was the last one."""
         backoff = self._settings.backoff
         if self._failures >= backoff.max_retries:
             raise error

@@ -15,7 +15,7 @@ from typing import Final
 __all__ = ["Watchdog", "shared_watchdog"]
 
 _INTERVAL: Final = 1.0
-"""Seconds between two checks, and so how late a wait may be ended."""
+"""Seconds between two checks. A wait may be ended this much late."""
 _IDLE_ROUNDS: Final = 30
 """Checks in a row that find no wait, after which the thread ends."""
 

@@ -34,12 +34,12 @@ __all__ = ["AgentStarter", "address_towards", "start_agent_here"]
 _log = logging.getLogger(__name__)
 
 _STARTS: Final = Backoff(max_retries=0, base=10.0, max=300.0, exponent=2.0)
-"""An agent that was started has joined within 10 s. If it has not, another one is started, after longer and
-longer pauses."""
+"""Pauses before another agent is started, because the last one has not joined. An agent that works joins
+within 10 s."""
 _ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation (RFC 5737, RFC 3849), which no host has."""
 _MOST_HUBS: Final = 16
-"""Hubs that are remembered: those of the queries whose tasks run in this process, and of some before them."""
+"""Agents beside drivers that are remembered: a process runs tasks of several queries, and of earlier ones."""
 
 
 def address_towards(host: str) -> str:
@@ -54,8 +54,8 @@ def address_towards(host: str) -> str:
         host: address or name of the other one.
 
     Raises:
-        OSError: there is no way to it, or its name does not resolve; or it is this host, which has no address
-            that others could use.
+        OSError: there is no way to `host`, or its name does not resolve; or it is this host, which has no
+            address that others could use.
     """
     given = _given_address()
     found = _source_towards(host, given)
@@ -75,7 +75,7 @@ def _source_towards(host: str, given: str | None) -> str:
         with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
             if source is not None:
                 probe.bind((source, 0))
-            probe.connect(place)  # of a datagram socket: it chooses a route, and no more
+            probe.connect(place)  # this only chooses a route, as it is a datagram socket
             return str(probe.getsockname()[0])
     raise OSError(f"this host has no way to {host}")
 
@@ -147,7 +147,7 @@ class AgentStarter:
             pause = _STARTS.ceiling(attempts.count)
             attempts.next_at = now + pause
             attempts.count += 1
-            # Those that have ended leave the system's table of processes when they are asked for.
+            # `poll` removes processes that have ended from the system's table.
             self._processes = [process for process in self._processes if process.poll() is None]
             try:
                 attempts.host = attempts.host or self._find_address(hub.host)
@@ -158,7 +158,7 @@ class AgentStarter:
             except OSError as error:
                 _log.warning(
                     "can't start an agent on this host for the one beside the driver at %s; tasks "
-                    "here go on without, next attempt in %.0f s: %s",
+                    "here read without one, next attempt in %.0f s: %s",
                     hub,
                     pause,
                     error,
@@ -194,7 +194,7 @@ _shared: Final = AgentStarter(_launch)
 def start_agent_here(config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
     """Starts an agent on this host, unless there is one; see `AgentStarter.start`.
 
-    Where tasks of two processes start one each, the second one is not let in, and ends. An agent does not end
+    If tasks of two processes start one each, the second agent is refused, and ends. An agent does not end
     with the task or its Python worker, but with the agent beside the driver.
     """
     _shared.start(config, agent, assignment)

@@ -23,22 +23,22 @@ __all__ = ["AgentRecordPublisher", "SubscriptionRecordPublisher", "is_reachable"
 
 _CONNECT_TIMEOUT: Final = 5.0
 _HUNG_AFTER: Final = 3.0
-"""Seconds behind the longest wait that an agent was asked for, after which it counts as hung."""
+"""Seconds after the longest wait that an agent was asked for. An agent that takes longer counts as hung."""
 _DONE_TIMEOUT: Final = 1.0
 """Seconds to wait for `DONE`, which an agent sends right behind a range's last event."""
 _UNREACHABLE_FOR: Final = 30.0
-"""Seconds for which this process does not ask an agent again that it could not reach, or that hung."""
+"""Seconds for which this process does not ask an agent again after it was not reached, or hung."""
 
 _LONGEST_ANSWER: Final = MAX_PAYLOAD + 1
-"""Bytes of a frame: an event, and the byte that says so."""
+"""Bytes of the largest frame: the byte of its kind, and an event."""
 _CLOSED: Final = (EOFError, ConnectionResetError, BrokenPipeError)
-"""What a connection raises that the other end has closed."""
+"""What a connection raises after the other end has closed it."""
 
 _unreachable_until: dict[Address, float] = {}
 
 
 def is_reachable(address: Address, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Whether to ask an agent: not where it could not be reached a moment ago, or has not answered.
+    """Whether to ask an agent: not if it could not be reached a moment ago, or did not answer.
 
     A task may read many ranges from it, one after the other. It waits for a silent agent once.
     """
@@ -96,7 +96,7 @@ class AgentRecordPublisher:
             raise self._error(error) from None
 
     def next_page(self) -> Page:
-        """See `sluice.source.stream_log.RecordPublisher.next_page`."""
+        """See `sluice.source.publisher.RecordPublisher.next_page`."""
         channel = self._channel
         if channel is None:
             raise self._error("the publisher was closed")
@@ -145,7 +145,7 @@ class AgentRecordPublisher:
         channel.send(self._request)
 
     def _ask_again(self) -> None:
-        """The agent has closed the connection before it answered, because it was idle for too long."""
+        """Asks once more: the agent closed the connection before it answered, as it had been idle."""
         self._may_ask_again = False
         self.close()
         try:
@@ -166,7 +166,7 @@ class AgentRecordPublisher:
         return self._failed(f"the agent at {self._address} can't serve {self._target}: {cause}")
 
     def _refused(self, reason: str) -> ServiceError:
-        """The agent has answered; its reason comes first, since it mostly is an error of the service."""
+        """The error if the agent refused. Its reason comes first: mostly it is an error of the service."""
         return self._failed(f"{reason} (the agent at {self._address} can't serve {self._target})")
 
     def _failed(self, message: str) -> ServiceError:
@@ -202,7 +202,7 @@ class SubscriptionRecordPublisher:
         )
 
     def next_page(self) -> Page:
-        """See `sluice.source.stream_log.RecordPublisher.next_page`."""
+        """See `sluice.source.publisher.RecordPublisher.next_page`."""
         payload, _head = self._subscriber.next_event()
         return decode_page(payload, target=self._target)
 
