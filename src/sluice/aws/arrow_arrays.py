@@ -1,7 +1,8 @@
 """Arrow arrays of Python values, made without pyarrow's own conversion.
 
 To convert any Python value, `pyarrow.array` and `pyarrow.scalar` import pandas first: 0.2 s of CPU in every
-Python worker, before its first row, for nothing that is used here. These take as long for a page.
+Python worker, before its first row, for nothing that is used here. For a page these functions take as long as
+pyarrow's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["binaries", "floats", "integers", "repeated", "scalar", "strings"]
 
 _TYPE_CODES: Final = {32: "i", 64: "q"}
 _MOST_BYTES: Final = 2**31 - 1
-"""Bytes that an array of strings may hold."""
+"""Bytes that an array of strings may hold: offsets have 32 bits."""
 
 
 def integers(values: Iterable[int], kind: pa.DataType) -> pa.Array:
@@ -82,7 +83,7 @@ def _numbers(values: array[int] | array[float], kind: pa.DataType) -> pa.Array:
 
 
 def _joined(kind: pa.DataType, sizes: Sequence[int], data: bytes) -> pa.Array:
-    packed = struct.pack(f"{len(sizes) + 1}i", 0, *sizes)  # twice as fast as an array of them
+    packed = struct.pack(f"{len(sizes) + 1}i", 0, *sizes)  # twice as fast as `array`
     starts = pa.Array.from_buffers(pa.int32(), len(sizes) + 1, [None, pa.py_buffer(packed)])
     offsets = pc.cumulative_sum_checked(starts).buffers()[1]
     return pa.Array.from_buffers(kind, len(sizes), [None, offsets, pa.py_buffer(data)])

@@ -22,7 +22,7 @@ class BackoffOptions:
 
     @classmethod
     def declare(cls, operation: str, default: Backoff) -> BackoffOptions:
-        """Those of an operation (``GetRecords``), with their defaults."""
+        """The options of an operation (``GetRecords``), with their defaults."""
         prefix = operation[0].lower() + operation[1:]
 
         def time(name: str, seconds: float, text: str) -> Option[float]:

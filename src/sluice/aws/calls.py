@@ -74,7 +74,7 @@ class Calls:
         *,
         recover: Callable[[ServiceError], T | None] = lambda _error: None,
     ) -> T:
-        """Calls an operation, again where that may help, and returns what `read` makes of the answer.
+        """Calls an operation, retries it where that may help, and returns what `read` makes of the answer.
 
         Args:
             operation: as the API spells it.
@@ -91,7 +91,7 @@ class Calls:
 
         def attempt() -> T:
             nonlocal unanswered
-            client = client_for(self.connection, self.service)  # anew, with new credentials, if they expired
+            client = client_for(self.connection, self.service)  # one with new credentials, if they expired
             state = endpoint_state(client.meta.endpoint_url)
             sent = self.clock()
             try:
@@ -100,7 +100,7 @@ class Calls:
                 return _read_answer(answer, read)
             except SluiceError:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever the SDK raises leaves as a ServiceError
+            except Exception as error:  # noqa: BLE001 - all errors of the SDK become ServiceErrors
                 if isinstance(error, ClientError) and error.operation_name == operation:
                     state.record_answer(error.response, sent, self.clock())
                 endpoint = endpoint_of(error, client.meta.endpoint_url)

@@ -29,7 +29,8 @@ _FLOATS: Final = {2: struct.Struct("!e"), 4: struct.Struct("!f"), 8: struct.Stru
 _DEEPEST: Final = 32
 """How deep arrays, maps and tags may be nested. An answer of Kinesis needs 5."""
 _MOST_ITEMS: Final = 300_000
-"""The most items of an answer, each of which may take 100 bytes. The largest page has half of that."""
+"""The most items of an answer. Each may take 100 bytes of memory; the largest page has half of these
+items."""
 
 ReadField = Callable[[bytes, int], tuple[Any, int] | None]
 """Reads the value that starts at an offset. Returns it and the offset behind it, or None where it can't."""
@@ -91,7 +92,7 @@ class Decoder:
         """Decodes one item.
 
         Returns:
-            The value, and where the next item starts.
+            The value, and the offset at which the next item starts.
         """
         if depth > _DEEPEST:
             raise DamagedAnswerError("the answer is nested too deep")
@@ -113,7 +114,8 @@ class Decoder:
         """Decodes the head of an item.
 
         Returns:
-            The major type, its number (None for an unknown length, and for a break), where the head ends.
+            The major type; its number (None for an unknown length, and for a break); the offset behind the
+            head.
         """
         first = self._take(at, 1)[0]
         major, kind = first >> 5, first & 31

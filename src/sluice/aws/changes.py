@@ -1,7 +1,7 @@
 """Records of DynamoDB Streams as the service sends them: decoded once, images left as the JSON they came in.
 
-The planner looks at numbers, times and sizes alone, and tasks hand the images on as text. So nothing makes
-Python objects of attribute values that nobody asks for.
+The planner looks at numbers, times and sizes alone, and tasks hand the images on as text. So no
+Python objects are made of attribute values.
 
 https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_streams_GetRecords.html
 """
@@ -25,7 +25,7 @@ _ABSENT: Final = msgspec.Raw()
 
 
 class Change(msgspec.Struct, rename="pascal", gc=False):
-    """The part ``dynamodb`` of a record.
+    """The field ``dynamodb`` of a record.
 
     Attributes:
         approximate_creation_date_time: seconds since the epoch; the service cuts them to whole ones.

@@ -1,4 +1,4 @@
-"""SDK clients, made from a `ConnectionConfig` and shared by all that call in a process.
+"""SDK clients, made from a `ConnectionConfig` and shared by all callers in a process.
 
 Credentials come from static keys, a profile or the SDK's own chain. With ``roleArn`` they are used to assume
 that role, and the SDK refreshes the role's credentials before they expire. Credentials that the service calls
@@ -49,10 +49,10 @@ credentials with every batch. A client takes half a MiB, and 10 ms to make again
 T = TypeVar("T")
 
 _lock = threading.Lock()
-# By process id and config, clients also by service; those used last are at the end.
+# The keys are process id and config, and for clients the service, too. The last used are at the end.
 _sessions: OrderedDict[tuple[Any, ...], Session] = OrderedDict()
 _clients: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
-# The SDK's descriptions of services and endpoints, by where users have put more of them. They take 9 MiB.
+# The SDK's descriptions of services and endpoints (9 MiB), by the folders in which users have put others.
 _loaders: dict[str | None, ServiceLoader] = {}
 
 
@@ -70,7 +70,7 @@ def client_for(config: ConnectionConfig, service: str) -> Any:
 
     May be called from several threads, and after a fork: a child makes its own clients. The client does not
     retry (`sluice.retry` does), so every failure reaches the caller at once. A process keeps the clients that
-    were asked for last. Others end when nobody holds them any more; calls and subscriptions go on.
+    were asked for last. Others end when nothing refers to them any more; calls and subscriptions go on.
 
     Raises:
         OptionError: there is no region, no credentials, no such profile, or the SDK's own configuration
@@ -86,7 +86,7 @@ def client_for(config: ConnectionConfig, service: str) -> Any:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What signs requests at this moment; for libraries that make clients of their own."""
+    """The credentials that sign requests now, for libraries that make clients of their own."""
 
     access_key: str
     secret_key: str = field(repr=False)

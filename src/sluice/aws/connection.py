@@ -20,7 +20,8 @@ __all__ = [
 DEFAULT_SESSION_NAME: Final = "pyspark-sluice"
 
 WIRE_FORMATS: Final = ("auto", "json", "cbor")
-"""How records are asked for. auto: many in CBOR, unless the endpoint has shown that it does not know it."""
+"""How records are asked for. auto: large pages in CBOR, unless the endpoint has shown that it knows JSON
+only."""
 
 
 def _parse_url(text: str) -> str:
@@ -125,8 +126,8 @@ class ConnectionConfig:
 
     Attributes:
         wire_format: how records are asked for: one of `WIRE_FORMATS`. An option of the source alone.
-        keeps_pages: a ``GetRecords`` answer is its body as it came, under ``Body``: for a process that passes
-            pages on.
+        keeps_pages: answers to ``GetRecords`` have their body as it came, in a field ``Body``, for a process
+            that passes pages on.
     """
 
     region: str | None = None
@@ -146,7 +147,7 @@ class ConnectionConfig:
 
     @property
     def has_fixed_credentials(self) -> bool:
-        """Whether the options are the credentials of all calls, so that they stay expired once they are."""
+        """Whether all calls use credentials from the options. Once these expire, there are no others."""
         return self.access_key_id is not None and self.role_arn is None
 
 

@@ -14,11 +14,11 @@ _DRIFT: Final = 0.0002
 
 
 _SLOW: Final = 2.0
-"""Seconds after which an answer tells the service's clock too roughly, unless ours is clearly wrong."""
+"""Seconds. A slower answer tells too little about the service's clock, unless ours is clearly wrong."""
 
 
 class _Bounds(NamedTuple):
-    """Between which seconds the difference of the service's clock to ours lies, as of a local time."""
+    """The difference of the service's clock to ours at the local time `at`: its bounds (all in seconds)."""
 
     lowest: float
     highest: float

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException"})
-"""Codes that temporary credentials are refused with when their time is over."""
+"""Codes with which services refuse temporary credentials that have expired."""
 
 _THROTTLING: Final = frozenset(
     {
@@ -97,7 +97,7 @@ _CREDENTIALS: Final = EXPIRED_CREDENTIALS | frozenset(
     }
 )
 
-# Transport errors after which it is open whether anything listens at the endpoint.
+# Transport errors after which it is unknown whether anything listens at the endpoint.
 _UNANSWERED: Final = frozenset(
     {
         "ConnectTimeoutError",
@@ -112,6 +112,8 @@ _UNANSWERED: Final = frozenset(
 )
 
 _MAX_CAUSE: Final = 600
+"""Characters of a cause in a message."""
+# What looks like a secret, and what is written in its place.
 _REDACTIONS: Final = (
     # A refused signature: the request as the service received it follows.
     (
@@ -225,7 +227,7 @@ def _is_transient(error: Exception) -> bool:
         return _LASTING_TLS.search(str(error)) is None
     return isinstance(
         error,
-        sdk.HTTPClientError  # closed connections, read timeouts, whatever else the HTTP library raises
+        sdk.HTTPClientError  # closed connections, read timeouts, and other errors of the HTTP library
         | sdk.ConnectionError  # refused, unknown host, timeout, proxy
         | sdk.ResponseStreamingError
         | sdk.IncompleteReadError
@@ -242,7 +244,7 @@ def _is_transient(error: Exception) -> bool:
 
 
 def _breaks_off(error: Exception) -> bool:
-    """Whether a part of an answer has come. The SDK has the same error for a connection without any."""
+    """Whether a part of an answer has come. The SDK raises the same error if no byte has come."""
     inner = _of_http_library(error)
     return any(isinstance(each, http.IncompleteRead) for each in (inner, *inner.args))
 

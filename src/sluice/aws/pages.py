@@ -1,7 +1,6 @@
 """Reads pages of records: answers to ``GetRecords``, and events of subscriptions.
 
-The first byte of a page tells whether it is JSON or CBOR. So a page is read wherever it comes from, and
-whatever was asked for.
+The first byte of a page tells whether it is JSON or CBOR, so the reader need not know which was asked for.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from sluice.aws.records import WireRecord
 __all__ = ["PageReader", "data_size", "find_many", "take_records"]
 
 _MANY: Final = 200
-"""Records from which on columns are faster than an object for each; with fewer, small calls take the time."""
+"""From this many records on, columns are faster than an object for each record."""
 
 _LONG_RECORD: Final = 2 * 2**10
-"""Bytes of a record from which on stepping from one to the next is faster than searching all bytes."""
+"""From this size of a record on (bytes), stepping from record to record is faster than searching all
+bytes."""
 
 _AROUND_DATA: Final = 140
 """Bytes of a record in a page that are neither data nor key: the names of four fields, a sequence number of
@@ -30,12 +30,12 @@ _AROUND_DATA: Final = 140
 
 
 def data_size(length: int, records: int, *, is_cbor: bool) -> int:
-    """Bytes of data of a page, about: its body without what surrounds them, and three quarters of the rest
-    where data is sent as base64.
+    """Bytes of data of a page, about: its body without what surrounds the data of each record, and three
+    quarters of that where data is base64.
 
     Args:
-        length: of the body.
-        records: in it.
+        length: bytes of the body.
+        records: how many it has.
     """
     size = max(0, length - _AROUND_DATA * records)
     return size if is_cbor else size * 3 // 4
@@ -74,7 +74,7 @@ class PageReader(Generic[PageT]):
         """Reads a page.
 
         Raises:
-            msgspec.DecodeError: it is damaged, or a field is missing or has another type.
+            msgspec.DecodeError: the page is damaged, or a field is missing or has another type.
             DamagedAnswerError: the same.
         """
         return self._read_cbor(bytes(body)) if is_cbor(body) else self._decode_json(body)
@@ -98,7 +98,7 @@ class PageReader(Generic[PageT]):
 
 
 def find_many(body: bytes, start: int, count: int | None, layout: Layout) -> array[int] | None:
-    """A `Find` that searches where the records are many and short."""
+    """A `Find` that searches if the records are many and short."""
     about = (len(body) - start) // layout.size if count is None else count
     if about < _MANY or layout.size >= _LONG_RECORD:
         return None
@@ -111,14 +111,14 @@ def take_records(bounds: RecordBounds) -> Sequence[WireRecord] | None:
     """Records as columns if they are many, or else as objects."""
     if len(bounds) < _MANY:
         return bounds.records()
-    # Only here: it imports pyarrow, which takes 30 MiB. Agents do without.
+    # Imported only here: it imports pyarrow, which takes 30 MiB, and agents do not need it.
     from sluice.aws.record_columns import RecordColumns  # noqa: PLC0415
 
     return RecordColumns.of_page(bounds)
 
 
 def _set_seconds(records: Sequence[Any]) -> None:
-    """Makes seconds of times, which are milliseconds in CBOR; numbers with a fraction are seconds already."""
+    """Converts times of CBOR, which are milliseconds, to seconds. Numbers with a fraction are seconds."""
     for record in records:
         if isinstance(record, dict) and isinstance(time := record.get(ARRIVAL), int):
             record[ARRIVAL] = time / 1000

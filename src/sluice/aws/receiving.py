@@ -25,7 +25,7 @@ class PageReceiver:
         self._session: Any = None
 
     def remember_session(self, *, response: Any, endpoint: Any, **_: Any) -> None:
-        """Handles ``needs-retry``, which follows every attempt: keeps the session that an answer came by.
+        """Handles ``needs-retry``, which follows every attempt: keeps the session that received an answer.
 
         Mocks of the SDK answer without a network. No session is kept then, and the mock goes on answering.
         """
@@ -35,7 +35,7 @@ class PageReceiver:
     def send(self, *, request: Any, **_: Any) -> AWSResponse | None:
         """Handles ``before-send``: returns the answer, or None for the SDK to send the request.
 
-        The SDK sends until a first answer of the client has shown the session.
+        The SDK sends the requests until the client's first answer, which shows the session.
 
         Raises:
             Exception: as the SDK's session, or as urllib3 while the body is read.

@@ -2,8 +2,8 @@
 
 In CBOR the length of a value stands before it, so the bounds of all values are found by stepping from head to
 head. The first record of a page shows how the service writes records: names, their order, what else is
-there. All records of a page are taken to be written so, and checked to be when their values are taken. Where
-one is not, nothing is read here, and `sluice.aws.cbor` reads the page item by item, with the same records.
+there. All records of a page are taken to be written in this way, which is checked when their values are
+taken. If one is not, nothing is read here, and `sluice.aws.cbor` reads the page item by item.
 """
 
 from __future__ import annotations
@@ -40,11 +40,16 @@ _BYTES, _TEXT, _ARRAY, _MAP = 2, 3, 4, 5  # major types
 MAJOR_TYPES: Final = {NUMBER: _TEXT, ARRIVAL: None, KEY: _TEXT, DATA: _BYTES}
 _MILLIS_HEADS: Final = (b"\xc1\x1b", b"\x1b")  # an integer of 8 bytes, with tag 1 or without
 _LATEST: Final = 2**43
-"""Milliseconds until when seconds and their fraction fit into a float to the microsecond (the year 2248)."""
+"""Milliseconds since the epoch: until then (the year 2248), a float of seconds is exact to the
+microsecond."""
 
 
 class FixedPart(NamedTuple):
-    """Bytes of a gap: where they start and stop in it, and what they have to be, or whose value they are."""
+    """Some bytes of a gap: either a literal that every record has, or the value of the field `name`.
+
+    Attributes:
+        start, stop: where they are in the gap.
+    """
 
     start: int
     stop: int
@@ -54,7 +59,7 @@ class FixedPart(NamedTuple):
 
 @dataclass
 class _Gap:
-    """What stands before a value of any length, or before the end of a record: names, values of fixed length.
+    """The names and values of fixed length before a value of any length, or before the end of a record.
 
     Attributes:
         size: bytes, without the head of the value.
@@ -81,8 +86,8 @@ class Layout:
 
     Attributes:
         gaps: before the first value of any length, before the second, and after it.
-        values: the names of the two, in their order.
-        size: bytes of the record that shows it.
+        values: the names of these two values, in their order.
+        size: bytes of the record from which the layout was read.
     """
 
     def __init__(self) -> None:
@@ -92,7 +97,7 @@ class Layout:
 
     @classmethod
     def of_record(cls, body: bytes, start: int) -> Layout | None:
-        """The layout of the record that starts at an offset; None where it is none that is known here."""
+        """The layout of the record that starts at an offset; None if it is written in an unknown way."""
         layout, decoder = cls(), Decoder(body)
         major, count, at = decoder.head(start)
         if major != _MAP:
@@ -131,8 +136,9 @@ class Layout:
 
 
 Find = Callable[[bytes, int, "int | None", Layout], "array[int] | None"]
-"""Finds `RecordBounds.bounds` of the array whose first record starts at an offset. It has so many records, or
-ends with a break if their number is None. Returns None where stepping from head to head has to find them."""
+"""Finds `RecordBounds.bounds` of the array whose first record starts at an offset. The third
+argument is the number of records; None: the array ends with a break. Returns None where stepping from head to
+head has to find the bounds."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,7 @@ class RecordBounds:
         return len(self.bounds) // 5
 
     def records(self) -> list[WireRecord] | None:
-        """An object for each record; None where one is not written as the first."""
+        """An object for each record; None if one is not written as the first."""
         found = self._fixed_values()
         if found is None:
             return None
@@ -195,7 +201,7 @@ class RecordBounds:
         return list(map(WireRecord, numbers, [each / 1000 for each in millis], keys, strings[DATA]))
 
     def heads(self) -> tuple[list[str], list[int]] | None:
-        """The sequence numbers of the records, and when they arrived (microseconds); None as above."""
+        """The sequence numbers of the records, and when they arrived (microseconds); None as in `records`."""
         found = self._fixed_values()
         return None if found is None else (found[0], [each * 1000 for each in found[1]])
 
@@ -219,7 +225,7 @@ class RecordBounds:
 
 
 def millis_of(values: bytes) -> array[int] | None:
-    """Times from 8 bytes each, the highest first; None where one is far from now."""
+    """Times from 8 bytes each, the highest byte first; None if one is later than `_LATEST`."""
     millis = array("Q", values)
     if sys.byteorder == "little":
         millis.byteswap()
@@ -227,7 +233,10 @@ def millis_of(values: bytes) -> array[int] | None:
 
 
 def _sizes(major: int) -> list[int]:
-    """By the first byte of a string, its length; or minus the number of bytes that have it; or a huge one."""
+    """By the first byte of a string: its length; or, negative, how many bytes follow that have the length.
+
+    For first bytes of other types it is a huge length, which no page has.
+    """
     sizes = [2**62] * 256
     for size in range(24):
         sizes[major << 5 | size] = size
@@ -240,7 +249,7 @@ _SIZES: Final = {KEY: _sizes(_TEXT), DATA: _sizes(_BYTES)}
 
 
 def _walk(body: bytes, at: int, count: int | None, layout: Layout) -> array[int] | None:
-    """Steps through an array of records. Returns None where the array does not end with one.
+    """Steps through an array of records. Returns None if the array does not end where a record ends.
 
     Raises:
         IndexError: `body` ends inside a record.

@@ -35,11 +35,11 @@ class RecordColumns(Sequence[WireRecord]):
 
     @classmethod
     def of_page(cls, found: RecordBounds) -> RecordColumns | None:
-        """The records of a page; None where one is not written as the first.
+        """The records of a page; None if one is not written as the first.
 
-        Values and what is between them are one array over the page itself, which is put in order by columns.
-        All of it is taken at once: Arrow makes room for as many bytes as the values have on average. For long
-        data alone that would be a fifth of what they need, and they would be copied three times.
+        The values, and what is between them, are one array over the page itself, which is then sorted by
+        columns in one call. Arrow reserves memory by the mean size of all values in the array. For
+        long data alone that would be a fifth of what they need, and they would be copied three times.
         """
         count = len(found)
         buffers = [None, pa.py_buffer(found.bounds), pa.py_buffer(found.body)]
@@ -100,6 +100,6 @@ class RecordColumns(Sequence[WireRecord]):
 
 @lru_cache(maxsize=4)
 def _by_column(count: int) -> pa.Array:
-    """Where the values of records are, each record's five together: the first ones of all, the second ..."""
+    """The places of values that are stored record by record, five for each, in the order of columns."""
     places = np.arange(5 * count, dtype=np.int32).reshape(count, 5).T.ravel()
     return pa.Array.from_buffers(pa.int32(), 5 * count, [None, pa.py_buffer(places)])

@@ -21,7 +21,7 @@ __all__ = ["search_bounds"]
 _SHOWN: Final = 4
 """Bytes of a record's beginning that are searched for. What follows them is checked with the values."""
 _WIDTHS: Final = {24: 1, 25: 2, 26: 4}
-"""By the kind of a head, the bytes that have the length. Other kinds up to 23 are the length."""
+"""By the kind of a head, how many bytes behind it have the length. Kinds up to 23 are the length itself."""
 _LARGEST_KIND: Final = max(_WIDTHS)
 
 _Offsets = Any  # numpy's arrays of int64
@@ -57,7 +57,7 @@ def search_bounds(body: bytes, start: int, count: int | None, layout: Layout) ->
 
 
 def _begins(page: _Offsets, start: int, shown: bytes) -> _Offsets:
-    """The offsets from `start` on at which these bytes are."""
+    """The offsets from `start` on at which the bytes `shown` are."""
     found = np.flatnonzero(page[start : len(page) - len(shown) + 1] == shown[0]) + start
     for place, byte in enumerate(shown[1:], 1):
         found = found[page[found + place] == byte]

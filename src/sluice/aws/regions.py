@@ -16,7 +16,7 @@ _REGIONAL: Final = re.compile(r"\.([a-z]+(?:-[a-z0-9]+)+)\.(?:amazonaws\.com(?:\
 
 
 def region_of(endpoint: str | None) -> str | None:
-    """The region in the name of one of AWS' own endpoints; None of any other URL."""
+    """The region in the name of one of AWS' own endpoints; None for any other URL."""
     host = urlsplit(endpoint or "").hostname or ""
     found = _REGIONAL.search(host)
     return None if found is None else found[1]

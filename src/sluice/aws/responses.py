@@ -107,7 +107,7 @@ def read_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def keep_page(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves the body of a ``GetRecords`` answer as it came: whoever asked reads it."""
+    """Leaves the body of a ``GetRecords`` answer as it came: the caller reads it."""
     return {"Body": response["body"], "ResponseMetadata": metadata_of(response)}
 
 

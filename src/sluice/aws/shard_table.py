@@ -22,7 +22,7 @@ class ShardTable(Generic[StartT]):
 
     Attributes:
         starts: name to shard to the shard's start; the name is ``""`` where the form has none.
-        noun: what the names are of, ``stream`` or ``table``.
+        noun: what the names stand for, ``stream`` or ``table``.
     """
 
     starts: Mapping[str, Mapping[str, StartT]]
@@ -35,7 +35,7 @@ class ShardTable(Generic[StartT]):
             names: of the streams or tables that are read.
 
         Raises:
-            OptionError: its message goes behind the option's name.
+            OptionError: its message continues the name of the option.
         """
         starts = dict(self.starts)
         if "" in starts:
@@ -65,7 +65,7 @@ def parse_shard_table(
         parse_start: makes the start of a shard from its id and the value that the JSON has for it.
 
     Raises:
-        OptionError: its message goes behind the option's name.
+        OptionError: its message continues the name of the option.
     """
     try:
         parsed = json.loads(text, object_pairs_hook=_without_duplicates)

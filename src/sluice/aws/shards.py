@@ -16,6 +16,7 @@ __all__ = ["list_shards"]
 T = TypeVar("T")
 
 _RESTARTS: Final = 2
+"""How often a listing starts again because its token has expired."""
 
 
 def list_shards(

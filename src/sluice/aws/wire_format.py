@@ -20,14 +20,15 @@ __all__ = ["CborRequests"]
 _log = logging.getLogger(__name__)
 
 _MANY: Final = 2_000
-"""Records asked for from which on ``auto`` asks in CBOR. To make a record batch of a page in CBOR takes half
-the CPU of JSON for 10,000 records of 100 B, 7,000 of 1 KiB and 700 of 10 KiB; but about the same for 1,000 of
-100 B, and twice that for 100. A subscription has no such number, and stays in JSON: an agent needs
-only the head of an event, which is found there at a third of the CPU for records below 1 KiB."""
+"""From this many records on, ``auto`` asks in CBOR. To make a record batch of a page in CBOR takes half the
+CPU of JSON for 10,000 records of 100 B, 7,000 of 1 KiB and 700 of 10 KiB; but about the same for 1,000 of 100
+B, and twice that for 100. A subscription does not ask for a number of records, and stays in JSON: an agent
+needs only the head of an event, which for records below 1 KiB takes a third of the CPU there."""
 
 _CONTEXT_KEY: Final = "sluice_json_request"
 """The body and the content type that the SDK has written, of a request that is sent in CBOR."""
 _REFUSED_KEY: Final = "sluice_cbor_refused"
+"""True for a request that is sent in JSON after the endpoint has refused it in CBOR."""
 
 
 class CborRequests:
@@ -57,7 +58,7 @@ class CborRequests:
         if not is_wanted[self._wire_format]:
             return
         if "Timestamp" in request.get("StartingPosition", ()):
-            return  # JSON says it to the microsecond, CBOR to the millisecond: other records might come first
+            return  # JSON has microseconds, CBOR milliseconds: other records might come first
         context[_CONTEXT_KEY] = params["body"], params["headers"]["Content-Type"]
         params["body"], params["headers"]["Content-Type"] = encode(request), CONTENT_TYPE
 
@@ -66,9 +67,9 @@ class CborRequests:
     ) -> float | None:
         """Handles ``needs-retry``, which follows every attempt.
 
-        An error that is not in CBOR may come from an endpoint that does not know it: 415, 404, a closed
-        connection and others are about. Then the request is sent once more, in JSON. If that works, JSON is
-        what the endpoint knows.
+        An error that is not in CBOR may come from an endpoint that does not know it: endpoints answer
+        with 415, with 404, by closing the connection, and in other ways. Then the request is sent once more,
+        in JSON. If that works, JSON is what the endpoint knows.
 
         Returns:
             The seconds to wait before the SDK sends the request again; None for it not to.
