@@ -1,8 +1,8 @@
 """Accepts connections to a server, and keeps those on which no request is being answered.
 
 One thread does this for all connections, so that a connection that says nothing costs a descriptor and no
-thread. Anything that reaches the server's port may connect, so what has not proved the query's secret is kept
-few and not for long, and its bytes are never waited for.
+thread. Any program that reaches the server's port may connect. So connections that have not proved the
+query's secret are kept few and not for long, and the thread never waits for their bytes.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ _HANDSHAKE_TIMEOUT: Final = 5.0
 _IDLE_TIMEOUT: Final = 60.0
 """Seconds without a request after which a connection is closed. Tasks open another one when they need it."""
 _MOST_STRANGERS: Final = 128
-"""Connections at a time that have said nothing that needs the secret. The oldest makes room for a new one: a
-task says it at once."""
+"""Connections at a time that have not yet sent "hello", which needs the secret and which a task sends at
+once. The oldest makes room for a new one."""
 _MOST_GREETED: Final = 256
-"""The same for connections that have, and have not finished the handshake."""
+"""The same for connections that have sent it, and have not finished the handshake."""
 _ACCEPTED_AT_ONCE: Final = 32
+"""Connections accepted before others are served again."""
 _PAUSE: Final = 0.1
 """Seconds for which nothing is accepted after an attempt has failed."""
 _TICK: Final = 1.0
-"""Seconds between two looks for connections that are too old."""
+"""Seconds between two checks for connections that are too old."""
 _WARNING_INTERVAL: Final = 60.0
+"""Seconds between two warnings of one kind, at least."""
 _BACKLOG: Final = 512
+"""Connections that the system keeps until they are accepted."""
 
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
@@ -96,7 +99,7 @@ class Acceptor:
         on_request: is given a connection that has something to receive, and has to give it back to `watch`,
             or close it. Called from the acceptor's thread, which it may not block.
         clock: monotonic seconds.
-        tls: of the server's certificate; None where connections are not encrypted.
+        tls: the context with the server's certificate; None: connections are not encrypted.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class Acceptor:
             self._close_all()
 
     def step(self, timeout: float | None) -> None:
-        """Handles what has come; waits for it for at most `timeout` seconds, or None for as long as it takes.
+        """Handles what has come. Waits for it, at most `timeout` seconds; None: without a limit.
 
         Never raises: what fails is logged, and the next step follows.
         """
@@ -231,7 +234,7 @@ class Acceptor:
             self._welcome(connection)
 
     def _handle_failure(self, error: OSError) -> None:
-        """An attempt to accept has failed. It must never be the last one."""
+        """An attempt to accept has failed. There is always another one."""
         self._failed.log(
             "port %d: can't accept a connection, next attempt in %g s; tasks do without meanwhile: %s",
             self._address.port,
@@ -287,7 +290,7 @@ class Acceptor:
                 self._advance(stranger)
         except BlockingIOError:
             return
-        except Exception:  # noqa: BLE001 - a stranger's connection is worth no more
+        except Exception:  # noqa: BLE001 - whatever fails, the connection is closed
             self._refuse(stranger)
 
     def _advance(self, stranger: _Stranger) -> None:
@@ -351,7 +354,7 @@ def listen(host: str, ports: tuple[int, int] | None = None) -> socket.socket:
 
     Args:
         host: an address of this host, a name of one, or empty for all addresses.
-        ports: the first and the last port of which it takes a free one; None: any.
+        ports: the first and the last port of the range from which it takes a free one; None: any.
 
     Raises:
         OSError: this host has no such address, or none of the ports is free.

@@ -31,19 +31,19 @@ _SENT_AT_ONCE: Final = 16 * 1024
 _HANDSHAKE_TIMEOUT: Final = 5.0
 """Seconds from the attempt to connect to the end of the handshake."""
 _ATTEMPTS: Final = 3
-"""A server that is flooded with connections may close one whose handshake has not come yet."""
+"""Attempts to connect. A server with very many connections may close one before its handshake has come."""
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""The system notices within a minute that the other end's host is gone, where nothing else does."""
+"""Socket options by which the system notices within a minute that the other end's host is gone."""
 
 
 SPARK_DRIVER: Final = ""
-"""As a host: the one at which Spark's executors find the driver. Tasks know it; the planning process, which
-Spark gives no settings, does not."""
+"""Stands for the host at which Spark's executors find the driver. Tasks know it; the planning process does
+not, because Spark passes it no settings."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens, and how to prove to it that one may ask. Plain data that Spark may pickle.
+    """Where a server listens, and the secret that clients have to prove. Plain data that Spark may pickle.
 
     Attributes:
         host: as tasks are told it; may be `SPARK_DRIVER` until a task fills it in.
@@ -64,7 +64,7 @@ class Address:
 
     @property
     def binding(self) -> bytes:
-        """What a handshake with this server is bound to. It need not know by which name it is found."""
+        """What a handshake with this server is bound to: not its host, which clients may name otherwise."""
         return b"%d:%b%d" % (len(self.start), self.start, self.port)
 
     def found_at(self, driver_host: str) -> Address:
@@ -91,7 +91,7 @@ class Channel:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something was received that nobody has taken, so that selectors don't tell of it."""
+        """Whether data was received and not taken yet, which selectors don't know of."""
         return isinstance(self._socket, TlsSocket) and self._socket.has_pending
 
     @property
@@ -139,7 +139,7 @@ class Channel:
             poll.poll(seconds * 1000)
 
     def limit_unacknowledged(self, seconds: float) -> None:
-        """Has the connection break when the other end's host acknowledges nothing for this long.
+        """Makes the connection break when the other end's host acknowledges nothing for this long.
 
         Only where the system can do that (Linux), and not between processes of one host.
         """
@@ -166,10 +166,10 @@ class Channel:
         self._socket.settimeout(seconds)
 
     def is_idle(self, seconds: float = 0.0) -> bool:
-        """Whether the connection stands, as far as this end knows, and nothing is there to be received.
+        """Whether the connection is open, as far as this end knows, and there is nothing to receive.
 
         Args:
-            seconds: to wait for something at most.
+            seconds: how long to wait for something, at most.
         """
         if self.has_pending:
             return False
@@ -185,7 +185,7 @@ class Channel:
 
 
 def _plain(address: str) -> str:
-    """An IPv4 address as such, which a socket for both protocols gives as one of IPv6."""
+    """An IPv4 address without the prefix that a socket for both protocols gives it."""
     return address.removeprefix("::ffff:") if "." in address else address
 
 
@@ -227,7 +227,11 @@ def connect(
 
 
 def _connect_once(address: Address, timeout: float, source: str | None, left: Callable[[], float]) -> Channel:
-    """Args: left: gives the seconds that it may still take, and raises TimeoutError where there are none."""
+    """Connects once.
+
+    Args:
+        left: gives the seconds that are left, and raises TimeoutError if there are none.
+    """
     bound = None if source is None else (source, 0)
     connection: socket.socket | TlsSocket
     connection = accepted = socket.create_connection((address.host, address.port), left(), bound)
@@ -254,7 +258,11 @@ def _connect_once(address: Address, timeout: float, source: str | None, left: Ca
 def _receive_exactly(
     connection: socket.socket | TlsSocket, length: int, left: Callable[[], float] | None = None
 ) -> memoryview:
-    """Args: left: gives the seconds that all of it may take; None: the socket's timeout, for each part."""
+    """Receives `length` bytes.
+
+    Args:
+        left: gives the seconds that are left for all of them; None: each part has the socket's timeout.
+    """
     buffer = memoryview(bytearray(length))
     done = 0
     while done < length:

@@ -10,7 +10,7 @@ A proof is an HMAC of its name, of both nonces ("hello" has one) and of what the
 start of a server, which is random, and its port. So it is good for one connection to one server. A program
 that listens at the port of a server that has died can't pass it on to one that lives.
 
-"hello" may be a repetition, so it opens nothing. It tells a server early whose connections to keep when there
+"hello" may be a repetition, so it opens nothing. It tells a server early which connections to keep when there
 are many. All messages have fixed lengths: a stranger can't claim a length.
 """
 
@@ -72,7 +72,7 @@ class ServerHandshake:
         secret, bound_to: as of `ClientHandshake`.
 
     Attributes:
-        was_greeted: "hello" has come, which a client that knows the secret made once.
+        was_greeted: "hello" has come. A client that knows the secret made it, but it may be a repetition.
         is_done: the client has proved the secret.
     """
 

@@ -1,6 +1,6 @@
 """TLS between the hosts of a query.
 
-A server that speaks TLS has a certificate: one that it makes at its start, or the user's. Who connects to it
+A server that speaks TLS has a certificate: one that it makes at its start, or the user's. A client
 has the certificate's fingerprint, which came with the server's address: from the server to the planning
 process, and in Spark's own task data to tasks. So no authority signs it, and it needs no name. A task proves
 itself as without TLS, by the query's secret (`sluice.channels.handshake`).
@@ -35,9 +35,12 @@ __all__ = [
 
 _PACKAGE: Final = "cryptography"
 _RECEIVED_AT_ONCE: Final = 256 * 1024
+"""Bytes."""
 _ENCRYPTED_AT_ONCE: Final = 256 * 1024
+"""Bytes."""
 _LIFE: Final = timedelta(days=3650)
-"""Nobody checks how old a certificate is: it is pinned, and its server ends with the query."""
+"""How long a certificate is valid. Clients don't check it: they know the fingerprint, and the server ends
+with the query."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Certificate:
 
     Attributes:
         fingerprint: SHA-256 of the certificate.
-        context: of connections that the server accepts.
+        context: for connections that the server accepts.
     """
 
     fingerprint: bytes
@@ -59,7 +62,7 @@ def is_tls_available() -> bool:
 
 
 def make_certificate() -> Certificate:
-    """A certificate that nobody has signed, for this process.
+    """A self-signed certificate, for this process.
 
     Raises:
         ImportError: `cryptography` is not installed.
@@ -79,7 +82,7 @@ def make_certificate() -> Certificate:
     )
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    # OpenSSL reads certificates from files alone. Nobody else may read this one, and it is gone at once.
+    # OpenSSL reads certificates from files alone. Only this user can read this one, which is deleted soon.
     descriptor, path = tempfile.mkstemp(prefix="sluice-")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -117,7 +120,7 @@ def connect_tls(connection: socket.socket, fingerprint: bytes) -> TlsSocket:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # the certificate is the one that is meant, or not: no name counts
+    context.check_hostname = False  # the fingerprint is checked instead of a name
     context.verify_mode = ssl.CERT_NONE
     tls = TlsSocket(connection, context, server_side=False)
     if not hmac.compare_digest(hashlib.sha256(tls.handshake()).digest(), fingerprint):
@@ -129,7 +132,7 @@ class TlsSocket:
     """A TLS connection over a connected socket, used like a socket.
 
     One thread may send while another one receives. OpenSSL does not allow that by itself, so TLS works in
-    memory under a lock that nobody waits with, and the socket is read and written outside of it.
+    memory under a lock that is never held while waiting, and the socket is read and written outside of it.
 
     All methods that send or receive raise OSError.
     """
@@ -140,10 +143,10 @@ class TlsSocket:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self._lock = threading.Lock()
         self._sending = threading.Lock()
-        self._unsent = memoryview(b"")  # encrypted
-        self._unsent_length = 0  # of what it was encrypted from
+        self._unsent = memoryview(b"")  # encrypted data that the socket has not taken
+        self._unsent_length = 0  # the length of that data before it was encrypted
 
-    # --- as of a socket -------------------------------------------------------------------------------
+    # --- the interface of a socket ------------------------------------------------------------------------
 
     @property
     def family(self) -> socket.AddressFamily:
@@ -177,7 +180,7 @@ class TlsSocket:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something was received from the socket that nobody has taken yet."""
+        """Whether data was received from the socket and not taken yet."""
         with self._lock:
             return self._tls.pending() > 0 or self._incoming.pending > 0
 
@@ -194,12 +197,12 @@ class TlsSocket:
         return self._tls.getpeercert(binary_form=True) or b""
 
     def recv(self, size: int) -> bytes:
-        """As of a socket; a socket that does not block may have too little for one byte: BlockingIOError."""
+        """See `socket.socket.recv`. Without blocking, raises BlockingIOError for less than a TLS record."""
         buffer = bytearray(size)
         return bytes(buffer[: self.recv_into(buffer)])
 
     def recv_into(self, buffer: bytearray | memoryview) -> int:
-        """As of a socket. Takes as much as is there, of many TLS records."""
+        """See `socket.socket.recv_into`. Takes as much as is there, from several TLS records."""
         view = memoryview(buffer)
         while True:
             with self._lock:
@@ -210,7 +213,7 @@ class TlsSocket:
             self._receive()
 
     def _take(self, view: memoryview) -> tuple[int, bool]:
-        """How many bytes there are, and whether none follow."""
+        """Fills `view`. Returns how many bytes it took, and whether none follow."""
         done = 0
         try:
             while done < len(view):
@@ -242,7 +245,7 @@ class TlsSocket:
         return len(data)
 
     def sendall(self, data: bytes | bytearray | memoryview) -> None:
-        """As of a socket."""
+        """See `socket.socket.sendall`."""
         view = memoryview(data)
         with self._sending:
             for begin in range(0, len(view), _ENCRYPTED_AT_ONCE):
@@ -251,8 +254,8 @@ class TlsSocket:
     def send_some(self, data: bytes | bytearray) -> int:
         """Sends as much as the other end takes at once, without blocking. Returns how many bytes that was.
 
-        What was encrypted and not taken is kept. It counts when it is sent: the next call has to begin with
-        the same bytes.
+        Encrypted data that was not taken is kept, and counts when it is sent. So the next call has to begin
+        with the same bytes.
         """
         done = 0
         with self._sending:

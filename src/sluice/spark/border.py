@@ -1,7 +1,7 @@
 """What users see of an error that leaves the library.
 
-Spark shows the whole traceback before the message, in streaming queries within 200 lines of its own. Of an
-error that says what is wrong, and what to do, the way through this library tells users nothing.
+Spark shows the whole traceback before the message, in streaming queries within 200 lines of its own. If an
+error says what is wrong and what to do, the frames of this library tell users nothing more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def shortened(error: SluiceError) -> SluiceError:
 
 
 def shorten_traceback(method: Callable[P, R]) -> Callable[P, R]:
-    """A method that Spark calls: a `SluiceError` leaves it without the frames below. Its cause stays.
+    """Decorates a method that Spark calls: a `SluiceError` leaves it without traceback. Its cause stays.
 
     With logging at DEBUG, the whole traceback is logged.
     """

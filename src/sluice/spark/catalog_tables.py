@@ -1,8 +1,8 @@
 """Tables of Spark's catalog, made by ``CREATE TABLE ... USING``.
 
 Spark keeps the options and properties of such a table, but passes none of them on when the table is read or
-written (``PythonTable`` of Spark 4.0 to 4.3): a statement has to give them. So a table that is created with
-options would be one that cannot be read.
+written (``PythonTable`` of Spark 4.0 to 4.3): a statement has to give them. So a table that was created
+with options could not be read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["WRITE_TABLE", "explain_if_of_table", "is_create_table", "read_table"
 
 WRITE_TABLE: Final = "INSERT INTO <table> WITH (destination = '...', ...) SELECT ..."
 
-# Of the table, as Spark passes them on to whom it asks for the columns. `provider` is always there.
+# Properties of a table, as Spark passes them when it asks for the columns. `provider` is always there.
 _PROVIDER = "provider"
 _OPTION = "option."
 
@@ -51,7 +51,7 @@ def is_create_table(what: str, given: Mapping[str, str], keys: Collection[str], 
 
 
 def explain_if_of_table(error: OptionError, given: Mapping[str, str], statement: str) -> OptionError:
-    """The error, with what to write instead if it may be a table that is read or written.
+    """The error, with the statement to write instead if a table may be read or written.
 
     Args:
         error: says what is missing.

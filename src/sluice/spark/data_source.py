@@ -112,7 +112,7 @@ class SourceDataSource(DataSource):
         try:
             source = source_class.configured(dict(self.options), streaming=streaming)
         except OptionError as error:
-            if streaming is None:  # at load(), which no table comes by
+            if streaming is None:  # at load(), which is not called for tables
                 raise
             raise explain_if_of_table(error, self.options, read_table(source_class.TABLE_OPTIONS)) from None
         return source if streaming is None else source.loaded(self._at_load)
@@ -142,7 +142,7 @@ def _remade(source: Any, name: str, options: Any, at_load: Any) -> DataSource:
 
 
 def _for_spark(schema: Any) -> Any:
-    """Text as it is; of an Arrow schema, Spark's."""
+    """A schema as Spark takes it: text as it is, an Arrow schema as Spark's."""
     if isinstance(schema, str):
         return schema
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - imports Arrow
@@ -151,7 +151,7 @@ def _for_spark(schema: Any) -> Any:
 
 
 def _check_schema(source: Source, schema: StructType) -> None:
-    """Spark passes a schema of the user's own where there is one."""
+    """Raises OptionError for a schema of the user's own, which Spark passes, unless it is the source's."""
     given = [f"{field.name} {field.dataType.simpleString()}" for field in schema.fields]
     own = source.schema()
     if isinstance(own, str):

@@ -1,7 +1,7 @@
-"""Says when Spark drops rows of this source as too late, which Spark does without a word.
+"""Logs when Spark drops rows of this source as too late, which Spark itself does not.
 
-Nothing of Sluice runs in the application's process unless the application calls it, and only there can a
-listener be added to a session. So this works after ``sluice.register`` or ``sluice.warn_of_dropped_rows``.
+Only the application's process can add a listener to a session, and Sluice runs there only when it is called.
+So this works after ``sluice.register`` or ``sluice.warn_of_dropped_rows``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def listen(session: SparkSession) -> None:
     """Logs rows that Spark drops in the queries of a session from now on. The second call does nothing.
 
     Raises:
-        Exception: whatever Spark raises where it admits no listener.
+        Exception: Spark admits no listener.
     """
     if session not in _sessions:
         session.streams.addListener(DroppedRowsListener())
@@ -70,11 +70,11 @@ class _Run:
     """What is known of one run of a query.
 
     Attributes:
-        query: how the log calls it.
-        dropped: rows in all.
-        logged: how many of them the log has told of.
-        last: the last rows that were dropped, as the log tells it.
-        next_line_at: no line before (monotonic seconds).
+        query: its name for the log.
+        dropped: how many rows were dropped.
+        logged: how many of these were logged.
+        last: the last rows that were dropped, as the log describes them.
+        next_line_at: when the next line may be logged (monotonic seconds).
     """
 
     query: str
@@ -148,7 +148,7 @@ def _name(progress: Mapping[str, Any]) -> str:
 
 
 def _is_of_this_source(source: Mapping[str, Any]) -> bool:
-    """Whether a source of a query is one of ours. Offsets tell: Spark calls all Python sources the same."""
+    """Whether a source of a query is one of ours, by its offsets: Spark gives all Python sources one name."""
     offset = source.get("endOffset")
     if isinstance(offset, str):
         try:

@@ -1,6 +1,6 @@
 """Logging in the Python processes that Spark starts beside the driver's JVM.
 
-Nobody configures logging there, and Python drops messages below WARNING unless somebody does. What such a
+Logging is not configured there, and Python drops messages below WARNING unless it is. What such a
 process writes to stderr appears in the driver's stderr.
 """
 

@@ -1,4 +1,4 @@
-"""Where the server listens that compares the paces of a query's tasks, and where tasks find it.
+"""Where the server listens through which tasks of a query compare their paces, and where tasks find it.
 
 Spark knows at which address executors find the driver, and tells tasks, but not the process that makes the
 query's writer. So on a cluster tasks fill in the host.
@@ -24,7 +24,7 @@ def pace_settings(spark: SparkSettings | None = None) -> ServerSettings | None:
     """The settings of that server; None where no two tasks run at a time.
 
     Args:
-        spark: what is known of Spark's settings; None: it is looked up.
+        spark: what is known of Spark's settings; None: they are looked up.
     """
     spark = find_spark_settings() if spark is None else spark
     if spark.master is not None and _ONE_TASK.match(spark.master):

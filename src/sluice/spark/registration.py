@@ -1,4 +1,4 @@
-"""Registers the formats with a session, and says first what would keep them from working there."""
+"""Registers the formats with a session, after checking that they can work there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def register_formats(spark: SparkSession) -> None:
     """Makes the formats known to a session, unless Spark has found them by itself.
 
     Raises:
-        SluiceError: Spark would run them in a Python that does not have Sluice; it says what to set.
+        SluiceError: Spark would run them in a Python without Sluice. The message says what to set.
     """
     _check_workers(spark)
     for source in (KinesisDataSource, AsyncSinkDataSource, DynamoDbStreamsDataSource):
@@ -40,7 +40,7 @@ def _register(spark: SparkSession, source: type[DataSource]) -> None:
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
-        # Spark 4.0 refuses a format that it has found itself, which newer ones replace.
+        # Spark 4.0 refuses a format that it has found by itself; later versions replace it.
         if _ALREADY_THERE not in str(error):
             raise
 
@@ -61,5 +61,5 @@ def _brought(context: SparkContext) -> Sequence[str]:
     from pyspark import SparkFiles  # noqa: PLC0415 - pyspark-client has no such thing
 
     root = Path(SparkFiles.getRootDirectory())
-    names = context._python_includes or ()  # noqa: SLF001 - PySpark tells nobody else
+    names = context._python_includes or ()  # noqa: SLF001 - PySpark has no public name for it
     return [str(root), *(str(root / name) for name in names)]

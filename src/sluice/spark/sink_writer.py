@@ -45,9 +45,9 @@ __all__ = ["BatchSinkWriter", "CommitMessage", "StreamSinkWriter"]
 
 _log = logging.getLogger(__name__)
 
-# PySpark 4.1 has a stream writer that takes Arrow. In 4.0 only the batch writer does, but Spark goes by the
-# class and does not look at the kind of query: there, a stream writer that is a batch writer as well gets
-# Arrow, and no row has to be taken apart.
+# PySpark 4.1 has a stream writer that takes Arrow. In 4.0 only the batch writer does, but Spark checks the
+# class and not the kind of query: there, a stream writer that is a batch writer as well gets Arrow instead of
+# rows.
 _ARROW_WRITER: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceArrowWriter)
 
 
@@ -99,9 +99,9 @@ class _SinkWriter:
         self._is_for_tasks = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Called when the writer is sent to tasks: only then do they need the server of the query.
+        """Called when the writer is sent to tasks, which need the server of the query. Starts the server.
 
-        Spark also makes writers to commit with, in other processes, where that server would not be found.
+        In other processes Spark makes writers only to commit; a server that they started would not be found.
         """
         if not self._is_for_tasks:
             settings = pace_settings() if self._shares_pace else self._bucket_settings

@@ -50,8 +50,8 @@ __all__ = ["BatchReader", "StreamReader", "make_stream_reader"]
 
 
 _REPORT_INTERVAL: Final = 1.0
-"""Seconds for which a report holds while nothing new is planned or found. Spark asks some 90 times a second,
-and shows one in ten seconds; that of 10,000 shards takes 100 ms."""
+"""Seconds for which a report is not made again while nothing new is planned or found. Spark asks for one some
+90 times a second, and shows one every ten seconds; to make one for 10,000 shards takes 100 ms."""
 
 
 @dataclass
@@ -92,8 +92,8 @@ class StreamReader(DataSourceStreamReader):
     """The reader of a streaming query on Spark 4.0 and 4.1.
 
     These versions pass no limits, so the options' limits hold for every batch, and ``Trigger.AvailableNow``
-    and ``Trigger.Once`` run one batch. Nothing tells them from other triggers, so the first batch of each run
-    may be such a batch.
+    and ``Trigger.Once`` run one batch. The source cannot tell these triggers from others, so the first batch
+    of each run may be such a batch.
     """
 
     def __init__(self, source: Source, schema: StructType | None = None) -> None:
@@ -188,11 +188,11 @@ class StreamReader(DataSourceStreamReader):
 
 @dataclass(frozen=True)
 class _Reported:
-    """What Spark was told, which holds while nothing new is planned or found, for a second at most.
+    """The last report, which Spark gets again while nothing new is planned or found, for a second at most.
 
     Attributes:
         newest, planned: offsets.
-        until: monotonic seconds.
+        until: when the report expires (monotonic seconds).
     """
 
     newest: Any
@@ -220,7 +220,7 @@ if HAS_ADMISSION_CONTROL:
             """Called once, when the query starts. Spark passes the result to every `latestOffset`.
 
             With ``Trigger.Once`` it passes `ReadAllAvailable` instead, which lifts all limits. So this never
-            returns `ReadAllAvailable`: a run of one batch would not be told from others.
+            returns `ReadAllAvailable`, which would make all runs look like runs of one batch.
             """
             limits = self._source.limits
             if limits.records is None and limits.bytes is not None:
@@ -230,7 +230,7 @@ if HAS_ADMISSION_CONTROL:
             return ReadMaxRows(2**63 - 1 if limits.records is None else limits.records)
 
         def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-            """Called for every trigger, also without news; reports have it as ``sources[].latestOffset``."""
+            """Called for every trigger, also if nothing is new; shown as ``sources[].latestOffset``."""
             if self._next_start is None:
                 return None
             coordinator, now = self._coordinator_here(), time.monotonic()
@@ -251,8 +251,8 @@ if HAS_ADMISSION_CONTROL:
 
 
 def _deal(source: Source, ranges: Sequence[Any], assignment: Any) -> list[RangesPartition]:
-    """A partition for each task. A task reads several splits: it costs about 50 ms, and a shard of Kinesis
-    delivers at most 2 MiB/s.
+    """A partition for each task. A task costs about 50 ms, and a shard of Kinesis delivers at most 2 MiB/s,
+    so a task reads several splits.
     """
     return [RangesPartition(task, source.assignment_of(assignment, task)) for task in source.deal(ranges)]
 
@@ -279,7 +279,7 @@ def _read(source: Source, schema: StructType | None, partition: InputPartition) 
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects of record batches, as it makes it itself."""
+    """The schema that Spark expects of record batches, made by Spark's own function."""
     from pyspark.sql.pandas import types  # noqa: PLC0415 - see above
 
     make: Any = types.to_arrow_schema

@@ -1,4 +1,4 @@
-"""What a Python worker is asked for and told: garbage collections, and where Spark's driver is."""
+"""What a Python worker knows of its task and query, and when it collects garbage."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ def ids_of_query() -> tuple[str, str]:
 
 
 def driver_host() -> str:
-    """The host at which executors find the driver; in a task, where Spark passes the session's settings on.
-
-    Outside of tasks, and where a task is not told, it is this host.
-    """
+    """The host at which executors find the driver, as Spark tells tasks; elsewhere 127.0.0.1."""
     context = TaskContext.get()
     return (None if context is None else context.getLocalProperty("spark.driver.host")) or "127.0.0.1"
 
@@ -42,8 +39,9 @@ def freeze_loaded_objects() -> None:
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """For imports. They make many objects and hardly any garbage, and looking for it takes a quarter of their
-    time: 50 ms of CPU of a planning process."""
+    """Pauses garbage collection, for imports: they make many objects and hardly any garbage, and collection
+    takes a quarter of their time, 50 ms of CPU of a planning process.
+    """
     if not gc.isenabled():
         yield
         return
