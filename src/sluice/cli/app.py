@@ -83,7 +83,7 @@ def main(
     try:
         out.write(text + "\n")
         out.flush()
-    except BrokenPipeError:  # `| head` has what it wanted; Python would complain once more when it ends
+    except BrokenPipeError:  # `| head` has read enough; without this Python would print an error when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     return PROBLEM if report.has_problem else FINE
 
@@ -109,7 +109,7 @@ class _CommandLineError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Leaves it to `main` to say what is wrong, and to end."""
+    """Raises what is wrong with the command line; `main` prints it and ends."""
 
     def error(self, message: str) -> NoReturn:
         raise _CommandLineError(self, message)

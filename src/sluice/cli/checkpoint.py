@@ -30,6 +30,7 @@ from sluice.source.offsets import Offsets
 __all__ = ["NO_OFFSET", "Checkpoint", "CheckpointError", "LoggedBatch", "SourceOffset"]
 
 NO_OFFSET: Final = "-"
+"""Stands for a source that has no offset yet."""
 _VERSIONS: Final = ("v1", "v2")
 _BATCH: Final = re.compile(r"(?:^|/)(\d+)\Z")
 _NAMED: Final = re.compile(r"([^:{\[\"-][^:]*):(.*)", re.DOTALL)
@@ -104,7 +105,7 @@ class LoggedBatch:
         return "\n".join([self.version, self.metadata, *lines])
 
     def source_like(self, index: int, source: SourceOffset) -> SourceOffset:
-        """The offset of a source that another batch has at `index`: version 2 has no order."""
+        """The offset of the source that another batch has at `index`. Version 2 finds it by its name."""
         if source.name is not None:
             same = [each for each in self.sources if each.name == source.name]
         else:

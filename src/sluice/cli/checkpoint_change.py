@@ -1,4 +1,4 @@
-"""Writing to a checkpoint: what a change means, a copy of what was there, and the way back."""
+"""Writing to a checkpoint: what a change means, a copy of what was there, and how to undo it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ __all__ = [
 BACKUPS: Final = "_sluice_backup"
 """A directory of the checkpoint, which Spark does not look into."""
 _INDEX: Final = "files.json"
+"""The file of a copy that names the files which were changed, and whether each was there."""
 _FIRST_COMMIT: Final = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
@@ -57,7 +58,7 @@ class ShardChange:
 
     @property
     def meaning(self) -> str:
-        """What becomes of the rows in between."""
+        """What happens to the rows in between."""
         match self.old, self.new:
             case _, Closed():
                 text = "skips all that is unread"
@@ -102,7 +103,7 @@ class Change:
 
     Attributes:
         files: path to content, in this order; None deletes the file.
-        value: what it is, for programs.
+        value: describes the change, for programs.
         lines: the same for people.
     """
 
@@ -135,7 +136,7 @@ def checked_batch(checkpoint: Checkpoint) -> int:
     return batch
 
 
-def change_of(  # noqa: PLR0913 - what there is to say of a reset
+def change_of(  # noqa: PLR0913 - all that a reset consists of
     checkpoint: Checkpoint,
     batch: int,
     end: LoggedBatch,
@@ -182,7 +183,7 @@ def change_of(  # noqa: PLR0913 - what there is to say of a reset
 
 
 def _commit_entry(checkpoint: Checkpoint, batch: int) -> bytes:
-    """That of the batch before: no row was let in by this one, so the watermark is the same."""
+    """The entry of the batch before: the batch that is given up has no row, so the watermark is the same."""
     if checkpoint.storage.exists(f"commits/{batch - 1}"):
         return checkpoint.storage.read(f"commits/{batch - 1}")
     return _FIRST_COMMIT

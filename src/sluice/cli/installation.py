@@ -46,7 +46,7 @@ class Finding:
 
     Attributes:
         name: what was looked at.
-        text: what was found, in one sentence; with what to set where it is not well.
+        text: what was found, in one sentence; if it is not well, also what to do.
         is_well: whether Spark and Sluice can work with it.
     """
 

@@ -1,4 +1,4 @@
-"""``sluice offsets import``: a starting position from where another consumer has come to."""
+"""``sluice offsets import``: a starting position from the positions of another consumer."""
 
 from __future__ import annotations
 

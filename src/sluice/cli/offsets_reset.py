@@ -1,9 +1,9 @@
 """``sluice offsets reset``: makes a stopped query go on elsewhere.
 
 The last offset in Spark's log is replaced, so the next batch starts there. No batch id is used twice: if the
-last batch was not committed, it is given up by a commit entry of its own, and everything that it was to read
-and that is not reset is read again. So a sink that knows a batch by its id, as destination ``s3`` does by its
-manifests, never takes the new rows for those of an old batch, and leaves none out.
+last batch was not committed, it is given up by a commit entry, and what it should have read and is not reset
+is read again. So a sink that knows a batch by its id, as destination ``s3`` does by its manifests, never
+takes the new rows for those of an old batch and skips them.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _wanted(
         return dict.fromkeys(chosen, position)
     if listing is not None:
         return dict.fromkeys(listing.shards, position)
-    # Without a listing nobody knows whether a shard that was read to its end is still there.
+    # Without a listing it is unknown whether a shard that was read to its end still exists.
     return {split: position for split, old in base.positions.items() if not isinstance(old, Closed)}
 
 

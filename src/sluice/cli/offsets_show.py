@@ -25,14 +25,17 @@ from sluice.source.splits import SplitId
 HELP = "where every shard is, how far behind, and what the next batch starts from"
 
 _PAGES: Final = 20
-_RECORDS: Final = 2  # that of the position itself, and the next
+"""Pages that are read of a shard, at most."""
+_RECORDS: Final = 2
+"""Records of a page: the one that the position names, and the next."""
 _PAUSE: Final = 0.25
 """Seconds between two reads of a shard, which allows five a second to all its readers together."""
 
 _THROTTLED: Final = 10
+"""How often throttled reads are repeated, of all shards together, since people wait for the answer. The query
+itself may use up the reads of a shard."""
 _THROTTLED_PAUSE: Final = 1.0
-"""How often, and after how many seconds, shards are asked again whose reads are used up, as by the query: all
-of them together, since people wait for the answer."""
+"""Seconds before each repetition."""
 
 LagOf = Callable[[SplitId, Position], Lag]
 
@@ -71,7 +74,7 @@ class _View:
 
     Attributes:
         batch: None where none was planned yet.
-        is_committed: of the batch.
+        is_committed: whether the batch is.
         starts: where the next batch starts, by source: where this one ends, or, when it will run again, where
             it starts.
     """
@@ -129,8 +132,8 @@ def _ask(log: KinesisLog, split: SplitId, position: Position) -> Lag:
     """The age of the first record after a position.
 
     A page may be empty anywhere in a shard, and the first one of an iterator may wrongly say that it is at
-    the tip; so may the one with the last record say that it is not. So reading goes on until a record
-    or the tip.
+    the tip; and the page with the last record may say that it is not. So reading goes on until a
+    record or the tip.
     """
     iterator = log.get_iterator(split, iterator_start(position))
     read = position.sequence if isinstance(position, After) else -1

@@ -36,7 +36,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def given_options(arguments: argparse.Namespace, *, prefix: str = "") -> dict[str, str]:
-    """The options that were given: those of the command line before those of the file.
+    """The options that were given. Those of the command line replace those of the file.
 
     Raises:
         UsageError: an option has no value, or the file cannot be read.
@@ -101,5 +101,5 @@ def _read_json(file: Path, text: str) -> dict[str, str]:
         values = json.loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(f"options file {file} is no JSON: {error}") from None
-    # `true` is what Spark's own options make of a boolean; an object is a startingPosition.
+    # A boolean becomes `true`, as in Spark's own options; an object is a startingPosition.
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}

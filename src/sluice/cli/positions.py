@@ -20,10 +20,11 @@ class Lag:
 
     Attributes:
         seconds: None where nothing is known.
-        basis: ``service``: the service was asked, and the first unread record is so old. ``arrival``,
-            ``start`` or ``caughtUp``: the checkpoint alone says so, and the position is at most so far
-            behind: until that long ago all had been read. ``closed``: the shard was read to its end.
-            ``gone``: the service does not know it any more. ``throttled``: others use up its reads.
+        basis: what the lag is known from. ``service``: the first unread record, which the service was asked
+            for, has this age. ``arrival``, ``start`` or ``caughtUp``: the checkpoint alone, and the position
+            is at most this far behind: all records up to then had been read. ``closed``: the shard was read
+            to its end. ``gone``: the service does not know it any more. ``throttled``: others use up its
+            reads.
     """
 
     seconds: float | None
@@ -41,7 +42,7 @@ class Lag:
 
 
 def known_lag(position: Position, now: int) -> Lag:
-    """What a checkpoint alone tells of the lag at `now` (microseconds)."""
+    """The lag at `now` (microseconds), as far as a checkpoint alone tells it."""
     match position:
         case Closed():
             return Lag(0.0, "closed")
@@ -73,7 +74,7 @@ def describe(position: Position) -> str:
 
 
 def shortened(number: str) -> str:
-    """A sequence number as it fits into a table: its last digits tell the records of a shard apart."""
+    """A sequence number cut for a table. Its last digits distinguish the records of a shard."""
     return number if len(number) <= 28 else f"{number[:8]}…{number[-12:]}"
 
 

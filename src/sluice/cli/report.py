@@ -1,4 +1,4 @@
-"""What a command has to say, for people and for programs."""
+"""The results of commands, for people and for programs."""
 
 from __future__ import annotations
 

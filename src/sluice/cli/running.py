@@ -1,7 +1,8 @@
 """Whether a query may be running on a checkpoint.
 
 Nothing says so for certain. Spark takes no lock on a checkpoint, writes no sign of life, and an idle query
-writes nothing at all. A young file is a sign that it runs, an old one is none that it does not.
+writes nothing at all. A young file is a sign that the query runs; an old one does not prove that it is
+stopped.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ __all__ = ["Quiet", "quiet_enough"]
 _LEAST: Final = 120.0
 """Seconds without a new file after which a query with short batches counts as stopped."""
 _BATCHES: Final = 3
-"""So many usual distances of its batches are waited for in any case."""
+"""A query with long batches counts as stopped after this many times the usual time between two batches."""
 _LOOKED_AT: Final = 20
+"""Batches from which that time is taken."""
 
 
 @dataclass(frozen=True)
 class Quiet:
-    """How long nothing was written.
+    """For how long nothing was written.
 
     Attributes:
         age: seconds since the last file; None: there is none.
@@ -50,7 +52,7 @@ class Quiet:
 
 
 def quiet_enough(checkpoint: Checkpoint, now: float) -> Quiet:
-    """Compares the age of the last file with the usual distance of batches.
+    """Compares the age of the last file with the usual time between two batches.
 
     Args:
         now: seconds since the epoch.

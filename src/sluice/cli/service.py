@@ -1,4 +1,4 @@
-"""What commands ask Kinesis, with the retries of the source."""
+"""Calls of Kinesis by commands, with fewer retries than the source makes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from sluice.retry import Backoff, Retrier
 
 __all__ = ["kinesis_calls", "kinesis_log"]
 
-# People wait for the answer, and call the command again.
+# Few, as people wait for the answer and can call the command again.
 _RETRIES: Final = 3
 _MAX_WAIT: Final = 2.0
+"""Seconds before a retry, at most."""
 _BACKOFFS: Final = {
     operation: replace(backoff, max_retries=min(_RETRIES, backoff.max_retries), max=_MAX_WAIT)
     for operation, backoff in BACKOFF_DEFAULTS.items()

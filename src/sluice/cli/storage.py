@@ -1,4 +1,4 @@
-"""Files below one directory, wherever `pyarrow.fs` reaches: local, ``s3://``, ``hdfs://``, ``gs://``."""
+"""Files below one directory that `pyarrow.fs` can reach: local, ``s3://``, ``hdfs://``, ``gs://``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Storage:
         """Writes a file in one step: a reader sees the old content or the new one."""
         where = self._at(path)
         parent, _, name = where.rpartition("/")
-        # An object of S3 is there when it is complete. Elsewhere a rename makes it so.
+        # An object of S3 appears when it is complete. Elsewhere a rename makes the file appear.
         first = where if self._is_s3 else f"{parent}/.{name}.writing"
         try:
             if not self._is_s3:

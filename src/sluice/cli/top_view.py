@@ -1,4 +1,4 @@
-"""What ``sluice top`` shows: one look at a checkpoint or a listener, and what has changed since the last."""
+"""What ``sluice top`` shows: one look at a checkpoint or a listener, and what changed since the last one."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ShardRow:
     """One shard; None is unknown.
 
     Attributes:
-        lag: seconds behind the tip; at most so many, unless `is_exact`.
+        lag: seconds behind the tip. Unless `is_exact`, the shard is at most this far behind.
         publisher: ``efo`` or ``polling``.
         place: where a checkpoint is.
-        arrival: of the last record read (seconds since the epoch).
+        arrival: when the last record read arrived (seconds since the epoch).
         totals: what was counted so far, by name.
         rates: the same a second, since the last look. ``pace``: seconds of arrival time read a second; above
             1 a backlog shrinks.
@@ -62,7 +62,7 @@ class QueryRow:
 
     Attributes:
         batch_age: seconds since the last batch ended.
-        counted_at: when the totals were (seconds since the epoch): they rise with each batch.
+        counted_at: when the totals were counted (seconds since the epoch). They rise with each batch.
         agent: what is known of the fan-out agent.
         sink: what was written in the last batch, as `sluice.metrics.SinkMetrics` has it.
         totals, rates: as those of `ShardRow`.
@@ -80,7 +80,7 @@ class QueryRow:
 
     @property
     def lag(self) -> float | None:
-        """Of the shard that is furthest behind."""
+        """The lag of the shard that is furthest behind."""
         return max((each.lag for each in self.shards if each.lag is not None), default=None)
 
 
@@ -147,7 +147,7 @@ def look_at_listener(address: str, now: float, fetch: Callable[[str], bytes] | N
         fetch: gets a URL.
 
     Raises:
-        SluiceError: nobody answers there, or somebody else does.
+        SluiceError: nothing answers there, or what answers is not a listener.
     """
     base = address if "://" in address else f"http://{address}"
     url = base.removesuffix("/").removesuffix("/metrics").removesuffix(_JSON_PATH) + _JSON_PATH
@@ -193,7 +193,7 @@ def line(look: Look) -> str:
 
 
 def _fetch(url: str) -> bytes:
-    # http or https alone: `file:` would read what is here.
+    # Only http or https: `file:` would read files of this host.
     if not url.startswith(("http://", "https://")):
         raise SluiceError(f"{url} is no address of a listener: expected host:port or http://host:port")
     with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:  # noqa: S310 - checked above
@@ -375,5 +375,5 @@ def _seconds(millis: float | None) -> float | None:
 
 
 def _clean(text: str) -> str:
-    """Without characters that would move the cursor: names come from others."""
+    """`text` without characters that would move the cursor: names come from other programs."""
     return _NOT_PRINTED.sub("?", text)

@@ -1,1 +1,1 @@
-"""What ``sluice check`` looks at. Nothing here writes data, or makes anything that costs."""
+"""The checks of ``sluice check``. None of them writes data, or makes anything that costs money."""

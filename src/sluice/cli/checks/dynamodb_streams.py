@@ -27,7 +27,7 @@ def check_dynamodb_streams(findings: Findings, identity: Identity, config: Strea
 
 
 def _find_stream(findings: Findings, identity: Identity, table: TableRef) -> str | None:
-    """The ARN of the newest stream of a table; None where that cannot be told, or there is none."""
+    """The ARN of the newest stream of a table; None if there is none, or it cannot be found out."""
     arns = findings.attempt(
         _SERVICE,
         "ListStreams",
@@ -48,7 +48,7 @@ def _find_stream(findings: Findings, identity: Identity, table: TableRef) -> str
 
 
 def _why_there_is_none(findings: Findings, table: str) -> str:
-    """A query does not need ``DescribeTable``, so it is no failure where that does not tell."""
+    """Why a table has no stream. A query does not need ``DescribeTable``, so it may be denied."""
     try:
         status = findings.call(
             "dynamodb", "DescribeTable", table, {"TableName": table}, lambda answer: answer["Table"]
@@ -89,7 +89,7 @@ def _check_reading(findings: Findings, identity: Identity, table: TableRef, arn:
         },
         action="dynamodb:GetShardIterator",
         read=lambda answer: str(answer["ShardIterator"]),
-        # The shard was guessed, or it has expired since. Who may not ask is told so first.
+        # The shard was guessed. A caller who may not ask gets another error, before the service looks for it.
         fine={} if shards else {"ResourceNotFoundException": "allowed"},
     )
     if iterator is None:
@@ -102,7 +102,7 @@ def _check_reading(findings: Findings, identity: Identity, table: TableRef, arn:
         {"ShardIterator": iterator, "Limit": 1},
         action="dynamodb:GetRecords",
         read=lambda answer: len(answer["Records"]),
-        fine={"TrimmedDataAccessException": "allowed"},  # it has expired since
+        fine={"TrimmedDataAccessException": "allowed"},  # the shard has expired since
     )
 
 

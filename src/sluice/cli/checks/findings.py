@@ -1,4 +1,4 @@
-"""One thing that was checked, and how a call of a service becomes one."""
+"""What checks find, and how the outcome of a call becomes a finding."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Finding:
     """The outcome of one check.
 
     Attributes:
-        what: was checked.
+        what: what was checked.
         status: ``unknown``: it cannot be told without writing. ``warning``: the query runs all the same.
         text: why, or what was found.
-        action: the IAM action that it needs; None where it needs none.
+        action: the IAM action that the query needs; None where it needs none.
         is_missing: the caller lacks the permission for `action`.
         is_absent: what was asked for does not exist.
     """
@@ -76,10 +76,10 @@ class Findings:
 
     Args:
         connection: how services are reached.
-        retrier: of calls.
+        retrier: retries calls.
 
     Attributes:
-        found: so far.
+        found: the findings so far.
         is_unreachable: an endpoint did not answer, and further calls would only wait.
     """
 
@@ -126,7 +126,7 @@ class Findings:
         if_denied: Status = "failed",
         fine: Mapping[str, str] | None = None,
     ) -> T | None:
-        """Calls a service, and notes whether it was allowed to.
+        """Calls a service, and notes whether the caller may.
 
         Args:
             action: the IAM action that the call needs.
@@ -174,7 +174,7 @@ def is_denied(error: ServiceError) -> bool:
 
 
 def _named_action(error: ServiceError) -> str | None:
-    """The action that the service itself names: behind a read there may be a key."""
+    """The action that the service itself names: a read may also need a key."""
     if error.code == "KMSAccessDeniedException":
         return "kms:Decrypt"
     match = _ACTION.search(str(error))

@@ -20,7 +20,7 @@ class Identity:
     """The caller.
 
     Args:
-        findings: take what is found.
+        findings: where findings are added.
         arn: None where it is not known.
     """
 
@@ -36,7 +36,7 @@ class Identity:
         in another account, nor policies of a session.
 
         Args:
-            why: it is not tried, for people.
+            why: why it is not tried, for people.
         """
         what = f"{action} on {resource}"
         if self._problem is None:

@@ -19,7 +19,7 @@ _MOST_CONSUMERS: Final = 20  # 50 in on-demand advantage mode
 
 
 def check_source(findings: Findings, identity: Identity, config: SourceConfig) -> None:
-    """Makes each call that a query makes, once, but for those that would take a subscription or register."""
+    """Makes each call of a query once, except those that register a consumer or take over a subscription."""
     for stream in config.streams:
         arn = _check_stream(findings, stream)
         _check_reading(findings, stream)
@@ -77,7 +77,8 @@ def _check_reading(findings: Findings, stream: StreamRef) -> None:
         {**_address(stream), "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"},
         action="kinesis:GetShardIterator",
         read=lambda answer: str(answer["ShardIterator"]),
-        # The shard was guessed, as shards could not be listed. Who may not ask is told so first.
+        # The shard was guessed, as shards could not be listed. A caller who may not ask gets another error
+        # first.
         fine={} if shards else {"ResourceNotFoundException": "allowed"},
     )
     if iterator is None:

@@ -1,4 +1,4 @@
-"""``sluice check``: whether a query could start, before any Spark does."""
+"""``sluice check``: whether a query could start, without starting Spark."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _of_source(source_format: str, options: Mapping[str, str]) -> list[tuple[str
 
 
 def _hint(source_format: str, options: Mapping[str, str]) -> str:
-    """For those who have left out the format, which is no option."""
+    """What to tell users who have left out the format, which is not an option."""
     given = {key.lower(): value for key, value in options.items()}
     is_table = "tablename" in given or ":dynamodb:" in given.get("streamarn", "")
     if source_format == _KINESIS and is_table:

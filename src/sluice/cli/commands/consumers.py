@@ -1,4 +1,4 @@
-"""``sluice consumers``: the registered fan-out consumers of streams, and the removal of ones left over."""
+"""``sluice consumers``: the registered fan-out consumers of streams, and the removal of those left over."""
 
 from __future__ import annotations
 
@@ -200,11 +200,11 @@ def _remove(arguments: argparse.Namespace) -> Report:
     }
     lines = [f"{outcome}: {arn.text}" for arn, outcome in zip(arns, outcomes, strict=True)]
     if not arguments.execute:
-        lines += [
-            "",
-            "Nothing was changed. Give --execute to do it; a query that reads with it fails over to",
-        ]
-        lines[-1] += " polling, or registers another one when it starts."
+        advice = (
+            "Nothing was changed. Give --execute to do it; a query that reads with it fails over to polling, "
+            "or registers another one when it starts."
+        )
+        lines += ["", advice]
     return Report(value, "\n".join(lines), has_problem=any(each.startswith("refused") for each in outcomes))
 
 

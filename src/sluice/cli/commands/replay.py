@@ -8,7 +8,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from sluice.cli.options import add_connection, add_options, connection_of, given_options, read_connection
 from sluice.cli.report import Report, UsageError
@@ -26,16 +26,24 @@ if TYPE_CHECKING:
 HELP = "send dead letters into a sink again; shows what there is unless --execute is given"
 
 Row: TypeAlias = Mapping[str, Any]
-Columns: TypeAlias = tuple[str, Sequence[str]]
+
+
+class Columns(NamedTuple):
+    """The columns of a destination: the one with its data, and the others."""
+
+    data: str
+    others: Sequence[str]
+
 
 _ROWS: Final = 1000
+"""Rows that are written at a time."""
 _TEXT: Final = ("partitionKey", "explicitHashKey", "messageGroupId", "messageDeduplicationId")
-# Destination to the column of its data, and to the others. DynamoDB's types are not in a letter.
+# By destination. DynamoDB is missing: a letter does not have its types.
 _COLUMNS: Final[Mapping[str, Columns]] = {
-    "kinesis": ("data", ("partitionKey", "explicitHashKey")),
-    "firehose": ("data", ()),
-    "http": ("body", ()),
-    "sqs": ("body", ("messageGroupId", "messageDeduplicationId", "delaySeconds", "attributes")),
+    "kinesis": Columns("data", ("partitionKey", "explicitHashKey")),
+    "firehose": Columns("data", ()),
+    "http": Columns("body", ()),
+    "sqs": Columns("body", ("messageGroupId", "messageDeduplicationId", "delaySeconds", "attributes")),
 }
 
 
@@ -75,7 +83,7 @@ def run(arguments: argparse.Namespace) -> Report:
     reasons: Counter[str] = Counter()
     for path in files:
         letters = list(_letters(storage, path))
-        rows = [row for letter in letters if (row := _row(letter, *columns)) is not None]
+        rows = [row for letter in letters if (row := _row(letter, columns)) is not None]
         reasons.update(str(letter["reason"]) for letter in letters)
         skipped = len(letters) - len(rows)
         counts.update(skipped=skipped, sent=len(rows))
@@ -142,12 +150,13 @@ def _parsed(line: bytes) -> Mapping[str, Any] | None:
     return letter if isinstance(letter, dict) and {"reason", "data"} <= letter.keys() else None
 
 
-def _row(letter: Mapping[str, Any], data_column: str, others: Sequence[str]) -> dict[str, Any] | None:
+def _row(letter: Mapping[str, Any], columns: Columns) -> dict[str, Any] | None:
     """The row that makes the same entry again; None where the letter does not hold it.
 
-    A letter of an earlier release has no ``form``. Its data is taken for the data of the record where the
-    destination has a column for it, as the form of a whole entry is used where there is none.
+    A letter of an earlier release has no ``form``. Its data is then that of the record if the destination has
+    a column ``data``, and else a whole entry.
     """
+    data_column, others = columns
     if letter["data"] is None:
         return None
     data = base64.b64decode(letter["data"])
@@ -177,11 +186,11 @@ def _camel_case(name: str) -> str:
 
 
 def _send(options: Mapping[str, str], rows: Sequence[Row], columns: Columns) -> int:
-    """Returns when all rows are accepted; how many have become dead letters again."""
+    """Returns how many rows have become dead letters again, once all others are accepted."""
     setup = _sink(options)
     if not rows:
         return 0
-    # A run of its own: its letters have names of their own.
+    # A run of its own, so that its letters get new names.
     origin = Origin(destination_name(setup.destination), run=f"replay-{uuid.uuid4()}")
     writer = AsyncSinkWriter(
         setup.destination,
@@ -202,12 +211,12 @@ def _batch(rows: Sequence[Row], columns: Columns) -> pa.RecordBatch:
     import pyarrow as pa  # noqa: PLC0415 - takes a quarter of a second
 
     types = {
-        columns[0]: pa.binary(),
+        columns.data: pa.binary(),
         **dict.fromkeys(_TEXT, pa.string()),
         "delaySeconds": pa.int32(),
         "attributes": pa.map_(pa.string(), pa.string()),
     }
-    names = [name for name in (columns[0], *columns[1]) if any(row[name] is not None for row in rows)]
+    names = [name for name in (columns.data, *columns.others) if any(row[name] is not None for row in rows)]
     arrays = [pa.array([_value(name, row[name]) for row in rows], types[name]) for name in names]
     return pa.record_batch(arrays, names=names)
 

@@ -33,13 +33,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--interval", type=float, default=2.0, help="seconds between two looks (2)")
     parser.add_argument("--once", action="store_true", help="print one frame, of two looks, and end")
-    parser.add_argument("--frames", type=int, help="end after so many frames")
+    parser.add_argument("--frames", type=int, help="end after this many frames")
     add_connection(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Looks again and again; returns the last look."""
+    """Looks repeatedly, and returns the last look."""
     if arguments.interval < 0 or (arguments.frames is not None and arguments.frames < 1):
         raise UsageError("--interval is a number of seconds from 0 on, --frames a number from 1 on")
     look = _looker(arguments)

@@ -1,1 +1,1 @@
-"""Where other consumers of Kinesis have come to, read from what they keep."""
+"""The positions of other consumers of Kinesis, read from what they store."""

@@ -29,6 +29,7 @@ __all__ = ["imported_leases", "scan", "scanned_file"]
 
 _SCAN: Final = {"Scan": Backoff(max_retries=5, base=0.5, max=5.0, exponent=2.0)}
 _UNREAD: Final = ("LATEST", "AT_TIMESTAMP")
+"""Checkpoints of shards of which no record was processed yet."""
 
 Item = Mapping[str, Mapping[str, Any]]
 """An item as DynamoDB's API has it: attribute to type to value."""
@@ -73,11 +74,11 @@ def imported_leases(items: Iterable[Item], stream: str | None) -> Imported:
 
     Args:
         items: of the lease table.
-        stream: which the leases are of; with several streams, the one to import. None: all that are named.
+        stream: the stream of the leases; if they name several, the one to import. None: all that are named.
 
     Raises:
         ImportedFormatError: there is no lease, or one of them is not understood.
-        UsageError: the leases do not say which stream they are of, and the user has not either.
+        UsageError: neither the leases nor the user say which stream they are of.
     """
     places: dict[SplitId, Place] = {}
     unread: dict[SplitId, str] = {}
@@ -106,8 +107,8 @@ def _place(split: SplitId, checkpoint: str, item: Item) -> Place:
         raise ImportedFormatError(
             f"{split}: checkpoint {checkpoint!r} is neither a sequence number nor a word of the KCL"
         )
-    # KCL takes one that is not there for 0. That is right for a record that is not aggregated, too: its only
-    # row is number 0.
+    # The KCL takes a missing number for 0. That also fits a record that is not aggregated: its only row has
+    # number 0.
     return after(checkpoint, int(item.get("checkpointSubSequenceNumber", {}).get("N", 0)))
 
 

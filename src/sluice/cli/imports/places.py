@@ -20,7 +20,7 @@ TRIM_HORIZON: Final[Place] = {"TRIM_HORIZON": True}
 
 
 class ImportedFormatError(SluiceError):
-    """What another consumer keeps is not in a form that is known here."""
+    """What another consumer stores is in an unknown form."""
 
 
 def after(number: str, sub: int | None = None) -> Place:
@@ -38,9 +38,9 @@ class Imported:
     """The places of a consumer.
 
     Attributes:
-        places: of its shards.
-        unread: shards that it knows and has not begun to read, with its word for where it would.
-        notes: what the user should know, for people.
+        places: by shard.
+        unread: shards that it knows and has not begun to read, with its own word for where it would start.
+        notes: sentences for the user.
     """
 
     places: Mapping[SplitId, Place]
@@ -66,7 +66,7 @@ class Imported:
         )
 
     def starting_unread_at(self, place: Place) -> Imported:
-        """With a place for the shards that the consumer has not begun to read."""
+        """The same with `place` for the shards that the consumer has not begun to read."""
         return Imported(
             {**self.places, **dict.fromkeys(self.unread, place)},
             notes=[
@@ -76,11 +76,12 @@ class Imported:
         )
 
     def completed(self, listed: Iterable[Split]) -> Imported:
-        """The same for the shards that there are.
+        """The same for the shards that exist now.
 
-        A shard that is not listed any more has expired, and a start must not name it. One that is listed and
-        not known to the consumer has been finished if a descendant is known: consumers forget what they have
-        finished, and read children after their parents. Any other is younger, and is read from its start.
+        A shard that is not listed any more has expired, and a starting position must not name it. A listed
+        shard that the consumer does not know has been finished if the consumer knows a descendant: consumers
+        forget what they have finished, and read children after their parents. Any other shard is younger, and
+        is read from its start.
         """
         splits = {split.id: split for split in listed}
         known = {split: place for split, place in self.places.items() if split in splits}
