@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sluice.errors import SluiceError
 from sluice.metrics.catalogue import METRICS, Metric, Sample
@@ -47,13 +47,21 @@ __all__ = [
     "read_progress",
 ]
 
+
+class _Late(NamedTuple):
+    """A module that is imported when its name is asked for, and the extra that it needs, if any."""
+
+    module: str
+    extra: str | None = None
+
+
 _LATE: Final = {
-    "CloudWatchExporter": ("sluice.metrics.cloudwatch", None),
-    "OpenTelemetryExporter": ("sluice.metrics.opentelemetry", "opentelemetry"),
-    "PrometheusExporter": ("sluice.metrics.prometheus", "prometheus"),
-    "SluiceListener": ("sluice.metrics.listener", "spark"),
+    "CloudWatchExporter": _Late("sluice.metrics.cloudwatch"),
+    "OpenTelemetryExporter": _Late("sluice.metrics.opentelemetry", "opentelemetry"),
+    "PrometheusExporter": _Late("sluice.metrics.prometheus", "prometheus"),
+    "SluiceListener": _Late("sluice.metrics.listener", "spark"),
 }
-"""By name, the module, and the extra that it needs."""
+"""By the name that is asked for."""
 
 
 def __getattr__(name: str) -> Any:

@@ -21,10 +21,10 @@ class _Query:
     """One query.
 
     Attributes:
-        metrics: of its last batch.
-        event_time: of its last event, in seconds since the epoch.
-        totals: what only ever rises, by series.
-        run: the last value of series that begin anew with each run of the query.
+        metrics: the figures of its last batch.
+        event_time: when its last event was (seconds since the epoch).
+        totals: by series, the counters, which only rise.
+        run: by series, the last value of what is counted anew in each run of the query.
     """
 
     metrics: QueryMetrics
@@ -34,7 +34,7 @@ class _Query:
 
 
 class Board:
-    """What is known of queries by now. Thread-safe: one thread records, others read."""
+    """The last figures of all queries. Thread-safe: one thread records, others read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class Board:
         """A query has made progress.
 
         Args:
-            is_batch: a batch has ended. Otherwise these are news about the last one.
+            is_batch: a batch has ended. Otherwise these are newer figures of the last one.
         """
         with self._lock:
             query = self._queries.get(metrics.query_id)
@@ -57,7 +57,7 @@ class Board:
             self._count(query, is_batch=is_batch)
 
     def mark_alive(self, query_id: str, instant: float) -> None:
-        """Spark has told of a query that it is idle (seconds since the epoch)."""
+        """Spark has reported a query as idle at `instant` (seconds since the epoch)."""
         with self._lock:
             if (query := self._queries.get(query_id)) is not None:
                 query.event_time = max(query.event_time, instant)
@@ -79,7 +79,7 @@ class Board:
             return [sample for query in self._queries.values() for sample in _samples(query)]
 
     def to_json(self) -> dict[str, Any]:
-        """All queries as JSON: the figures, when they were made, and what only ever rises."""
+        """All queries as JSON: the figures, when they were made, and the counters."""
         with self._lock:
             return {
                 "version": 1,
@@ -112,7 +112,7 @@ class Board:
             query.run[series] = value
             query.totals[series] = query.totals.get(series, 0) + max(0, risen)
         gone = [each for each in query.totals if each[0].startswith("sluice.source.") and each not in seen]
-        for series in gone:  # of shards that are not read any more
+        for series in gone:  # the shards are not read any more
             del query.totals[series]
             query.run.pop(series, None)
         sink = metrics.sink

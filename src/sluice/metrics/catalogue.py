@@ -24,8 +24,8 @@ class Metric:
     """One metric.
 
     Attributes:
-        kind: ``gauge`` for what is as it is now, ``counter`` for what only ever rises.
-        attributes: that tell its series apart.
+        kind: ``gauge`` for a current value, ``counter`` for one that only rises.
+        attributes: the names of attributes by which its series differ.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Sample:
-    """The value of one series. Its attributes are those of the metric, with a text each."""
+    """The value of one series, with a text for each attribute of its metric."""
 
     metric: Metric
     value: float
@@ -71,7 +71,7 @@ _LIST: Final = (
     _gauge("sluice.agent.up", "1", (*_AGENT, "sluice.agent.state"), "1 if the agent listens."),
     _gauge("sluice.agent.subscriptions", "{shard}", _AGENT, "Shards that it subscribes to, or polls."),
     _gauge(
-        "sluice.agent.subscriptions.silent", "{shard}", _AGENT, "Of these, shards of which nothing comes."
+        "sluice.agent.subscriptions.silent", "{shard}", _AGENT, "Of these, shards from which nothing comes."
     ),
     _gauge("sluice.agent.workers", "{host}", _AGENT, "Worker hosts with an agent."),
     _gauge("sluice.agent.workers.silent", "{host}", _AGENT, "Of these, hosts whose agent says nothing."),

@@ -17,6 +17,7 @@ __all__ = ["JSON_PATH", "JsonExporter", "Page"]
 
 JSON_PATH: Final = "/sluice.json"
 _TIMEOUT: Final = 5.0
+"""Seconds that a client may be silent."""
 
 Page = Callable[[], tuple[str, bytes]]
 """Makes the content type and the body of a page."""
@@ -25,12 +26,12 @@ Page = Callable[[], tuple[str, bytes]]
 class JsonExporter:
     """Serves all figures as JSON, at ``/sluice.json``: the address that ``sluice top`` takes.
 
-    There is no password: on other hosts than this one, let only those connect who may see names of streams
-    and how much is read and written.
+    There is no password: if other hosts can connect, let only those do who may see names of streams and how
+    much is read and written.
 
     Args:
         port: 0 for any that is free.
-        host: the address to listen on. This host alone, unless it is another one.
+        host: the address to listen on. The default serves this host only.
     """
 
     def __init__(self, port: int = 4747, host: str = "127.0.0.1") -> None:
@@ -67,7 +68,7 @@ class JsonExporter:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Scrapes are no news."""
+                """Does not log scrapes."""
 
         try:
             self._server = _Server(self._wanted, Handler)
@@ -83,7 +84,7 @@ class JsonExporter:
         return {JSON_PATH: lambda: ("application/json", json.dumps(board.to_json()).encode())}
 
     def export(self, metrics: QueryMetrics) -> None:
-        """Nothing: it is asked."""
+        """Does nothing: the figures are served when they are asked for."""
 
     def close(self) -> None:
         """Ends the server."""
@@ -99,4 +100,4 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_port = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Someone went away in the middle of an answer, which is no news."""
+        """Does not log that a client has left in the middle of an answer."""

@@ -1,4 +1,4 @@
-"""What an exporter is, and what keeps its failures from the query."""
+"""The interface of exporters, and a guard that keeps their failures from the query."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = ["CallableExporter", "Exporter", "Guard"]
 _log = logging.getLogger(__name__)
 
 _LINE_INTERVAL: Final = 60.0
+"""Seconds between two lines, at least."""
 
 
 class Exporter(Protocol):
@@ -25,7 +26,7 @@ class Exporter(Protocol):
         """Called once, before anything is recorded.
 
         Args:
-            board: has the series as of now, whenever it is asked.
+            board: gives the current series at any time.
 
         Raises:
             SluiceError: it cannot work, such as where a port is taken.
@@ -55,10 +56,10 @@ class CallableExporter:
 
 
 class Guard:
-    """Calls what may fail without letting it; of failures there is one line a minute at most.
+    """Calls functions that may fail, and logs their errors, once a minute at most.
 
     Args:
-        what: the subject of these lines.
+        what: the subject of these lines, such as an exporter.
         clock: monotonic seconds.
     """
 
@@ -69,10 +70,10 @@ class Guard:
         self._untold = 0
 
     def call(self, function: Callable[[], object]) -> bool:
-        """Returns whether it went well."""
+        """Returns whether the function has succeeded."""
         try:
             function()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the query goes on
+        except Exception as error:  # noqa: BLE001 - no error may end the query
             self._untold += 1
             if (now := self._clock()) >= self._next_line_at:
                 self._next_line_at = now + _LINE_INTERVAL

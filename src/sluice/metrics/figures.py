@@ -1,7 +1,7 @@
 """The figures of a query as plain data.
 
-Whatever is None is unknown: the version of Spark does not carry it, or nobody has told it. Nothing unknown is
-ever 0.
+None means unknown: the version of Spark does not carry the figure, or it was not reported. An unknown
+figure is never 0.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ class ShardMetrics:
     Attributes:
         shard: its id.
         millis_behind_latest: milliseconds from the end of the last batch to the shard's tip.
-        lag_basis: what says so. ``service``: Kinesis, when the batch was planned. ``arrival``, ``caughtUp``
-            and ``start``: the offsets alone, and the shard is at most so far behind at the time of the event.
-            ``closed``: the shard was read to its end.
-        publisher: what tells where batches end: subscriptions (``efo``), or reads.
+        lag_basis: what the lag is known from. ``service``: Kinesis, when the batch was planned. ``arrival``,
+            ``caughtUp`` and ``start``: the offsets alone, and the shard is at most this far behind at the
+            time of the event. ``closed``: the shard was read to its end.
+        publisher: where ends of batches are found: in subscriptions (``efo``), or by reads (``polling``).
         records, bytes: of the last batch whose tasks have reported, before deaggregation. Spark takes reports
             when it has planned a batch, so mostly it is the one before `QueryMetrics.batch_id`.
         polled, pushed: records that tasks have read by polling and by fan-out, since the run of the query
             began, what failed attempts read included.
-        bytes_read: of their data, likewise.
-        reads_refused: by the service because of load, since the run began, to tasks and planner.
+        bytes_read: bytes of their data, likewise.
+        reads_refused: reads that the service refused because of load, since the run began.
         retries: calls that were repeated, since the run began.
     """
 
@@ -114,7 +114,7 @@ class AgentMetrics:
     Attributes:
         state: ``none`` (none runs), ``starting``, ``listening`` or ``silent``.
         subscribed: shards with a subscription, or that it polls.
-        silent_subscriptions: of these, shards of which nothing has come for 10 s, or whose agent is silent:
+        silent_subscriptions: of these, shards from which nothing has come for 10 s, or whose agent is silent:
             planner and tasks poll them. None where an earlier release has not told.
         workers: worker hosts with an agent.
         silent_workers: of these, hosts whose agent has said nothing for 5 s; None likewise.
@@ -137,9 +137,10 @@ class SourceMetrics:
     Attributes:
         source: its index among all sources of the query.
         streams: by name.
-        rows: that Spark got of it in the batch, after deaggregation.
-        rows_per_second: that it processed.
-        tasks, tasks_reported: since the run began; where the second is smaller, figures of tasks are missing.
+        rows: how many Spark got from it in the batch, after deaggregation.
+        rows_per_second: how many Spark processed.
+        tasks: how many tasks were planned since the run began.
+        tasks_reported: how many of them have reported. Figures of the others are missing.
         agent: None with polling, or unknown.
     """
 
@@ -187,8 +188,8 @@ class QueryMetrics:
         batch_id: of the last batch.
         timestamp: when the trigger began, in seconds since the epoch.
         batch_seconds: how long the trigger took.
-        rows: that Spark got of all sources.
-        sources: those of Sluice.
+        rows: how many Spark got from all sources.
+        sources: the sources that are Sluice's.
         sink: None if the query does not write to Sluice's sink, or unknown.
     """
 

@@ -1,7 +1,7 @@
-"""The listener in the application's process: reads progress events, and has exporters show the figures.
+"""The listener in the application's process: reads progress events, and passes the figures to exporters.
 
-Nothing of Sluice runs in that process unless the application asks for it, and only there a listener hears of
-queries. What Spark's events do not carry comes by a letterbox (`sluice.letterboxes`).
+Only there a listener is told of queries, and Sluice runs there only if the application asks for it. What
+Spark's events do not carry comes through a letterbox (`sluice.letterboxes`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 __all__ = ["SluiceListener"]
 
 _MOST_UNKNOWN: Final = 200
-"""Reports of queries that are not known here, such as of another application, that are kept for a while."""
+"""Queries that are not known here, such as those of another application, whose reports are kept."""
 
 
 @dataclass
 class _Told:
-    """What was told of a query by letter.
+    """What letters have told of a query.
 
     Attributes:
-        sink: of epochs that no progress event has come for.
-        sources: the last of each source, by its streams.
+        sink: the letters of epochs for which no progress event has come yet.
+        sources: the last letter of each source, by its streams.
     """
 
     sink: list[Mapping[str, Any]] = field(default_factory=list)
@@ -62,12 +62,11 @@ class SluiceListener(StreamingQueryListener):
         listener = SluiceListener(PrometheusExporter(port=9464), print)
         spark.streams.addListener(listener)
 
-    Spark calls it in a thread of its own. Whatever fails here is logged, once a minute at most, and fails no
-    query.
+    Spark calls it in a thread of its own. Errors here are logged, once a minute at most, and fail no query.
 
     Args:
         exporters: objects with the methods of `Exporter`, or functions of `QueryMetrics`.
-        letterbox: None for one of its own.
+        letterbox: where letters come; None: a new one.
 
     Raises:
         SluiceError: an exporter cannot start, such as where its port is taken.
@@ -130,7 +129,7 @@ class SluiceListener(StreamingQueryListener):
             guard.call(lambda exporter=exporter: exporter.export(metrics))  # type: ignore[misc]
 
     def _handle_idle(self, query_id: str, timestamp: str) -> None:
-        """The planner may have news: shards that can't be read because of throttling are idle for Spark."""
+        """Takes newer reports of the planner: a query that is throttled for long is idle for Spark."""
         self._read_letters()
         last, told = self._last.get(query_id), self._told.get(query_id)
         if last is not None and told is not None and told.sources:

@@ -16,7 +16,7 @@ from sluice.metrics.figures import QueryMetrics
 __all__ = ["OpenTelemetryExporter"]
 
 _FRESH: Final = 0.5
-"""Seconds for which one look at all series serves the instruments of one collection."""
+"""Seconds for which the series that were made are used, so that one collection makes them once."""
 
 
 class OpenTelemetryExporter:

@@ -74,7 +74,7 @@ def merge_sink_progress(reports: Sequence[Mapping[str, Any]]) -> SinkMetrics | N
             codes[str(code)] = codes.get(str(code), 0) + int(count)
     last = reports[-1]
 
-    # Of several epochs the slowest counts: percentiles do not add up.
+    # Percentiles of several epochs do not add up, so the slowest epoch counts.
     def slowest(name: str) -> float | None:
         return max((float(each[name]) for each in reports if each.get(name) is not None), default=None)
 
@@ -125,7 +125,7 @@ def _source(
     figures = reported.get("figures") or {}
     by_split = figures_from_json(figures)
     tasks, heard = _int(figures.get("tasks")), _int(figures.get("reportedTasks"))
-    # Not one task has been heard of: what was read is unknown, and not nothing.
+    # If no task has reported, it is unknown what was read.
     knows_reads = heard is not None and (heard > 0 or tasks == 0)
     streams: dict[str, dict[str, ShardMetrics]] = {name: {} for name in sorted(end.streams)}
     for split, position in sorted(end.positions.items()):
@@ -135,7 +135,7 @@ def _source(
             answered = lags.get(split.stream, {}).get(split.shard)
             lag, basis = (lag, basis) if answered is None else (int(answered), "service")
         if basis == "closed" and not told.get("batchRecords"):
-            continue  # it was read to its end, and is no shard that is read
+            continue  # it was read to its end in an earlier batch
         streams.setdefault(split.stream, {})[split.shard] = ShardMetrics(
             shard=split.shard,
             millis_behind_latest=lag,
@@ -161,7 +161,7 @@ def _source(
 
 
 def _made_at(report: Mapping[str, Any]) -> int:
-    """When a source made its report (milliseconds since the epoch); one of an earlier release comes last."""
+    """When a source made its report (milliseconds since the epoch); 0 for a report of an earlier release."""
     return int((report.get("figures") or {}).get("at", 0))
 
 
@@ -209,7 +209,7 @@ def _offsets(told: Any) -> Offsets | None:
 
 
 def _json(told: Any) -> Any:
-    """What an offset holds: Spark writes it as text where PySpark has parsed the report."""
+    """The value of an offset, which is text where PySpark has parsed the report."""
     if not isinstance(told, str):
         return told
     try:
@@ -227,7 +227,7 @@ def _int(value: Any) -> int | None:
 
 
 def _float(value: Any) -> float | None:
-    """A number of JSON; Spark writes rates that are not known as text or NaN."""
+    """A number of JSON; Spark writes unknown rates as text or NaN."""
     if value is None or isinstance(value, str) or value != value:  # noqa: PLR0124 - NaN
         return None
     return float(value)

@@ -30,7 +30,7 @@ class PrometheusExporter(JsonExporter):
         host: the address to listen on; Prometheus on another host does not reach this default.
         registry: where to collect as well, such as ``prometheus_client.REGISTRY`` of an application that
             serves it itself.
-        serve: False: listens nowhere, `registry` alone has the figures.
+        serve: whether to listen. Otherwise the figures are in `registry` only.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PrometheusExporter(JsonExporter):
 
 
 class _BoardCollector(Collector):
-    """Makes the metrics at each scrape, so that nothing outlives what it is about."""
+    """Makes the metrics at each scrape, so that series end with their shards and queries."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -91,7 +91,7 @@ def _family(metric: Described) -> CounterMetricFamily | GaugeMetricFamily:
 
 
 def prometheus_name(metric: Described) -> str:
-    """As OpenTelemetry's rules make it:
+    """The name by OpenTelemetry's rules:
     https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/
     """
     name = metric.name.replace(".", "_") + _UNITS.get(metric.unit, "")

@@ -1,5 +1,6 @@
-"""Random histories of a source and a query: every record once, in order, in exactly the batch that its
-offsets say, through restarts."""
+"""Random histories of a source and a query. They check that every record comes once, in order, and in exactly
+the batch that its offsets say, through restarts.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +23,19 @@ Step = tuple[Any, ...]
 
 @dataclass
 class Subject:
-    """The source that a history is checked of, and what makes its records.
+    """The source of which histories are checked, and what makes its records.
 
     Attributes:
         source: its class.
-        options: so that it reads every record, from the oldest on.
-        put: makes so many records. `check_history` calls it.
+        options: its options, with which it reads every record, from the oldest on.
+        put: makes a number of records. `check_history` calls it.
         expected: the identities of all records made so far, each once.
-        identity: that of the record which a row was made of.
-        split: where a row was read; rows of a split come in the order of `position`.
-        position: of a row in its split; any value that compares.
-        events: by name, what else may happen to a source, such as a split that is divided. Each takes any
-            number, to choose by.
-        wait: called with seconds to let time pass.
+        identity: gives the identity of the record from which a row was made.
+        split: gives the split of a row. The rows of a split come in the order of `position`.
+        position: gives the position of a row in its split; any value that compares.
+        events: by name, what else may happen to a source, such as a split that is divided. Each takes a
+            number from 0 to 100, by which it may choose.
+        wait: lets time pass (seconds).
     """
 
     source: type[Source]
@@ -83,16 +84,16 @@ def check_history(subject: Subject, history: Iterable[Step], *, timeout: float =
     """Takes all steps, reads on until every record has come, and checks what was read.
 
     - Every record has come once, and no other has.
-    - Those of a split have come in their order, from batch to batch and within each.
-    - Each batch that is read again, from its two offsets alone, has the same rows, those of a split in the
-      same order.
+    - The records of a split have come in their order, from batch to batch and within each.
+    - Each batch, read again from its two offsets alone, has the same rows, and those of a split in the same
+      order.
     - A batch read gives the same records.
 
     Args:
         timeout: seconds of `Subject.wait` after which no record is waited for any more.
 
     Raises:
-        AssertionError: one of these is not so.
+        AssertionError: one of these does not hold.
     """
     with QueryRunner(subject.source, subject.options) as query:
         for step in history:

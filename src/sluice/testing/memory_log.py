@@ -1,4 +1,4 @@
-"""A log in memory, with a clock of its own and faults on demand. It answers as Kinesis does."""
+"""A log in memory that answers as Kinesis does. Tests set its clock and its faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, St
 __all__ = ["SECOND", "Fault", "MemoryLog", "MemoryShard", "hash_key"]
 
 SECOND = 1_000_000
-"""In microseconds, the unit of instants."""
+"""Microseconds, the unit of instants."""
 ITERATOR_LIFE = 300 * SECOND
 LAST_HASH = 2**128 - 1
 
@@ -56,8 +56,8 @@ class MemoryLog(StreamLog):
         calls: how often each operation was called.
         limits: the limit of every GetRecords, in order.
         slept: for how long `sleep` was asked to sleep (seconds).
-        unknown_number: how GetShardIterator refuses a sequence number of no record: attributes of the
-            `ServiceError`. None: it starts with the next record.
+        unknown_number: attributes of the `ServiceError` by which GetShardIterator refuses a sequence number
+            that belongs to no record. None: the iterator starts with the next record.
     """
 
     def __init__(self, *, empty_every: int = 0, page_size: int = 10_000, fault: Fault | None = None) -> None:
@@ -122,7 +122,7 @@ class MemoryLog(StreamLog):
         del self.shards[split].records[:count]
 
     def expire(self, split: SplitId) -> None:
-        """A shard is not listed any more, as a closed one whose last record has expired."""
+        """Removes a shard from listings, as Kinesis does when the last record of a closed one has expired."""
         del self.shards[split]
 
     def records(self, split: SplitId) -> list[Record]:
@@ -134,11 +134,11 @@ class MemoryLog(StreamLog):
         self._passed += seconds
 
     def set_clock(self, seconds: float) -> None:
-        """The wall clock is set on, or back: no time passes."""
+        """Sets the wall clock on or back. No time passes."""
         self.now += int(seconds * SECOND)
 
     def monotonic(self) -> float:
-        """Seconds that have passed, whatever happens to the wall clock."""
+        """Seconds that have passed, independent of the wall clock."""
         return self._passed
 
     def sleep(self, seconds: float) -> None:

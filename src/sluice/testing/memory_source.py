@@ -20,7 +20,7 @@ STREAM = Option("stream", TEXT, "s", "The stream to read.")
 
 
 class MemorySource(LogSource):
-    """``format("memory")``: reads stream ``s`` of the log that `of` was given last, in this process alone."""
+    """``format("memory")``: reads a stream of the log that `of` was given last, in this process only."""
 
     name: ClassVar[str] = "memory"
     OPTIONS: ClassVar[Sequence[Option[Any]]] = (STREAM,)
@@ -70,5 +70,5 @@ class MemorySource(LogSource):
         )
 
     def probe_settings(self) -> ProbeSettings:
-        """By the clock of the log, in which no time passes unless somebody waits."""
+        """Paces reads by the log's clock, which stands still unless a caller waits."""
         return ProbeSettings(pause=self.log.sleep, clock=self.log.monotonic)

@@ -78,12 +78,12 @@ class QueryRunner:
     def run_until(
         self, rows: int, *, timeout: float = 30.0, wait: Callable[[float], None] = time.sleep
     ) -> list[Row]:
-        """Runs batches until there are so many rows.
+        """Runs batches until there are `rows` rows.
 
         Args:
             rows: in all batches together.
-            timeout: seconds of `wait` after which it ends all the same.
-            wait: called between two batches without news, with a number of seconds.
+            timeout: seconds of `wait` after which it ends in any case.
+            wait: called with a number of seconds when nothing is new.
         """
         waited = 0.0
         while len(self.rows) < rows and waited < timeout:
@@ -116,12 +116,12 @@ class QueryRunner:
         return _read(self._source, ranges, coordinator.assign(ranges))
 
     def read_all(self) -> list[Row]:
-        """The rows of a batch read (``spark.read``), with those of the options that one takes."""
+        """The rows of a batch read (``spark.read``), without the options that only streaming reads take."""
         source = self._configure(streaming=False)
         return _read(source, *source.plan_bounded())
 
     def restart(self) -> None:
-        """Keeps the offset log, and nothing else."""
+        """Restarts the query, which keeps its offset log and nothing else."""
         self.close()
         self._source = self._configure(streaming=True)
 
