@@ -96,7 +96,7 @@ def register(spark: SparkSession) -> None:
 
     Raises:
         SluiceError: Spark runs data sources in a Python that does not have Sluice. The message has the
-            setting that helps. Not with Spark Connect, whose server runs them.
+            setting that helps. With Spark Connect this is not checked: its server runs them.
         SparkVersionError: there is no PySpark here, or one before 4.0.
     """
     from sluice.spark.dropped_rows import listen_if_possible  # noqa: PLC0415 - imports Spark
@@ -109,7 +109,7 @@ def register(spark: SparkSession) -> None:
 def warn_of_dropped_rows(spark: SparkSession) -> None:
     """Logs a warning when Spark drops rows of the source as later than a query's watermark.
 
-    Spark drops them without a word. The warning comes once a minute at most, to the logger ``sluice`` of the
+    Spark itself says nothing. The warning comes once a minute at most, to the logger ``sluice`` of the
     process that calls this, for all queries of this session; another call does nothing.
     ``docs/watermarks.md`` says what helps. With Spark Connect, end with ``spark.stop()``: Spark's thread that
     waits for events may keep the application alive.
@@ -136,8 +136,9 @@ if not TYPE_CHECKING:  # to a type checker it is a name like others, and misspel
 def _warn_if_spark_will_not_find_it() -> None:
     """In an application that uses Spark: logs what to set where Spark would not find the formats by itself.
 
-    Spark only says that it cannot find them, in 200 lines. What Spark starts itself is no application, and
-    neither is a program that has not imported PySpark. A client of Spark Connect starts no Python.
+    Spark's own error is 200 lines long and does not say what to set. A process that Spark starts is no
+    application, and neither is a program that has not imported PySpark. A client of Spark Connect starts no
+    Python.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if main is not None and main.name.startswith(("pyspark.", "sluice.")):
@@ -156,7 +157,7 @@ def _warn_if_spark_will_not_find_it() -> None:
     try:
         sent = sent_with_py_files()
         problem = explain_lookup(os.environ, partial(probe_python, without=sent), is_sent=bool(sent))
-    except Exception:  # advice keeps nobody from importing what it is about
+    except Exception:  # the import has to succeed without the advice
         log.debug("the Python that Spark asks was not found out", exc_info=True)
         return
     if problem is not None:

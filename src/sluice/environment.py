@@ -10,8 +10,8 @@ Python the application runs on:
 - to plan, read and write formats that the application registers: ``PYSPARK_PYTHON``, else ``python3``
   (``SparkContext.pythonExec`` of PySpark).
 
-So a format is unknown, or Sluice is, where a virtual environment is not activated, where
-``PYSPARK_DRIVER_PYTHON`` is ``jupyter`` or leads nowhere on workers, and where a relative path leads into an
+So Spark does not find a format, or its workers do not find Sluice, if a virtual environment is not activated,
+if ``PYSPARK_DRIVER_PYTHON`` is ``jupyter`` or does not exist on workers, or if a relative path leads into an
 archive that the driver does not have. Nothing here needs PySpark or a JVM.
 """
 
@@ -49,9 +49,9 @@ __all__ = [
 PYSPARK_PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
 _OF_SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
-"""What spark-submit tells the Python that it starts."""
+"""A variable that spark-submit sets for the Python that it starts."""
 _COPIES: Final = "userFiles-"
-"""Names of directories in which Spark has copies of such files (``SparkFiles.getRootDirectory``)."""
+"""How names of directories begin in which Spark has copies of files (``SparkFiles.getRootDirectory``)."""
 SHIMS: Final = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 
 PACKAGES: Final = ("boto3", "botocore", "msgspec", "numpy", "pyarrow", "pybase64", "tenacity")
@@ -91,7 +91,7 @@ class Probed:
         command: as Spark is told to call it.
         path: where it is; None where the command cannot be run as a Python.
         version: of Python, such as ``3.12.4``.
-        missing: which modules, of Sluice and of what it needs, it does not have.
+        missing: modules of Sluice, and of packages that Sluice needs, that it does not have.
         sluice: the version of Sluice there; empty where that is not known.
     """
 
@@ -114,7 +114,7 @@ class Probed:
         """Why Sluice cannot run there; None where it can.
 
         Args:
-            shims: the two modules that Spark finds the formats by are needed as well.
+            shims: whether the modules by which Spark finds the formats are needed as well.
         """
         missing = [name for name in self.missing if shims or name not in SHIMS]
         if self.path is None:
@@ -132,7 +132,7 @@ class Probed:
 
     @property
     def is_unpacked_elsewhere(self) -> bool:
-        """Whether it is a relative path that leads nowhere here. Executors have it from an archive."""
+        """Whether it is a relative path that does not exist here: executors have it from an archive."""
         return self.path is None and _is_of_archive(self.command)
 
 
@@ -150,12 +150,12 @@ def worker_python(environment: Mapping[str, str]) -> str:
 
 
 def probe_python(command: str, search_path: Sequence[str] = (), without: Sequence[str] = ()) -> Probed:
-    """What a Python has. Starts it, unless it is this one.
+    """Finds out what a Python has. Starts it, unless it is this one.
 
     Args:
         command: as Spark is told to call it.
-        search_path: what it finds modules in besides its own, such as files that Spark sends to workers.
-        without: what is on the path of this Python, and not on that of one that Spark starts.
+        search_path: more entries of its module path, such as files that Spark sends to workers.
+        without: entries of this Python's module path that a Python which Spark starts does not have.
     """
     path = shutil.which(command)
     if path is None:
@@ -240,7 +240,7 @@ def sent_with_py_files(
     path_of_jvm: Sequence[str] | None = None,
     own: Path | None = None,
 ) -> Sequence[str]:
-    """What ``--py-files`` and ``addPyFile`` have put on the path, if this Sluice has come so; else nothing.
+    """What ``--py-files`` and ``addPyFile`` have put on the path, if this Sluice is among it; else nothing.
 
     Args:
         environment: of this process.
@@ -273,7 +273,7 @@ def minimum_pyspark(version: str | None) -> str | None:
 
 
 def _unpack_it_here(command: str) -> str:
-    """What is to be done with an archive that the driver does not have."""
+    """What to do about an archive that the driver does not have."""
     top = Path(command).parts[0]
     return (
         f"which is not there, in {Path.cwd()}: executors have it from --archives, and Spark plans data "
@@ -291,7 +291,7 @@ def _entries(environment: Mapping[str, str]) -> Sequence[str]:
 
 
 def _path_of_parent() -> Sequence[str] | None:
-    """The entries of the path of the process that has started this one; None where that can't be told."""
+    """The entries of the path of the process that has started this one; None if it is unknown."""
     try:
         told = Path(f"/proc/{os.getppid()}/environ").read_bytes().decode(errors="replace")
     except OSError:
@@ -300,7 +300,7 @@ def _path_of_parent() -> Sequence[str] | None:
 
 
 def _installed_sluice() -> str:
-    # Only here: it takes 7 ms, and each of Spark's Pythons imports this module for a version's digits.
+    # Imported only here: it takes 7 ms, and each of Spark's Pythons imports this module to compare versions.
     from importlib import metadata  # noqa: PLC0415
 
     try:

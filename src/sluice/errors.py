@@ -52,7 +52,7 @@ class SparkVersionError(SluiceError, ImportError):
 
 
 class InvalidRecordError(SluiceError, ValueError):
-    """A row can never be delivered as it is: no data, too large, or a key that is not allowed.
+    """A row can never be delivered: it has no data, is too large, or has a key that is not allowed.
 
     Args:
         message: why; with the number of the row, if it is known.

@@ -1,11 +1,11 @@
-"""Files by which processes beside the driver tell listeners in the application.
+"""Files by which processes beside the driver report to listeners in the application.
 
 Spark's progress events carry nothing of a Python sink, and before 4.2 nothing of a Python source. A listener
 runs in the application's process, while commits and planning run in others, on the same host and mostly as
-the same user. So a listener makes a letterbox: a directory of its own below one of this user alone, in the
-directory for temporary files. The others put what they have to say into every letterbox there is. Without
-listeners nothing is written. A letterbox is locked by its listener for as long as that lives, so that others
-remove one that was left.
+the same user. So a listener makes a letterbox: a directory below one that only this user can open, in the
+directory for temporary files. The other processes put their letters into every letterbox. Without listeners
+nothing is written. A listener locks its letterbox for as long as it lives; a letterbox without a lock is left
+over, and other processes remove it.
 
 Nothing depends on it: where a letter does not arrive, figures are unknown.
 """
@@ -30,25 +30,26 @@ __all__ = ["Letterbox", "post"]
 _LOCK: Final = "lock"
 _ENDING: Final = ".json"
 _MOST_LETTERS: Final = 2_000
-"""In one letterbox: a listener that takes none any more does not fill the disk."""
+"""Letters in one letterbox, at most, so that a listener which takes none does not fill the disk."""
 _MADE_WITHIN: Final = 60.0
 """Seconds in which a new letterbox gets its lock."""
 
 _ATTEMPTS: Final = 10
+"""How often a letterbox is made again because the directory of all was removed meanwhile."""
 
 _numbers: Final = itertools.count()
 
 
 def _directory() -> Path | None:
-    """That of all letterboxes of this user; None on systems without users and locks."""
+    """The directory of all letterboxes of this user; None on systems without users and locks."""
     return Path(tempfile.gettempdir(), f"sluice-listeners-{os.getuid()}") if os.name == "posix" else None
 
 
 class Letterbox:
-    """The letterbox of one listener. Without a place for it, no letters come.
+    """The letterbox of one listener. If it cannot be made, no letters come.
 
     Args:
-        directory: None for the one of this user.
+        directory: the directory of all letterboxes; None: this user's.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -67,7 +68,7 @@ class Letterbox:
                 self._box = box
 
     def take(self) -> list[Mapping[str, Any]]:
-        """The letters that have come since, in their order."""
+        """The letters that have come since the last call, in their order."""
         if self._box is None:
             return []
         letters: list[Mapping[str, Any]] = []
@@ -93,10 +94,10 @@ class Letterbox:
 
 
 def _make_box(parent: Path) -> Path | None:
-    """A new letterbox; None where the directory of all is not of this user alone."""
+    """A new letterbox; None if others than this user can open the directory of all."""
     for _ in range(_ATTEMPTS):
         parent.mkdir(mode=0o700, exist_ok=True)
-        # Whoever closes the last letterbox removes the directory.
+        # The process that closes the last letterbox removes the directory.
         with contextlib.suppress(FileNotFoundError):
             if not _is_of_this_user_alone(parent):
                 return None
@@ -107,13 +108,13 @@ def _make_box(parent: Path) -> Path | None:
 
 
 def post(write: Callable[[], Mapping[str, Any]], directory: Path | None = None) -> int:
-    """Puts a letter into every letterbox; never raises for what the file system refuses.
+    """Puts a letter into every letterbox. Errors of the file system are ignored.
 
     Args:
-        write: makes the letter, if there is a letterbox: what JSON can hold. ``kind`` says what it is.
+        write: makes the letter, an object of JSON with its ``kind``. Called only if there is a letterbox.
 
     Returns:
-        How many have it.
+        How many letterboxes have got it.
     """
     parent = directory or _directory()
     posted, text = 0, ""

@@ -1,8 +1,8 @@
 """Names of options that are none of ours: those of other connectors, and misspelt ones.
 
 A name that means the same as an option of ours is taken for it, and the log says so. A name that means
-something else, or nothing here, gets a sentence of its own instead of the nearest name: what is spelled alike
-may cost money, or do something else.
+something else, or nothing here, gets a sentence of its own instead of the nearest name: an option that is
+spelled alike may cost money, or do something else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Taken:
         origin: the connector.
         key: of our option.
         translate: makes our options, by key, of the value. None: the value is written in the same way. Raises
-            OptionError, with a message that goes behind the name, for what has no counterpart here.
+            OptionError, with a message that continues the name, for a value without a counterpart here.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Taken:
 
 @dataclass(frozen=True)
 class Explained:
-    """A name that no option of ours means the same as.
+    """A name that has no counterpart among our options.
 
     Attributes:
-        name: as the other connector spells it; ``prefix.*`` for all that start so.
+        name: as the other connector spells it; ``prefix.*`` for all that start with ``prefix.``.
         origin: the connector.
-        why: what to do instead. Goes behind the name in an error.
+        why: what to do instead. It continues the name in an error.
     """
 
     name: str
@@ -83,13 +83,15 @@ def log_taken(what: str, taken: Mapping[str, Sequence[str]]) -> None:
 
 @functools.cache
 def _log_once(what: str, taken: str) -> None:
-    # Spark has the options read again for every batch, in processes that it uses again.
+    # Spark makes processes that it uses again read the options for every batch.
     _log.info("%s: options of other connectors are taken: %s", what, taken)
 
 
-# How alike two names are, from 0 to 1: a misspelling, and the least that is worth a question.
+# How alike two names are, from 0 to 1.
 _MISSPELT: Final = 0.85
+"""From here on, one is taken for a misspelling of the other."""
 _ALIKE: Final = 0.6
+"""From here on, the other is proposed."""
 _PROPOSALS: Final = 3
 
 
@@ -98,9 +100,9 @@ def propose_keys(name: str, keys: Mapping[str, bool], foreign: Sequence[ForeignN
 
     Args:
         name: as the user gave it.
-        keys: of our options, with whether AWS charges for what the option asks for. Such a key is proposed
-            only for what is clearly a misspelling of it.
-        foreign: names of other connectors. Whoever misspells one is told what it is called here.
+        keys: the keys of our options, and whether AWS charges for what the option asks for. Such a key is
+            proposed only for a clear misspelling of it.
+        foreign: names of other connectors. For a misspelling of one, our key is proposed.
     """
     called = {entry.name.lower(): entry.key for entry in foreign if isinstance(entry, Taken)}
     called |= {key.lower(): key for key in keys}

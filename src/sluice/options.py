@@ -60,7 +60,7 @@ _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 def redact_url(text: str) -> str:
     """A URL that a user gave, maybe a malformed one, without user, password, query and fragment.
 
-    A password that should have been escaped may hold any character. So all up to the last ``@`` is hidden.
+    A password that was not escaped may hold any character. So everything up to the last ``@`` is hidden.
     """
     hidden, at, host = text.rpartition("@")
     if at:
@@ -261,7 +261,7 @@ class Option(Generic[T]):
         shown_default: the default as the documentation shows it, if it differs from `default`.
         required: users must set the option.
         secret: the value is never printed.
-        billed: AWS charges for what it asks for. It is proposed only for what is clearly a misspelling of it.
+        billed: AWS charges for what it asks for. It is proposed only for a clear misspelling of it.
     """
 
     key: str
@@ -314,7 +314,7 @@ class OptionValues:
         """The value of an option that has a default or is required.
 
         Raises:
-            OptionError: it has none; the error has all other problems noted so far, too.
+            OptionError: the option has no value. The error has all other problems noted so far, too.
         """
         value = self.get(option)
         if value is None:
@@ -422,7 +422,7 @@ def read_options(
         declared: all options there are.
         given: as Spark passes them: keys in any case, values as text.
         also: other keys to ignore, besides Spark's own.
-        foreign: names of other connectors that users may bring; those of declared options are not.
+        foreign: names of other connectors that users may bring. A declared key is never taken for one.
     """
     declared = list(declared)
     values = OptionValues(what)

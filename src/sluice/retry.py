@@ -1,4 +1,4 @@
-"""Retries with full jitter. Whatever Sluice retries, it retries with `Retrier`.
+"""Retries with full jitter.
 
 The wait after failed attempt n, counted from 0, is ``random() * min(max, base * exponent**n)``, as in
 FLIP-128; https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/ explains why.
@@ -30,8 +30,8 @@ class Backoff:
     """How often an operation is retried, and how long the waits are (`base` and `max` in seconds).
 
     Attributes:
-        throttle_patience: attempts that the service refused with the request to slow down use up no retries
-            until so many seconds have been waited in all.
+        throttle_patience: seconds. Until they have been waited in all, attempts that the service throttled
+            use up no retries.
     """
 
     max_retries: int
@@ -53,7 +53,7 @@ class Retrier:
     """Calls a function until it succeeds, its error is not retryable, or the retries are used up.
 
     Args:
-        sleep: waits so many seconds. When it raises, `call` raises the same: a task that stops ends that way.
+        sleep: waits a number of seconds. It may raise to end `call`, as in a task that stops.
         jitter: returns a random number in [0, 1).
     """
 
