@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from botocore import exceptions as sdk
 
 from sluice.aws.connection import ConnectionConfig
+from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.s3 import S3Destination
-from sluice.destinations.s3.bucket import Bucket
 from sluice.destinations.s3.committed_files import committed_urls
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.writer import FileSettings

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sluice.destinations import read_sink, registry
+from sluice.destinations.common import bucket
 from sluice.destinations.firehose import destination as firehose
 from sluice.destinations.http import converter as http
-from sluice.destinations.s3 import bucket
 from sluice.destinations.sqs import converter as sqs
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "destinations.md").read_text()

@@ -9,7 +9,7 @@ from typing import Any
 from sluice.aws.connection import CONNECTION_OPTIONS, connection_from_options
 from sluice.cli.options import add_connection, given_options
 from sluice.cli.report import Report, UsageError, table
-from sluice.destinations.s3.bucket import Bucket
+from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.s3.destination import PATH
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.retention import CommittedEpoch, expire, sink_files

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from sluice.aws.connection import CONNECTION_OPTIONS, connection_from_options
-from sluice.destinations.s3.bucket import Bucket
+from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.s3.destination import PATH
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.manifest import read_manifest

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
-from sluice.destinations.s3.bucket import Bucket
+from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.manifest import Manifest, read_manifest
 from sluice.destinations.s3.upload import Upload

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, ClassVar, Final
 
 from sluice.aws.connection import ConnectionConfig
-from sluice.destinations.s3.bucket import Bucket
+from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.s3.committer import Sweep, UploadCommitter
 from sluice.destinations.s3.file_formats import FORMATS
 from sluice.destinations.s3.layout import EpochKey, Layout

@@ -14,7 +14,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sluice.destinations.s3.bucket import Bucket, StoredObject
+from sluice.destinations.common.bucket import Bucket, StoredObject
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.manifest import Manifest, read_manifest
 

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluice.destinations.s3.bucket import Bucket
+from sluice.destinations.common.bucket import Bucket
 
 __all__ = ["PART_SIZE", "PartSender", "PartStream", "Upload"]
 
