@@ -97,11 +97,26 @@ def test_transient_errors_are_retried() -> None:
     assert list(bucket.objects.values()) == [["MQ=="]]
 
 
+def test_expired_credentials_are_loaded_anew_unless_they_are_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a role may expire while a task runs. The next attempt has new ones."""
+    bucket = Bucket(refusal("ExpiredToken", 400))
+    dead_letters = queue(bucket)
+    dead_letters.add(DeadLetter("r", b"1"))
+    dead_letters.flush()
+    assert list(bucket.objects.values()) == [["MQ=="]]
+
+    monkeypatch.setattr(ConnectionConfig, "has_fixed_credentials", True)
+    dead_letters = queue(Bucket(refusal("ExpiredToken", 400)))
+    dead_letters.add(DeadLetter("r", b"1"))
+    with pytest.raises(ServiceError, match="ExpiredToken"):
+        dead_letters.flush()
+
+
 def test_a_refusal_fails_the_task_and_names_the_option() -> None:
     """Without access, for example. The epoch is not committed."""
     dead_letters = queue(Bucket(refusal("AccessDenied", 403)))
     dead_letters.add(DeadLetter("r", b"1"))
-    with pytest.raises(ServiceError, match=r"PutObject of s3://letters/of/orders/.* \(deadLetterPath\)"):
+    with pytest.raises(ServiceError, match=r"PutObject of s3://letters/of/orders/.*'deadLetterPath'"):
         dead_letters.flush()
 
 

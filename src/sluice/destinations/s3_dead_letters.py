@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from sluice.aws.clients import client_for, endpoint_for
+from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.errors import translate
-from sluice.retry import Backoff, Retrier
+from sluice.destinations.common.bucket import Bucket, split_s3_path
+from sluice.errors import ServiceError
+from sluice.retry import Retrier
 from sluice.sink.dead_letters import DeadLetter, Origin, dead_letter_file_name, dead_letter_line
 
 __all__ = ["S3DeadLetterQueue"]
 
-_OPERATION: Final = "PutObject"
-_BACKOFF: Final = Backoff(max_retries=8, base=0.2, max=5.0, exponent=2.0)
+_CONTENT_TYPE: Final = "application/x-ndjson"
 # Dead letters that a task keeps in memory before it puts them as an object.
 _OBJECT_SIZE: Final = 8 * 1024 * 1024  # bytes
 
@@ -44,12 +44,9 @@ class S3DeadLetterQueue:
         retrier: Retrier | None = None,
         object_size: int = _OBJECT_SIZE,
     ) -> None:
-        self._bucket, _, prefix = path.removeprefix("s3://").partition("/")
-        self._prefix = prefix.strip("/")
-        self._connection = connection
+        bucket, self._prefix = split_s3_path(path)
+        self._bucket = Bucket(bucket, connection, client=client, retrier=retrier)
         self._origin = origin
-        self._make_client = client
-        self._retrier = retrier or Retrier()
         self._object_size = object_size
         self._lines = bytearray()
         self._objects = 0
@@ -69,23 +66,14 @@ class S3DeadLetterQueue:
         """
         if not self._lines:
             return
-        name = dead_letter_file_name(self._origin, self._objects)
-        key = f"{self._prefix}/{name}" if self._prefix else name
-        self._retrier.call(_BACKOFF, lambda: self._put(key, bytes(self._lines)))
+        key = self._prefix + dead_letter_file_name(self._origin, self._objects)
+        try:
+            self._bucket.put(key, bytes(self._lines), _CONTENT_TYPE)
+        except ServiceError as error:
+            error.args = (f"{error} (option 'deadLetterPath')",)
+            raise
         self._objects += 1
         self._lines.clear()
 
     def close(self) -> None:
         self._lines.clear()
-
-    def _put(self, key: str, body: bytes) -> None:
-        client = self._make_client(self._connection, "s3")
-        try:
-            client.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType="application/x-ndjson")
-        except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
-            raise translate(
-                error,
-                operation=_OPERATION,
-                target=f"s3://{self._bucket}/{key} (deadLetterPath)",
-                endpoint=endpoint_for(self._connection, "s3"),
-            ) from None

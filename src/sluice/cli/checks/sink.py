@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from sluice.cli.checks.findings import Findings
 from sluice.cli.checks.identity import Identity, find_identity
+from sluice.destinations.common.bucket import split_s3_path
 from sluice.destinations.s3.layout import Layout
 
 __all__ = ["check_sink"]
@@ -187,9 +188,8 @@ _CHECKS: Final[Mapping[str, Callable[[Findings, Identity, Mapping[str, str]], No
 
 
 def _check_s3_dead_letters(identity: Identity, path: str) -> None:
-    bucket, _, prefix = path.removeprefix("s3://").partition("/")
-    below = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-    identity.may("s3:PutObject", f"arn:aws:s3:::{bucket}/{below}*", why=_WRITES)
+    bucket, prefix = split_s3_path(path)
+    identity.may("s3:PutObject", f"arn:aws:s3:::{bucket}/{prefix}*", why=_WRITES)
 
 
 def _check_directory(findings: Findings, path: str) -> None:

@@ -1,4 +1,4 @@
-"""The calls of S3 that destination ``s3`` makes, retried, with the library's own errors."""
+"""The calls of S3 that destination ``s3`` and dead letters make, retried, with the library's own errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sluice.errors import ServiceError
 from sluice.instants import micros_from_datetime
 from sluice.retry import Backoff, Retrier
 
-__all__ = ["Bucket", "StoredObject"]
+__all__ = ["Bucket", "StoredObject", "split_s3_path"]
 
-_BACKOFF: Final = Backoff(max_retries=6, base=0.2, max=5.0, exponent=2.0)
+_BACKOFF: Final = Backoff(max_retries=8, base=0.2, max=5.0, exponent=2.0)
 _JSON: Final = "application/json"
 
 # Error codes. An answer to HEAD has no body, so its code is the HTTP status.
@@ -27,6 +27,13 @@ _EXISTS: Final = frozenset({"PreconditionFailed", "412"})
 _NOT_CONDITIONAL: Final = frozenset({"NotImplemented", "501", "ParamValidationError"})
 # Another write to the same key is under way.
 _CONFLICT: Final = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+
+
+def split_s3_path(path: str) -> tuple[str, str]:
+    """The bucket of ``s3://bucket/prefix`` and the prefix, which ends in a slash unless it is empty."""
+    bucket, _, prefix = path.removeprefix("s3://").partition("/")
+    prefix = prefix.strip("/")
+    return bucket, f"{prefix}/" if prefix else ""
 
 
 class StoredObject(NamedTuple):
@@ -126,12 +133,12 @@ class Bucket:
 
     # --- objects --------------------------------------------------------------------------------------
 
-    def put(self, key: str, body: bytes) -> None:
-        """Puts a small object; replaces an existing one."""
-        self._call("PutObject", key, Key=key, Body=body, ContentType=_JSON)
+    def put(self, key: str, body: bytes, content_type: str = _JSON) -> None:
+        """Puts an object in one request; replaces an existing one."""
+        self._call("PutObject", key, Key=key, Body=body, ContentType=content_type)
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
-        """Puts a small object unless the key exists; returns whether it did.
+        """Puts an object in one request, unless the key exists; returns whether it did.
 
         The server checks this, if it knows conditional writes. The existing object may be that of an earlier
         attempt whose answer was lost.

@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from sluice.destinations.common.bucket import split_s3_path
 from sluice.sink.contracts import Epoch
 from sluice.sink.dead_letters import Origin
 
@@ -73,9 +74,7 @@ class Layout:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.bucket, _, prefix = path.removeprefix("s3://").partition("/")
-        prefix = prefix.strip("/")
-        self.root = f"{prefix}/" if prefix else ""
+        self.bucket, self.root = split_s3_path(path)
         self._meta = f"{self.root}{_META}/"
 
     def data_file(self, origin: Origin, directory: str, number: int, extension: str) -> str:
