@@ -213,6 +213,7 @@ def schema(columns: dict[str, DataType]) -> StructType:
 
 
 ID_AND_VALUE: dict[str, DataType] = {"id": StringType(), "v": LongType()}
+TWICE = StructType([StructField("a", BinaryType()), StructField("a", DoubleType())])
 
 
 def opened(
@@ -242,12 +243,12 @@ def test_valid_schemas() -> None:
         ({"id": StringType(), "v": VariantType()}, (), None, "column 'v' has type variant"),
         ({"item": schema({"v": VariantType()})}, (), None, "column 'v' has type variant"),
         ({"op": StringType()}, ("id",), "op", "there is no column to write"),
-        (
-            StructType([StructField("a", BinaryType()), StructField("a", DoubleType())]),
-            (),
-            None,
-            "a column is there twice",
-        ),
+        (TWICE, (), None, "a column is there twice"),
+        ({"item": TWICE}, (), None, "a column is there twice"),
+        ({"item": TWICE, "op": StringType()}, (), "op", "a column is there twice"),
+        ({"op": StringType(), "Op": StringType(), "v": LongType()}, (), "op", "a column is there twice"),
+        ({"v": TWICE}, (), None, "column 'v' has a struct with a field that is there twice"),
+        ({"item": schema({"v": TWICE})}, (), None, "column 'v' has a struct with a field"),
     ],
 )
 def test_schemas_that_cannot_work_are_refused(

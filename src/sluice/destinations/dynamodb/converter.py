@@ -85,19 +85,17 @@ class DynamoDbRowConverter(BaseElementConverter[DynamoDbWrite]):
                 type that DynamoDB cannot hold.
         """
         problems: list[str] = []
-        fields = {field.name: field.dataType for field in schema.fields}
-        if len(fields) < len(schema.fields):
+        operations = [field for field in schema.fields if self._is_operation(field.name)]
+        attributes = _attributes([field for field in schema.fields if not self._is_operation(field.name)])
+        fields = {field.name: field.dataType for field in attributes}
+        if len(operations) > 1 or len(fields) < len(attributes):
             problems.append("a column is there twice")
-        operations = [name for name in fields if self._is_operation(name)]
-        if self._operation is not None and len(operations) != 1:
+        if self._operation is not None and not operations:
             problems.append(f"option 'operationColumn' is {self._operation!r}: there is no such column")
-        for name in operations:
-            kind = fields.pop(name).simpleString()
+        for field in operations:
+            kind = field.dataType.simpleString()
             if kind.split(" ")[0] != "string":
-                problems.append(f"column '{name}' (operationColumn) is {kind}: allowed is string")
-        if [name.lower() for name in fields] == [_ITEM] and hasattr(next(iter(fields.values())), "fields"):
-            (item,) = fields.values()
-            fields = {field.name: field.dataType for field in item.fields}
+                problems.append(f"column '{field.name}' (operationColumn) is {kind}: allowed is string")
         if not fields:
             problems.append("there is no column to write")
         for name, kind in fields.items():
@@ -206,6 +204,14 @@ class DynamoDbRowConverter(BaseElementConverter[DynamoDbWrite]):
 
     def _is_operation(self, name: str) -> bool:
         return self._operation is not None and name.lower() == self._operation.lower()
+
+
+def _attributes(columns: Sequence[Any]) -> Sequence[Any]:
+    """What becomes attributes: the columns; if the only one is a struct named ``item``, its fields."""
+    if [column.name.lower() for column in columns] == [_ITEM] and hasattr(columns[0].dataType, "fields"):
+        fields: Sequence[Any] = columns[0].dataType.fields
+        return fields
+    return columns
 
 
 def _key_problem(key: str, fields: Mapping[str, Any]) -> str | None:
