@@ -11,7 +11,7 @@ from botocore import exceptions as sdk
 from fake_service import CONNECTION, FATAL_CODES, TRANSIENT_CODES, FakeService, answer, refusal
 
 from sluice.aws.connection import ConnectionConfig
-from sluice.destinations.common import batch_call
+from sluice.destinations.common import first_contact
 from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.errors import OptionError, ServiceError
 from sluice.sink import Rejection
@@ -21,9 +21,9 @@ URL = "http://service.test"
 
 @pytest.fixture(autouse=True)
 def _no_endpoint_has_answered() -> Iterator[None]:
-    batch_call._answered.clear()
+    first_contact._answered.clear()
     yield
-    batch_call._answered.clear()
+    first_contact._answered.clear()
 
 
 def made(respond: Callable[[str, dict[str, Any]], Any], **more: Any) -> BatchCall:
@@ -113,7 +113,7 @@ def test_an_endpoint_that_has_answered_before_is_retried(reply: Any) -> None:
 def test_what_is_remembered_of_an_endpoint_does_not_grow_with_credentials() -> None:
     """They may be new in every epoch."""
     put(made(lambda _, __: answer({"RequestResponses": []})))
-    assert batch_call._answered == {(CONNECTION.endpoint_url, CONNECTION.region, "firehose")}
+    assert first_contact._answered == {(CONNECTION.endpoint_url, CONNECTION.region, "firehose")}
 
 
 EXPIRED = sdk.ClientError({"Error": {"Code": "ExpiredTokenException", "Message": "it is expired"}}, "X")
@@ -228,4 +228,4 @@ def test_a_missing_target_says_in_which_region_it_was_looked_for() -> None:
 def test_load_is_told_from_failure(code: str, is_load: bool | None) -> None:
     """By the code; and asking is no sign that the endpoint has answered."""
     assert made(lambda *_: {}).is_throttling(code) is is_load
-    assert not batch_call._answered
+    assert not first_contact._answered

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.destinations.common import batch_call
+from sluice.destinations.common import first_contact
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
 from sluice.errors import OptionError, ServiceError
 from sluice.options import read_options
@@ -28,9 +28,9 @@ FINE = {"SequenceNumber": "1", "ShardId": "s"}
 
 @pytest.fixture(autouse=True)
 def _no_endpoint_has_answered() -> Iterator[None]:
-    batch_call._answered.clear()
+    first_contact._answered.clear()
     yield
-    batch_call._answered.clear()
+    first_contact._answered.clear()
 
 
 def accepted(count: int) -> Any:

@@ -15,7 +15,8 @@ import pytest
 from urllib3._collections import HTTPHeaderDict
 
 from sluice.destinations import read_sink
-from sluice.destinations.http import HttpDestination, call
+from sluice.destinations.common import first_contact
+from sluice.destinations.http import HttpDestination
 from sluice.destinations.http.transport import Answer, HttpTransport
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SinkFigures
 from sluice.sink.dead_letters import LocalDeadLetterQueue, Origin
@@ -58,7 +59,7 @@ class Endpoint:
 
 def in_place_of_the_network(monkeypatch: pytest.MonkeyPatch) -> Callable[[Respond], Endpoint]:
     """Makes the endpoint that all requests of a test go to; it has not answered this process before."""
-    monkeypatch.setattr(call, "_answered", set())
+    monkeypatch.setattr(first_contact, "_answered", set())
 
     def install(respond: Respond) -> Endpoint:
         made = Endpoint(respond)

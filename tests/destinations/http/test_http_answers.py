@@ -6,7 +6,8 @@ import pytest
 from fake_endpoint import destination
 from raw_endpoint import RawEndpoint, raw_endpoint
 
-from sluice.destinations.http import HttpDestination, call, transport
+from sluice.destinations.common import first_contact
+from sluice.destinations.http import HttpDestination, transport
 from sluice.destinations.http.options import HTTP_OPTIONS, rules_from_options
 from sluice.destinations.http.transport import HttpTransport, UnreadableAnswerError
 from sluice.errors import ServiceError
@@ -28,7 +29,7 @@ def nothing_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proxy, no kept connection, and no endpoint that has answered before."""
     monkeypatch.setattr(transport, "getproxies", dict)
     monkeypatch.setattr(transport, "_pools", transport._Pools())
-    monkeypatch.setattr(call, "_answered", set())
+    monkeypatch.setattr(first_contact, "_answered", set())
 
 
 def statuses(endpoint: RawEndpoint, count: int) -> list[int]:

@@ -27,7 +27,7 @@ from fake_endpoint import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluice.destinations.http import call
+from sluice.destinations.common import first_contact
 from sluice.destinations.http.destination import HttpBody, HttpDestination
 from sluice.destinations.http.options import HTTP_OPTIONS, rules_from_options
 from sluice.destinations.http.transport import HttpTransport, TooLargeAnswerError
@@ -385,7 +385,7 @@ def test_an_endpoint_that_never_answers_is_fatal_within_seconds(endpoint: Any) -
 
 def test_one_that_has_answered_is_waited_for(endpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the answer was, and whichever task it answered."""
-    monkeypatch.setattr(call, "_answered", set())
+    monkeypatch.setattr(first_contact, "_answered", set())
     answers: list[Any] = [answer(503), REFUSED]
     endpoint(lambda _: answers.pop(0))
     with pytest.raises(ServiceError):

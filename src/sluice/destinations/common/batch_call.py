@@ -1,4 +1,4 @@
-"""Calls one batch operation of an AWS service and judges its errors and its answers."""
+"""Calls one batch operation of an AWS service, and judges its errors and its answers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.errors import EXPIRED_CREDENTIALS, is_throttling, is_unanswered, redact, translate
 from sluice.aws.responses import Outcome
+from sluice.destinations.common.first_contact import FirstContact
 from sluice.errors import OptionError, ServiceError
 from sluice.sink.contracts import Rejection, SubmitResult
 
@@ -22,13 +23,9 @@ __all__ = ["BatchCall", "Refusal", "Verdict"]
 
 EntryT = TypeVar("EntryT")
 
-# An endpoint that has not answered for this long (seconds), and never before, is taken for a wrong one.
-_FIRST_CONTACT: Final = 5.0
 # How long (seconds) new credentials are waited for when those of a file, of the environment or of a role have
 # expired: every request loads them anew.
 _RENEWAL: Final = 30.0
-# Endpoints that have answered this process. Destinations are made anew for every epoch; this set stays.
-_answered: Final[set[tuple[str | None, str | None, str]]] = set()  # endpoint, region, service
 
 # Error codes of single entries. These concern the target as a whole: it will accept no entry.
 _TARGET_CODES: Final = re.compile(
@@ -95,7 +92,7 @@ class BatchCall:
         self._make_client = client
         self._clock = clock
         self._endpoint = endpoint_for(connection, service)
-        self._first_call_at: float | None = None
+        self._contact = FirstContact((connection.endpoint_url, connection.region, service), clock)
         self._expired_since: float | None = None
 
     def __call__(self, **parameters: Any) -> dict[str, Any]:
@@ -105,8 +102,7 @@ class BatchCall:
             ServiceError: the call failed; no entry is known to have been accepted.
             OptionError: no client can be made from the connection options.
         """
-        if self._first_call_at is None:
-            self._first_call_at = self._clock()
+        self._contact.started()
         client = self._make_client(self._connection, self._service)
         try:
             answer: dict[str, Any] = getattr(client, self._method)(**parameters)
@@ -114,7 +110,7 @@ class BatchCall:
             # It has the region of the SDK's own chain where no option names one.
             self._endpoint = self._endpoint or client.meta.endpoint_url
             raise self.translated(error) from None
-        _answered.add(self._place)
+        self._contact.answered()
         self._expired_since = None
         return answer
 
@@ -213,15 +209,8 @@ class BatchCall:
             return now - self._expired_since >= _RENEWAL
         if not error.retryable:
             return True
-        answered = self._place in _answered
-        if answered or not is_unanswered(error) or error.code == "ReadTimeoutError":
-            return False
-        return self._first_call_at is not None and self._clock() - self._first_call_at >= _FIRST_CONTACT
-
-    @property
-    def _place(self) -> tuple[str | None, str | None, str]:
-        """Where calls go, whoever makes them: credentials may change with every epoch."""
-        return self._connection.endpoint_url, self._connection.region, self._service
+        without_answer = is_unanswered(error) and error.code != "ReadTimeoutError"
+        return without_answer and self._contact.is_given_up
 
     def translated(self, error: Exception) -> ServiceError:
         """The ServiceError for an error of the SDK."""
@@ -234,5 +223,5 @@ class BatchCall:
         if translated.code in self._transient:
             translated.retryable = True
         if not is_unanswered(translated):
-            _answered.add(self._place)
+            self._contact.answered()
         return translated

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import urllib3.exceptions as http
 
 from sluice.aws.errors import redact
+from sluice.destinations.common.first_contact import FirstContact
 from sluice.destinations.common.tally import Tally
 from sluice.destinations.http.retry_after import retry_after
 from sluice.destinations.http.secret_filter import SecretFilter
@@ -30,11 +31,6 @@ from sluice.errors import ServiceError
 from sluice.options import redact_url
 
 __all__ = ["HttpCall"]
-
-# An endpoint that has not answered for this long (seconds), and never before, is taken for a wrong one.
-_FIRST_CONTACT: Final = 5.0
-# Endpoints that have answered this process. Destinations are made anew for every epoch; this set stays.
-_answered: Final[set[str]] = set()
 
 _CREDENTIALS: Final = "check options 'bearerToken', 'basicUser', 'basicPassword' and 'secretHeader.*'"
 _HINTS: Final[Mapping[int, str]] = {
@@ -75,13 +71,11 @@ class HttpCall:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         parts = urlsplit(transport.url)
-        self._place = f"{parts.scheme}://{parts.netloc}"
+        self._contact = FirstContact(f"{parts.scheme}://{parts.netloc}", clock)
         self._what = f"{transport.method} {redact_url(transport.url)}"
         self._headers = dict(headers)
         self._secrets = SecretFilter(secrets)
         self._send = send or transport.send
-        self._clock = clock
-        self._first_call_at: float | None = None
         self.tally = Tally()
 
     def __call__(self, body: bytes) -> Answer:
@@ -91,17 +85,16 @@ class HttpCall:
             ServiceError: there was no answer.
             OptionError: no connection can be made from the options.
         """
-        if self._first_call_at is None:
-            self._first_call_at = self._clock()
+        self._contact.started()
         try:
             answer = self._send(body, self._headers)
         except (http.HTTPError, OSError, TooLargeAnswerError, UnreadableAnswerError) as error:
             self.tally.add(unanswered=1)
             if isinstance(error, UnreadableAnswerError):
-                _answered.add(self._place)
+                self._contact.answered()
             raise self._translated(error) from None
         self.tally.add(**{f"answers_{answer.status // 100}xx": 1})
-        _answered.add(self._place)
+        self._contact.answered()
         return answer
 
     def error_of(self, answer: Answer, verdict: Verdict | None) -> ServiceError:
@@ -141,9 +134,7 @@ class HttpCall:
         """
         if not isinstance(error, ServiceError) or not error.retryable:
             return True
-        if not isinstance(error, _UnansweredError) or self._place in _answered:
-            return False
-        return self._first_call_at is not None and self._clock() - self._first_call_at >= _FIRST_CONTACT
+        return isinstance(error, _UnansweredError) and self._contact.is_given_up
 
     def redacted(self, text: bytes | str) -> str:
         """Words of the endpoint without its secrets, which it may repeat, and in one line."""
