@@ -17,9 +17,10 @@ from sluice.aws.errors import EXPIRED_CREDENTIALS, is_throttling, is_unanswered,
 from sluice.aws.responses import Outcome
 from sluice.destinations.common.first_contact import FirstContact
 from sluice.errors import OptionError, ServiceError
+from sluice.sink.bases import BaseDestination
 from sluice.sink.contracts import Rejection, SubmitResult
 
-__all__ = ["BatchCall", "Refusal", "Verdict"]
+__all__ = ["AwsDestination", "BatchCall", "Refusal", "Verdict"]
 
 EntryT = TypeVar("EntryT")
 
@@ -225,3 +226,18 @@ class BatchCall:
         if not is_unanswered(translated):
             self._contact.answered()
         return translated
+
+
+class AwsDestination(BaseDestination[EntryT]):
+    """A destination whose entries go out by one `BatchCall`."""
+
+    def __init__(self, call: BatchCall) -> None:
+        self._call = call
+
+    def is_fatal(self, error: Exception) -> bool:
+        """See `BatchCall.is_fatal`."""
+        return self._call.is_fatal(error)
+
+    def is_throttling(self, code: str) -> bool | None:
+        """See `BatchCall.is_throttling`."""
+        return self._call.is_throttling(code)

@@ -15,13 +15,12 @@ from typing import Any, ClassVar, Final
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
-from sluice.destinations.common.batch_call import BatchCall, Refusal
+from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
 from sluice.destinations.dynamodb.converter import DynamoDbRowConverter, DynamoDbWrite
 from sluice.destinations.dynamodb.items_in_use import items_in_use
 from sluice.destinations.dynamodb.values import canonical
 from sluice.errors import ServiceError
 from sluice.options import TEXT, Kind, Option, OptionValues, matching
-from sluice.sink.bases import BaseDestination
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
 
@@ -71,7 +70,7 @@ KEY_COLUMNS: Option[tuple[str, ...]] = Option(
 )
 
 
-class DynamoDbDestination(BaseDestination[DynamoDbWrite]):
+class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
     """Writes items to a table.
 
     Args:
@@ -111,9 +110,10 @@ class DynamoDbDestination(BaseDestination[DynamoDbWrite]):
         self._table = table
         self._keys = tuple(key_columns)
         self._operation = operation_column
-        self._call = BatchCall(
+        call = BatchCall(
             connection, "dynamodb", "BatchWriteItem", name, transient=_TRANSIENT, client=client, clock=clock
         )
+        super().__init__(call)
         self._place = (connection.endpoint_url, connection.region, name)
         self.name = f"dynamodb table '{name}'"
         self.ordering_key = _key if self._keys else None
@@ -220,17 +220,6 @@ class DynamoDbDestination(BaseDestination[DynamoDbWrite]):
                 raise self._call.damaged_answer("an unprocessed item that was not in the request")
             unprocessed.append(candidates.pop())
         return unprocessed
-
-    def is_fatal(self, error: Exception) -> bool:
-        """See `BatchCall.is_fatal`."""
-        return self._call.is_fatal(error)
-
-    def is_throttling(self, code: str) -> bool | None:
-        """See `BatchCall.is_throttling`."""
-        return self._call.is_throttling(code)
-
-    def close(self) -> None:
-        """Does nothing: clients live as long as the process."""
 
 
 def _key(entry: DynamoDbWrite) -> Hashable:

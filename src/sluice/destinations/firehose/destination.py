@@ -15,7 +15,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.aws.responses import outcomes_of
-from sluice.destinations.common.batch_call import BatchCall
+from sluice.destinations.common.batch_call import AwsDestination, BatchCall
 from sluice.destinations.common.columns import (
     ROWS_AT_A_TIME,
     Column,
@@ -24,7 +24,7 @@ from sluice.destinations.common.columns import (
     required_column,
 )
 from sluice.options import Option, OptionValues, matching
-from sluice.sink.bases import BaseDestination, BaseElementConverter
+from sluice.sink.bases import BaseElementConverter
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import StructType, SubmitResult
 
@@ -69,7 +69,7 @@ class FirehoseRowConverter(BaseElementConverter[bytes]):
             yield from binary_values(_NAME, _DATA, data.slice(start, ROWS_AT_A_TIME), start)
 
 
-class FirehoseDestination(BaseDestination[bytes]):
+class FirehoseDestination(AwsDestination[bytes]):
     """Writes records to a delivery stream.
 
     Args:
@@ -95,9 +95,10 @@ class FirehoseDestination(BaseDestination[bytes]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = delivery_stream
-        self._call = BatchCall(
+        call = BatchCall(
             connection, "firehose", "PutRecordBatch", delivery_stream, client=client, clock=clock
         )
+        super().__init__(call)
         self.name = f"firehose delivery stream '{delivery_stream}'"
 
     @classmethod
@@ -125,14 +126,3 @@ class FirehoseDestination(BaseDestination[bytes]):
             Records=PreparedParameter([{"Data": entry} for entry in entries], _PLACEHOLDER),
         )
         return self._call.result_in_order(entries, outcomes_of(answer, "RequestResponses"))
-
-    def is_fatal(self, error: Exception) -> bool:
-        """See `BatchCall.is_fatal`."""
-        return self._call.is_fatal(error)
-
-    def is_throttling(self, code: str) -> bool | None:
-        """See `BatchCall.is_throttling`."""
-        return self._call.is_throttling(code)
-
-    def close(self) -> None:
-        """Does nothing: clients live as long as the process."""

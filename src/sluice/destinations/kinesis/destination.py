@@ -15,7 +15,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.aws.responses import Outcome, outcomes_of
-from sluice.destinations.common.batch_call import BatchCall
+from sluice.destinations.common.batch_call import AwsDestination, BatchCall
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.converter import MAX_KEY_LENGTH, KinesisEntry, KinesisRowConverter
 from sluice.destinations.kinesis.foreign_names import SINK_NAMES
@@ -24,7 +24,6 @@ from sluice.errors import ServiceError
 from sluice.kinesis.arns import NAME_FORM, STREAM_ARN_FORM, StreamArn, parse_name
 from sluice.option_names import ForeignName
 from sluice.options import BOOLEAN, Kind, Option, OptionValues
-from sluice.sink.bases import BaseDestination
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
 from sluice.sink.options import MAX_BATCH_SIZE_IN_BYTES, MAX_RECORD_SIZE_IN_BYTES
@@ -58,7 +57,7 @@ AGGREGATE = Option(
 )
 
 
-class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
+class KinesisStreamsDestination(AwsDestination[KinesisEntry]):
     """Writes records to a stream. Give either `stream_name` or `stream_arn`.
 
     Args:
@@ -94,7 +93,8 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
         self._connection = connection
         self._arn = stream_arn
         self._stream = stream_name or (arn.stream if arn else "")
-        self._call = BatchCall(connection, "kinesis", "PutRecords", self._stream, client=client, clock=clock)
+        call = BatchCall(connection, "kinesis", "PutRecords", self._stream, client=client, clock=clock)
+        super().__init__(call)
         self.name = f"kinesis stream '{self._stream}'"
 
     @classmethod
@@ -181,17 +181,6 @@ class KinesisStreamsDestination(BaseDestination[KinesisEntry]):
                 return Outcome(error.code, str(error))
             raise
         return outcomes[0]
-
-    def is_fatal(self, error: Exception) -> bool:
-        """See `BatchCall.is_fatal`."""
-        return self._call.is_fatal(error)
-
-    def is_throttling(self, code: str) -> bool | None:
-        """See `BatchCall.is_throttling`."""
-        return self._call.is_throttling(code)
-
-    def close(self) -> None:
-        """Does nothing: clients live as long as the process."""
 
 
 def _is_doubtful(entry: KinesisEntry) -> bool:

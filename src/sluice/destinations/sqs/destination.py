@@ -15,10 +15,9 @@ from urllib.parse import urlsplit
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
-from sluice.destinations.common.batch_call import BatchCall, Refusal
+from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
 from sluice.options import Option, OptionValues, matching, redact_url
-from sluice.sink.bases import BaseDestination
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import SubmitResult
 
@@ -47,7 +46,7 @@ QUEUE_URL = Option(
 )
 
 
-class SqsDestination(BaseDestination[SqsMessage]):
+class SqsDestination(AwsDestination[SqsMessage]):
     """Sends messages to a queue.
 
     A FIFO queue keeps the order in which it accepts the messages of a group. So `ordering_key` is the message
@@ -85,9 +84,10 @@ class SqsDestination(BaseDestination[SqsMessage]):
         self._url = queue_url
         self._fifo = queue_url.endswith(".fifo")
         name = queue_url.rpartition("/")[2]
-        self._call = BatchCall(
+        call = BatchCall(
             connection, "sqs", "SendMessageBatch", name, transient=_TRANSIENT, client=client, clock=clock
         )
+        super().__init__(call)
         self.name = f"sqs queue '{name}'"
         self.ordering_key = _group if self._fifo else None
 
@@ -137,17 +137,6 @@ class SqsDestination(BaseDestination[SqsMessage]):
         if verdict == "retry" and failure.get("SenderFault") and not self._call.is_transient(code):
             verdict = "reject"
         return Refusal(code, str(failure.get("Message", "")), verdict)
-
-    def is_fatal(self, error: Exception) -> bool:
-        """See `BatchCall.is_fatal`."""
-        return self._call.is_fatal(error)
-
-    def is_throttling(self, code: str) -> bool | None:
-        """See `BatchCall.is_throttling`."""
-        return self._call.is_throttling(code)
-
-    def close(self) -> None:
-        """Does nothing: clients live as long as the process."""
 
 
 def _group(entry: SqsMessage) -> str | None:
