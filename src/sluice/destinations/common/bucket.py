@@ -15,10 +15,13 @@ from sluice.errors import ServiceError
 from sluice.instants import micros_from_datetime
 from sluice.retry import Backoff, Retrier
 
-__all__ = ["Bucket", "StoredObject", "split_s3_path"]
+__all__ = ["CONCURRENT_REQUESTS", "Bucket", "StoredObject", "split_s3_path"]
 
 _BACKOFF: Final = Backoff(max_retries=8, base=0.2, max=5.0, exponent=2.0)
 _JSON: Final = "application/json"
+
+CONCURRENT_REQUESTS: Final = 16
+"""Requests that are under way at a time where many objects are read or uploads completed."""
 
 # Error codes. An answer to HEAD has no body, so its code is the HTTP status.
 _NOT_FOUND: Final = frozenset({"NoSuchKey", "NoSuchUpload", "404"})

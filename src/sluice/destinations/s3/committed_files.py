@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
 from sluice.aws.connection import CONNECTION_OPTIONS, connection_from_options
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.s3.destination import PATH
 from sluice.destinations.s3.layout import Layout
-from sluice.destinations.s3.manifest import read_manifest
+from sluice.destinations.s3.manifest import read_manifests
 from sluice.options import read_options
 
 __all__ = ["list_committed"]
-
-_CONCURRENT_REQUESTS: Final = 16
 
 
 def list_committed(path: str, scheme: str, connection: Mapping[str, str]) -> list[str]:
@@ -29,12 +25,8 @@ def list_committed(path: str, scheme: str, connection: Mapping[str, str]) -> lis
 
 def committed_urls(bucket: Bucket, layout: Layout, scheme: str = "s3") -> list[str]:
     """The URLs of the files of all committed epochs."""
-    keys = [key for key in bucket.keys(layout.manifests) if layout.is_manifest(key)]
-    with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as pool:
-        manifests = pool.map(lambda key: read_manifest(bucket, key), keys)
-        return [
-            f"{scheme}://{layout.bucket}/{layout.root}{file.path}"
-            for manifest in manifests
-            if manifest is not None
-            for file in manifest.files
-        ]
+    return [
+        f"{scheme}://{layout.bucket}/{layout.root}{file.path}"
+        for _, manifest in read_manifests(bucket, layout, bucket.objects(layout.manifests))
+        for file in manifest.files
+    ]

@@ -18,17 +18,14 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Final
 
-from sluice.destinations.common.bucket import Bucket
+from sluice.destinations.common.bucket import CONCURRENT_REQUESTS, Bucket
 from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.manifest import Manifest, read_manifest
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import SluiceError
 
 __all__ = ["Sweep", "UploadCommitter"]
-
-_CONCURRENT_REQUESTS: Final = 16
 
 
 class UploadCommitter:
@@ -87,7 +84,7 @@ class UploadCommitter:
                 except SluiceError as error:
                     errors.append(error)
 
-        with self._executor(_CONCURRENT_REQUESTS) as executor:
+        with self._executor(CONCURRENT_REQUESTS) as executor:
             list(executor.map(run, uploads))
         if errors:
             raise errors[0]
@@ -113,8 +110,8 @@ class Sweep:
         """Raises ServiceError if S3 refuses a call; the query's next sweep then removes the rest."""
         # Uploads first: a driver of an earlier run that is still alive can complete none after this.
         for key, upload_id in list(self._bucket.uploads(self._layout.root)):
-            batch = self._layout.batch_of_data_file(key, self._epoch.query)
-            if batch is not None and batch <= self._epoch.batch:
+            epoch = self._layout.epoch_of_data_file(key)
+            if epoch is not None and epoch[0] == self._epoch.query and epoch[1] <= self._epoch.batch:
                 self._bucket.abort_upload(key, upload_id)
         for key in list(self._bucket.keys(self._layout.pending_lists(self._epoch.query))):
             batch = self._layout.batch_of_pending_list(key)

@@ -92,11 +92,6 @@ class Layout:
             f"_{origin.attempt}_{number:04}.{extension}"
         )
 
-    def batch_of_data_file(self, key: str, query: str) -> int | None:
-        """The batch that a data file belongs to; None if it is no data file of `query`."""
-        match = _DATA_FILE.match(key.rpartition("/")[2])
-        return int(match["batch"]) if match and match["query"] == query else None
-
     def epoch_of_data_file(self, key: str) -> tuple[str, int] | None:
         """The query and the batch that a data file belongs to; None for any other object."""
         match = _DATA_FILE.match(key.rpartition("/")[2])
@@ -115,7 +110,7 @@ class Layout:
         return self._meta
 
     def is_manifest(self, key: str) -> bool:
-        return _MANIFEST.match(key.removeprefix(self._meta)) is not None
+        return key.startswith(self._meta) and _MANIFEST.match(key.removeprefix(self._meta)) is not None
 
     def pending_list(self, epoch: EpochKey, digest: str) -> str:
         """The key of a pending list. `digest` is that of its content: one run may write several lists."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from sluice.destinations.common.bucket import Bucket
+from sluice.destinations.common.bucket import CONCURRENT_REQUESTS, Bucket, StoredObject
 from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import CommitError
 
-__all__ = ["Manifest", "ManifestCommitter", "ManifestFile", "read_manifest"]
+__all__ = ["Manifest", "ManifestCommitter", "ManifestFile", "read_manifest", "read_manifests"]
 
 _VERSION: Final = 1
 
@@ -80,6 +81,19 @@ def read_manifest(bucket: Bucket, key: str) -> Manifest | None:
     """The manifest with this key; None if it does not exist."""
     text = bucket.get(key)
     return None if text is None else Manifest.from_json(text, key)
+
+
+def read_manifests(
+    bucket: Bucket,
+    layout: Layout,
+    objects: Iterable[StoredObject],
+    executor: Callable[[int], Executor] = ThreadPoolExecutor,
+) -> list[tuple[StoredObject, Manifest]]:
+    """Reads the manifests among `objects`, except those that have been deleted since they were listed."""
+    stored = [each for each in objects if layout.is_manifest(each.key)]
+    with executor(CONCURRENT_REQUESTS) as pool:
+        read = zip(stored, pool.map(lambda each: read_manifest(bucket, each.key), stored), strict=True)
+        return [(each, manifest) for each, manifest in read if manifest is not None]
 
 
 class ManifestCommitter:

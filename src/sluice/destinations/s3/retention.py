@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final
 
 from sluice.destinations.common.bucket import Bucket, StoredObject
 from sluice.destinations.s3.layout import Layout
-from sluice.destinations.s3.manifest import Manifest, read_manifest
+from sluice.destinations.s3.manifest import Manifest, read_manifests
 
 __all__ = ["CommittedEpoch", "SinkFiles", "expire", "sink_files"]
-
-_CONCURRENT_REQUESTS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -71,29 +68,21 @@ def sink_files(
         ServiceError: S3 refuses a call.
         CommitError: a manifest cannot be read.
     """
-    data: list[StoredObject] = []
-    manifests: list[StoredObject] = []
-    for each in bucket.objects(layout.root):
-        if each.key.startswith(layout.manifests):
-            if layout.is_manifest(each.key):
-                manifests.append(each)
-        elif layout.epoch_of_data_file(each.key) is not None:
-            data.append(each)
-    with executor(_CONCURRENT_REQUESTS) as pool:
-        read = list(pool.map(lambda each: read_manifest(bucket, each.key), manifests))
+    objects = list(bucket.objects(layout.root))
     found = {
         (manifest.query, manifest.batch): CommittedEpoch(each.key, each.modified, manifest)
-        for each, manifest in zip(manifests, read, strict=True)
-        if manifest is not None
+        for each, manifest in read_manifests(bucket, layout, objects, executor)
     }
     listed = {layout.root + file.path for epoch in found.values() for file in epoch.manifest.files}
     uncommitted = []
-    for each in data:
+    for each in objects:
         key = layout.epoch_of_data_file(each.key)
-        if key in found and each.key not in listed:
-            found[key] = replace(found[key], left=(*found[key].left, each.key))
-        elif key not in found:
+        if key is None:
+            continue
+        if key not in found:
             uncommitted.append(each)
+        elif each.key not in listed:
+            found[key] = replace(found[key], left=(*found[key].left, each.key))
     return SinkFiles([found[key] for key in sorted(found)], uncommitted)
 
 
