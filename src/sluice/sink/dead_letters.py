@@ -30,6 +30,7 @@ __all__ = [
     "DeadLetterQueue",
     "LocalDeadLetterQueue",
     "Origin",
+    "camel_case",
     "dead_letter_file_name",
     "dead_letter_line",
     "dead_letter_of_entry",
@@ -239,7 +240,7 @@ def _dead_letter_of_fields(
 
 def _with_names_of_columns(fields: Mapping[Any, Any]) -> dict[Any, Any]:
     """The fields of an entry in camel case; those that would get one name keep theirs."""
-    names = {name: _camel_case(name) for name in fields}
+    names = {name: camel_case(name) for name in fields}
     counts = Counter(names.values())
     return {name if counts[names[name]] > 1 else names[name]: value for name, value in fields.items()}
 
@@ -264,7 +265,7 @@ def _fields(entry: Any) -> Mapping[Any, Any] | None:
     return None
 
 
-def _camel_case(name: Any) -> Any:
+def camel_case(name: Any) -> Any:
     """``partition_key`` as ``partitionKey``, the way options and columns are written."""
     if not isinstance(name, str):
         return name  # a key of the user's own mapping

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from sluice.sink.json_values import not_finite_text
 from sluice.sink.nested_values import Change, change_of
 
 __all__ = ["JsonRows", "unsupported_type"]
@@ -91,10 +92,7 @@ def _simple(arrow: pa.DataType) -> Change | None:
 
 
 def _number(value: float) -> float | str:
-    """NaN and the infinities as the strings that Spark writes and reads."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value if math.isfinite(value) else not_finite_text(value)
 
 
 def _single(value: float) -> float | str:

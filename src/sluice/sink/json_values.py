@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from sluice.instants import MICROS_PER_SECOND, far_date, far_instant
 
-__all__ = ["fields_of_row", "json_text", "json_value", "python_value"]
+__all__ = ["fields_of_row", "json_text", "json_value", "not_finite_text", "python_value"]
 
 _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -47,7 +47,7 @@ def _json_value(value: Any, above: tuple[int, ...]) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else _not_finite(value)
+        return value if math.isfinite(value) else not_finite_text(value)
     if isinstance(value, int):
         return value if value.bit_length() < _LONG_INT else hex(value)
     if id(value) in above or len(above) == _MAX_DEPTH:
@@ -68,7 +68,8 @@ def _composed_value(value: Any, above: tuple[int, ...]) -> Any:
     return _shown(value)
 
 
-def _not_finite(value: float) -> str:
+def not_finite_text(value: float) -> str:
+    """NaN or an infinity as the string that Spark writes and reads."""
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 

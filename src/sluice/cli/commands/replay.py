@@ -16,7 +16,8 @@ from sluice.cli.storage import Storage, open_storage
 from sluice.destinations.registry import read_sink
 from sluice.errors import SluiceError
 from sluice.sink.bases import destination_name
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Origin
+from sluice.sink.dead_letters import camel_case
 from sluice.sink.sink_setup import AsyncSinkSetup
 from sluice.sink.writer import AsyncSinkWriter
 
@@ -177,12 +178,7 @@ def _fields(data: bytes) -> dict[str, Any]:
         entry = json.loads(data)
     except ValueError:
         return {}
-    return {_camel_case(name): value for name, value in entry.items()} if isinstance(entry, dict) else {}
-
-
-def _camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part[:1].upper() + part[1:] for part in rest)
+    return {camel_case(name): value for name, value in entry.items()} if isinstance(entry, dict) else {}
 
 
 def _send(options: Mapping[str, str], rows: Sequence[Row], columns: Columns) -> int:

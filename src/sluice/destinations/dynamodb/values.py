@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from sluice.destinations.common.utf8 import utf8_length
+
 __all__ = [
     "AttributeValue",
     "UnsupportedValueError",
@@ -221,13 +223,13 @@ def size_of_item(attributes: Mapping[str, AttributeValue]) -> int:
 
     A number counts one byte for each two significant digits, one more, and one more if it is negative.
     """
-    return sum(_length(name) + _size(value) for name, value in attributes.items())
+    return sum(utf8_length(name) + _size(value) for name, value in attributes.items())
 
 
 def _size(value: AttributeValue) -> int:
     ((kind, content),) = value.items()
     if kind == "S":
-        return _length(content)
+        return utf8_length(content)
     if kind == "N":
         digits: str = content.lstrip("-").partition("e")[0].replace(".", "").strip("0")
         return 1 + (len(digits) + 1) // 2 + int(content.startswith("-"))
@@ -238,10 +240,6 @@ def _size(value: AttributeValue) -> int:
     if kind == "M":
         return _COLLECTION_OVERHEAD + len(content) + size_of_item(content)
     return 1  # BOOL, NULL
-
-
-def _length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def canonical(value: AttributeValue) -> tuple[str, Any]:

@@ -16,6 +16,7 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.aws.responses import Outcome, outcomes_of
 from sluice.destinations.common.batch_call import AwsDestination, BatchCall
+from sluice.destinations.common.utf8 import utf8_length
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.converter import MAX_KEY_LENGTH, KinesisEntry, KinesisRowConverter
 from sluice.destinations.kinesis.foreign_names import SINK_NAMES
@@ -196,8 +197,7 @@ def _is_large(entry: KinesisEntry) -> bool:
 
 
 def _size_of(entry: KinesisEntry) -> int:
-    key = entry.partition_key
-    return len(entry.data) + (len(key) if key.isascii() else len(key.encode()))
+    return len(entry.data) + utf8_length(entry.partition_key)
 
 
 def _may_be_too_long(entry: KinesisEntry) -> bool:

@@ -16,6 +16,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
+from sluice.destinations.common.utf8 import utf8_length
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
 from sluice.options import Option, OptionValues, matching, redact_url
 from sluice.sink.config import SinkLimits
@@ -102,9 +103,9 @@ class SqsDestination(AwsDestination[SqsMessage]):
 
     def size_in_bytes(self, entry: SqsMessage) -> int:
         """The bytes of the body, and of each attribute's name, type and value, as UTF-8."""
-        size = _length(entry.body)
+        size = utf8_length(entry.body)
         for name, value in (entry.attributes or {}).items():
-            size += len(name) + len(_STRING) + _length(value)
+            size += len(name) + len(_STRING) + utf8_length(value)
         return size
 
     def submit(self, entries: Sequence[SqsMessage]) -> SubmitResult[SqsMessage]:
@@ -141,10 +142,6 @@ class SqsDestination(AwsDestination[SqsMessage]):
 
 def _group(entry: SqsMessage) -> str | None:
     return entry.message_group_id
-
-
-def _length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def _as_request_entry(number: int, message: SqsMessage) -> dict[str, Any]:
