@@ -27,7 +27,7 @@ SEED = 20261121
 ROWS = 300  # of an epoch
 
 # Between write and note, note and complete, complete and manifest, manifest and Spark's own commit.
-STEPS = ("create", "part", "look", "note", "complete", "manifest", "sweep", "settle", "forget")
+STEPS = ("create", "part", "look", "note", "complete", "manifest", "orphans", "settle", "forget")
 FIRST = [
     ("manifest", BEFORE),
     ("complete", AFTER),

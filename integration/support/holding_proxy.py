@@ -30,7 +30,7 @@ def step_of(method: str, target: str) -> str:
     parts = urlsplit(target)
     query = parse_qs(parts.query, keep_blank_values=True)
     if "uploads" in query:
-        return "create" if method == "POST" else "sweep"
+        return "create" if method == "POST" else "orphans"
     if "uploadId" in query:
         return {"PUT": "part", "POST": "complete", "DELETE": "abort"}.get(method, "")
     if "/pending/" in parts.path:

@@ -1,4 +1,4 @@
-"""Destination s3 on the driver: options, manifests, the sweep, and answers of S3."""
+"""Destination s3 on the driver: options, manifests, the removal of orphans, and answers of S3."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_of_two_concurrent_runs_the_first_manifest_counts() -> None:
     assert s3.pending == set()
 
 
-def test_the_sweep_removes_only_leftovers_of_its_query() -> None:
+def test_only_orphans_of_the_query_are_removed() -> None:
     """Nothing of other queries, of later batches or of other programs."""
     s3 = FakeS3()
     kept = [
@@ -212,7 +212,7 @@ def test_the_sweep_removes_only_leftovers_of_its_query() -> None:
         prepared(s3, Epoch("q", "r0", 8), 2),
         prepared(s3, Epoch(None, "w", None), 3),
     ]
-    swept = [
+    removed = [
         prepared(s3, Epoch("q", "r0", 6), 4),
         prepared(s3, Epoch("q", "r0", 7), 5),
         prepared(s3, Epoch("q", "r1", 7), 6, attempt=5),
@@ -223,13 +223,13 @@ def test_the_sweep_removes_only_leftovers_of_its_query() -> None:
     commit(s3, epoch).commit(prepared(s3, epoch, 7))
 
     assert set(s3.uploads) == {foreign, *(each[0].upload_id for each in kept)}
-    assert not any(each[0].upload_id in s3.uploads for each in swept)
-    # The sweep removes only objects on a pending list, whatever their names.
+    assert not any(each[0].upload_id in s3.uploads for each in removed)
+    # Only objects on a pending list are removed, whatever their names.
     assert "events/part-00000_q_00000000000000000003_r0_0_0000.jsonl" in s3.objects
     assert ids(s3) == [7]
 
 
-def test_a_failed_sweep_is_repeated_by_the_next_commit() -> None:
+def test_a_removal_that_failed_is_repeated_by_the_next_commit() -> None:
     """The epoch is committed all the same."""
     s3 = FakeS3()
     first, second = Epoch("q", "r1", 0), Epoch("q", "r1", 1)

@@ -241,6 +241,6 @@ def test_a_batch_write_is_committed_as_a_whole(faults: list[tuple[int, str]]) ->
         assert found == sorted(sent(2)[len(sent(1)) :])
     if write.outcome != "killed":
         assert s3.data == set(committed_keys(s3))
-        assert s3.uploads == {} or write.outcome == "done"  # S3 may have refused the sweep
+        assert s3.uploads == {} or write.outcome == "done"  # S3 may have refused their removal
     if write.outcome == "failed":
         assert s3.pending == set()

@@ -60,7 +60,7 @@ def test_files_of_no_epoch_are_told_from_those_of_failed_attempts() -> None:
     found = sink_files(bucket(s3), Layout(PATH), executor=Inline)
 
     assert [each.key for each in found.uncommitted] == [under_way]
-    assert found.epochs[0].left == (failed,)
+    assert found.epochs[0].orphans == (failed,)
 
 
 def test_an_epoch_that_is_removed_stays_committed() -> None:

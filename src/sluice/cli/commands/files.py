@@ -63,7 +63,7 @@ def _list(arguments: argparse.Namespace) -> Report:
     found = sink_files(bucket, layout)
     epochs = _of(arguments.query, found.epochs)
     urls = [f"s3://{layout.bucket}/{layout.root}{file.path}" for e in epochs for file in e.manifest.files]
-    left = sum(len(each.left) for each in epochs)
+    orphans = sum(len(each.orphans) for each in epochs)
     value = {
         "path": arguments.path,
         "batches": [_value(each) for each in epochs],
@@ -84,8 +84,8 @@ def _list(arguments: argparse.Namespace) -> Report:
         "",
         f"{len(epochs)} batches, {len(urls)} files, {sum(e.rows for e in epochs)} rows, {total} bytes",
     ]
-    if left:
-        lines.append(f"{left} files of removed batches are left: 'sluice files expire' removes them")
+    if orphans:
+        lines.append(f"{orphans} files of removed batches are left: 'sluice files expire' removes them")
     if found.uncommitted:
         size = sum(each.size for each in found.uncommitted)
         lines.append(
@@ -104,7 +104,7 @@ def _expire(arguments: argparse.Namespace) -> Report:
     epochs = [
         each
         for each in _of(arguments.query, sink_files(bucket, layout).epochs)
-        if each.left or (each.committed < before and each.manifest.files)
+        if each.orphans or (each.committed < before and each.manifest.files)
     ]
     # What is left of a removed batch goes, however young its emptied manifest is.
     chosen = [each for each in epochs if each.committed < before or not each.manifest.files]
@@ -136,5 +136,5 @@ def _value(epoch: CommittedEpoch) -> dict[str, Any]:
         "files": len(epoch.manifest.files),
         "rows": epoch.rows,
         "bytes": epoch.size,
-        "left": len(epoch.left),
+        "left": len(epoch.orphans),
     }

@@ -76,7 +76,7 @@ class Bucket:
     # --- multipart uploads ----------------------------------------------------------------------------
 
     def create_upload(self, key: str, content_type: str) -> str:
-        """Starts an upload; returns its id. If the answer is lost, the sweep aborts that upload later."""
+        """Starts an upload; returns its id. If the answer is lost, that upload is an orphan."""
         answer = self._call("CreateMultipartUpload", key, Key=key, ContentType=content_type)
         return str(answer["UploadId"])
 

@@ -1,9 +1,9 @@
 """Completes the uploads of an epoch, and removes what failed attempts have left behind.
 
 Before the driver completes uploads, it puts a list of them below ``pending/``. If the driver dies, the list
-names every object that may have been made, so that the sweep does not have to list all objects of the path.
+names every object that may have been made, so that orphans are found without listing all objects of the path.
 
-The sweep removes:
+Orphans are removed after each commit and each abort:
 
 - Uploads of this query, up to the current batch. Spark runs one batch at a time, so uploads of earlier
   batches are left over. Once the current batch is committed or aborted, so are those of its other attempts.
@@ -25,7 +25,7 @@ from sluice.destinations.s3.manifest import Manifest, read_manifest
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import SluiceError
 
-__all__ = ["Sweep", "UploadCommitter"]
+__all__ = ["OrphanRemoval", "UploadCommitter"]
 
 
 class UploadCommitter:
@@ -61,7 +61,7 @@ class UploadCommitter:
         return ()
 
     def abort(self, committables: Sequence[Upload]) -> None:
-        """Aborts uploads that are not completed. The sweep removes objects, and uploads that stay.
+        """Aborts uploads that are not completed. Objects, and uploads that stay, are orphans.
 
         Raises:
             ServiceError: an upload could not be aborted.
@@ -90,7 +90,7 @@ class UploadCommitter:
             raise errors[0]
 
 
-class Sweep:
+class OrphanRemoval:
     """Removes what failed attempts of a query have left behind, up to the current batch.
 
     Args:
@@ -107,7 +107,7 @@ class Sweep:
         self._is_aborted_write = is_aborted_write
 
     def run(self) -> None:
-        """Raises ServiceError if S3 refuses a call; the query's next sweep then removes the rest."""
+        """Raises ServiceError if S3 refuses a call; the next one of the query then removes the rest."""
         # Uploads first: a driver of an earlier run that is still alive can complete none after this.
         for key, upload_id in list(self._bucket.uploads(self._layout.root)):
             epoch = self._layout.epoch_of_data_file(key)

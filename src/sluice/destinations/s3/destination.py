@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket
-from sluice.destinations.s3.committer import Sweep, UploadCommitter
+from sluice.destinations.s3.committer import OrphanRemoval, UploadCommitter
 from sluice.destinations.s3.file_formats import FORMATS
 from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.manifest import ManifestCommitter
@@ -156,11 +156,13 @@ class S3Destination(BaseCommittingDestination[Upload]):
         return ManifestCommitter(self._bucket, self._layout, EpochKey.of(epoch))
 
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
-        """Runs the `Sweep`."""
+        """Removes orphans: see `OrphanRemoval`."""
         is_aborted_write = epoch.batch is None and not committed
-        sweep = Sweep(self._bucket, self._layout, EpochKey.of(epoch), is_aborted_write=is_aborted_write)
-        sweep.run()
+        removal = OrphanRemoval(
+            self._bucket, self._layout, EpochKey.of(epoch), is_aborted_write=is_aborted_write
+        )
+        removal.run()
         if is_aborted_write:
             # No later epoch removes what the other tasks of the write leave, which run on for a moment.
             self._pause(_KILL_TIMEOUT)
-            sweep.run()
+            removal.run()

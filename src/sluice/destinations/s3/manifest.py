@@ -117,7 +117,7 @@ class ManifestCommitter:
         """Puts the manifest unless the batch has one.
 
         The existing one is probably this one, put by an attempt whose answer was lost. If it is that of
-        another run, the batch consists of the other run's files, and the sweep removes those of this run.
+        another run, the batch consists of the other run's files, and those of this run are orphans.
         """
         for manifest in committables:
             key = self._key(manifest)

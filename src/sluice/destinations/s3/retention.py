@@ -27,13 +27,13 @@ class CommittedEpoch:
     Attributes:
         key: of the manifest.
         committed: when the manifest was written last (microseconds since the epoch).
-        left: keys of data files of this epoch that the manifest does not list.
+        orphans: keys of data files of this epoch that the manifest does not list.
     """
 
     key: str
     committed: int
     manifest: Manifest
-    left: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -82,7 +82,7 @@ def sink_files(
         if key not in found:
             uncommitted.append(each)
         elif each.key not in listed:
-            found[key] = replace(found[key], left=(*found[key].left, each.key))
+            found[key] = replace(found[key], orphans=(*found[key].orphans, each.key))
     return SinkFiles([found[key] for key in sorted(found)], uncommitted)
 
 
@@ -100,7 +100,7 @@ def expire(bucket: Bucket, layout: Layout, epochs: Iterable[CommittedEpoch]) -> 
         files = [layout.root + file.path for file in epoch.manifest.files]
         if files:
             bucket.put(epoch.key, replace(epoch.manifest, files=()).to_json())
-        for key in (*files, *epoch.left):
+        for key in (*files, *epoch.orphans):
             bucket.delete(key)
             deleted += 1
     return deleted

@@ -125,7 +125,7 @@ class S3Writer(BaseSinkWriter[Upload]):
         ]
 
     def abort(self) -> None:
-        """Aborts all uploads. If S3 refuses that, the sweep aborts them later."""
+        """Aborts all uploads. If S3 refuses that, they are orphans, and aborted later."""
         self._sender.stop()
         for stream in self._streams:
             with contextlib.suppress(ServiceError):
