@@ -1,4 +1,4 @@
-"""Answers as they come over a connection: interim ones before them, and ones that break off."""
+"""Answers as they come over a connection: informational ones before them, and ones that break off."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def statuses(endpoint: RawEndpoint, count: int) -> list[int]:
     "before",
     [HINTS, PROCESSING, CONTINUE, HINTS + HINTS, PROCESSING + CONTINUE + HINTS, PROCESSING * 50],
 )
-def test_an_answer_is_waited_for_past_interim_ones(before: bytes) -> None:
+def test_an_answer_is_waited_for_past_informational_ones(before: bytes) -> None:
     """Each request gets its own, on one connection."""
     with raw_endpoint(before + ACCEPTED, before + FAILED, ACCEPTED) as endpoint:
         assert statuses(endpoint, 3) == [200, 500, 200]
@@ -70,7 +70,7 @@ def test_where_no_answer_follows_the_connection_is_closed(before: bytes) -> None
         assert endpoint.connections == 2
 
 
-def test_a_request_without_an_answer_behind_an_interim_one_is_sent_again() -> None:
+def test_a_request_without_an_answer_behind_an_informational_one_is_sent_again() -> None:
     """It is no status that an option could call accepted."""
     with raw_endpoint(SWITCHED) as endpoint:
         made = destination(url=endpoint.url, acceptedStatuses="1xx, 2xx")

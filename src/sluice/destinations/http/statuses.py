@@ -34,7 +34,7 @@ STATUSES: Final[Kind[Statuses]] = Kind("statuses", "HTTP statuses such as 429, 5
 
 
 class Rule(NamedTuple):
-    """What some statuses mean. `given`: by the user, which outdoes a default."""
+    """What some statuses mean. `given`: given by the user; takes precedence over a default."""
 
     verdict: Verdict
     statuses: Statuses
@@ -42,7 +42,7 @@ class Rule(NamedTuple):
 
 
 class StatusRules:
-    """Classifies statuses. A status of its own outdoes a class such as 5xx, whichever rule it is in."""
+    """Classifies statuses. A single status takes precedence over a class such as 5xx, in any rule."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._ranges = sorted(

@@ -16,7 +16,10 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 import urllib3.exceptions as http
 
-from sluice.destinations.http.interim import is_interim, read_past_interim_answers
+from sluice.destinations.http.informational_responses import (
+    is_informational,
+    read_past_informational_responses,
+)
 from sluice.errors import OptionError, redact_urls
 
 __all__ = [
@@ -95,7 +98,7 @@ class HttpTransport:
         Raises:
             urllib3.exceptions.HTTPError: there is no answer.
             TooLargeAnswerError: the answer is too large.
-            UnreadableAnswerError: the answer breaks off or is damaged, or only interim answers came.
+            UnreadableAnswerError: the answer breaks off or is damaged, or only informational responses came.
             OptionError: a file of certificates cannot be used.
         """
         response = _pools.get(self).urlopen(
@@ -111,7 +114,7 @@ class HttpTransport:
         )
         complete = False
         try:
-            if is_interim(response.status):
+            if is_informational(response.status):
                 raise UnreadableAnswerError(f"no answer follows status {response.status}")
             content = _read(response, self.max_answer + 1)
             complete = len(content) <= self.max_answer
@@ -211,7 +214,7 @@ def _new_pool(transport: HttpTransport, proxy: str | None) -> urllib3.PoolManage
         manager = urllib3.PoolManager(maxsize=transport.connections, ssl_context=context)
     else:
         manager = _proxy_manager(transport, proxy, context)
-    read_past_interim_answers(manager)
+    read_past_informational_responses(manager)
     return manager
 
 

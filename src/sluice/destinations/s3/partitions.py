@@ -84,8 +84,8 @@ class Partitioning:
         codes: Any = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
         for name in self._columns:
             labels, label_codes = _labels(name, batch.column(name))
-            # Numbers for those pairs alone that there are: no more than rows, however many values each column
-            # has, so that the product of the next step fits into 64 bits.
+            # Number only the pairs that occur, at most one per row, so that the product in the next iteration
+            # cannot overflow 64 bits.
             pairs = pc.add(pc.multiply(codes, len(labels)), label_codes).dictionary_encode()
             directories = [
                 directories[pair // len(labels)] + labels[pair % len(labels)]

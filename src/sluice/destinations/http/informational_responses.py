@@ -1,4 +1,4 @@
-"""Connections that read past interim answers (1xx), which http.client does for 100 alone.
+"""Connections that read past informational responses (1xx), which http.client does for 100 alone.
 
 An endpoint may send any number of them before its answer, as ``103 Early Hints`` or ``102 Processing``
 (https://www.rfc-editor.org/rfc/rfc9110#section-15.2). One that is taken for the answer leaves the answer
@@ -13,7 +13,7 @@ from typing import Final
 import urllib3
 from urllib3 import connection, connectionpool
 
-__all__ = ["is_interim", "read_past_interim_answers"]
+__all__ = ["is_informational", "read_past_informational_responses"]
 
 # No endpoint needs more. One that goes on for ever must not hold a thread for ever.
 _MOST: Final = 100
@@ -21,15 +21,16 @@ _MOST: Final = 100
 _SWITCHED: Final = 101
 
 
-def is_interim(status: int) -> bool:
+def is_informational(status: int) -> bool:
     """Whether a status is not that of an answer."""
     return 100 <= status < 200
 
 
-def read_past_interim_answers(manager: urllib3.PoolManager) -> None:
+def read_past_informational_responses(manager: urllib3.PoolManager) -> None:
     """Makes the connections of `manager` read on to the answer itself.
 
-    Where none comes, the status is that of the last interim answer: the caller must close the connection.
+    Where none comes, the status is that of the last informational response. The caller must then close the
+    connection.
     """
     manager.pool_classes_by_scheme = {"http": HTTPConnectionPool, "https": HTTPSConnectionPool}
 
@@ -38,7 +39,7 @@ class _Response(http.client.HTTPResponse):
     def begin(self) -> None:
         for _ in range(_MOST):
             super().begin()
-            if not is_interim(self.status) or self.status == _SWITCHED:
+            if not is_informational(self.status) or self.status == _SWITCHED:
                 return
             # http.client reads a status and headers where it has none yet.
             self.headers = self.msg = None  # type: ignore[assignment]
