@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import urllib3.exceptions as http
 
 from sluice.aws.errors import redact
+from sluice.destinations.common.counters import Counters
 from sluice.destinations.common.first_contact import FirstContact
-from sluice.destinations.common.tally import Tally
 from sluice.destinations.http.retry_after import retry_after
 from sluice.destinations.http.secret_filter import SecretFilter
 from sluice.destinations.http.statuses import Verdict
@@ -58,7 +58,7 @@ class HttpCall:
         clock: monotonic seconds.
 
     Attributes:
-        tally: answers by the class of their status, and requests without a whole answer.
+        counters: answers by the class of their status, and requests without a whole answer.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class HttpCall:
         self._headers = dict(headers)
         self._secrets = SecretFilter(secrets)
         self._send = send or transport.send
-        self.tally = Tally()
+        self.counters = Counters()
 
     def __call__(self, body: bytes) -> Answer:
         """Sends one request.
@@ -89,11 +89,11 @@ class HttpCall:
         try:
             answer = self._send(body, self._headers)
         except (http.HTTPError, OSError, TooLargeAnswerError, UnreadableAnswerError) as error:
-            self.tally.add(unanswered=1)
+            self.counters.add(unanswered=1)
             if isinstance(error, UnreadableAnswerError):
                 self._contact.answered()
             raise self._translated(error) from None
-        self.tally.add(**{f"answers_{answer.status // 100}xx": 1})
+        self.counters.add(**{f"answers_{answer.status // 100}xx": 1})
         self._contact.answered()
         return answer
 

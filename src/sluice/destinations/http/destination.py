@@ -193,7 +193,7 @@ class HttpDestination(BaseDestination[bytes]):
 
         There may be more of them than requests of the writer: one that was rejected is sent in parts.
         """
-        return self._call.tally.read()
+        return self._call.counters.read()
 
     def close(self) -> None:
         """Ends the halving of requests that are still running. Connections live as long as the process."""

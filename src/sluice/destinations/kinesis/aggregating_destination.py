@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluice.destinations.common.tally import Tally
+from sluice.destinations.common.counters import Counters
 from sluice.destinations.kinesis.aggregates import (
     Aggregate,
     AggregatingConverter,
@@ -114,7 +114,7 @@ class AggregatingDestination(BaseDestination[Entry]):
         self._shards = shards
         self._limit = limit
         self._first_map: ShardMap | None = None
-        self._tally = Tally()
+        self._counters = Counters()
         self.name = plain.name
 
     def create_converter(self) -> AggregatingConverter:
@@ -144,7 +144,7 @@ class AggregatingDestination(BaseDestination[Entry]):
 
         https://docs.aws.amazon.com/streams/latest/dev/monitoring-with-kpl.html
         """
-        return self._tally.read()
+        return self._counters.read()
 
     def submit(self, entries: Sequence[Entry]) -> SubmitResult[Entry]:
         """Calls ``PutRecords`` once; more often only during a reshard.
@@ -212,14 +212,14 @@ class AggregatingDestination(BaseDestination[Entry]):
             if id(record) in rejected:
                 refused.add_rejected(part, rejected[id(record)])
                 continue
-            self._tally.add(kinesis_records_put=1)
+            self._counters.add(kinesis_records_put=1)
             if isinstance(part.entry, Aggregate) and not self._all_belong(
                 part.entry, outcome.shard_id, shards
             ):
                 misrouted.append(part)
-                self._tally.add(aggregates_misrouted=1)
+                self._counters.add(aggregates_misrouted=1)
             else:
-                self._tally.add(user_records_put=self.records_in(part.entry))
+                self._counters.add(user_records_put=self.records_in(part.entry))
         return misrouted
 
     def _all_belong(self, aggregate: Aggregate, shard_id: str | None, shards: ShardMap) -> bool:

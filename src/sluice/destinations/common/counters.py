@@ -6,10 +6,10 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
-__all__ = ["Tally"]
+__all__ = ["Counters"]
 
 
-class Tally:
+class Counters:
     """Sums by name, for the figures of a destination. Any thread may add."""
 
     def __init__(self) -> None:
