@@ -41,7 +41,6 @@ SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
 # What all of Kinesis stands on, in the planning process, in agents and in tasks.
 KINESIS_BASE = (
     "sluice.kinesis.agent_options",
-    "sluice.kinesis.arns",
     "sluice.kinesis.client",
     "sluice.kinesis.consumers",
     "sluice.kinesis.dealing",
@@ -96,7 +95,7 @@ LAYERS = (
     ),
     Layer(
         ("sluice.destinations.kinesis",),
-        (*BASE, "sluice.aws", "sluice.kinesis.arns", "sluice.kinesis.kpl", "sluice.sink"),
+        (*BASE, "sluice.aws", "sluice.kinesis.kpl", "sluice.sink"),
         SDK,
     ),
     # What destinations share knows none of them; a destination may not import another one: `of_its_own`.

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from sluice.aws.arns import ConsumerArn, consumer_path
 from sluice.aws.calls import Calls
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.instants import micros_from_datetime
-from sluice.kinesis.arns import ConsumerArn, consumer_path
 from sluice.kinesis.client import kinesis_calls
 from sluice.kinesis.fanout_options import CONSUMER_ARN, CONSUMER_NAME
 from sluice.kinesis.options import SourceConfig

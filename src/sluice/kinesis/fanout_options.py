@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sluice.aws.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse_name
 from sluice.errors import OptionError
 from sluice.kinesis.agent_options import AgentConfig, PlaceOptions, missing_for_agents
-from sluice.kinesis.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse_name
 from sluice.kinesis.streams import StreamRef
 from sluice.options import Kind, Option, OptionValues, choice
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from sluice.aws.arns import STREAM_ARN_FORM, StreamArn, parse_name
 from sluice.errors import OptionError
-from sluice.kinesis.arns import STREAM_ARN_FORM, StreamArn, parse_name
 from sluice.options import Kind, Option, OptionValues
 
 __all__ = ["STREAM_ARN", "STREAM_NAME", "StreamRef", "streams_from_options"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sluice.aws.arns import consumer_path
 from sluice.cli.checks.findings import Findings
 from sluice.cli.checks.identity import Identity
-from sluice.kinesis.arns import consumer_path
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.streams import StreamRef

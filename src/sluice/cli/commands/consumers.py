@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sluice.aws.arns import CONSUMER_ARN_FORM, ConsumerArn, consumer_path
 from sluice.aws.calls import Calls
 from sluice.aws.connection import ConnectionConfig
 from sluice.cli.checkpoint import Checkpoint
@@ -16,7 +17,6 @@ from sluice.cli.service import kinesis_calls
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import iso_instant
-from sluice.kinesis.arns import CONSUMER_ARN_FORM, ConsumerArn, consumer_path
 from sluice.kinesis.consumers import ConsumerDescription, deregister_consumer, list_consumers
 
 HELP = "list the fan-out consumers of streams with what they cost, and remove ones left over"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+from sluice.aws.arns import NAME_FORM, STREAM_ARN_FORM, StreamArn, parse_name
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
@@ -22,7 +23,6 @@ from sluice.destinations.kinesis.converter import MAX_KEY_LENGTH, KinesisEntry, 
 from sluice.destinations.kinesis.foreign_names import SINK_NAMES
 from sluice.destinations.kinesis.shard_map import ShardMapCache, shard_map_cache
 from sluice.errors import ServiceError
-from sluice.kinesis.arns import NAME_FORM, STREAM_ARN_FORM, StreamArn, parse_name
 from sluice.option_names import ForeignName
 from sluice.options import BOOLEAN, Kind, Option, OptionValues
 from sluice.sink.config import SinkLimits

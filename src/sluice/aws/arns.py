@@ -1,4 +1,4 @@
-"""Names and ARNs of streams and of their consumers.
+"""Names and ARNs of Kinesis streams and of their consumers.
 
 The forms are those of
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonkinesisdatastreams.html,
