@@ -29,7 +29,7 @@ from integration.support.spark import prepare_environment
 from sluice.aws.responses import read_put_records
 from sluice.destinations import read_sink
 from sluice.sink import NoRateLimitingStrategy, SubmitResult
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Origin
 from sluice.sink.scheduler import SinkScheduler
 from sluice.sink.sink_setup import AsyncSinkSetup
 from sluice.sink.task import write_rows

@@ -16,9 +16,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from sluice.destinations import read_sink
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.options import Option, OptionValues, integer
-from sluice.sink.contracts import ElementConverter
+from sluice.sink.contracts import ElementConverter, Origin
 from sluice.sink.converters import AvroConverter, JsonConverter
-from sluice.sink.dead_letters import Origin
 from sluice.sink.task import check_columns, write_rows
 
 JSON = "sluice.sink.converters:JsonConverter"

@@ -36,7 +36,8 @@ from sluice.kinesis.kpl.deaggregator import hash_key, unpack
 from sluice.kinesis.kpl.format import MAGIC
 from sluice.options import read_options
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy
-from sluice.sink.dead_letters import LocalDeadLetterQueue, Origin
+from sluice.sink.contracts import Origin
+from sluice.sink.dead_letters import LocalDeadLetterQueue
 from sluice.sink.options import SINK_OPTIONS
 
 

@@ -15,7 +15,8 @@ from sluice.destinations.s3_dead_letters import S3DeadLetterQueue
 from sluice.errors import ServiceError
 from sluice.retry import Retrier
 from sluice.sink import DeadLetter
-from sluice.sink.dead_letters import LocalDeadLetterQueue, Origin
+from sluice.sink.contracts import Origin
+from sluice.sink.dead_letters import LocalDeadLetterQueue
 
 ORIGIN = Origin("fake", query="q", run="r", batch=7, partition=3, attempt=9)
 NAME = "q/batch-0000000007/part-00003-attempt-9-r-{:04}.jsonl"

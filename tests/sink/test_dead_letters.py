@@ -27,9 +27,9 @@ from sluice.sink import (
     ResultInfo,
     SubmitResult,
 )
+from sluice.sink.contracts import Origin
 from sluice.sink.dead_letters import (
     LocalDeadLetterQueue,
-    Origin,
     dead_letter_file_name,
     dead_letter_line,
     dead_letter_of_entry,

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.instants import far_date, far_instant
+from sluice.sink.contracts import Origin
 from sluice.sink.dead_letters import (
     DeadLetter,
-    Origin,
     dead_letter_line,
     dead_letter_of_entry,
     dead_letter_of_row,

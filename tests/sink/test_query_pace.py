@@ -22,7 +22,7 @@ from sluice.channels.channel import Address
 from sluice.query_server.connection import NoServer
 from sluice.query_server.protocol import FromServer, MeanRate
 from sluice.sink import RequestInfo, ResultInfo, query_pace
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Origin
 from sluice.sink.query_pace import ANSWER_TIMEOUT, KEEP_ALIVE_INTERVAL, share_pace
 
 SEEDS = pytest.mark.parametrize("seed", [1, 2])

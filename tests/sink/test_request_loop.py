@@ -13,7 +13,7 @@ from sink_fakes import FakeConverter, FakeDestination, RefusedError, config, fas
 
 from sluice.errors import ServiceError, SluiceError
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Origin
 from sluice.sink.request_loop import RequestLoop
 from sluice.sink.sink_setup import AsyncSinkSetup
 from sluice.sink.task import check_columns

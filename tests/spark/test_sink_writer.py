@@ -24,7 +24,7 @@ from sluice.errors import OptionError
 from sluice.kinesis.source import SCHEMA as SOURCE_SCHEMA
 from sluice.query_server.launch import ServerSettings
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Origin
 from sluice.sink.strategy_cache import strategy_cache
 from sluice.sink.task import TaskResult
 from sluice.spark import query_server_address, sink_writer

@@ -10,7 +10,8 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket, split_s3_path
 from sluice.errors import ServiceError
 from sluice.retry import Retrier
-from sluice.sink.dead_letters import DeadLetter, Origin, dead_letter_file_name, dead_letter_line
+from sluice.sink.contracts import Origin
+from sluice.sink.dead_letters import DeadLetter, dead_letter_file_name, dead_letter_line
 
 __all__ = ["S3DeadLetterQueue"]
 

@@ -29,7 +29,6 @@ __all__ = [
     "DeadLetter",
     "DeadLetterQueue",
     "LocalDeadLetterQueue",
-    "Origin",
     "camel_case",
     "dead_letter_file_name",
     "dead_letter_line",

@@ -37,8 +37,7 @@ from sluice.query_server.protocol import (
     UsingFallbackShare,
 )
 from sluice.sink.bases import BaseRateLimitingStrategy
-from sluice.sink.contracts import RequestInfo, ResultInfo
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Origin, RequestInfo, ResultInfo
 from sluice.sink.token_bucket import TokenBucket, TokenUnit, tokens_of
 
 __all__ = ["BucketMember", "QueryBucketConfig", "QueryBucketStrategy", "fallback_share"]

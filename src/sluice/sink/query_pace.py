@@ -21,8 +21,7 @@ from sluice.channels.channel import Address
 from sluice.query_server.connection import NoServer, ServerConnection, TcpServerConnection
 from sluice.query_server.protocol import MeanRate, ReportRate
 from sluice.sink.bases import BaseRateLimitingStrategy
-from sluice.sink.contracts import RequestInfo, ResultInfo
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Origin, RequestInfo, ResultInfo
 from sluice.sink.rate_limiting import CongestionControlRateLimitingStrategy
 
 __all__ = ["QueryPaceStrategy", "share_pace"]

@@ -14,8 +14,14 @@ from sluice.channels.channel import Address
 from sluice.query_server.launch import ServerSettings
 from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.config import AsyncSinkConfig
-from sluice.sink.contracts import CommittingDestination, Destination, ElementConverter, RateLimitingStrategy
-from sluice.sink.dead_letters import DeadLetterQueue, Origin
+from sluice.sink.contracts import (
+    CommittingDestination,
+    Destination,
+    ElementConverter,
+    Origin,
+    RateLimitingStrategy,
+)
+from sluice.sink.dead_letters import DeadLetterQueue
 from sluice.sink.progress import SinkProgress
 from sluice.sink.query_bucket_strategy import QueryBucketConfig
 from sluice.sink.query_pace import share_pace

@@ -18,8 +18,7 @@ from sluice.destinations.s3.upload import PART_SIZE, PartSender, Upload
 from sluice.destinations.s3.writer import FileSettings, S3Writer
 from sluice.options import Kind, Option, OptionValues, choice, integer, matching, size
 from sluice.sink.bases import BaseCommittingDestination
-from sluice.sink.contracts import Epoch, StructType
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Epoch, Origin, StructType
 
 __all__ = ["PATH", "S3Destination"]
 

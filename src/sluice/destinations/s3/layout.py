@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice.destinations.common.bucket import split_s3_path
-from sluice.sink.contracts import Epoch
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Epoch, Origin
 
 __all__ = ["EpochKey", "Layout", "hive_escaped"]
 

@@ -13,8 +13,7 @@ from sluice.destinations.s3.partitions import Partitioning
 from sluice.destinations.s3.upload import PartSender, PartStream, Upload
 from sluice.errors import InvalidRecordError, ServiceError
 from sluice.sink.bases import BaseSinkWriter
-from sluice.sink.contracts import StructType
-from sluice.sink.dead_letters import Origin
+from sluice.sink.contracts import Origin, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
