@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelLog
+from integration.model.log import BACKOFFS, NO_RETRIES
 from memory_log import S0, SECOND, THROTTLED, AnyLog, MemoryLog, new_log, put_to
 from query import Query, at_horizon, check_exactly_once, pushed_query, wait_for_subscriptions
 
@@ -163,39 +165,85 @@ def test_a_shard_without_records_holds_nobody_back() -> None:
     assert len(query.rows_since(0)) >= len(records) - 6
 
 
+FAILURE_RATE = st.sampled_from([0.0, 0.1, 0.3, 0.6])
 STEP = st.one_of(
     st.tuples(st.just("put"), st.integers(1, 60)),
     st.tuples(st.just("put"), st.integers(1, 60)),
     st.tuples(st.just("wait"), st.sampled_from([1, 30, 300, 1800])),
     st.tuples(st.just("split"), st.integers(0, 100)),
+    st.tuples(st.just("split twice"), st.integers(0, 100)),
     st.tuples(st.just("merge"), st.integers(0, 100)),
     st.tuples(st.just("batch"), st.integers(1, 5)),
     st.tuples(st.just("throttle"), st.integers(0, 100)),
+    st.tuples(st.just("fail"), FAILURE_RATE),
     st.tuples(st.just("restart")),
+)
+BACKLOG_STEP = st.one_of(
+    st.tuples(st.just("put"), st.integers(1, 60)),
+    st.tuples(st.just("put"), st.integers(1, 60)),
+    st.tuples(st.just("split"), st.integers(0, 100)),
+    st.tuples(st.just("split twice"), st.integers(0, 100)),
+    st.tuples(st.just("merge"), st.integers(0, 100)),
+)
+READS_ONCE = {operation: NO_RETRIES[operation] for operation in ("GetRecords", "GetShardIterator")}
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a history takes place in.
+
+    Attributes:
+        seed: of all that is random.
+        shards: how many there are at first.
+        failure_rate: the probability that a read fails when the query has started, until a step changes it.
+        listing_gaps: see `Laws`.
+        pauses: between two records (seconds).
+    """
+
+    seed: int
+    shards: int
+    failure_rate: float = 0.0
+    listing_gaps: float = 0.0
+    pauses: Sequence[float] = (0.0, 0.01, 5.0)
+
+
+SERVICE = st.builds(
+    Service,
+    st.integers(0, 2**32),
+    st.integers(1, 4),
+    FAILURE_RATE,
+    st.sampled_from([0.0, 0.3]),
+    st.sampled_from([(0.0, 0.01, 5.0), (1.0, 3.0, 5.0)]),
 )
 
 
 class History:
-    """Any order of records, reshards, throttled shards, batches and restarts."""
+    """Any order of records, reshards, throttled shards, reads that fail, batches and restarts.
 
-    def __init__(self, seed: int, shards: int, limits: Limits, drift: int) -> None:
-        self.rng = random.Random(seed)
+    The query starts with the first batch, so a backlog may be there, and shards that were closed empty.
+    """
+
+    def __init__(self, service: Service, limits: Limits, drift: int) -> None:
+        self.rng = random.Random(service.seed)
         self.throttled: set[str] = set()
-        self.model = KinesisModel(
-            Laws(listing_gaps=0.0), ManualClock(), seed, faults=FaultPlan(callback=self.fault)
-        )
-        self.log = ModelLog(self.model)
-        self.log.create("s", shards)
+        self.failure_rate = 0.0
+        laws, faults = Laws(listing_gaps=service.listing_gaps), FaultPlan(callback=self.fault)
+        self.model = KinesisModel(laws, ManualClock(), service.seed, faults=faults)
+        # A plan sees each failure: with retries it would hardly ever see one.
+        self.log = ModelLog(self.model, backoffs={**BACKOFFS, **READS_ONCE})
+        self.log.create("s", service.shards)
         self.log.pass_time(10)
         self.limits = limits
+        self.pauses = service.pauses
         self.query = Query(self.log, initial=at_horizon, max_drift=drift, shards_per_task=4)
-        self.query.log_start()
         self.records: list[Record] = []
 
     def fault(self, operation: str, request: object) -> str | None:
         shard = request.get("ShardId") if isinstance(request, dict) else None
         if operation == "GetShardIterator" and shard in self.throttled:
             return "ProvisionedThroughputExceededException"
+        if operation in READS_ONCE and self.rng.random() < self.failure_rate:
+            return self.rng.choice(["InternalFailure", "ProvisionedThroughputExceededException"])
         return None
 
     def take(self, steps: Iterable[tuple[object, ...]]) -> None:
@@ -205,13 +253,8 @@ class History:
                     self.put(count)
                 case ("wait", int(seconds)):
                     self.log.pass_time(seconds)
-                case ("split", int(index)):
-                    shards = open_shards(self.log)
-                    self.log.split(shards[index % len(shards)])
-                case ("merge", int(index)) if len(open_shards(self.log)) > 1:
-                    shards = open_shards(self.log)
-                    index %= len(shards) - 1
-                    self.log.merge(shards[index], shards[index + 1])
+                case ("split" | "split twice" | "merge" as change, int(index)):
+                    self.reshard(change, index)
                 case ("batch", int(count)):
                     for _ in range(count):
                         self.run_batch()
@@ -220,45 +263,86 @@ class History:
                     shards = list(self.log.shards)
                     self.throttled = {shards[index % len(shards)].shard} if index < 70 else set()
                     self.log.expire_iterators()
+                case ("fail", float(rate)):
+                    self.failure_rate = rate
                 case ("restart",):
                     self.query.restart()
-        self.throttled = set()
+        self.throttled, self.failure_rate = set(), 0.0
         self.query.run_to_end(self.limits, empty_triggers=8, step=12.0)
+
+    def reshard(self, change: str, index: int) -> None:
+        shards = open_shards(self.log)
+        if change == "merge":
+            index %= max(1, len(shards) - 1)
+            if len(shards) > 1:
+                self.log.merge(shards[index], shards[index + 1])
+            return
+        children = self.log.split(shards[index % len(shards)])
+        if change == "split twice":  # leaves two closed shards without records
+            for child in children:
+                self.log.split(child)
 
     def put(self, count: int) -> None:
         for _ in range(count):
             self.records.append(self.log.put("s", str(self.rng.random())))
-            self.log.pass_time(self.rng.choice([0.0, 0.01, 5.0]))
+            self.log.pass_time(self.rng.choice(self.pauses))
 
     def run_batch(self) -> None:
         """Plans under faults, and reads without: a task waits for as long as it takes."""
+        if not self.query.offsets:
+            self.query.log_start()
         try:
             end = self.query.plan(self.limits)
         except ServiceError as error:
             assert error.retryable  # noqa: PT017
             return
-        throttled, self.throttled = self.throttled, set()
+        faults = self.throttled, self.failure_rate
+        self.throttled, self.failure_rate = set(), 0.0
         if end.to_json() != self.query.offsets[-1]:
             self.query.run_planned(end)
-        self.throttled = throttled
+        self.throttled, self.failure_rate = faults
 
 
 @given(
+    backlog=st.lists(BACKLOG_STEP, max_size=6),
     steps=st.lists(STEP, min_size=1, max_size=16),
-    seed=st.integers(0, 2**32),
-    shards=st.integers(1, 4),
+    service=SERVICE,
     limits=st.sampled_from(
         [NO_LIMITS, NO_LIMITS, Limits(records=40), Limits(bytes=200), Limits(span=MINUTE)]
     ),
     drift=st.sampled_from([SECOND, MINUTE, 10 * MINUTE]),
 )
 # A split that ends before its children are listed.
-@example([("split", 1), ("put", 11)], 2539, 2, NO_LIMITS, SECOND)
+@example([], [("split", 1), ("put", 11)], Service(2539, 2), NO_LIMITS, SECOND)
+# A closed split without records is read once, and its second read fails.
+@example(
+    [("put", 4), ("split twice", 37)],
+    [("put", 21), ("batch", 2)],
+    Service(82, 1, 0.1, 0.3, (1.0, 3.0, 5.0)),
+    NO_LIMITS,
+    SECOND,
+)
+# A batch ends right before records that a search by time has passed over.
+@example(
+    [("split twice", 42), ("put", 28)],
+    [("split twice", 74), ("merge", 77), ("merge", 52), ("put", 32), ("batch", 4)],
+    Service(88, 1, 0.6, 0.0, (1.0, 3.0, 5.0)),
+    Limits(records=40),
+    SECOND,
+)
 def test_no_row_comes_later_than_the_drift_allows(
-    steps: Sequence[tuple[object, ...]], seed: int, shards: int, limits: Limits, drift: int
+    backlog: Sequence[tuple[object, ...]],
+    steps: Sequence[tuple[object, ...]],
+    service: Service,
+    limits: Limits,
+    drift: int,
 ) -> None:
-    """Whatever happens, and each record comes once."""
-    history = History(seed, shards, limits, drift)
-    history.take(steps)
+    """Whatever happens, and each record comes once.
+
+    Args:
+        backlog: steps before the query starts.
+    """
+    history = History(service, limits, drift)
+    history.take([*backlog, ("fail", service.failure_rate), *steps])
     check_exactly_once(history.query, history.records)
     assert lateness(history.query) <= drift + DISORDER

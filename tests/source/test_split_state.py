@@ -11,6 +11,7 @@ import pytest
 from memory_log import S0, MemoryLog
 from query import new_policy
 
+from sluice.source.alignment import earliest_unread
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, Closed, Position
@@ -102,14 +103,42 @@ def test_what_lies_before_a_gap_can_be_gone_back_to() -> None:
     """Limits count all records, also those that a search for the tip has left out."""
     state = state_at(After("5"))
     state.record_page(page(10, 20), limit=2, asked_at=0)
-    before = state.cursor
     for number in (90, 95):
-        state.jump_to(page(number, behind=0), before.at(After(str(number))), limit=2, asked_at=0)
+        state.jump_to(page(number, behind=0), state.cursor.at(After(str(number))), limit=2, asked_at=0)
     state.drop_after_gap()
     assert (numbers(state), state.has_gap, state.reach) == ([10, 20], False, Reach.UNKNOWN)
-    assert state.cursor is before
+    assert state.cursor.position == After("20")
     state.drop_after_gap()
     assert numbers(state) == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("end", "unread", "left"),
+    [
+        (None, 10, [10, 20]),
+        (After("10"), 20, [20]),
+        (After("20"), 20, []),
+        (After("50"), 20, []),
+        (After("89"), 90, [90, 95]),
+        (After("90"), 95, [95]),
+    ],
+)
+def test_records_in_a_gap_are_unread_until_a_batch_takes_them(
+    end: After | None, unread: int, left: list[int]
+) -> None:
+    """They may have arrived right after the record before the gap. What lies behind the gap is dropped if a
+    batch ends before it: the next batch would be planned as if the gap held nothing.
+    """
+    state = state_at(After("5"))
+    state.record_page(page(10, 20), limit=2, asked_at=0)
+    state.jump_to(page(90), state.cursor.at(After("90")), limit=1, asked_at=0)
+    state.record_page(page(95), limit=1, asked_at=0)
+    assert earliest_unread(state, end) == unread
+    if end is None:
+        state.drop_after_gap()
+    else:
+        state.advance_to(end)
+    assert (numbers(state), state.has_gap) == (left, False)
 
 
 def test_a_failing_split_is_failing_since_its_first_failure() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, before
 from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import SplitId
 
@@ -36,17 +36,26 @@ def alignment_bound(
 ) -> Bound | None:
     """The latest arrival that a batch may take, given where it ends in each split.
 
+    Where a split has unread records, those of its descendants arrived later, and are not looked at.
+
     Args:
-        states: the splits that may have unread records after the batch.
+        states: the splits that may have unread records after the batch, parents before their children.
         ends: a split without an end does not advance.
         max_drift: microseconds by which a record may be later than the earliest that stays unread.
     """
-    unread = [(earliest_unread(state, ends.get(state.split.id)), state.split.id) for state in states]
-    known = [(instant, split) for instant, split in unread if instant is not None]
+    known: list[tuple[int, SplitId]] = []
+    behind: set[SplitId] = set()  # the splits with unread records, and their descendants
+    for state in states:
+        split = state.split
+        if not behind.isdisjoint(split.parent_ids):
+            behind.add(split.id)
+        elif (instant := earliest_unread(state, ends.get(split.id))) is not None:
+            behind.add(split.id)
+            known.append((instant, split.id))
     if not known:
         return None
-    instant, split = min(known)
-    return Bound(instant + (max_drift or 0), split)
+    earliest, earliest_split = min(known)
+    return Bound(earliest + (max_drift or 0), earliest_split)
 
 
 def earliest_unread(state: SplitState, end: End | None) -> int | None:
@@ -63,9 +72,7 @@ def earliest_unread(state: SplitState, end: End | None) -> int | None:
     if end is not None:
         taken = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
     if taken < len(state.cut_points):
-        point = state.cut_points[taken]
-        before = state.cut_points[taken - 1].arrival if taken else _known_since(state)
-        return min(point.arrival, before) if point.first_arrival is None else point.first_arrival
+        return _arrival_at(state, taken, end)
     match state.reach:
         case Reach.TARGET:
             return None
@@ -114,6 +121,17 @@ def without_orphans(
         if not isinstance(kept.get(split_id), Closed):
             unfinished.add(split_id)
     return kept, orphans
+
+
+def _arrival_at(state: SplitState, taken: int, end: End | None) -> int:
+    """`earliest_unread`, where `taken` cut points are in the batch, and more are known."""
+    point = state.cut_points[taken]
+    if point.is_after_gap and end == before(point.number):
+        return point.arrival  # the batch takes the records in the gap
+    if point.first_arrival is not None and not point.is_after_gap:
+        return point.first_arrival
+    known = state.cut_points[taken - 1].arrival if taken else _known_since(state)
+    return min(point.arrival, known)
 
 
 def _last_known(state: SplitState) -> int:

@@ -25,6 +25,7 @@ class CutPoint(NamedTuple):
         size: bytes of the counted records, partition keys included.
         count: how many records are counted.
         since: when the first counted record arrived (microseconds), where that is known.
+        is_after_gap: records that no cut point counts lie right before the counted ones.
     """
 
     number: str
@@ -32,6 +33,7 @@ class CutPoint(NamedTuple):
     size: int
     count: int = 1  # type: ignore[assignment]  # hides tuple.count
     since: int | None = None
+    is_after_gap: bool = False
 
     @classmethod
     def of(cls, record: AnyRecord) -> CutPoint:

@@ -108,6 +108,9 @@ class Planner:
         ends = self._align(states, ends, orphans, held)
         if not limits.is_none:
             ends = ends or self._align(states, _first_of(states), orphans, held)
+        for state in states:
+            if state.split.id not in ends:
+                state.drop_after_gap()
         positions = {state.split.id: state.position for state in states}
         return {split: end for split, end in ends.items() if end != positions[split]}
 
@@ -145,7 +148,8 @@ class Planner:
         if state.split.is_closed and not isinstance(state.target, After):
             state.begin_read()  # keeps the hint of when the split was caught up
             starts_at_time = isinstance(state.position, AtTime) and not self._probe.log.seeks_by_time
-            if (state.wants_first_record or starts_at_time) and not state.is_pushed:
+            is_wanted = (state.wants_first_record or starts_at_time) and not state.has_ended
+            if is_wanted and not state.is_pushed:
                 session.read_page(1)
             return Closed()  # nothing can follow the end of a closed split
         # A split with unread records has to be at its tip anew, or it would hold back others by its old one.
@@ -193,9 +197,8 @@ class Planner:
         # Without a limit of drift only ancestors are exempt: their records come before those that wait.
         if self.max_drift is None:
             unread, exempt = list(waiting.values()), _ancestors(states, list(waiting.values()))
-        else:  # an orphan's records came after those of its parents, which are unread, too
-            left = {state.split.id for state in orphans}
-            unread, exempt = [s for s in (*states, *held) if s.split.id not in left], frozenset()
+        else:
+            unread, exempt = [*states, *held], frozenset()
         cut_at: dict[SplitId, int] = {}  # by split, the bound that its end keeps to
         for attempt in itertools.count():
             bound = alignment_bound(unread, ends, self.max_drift)

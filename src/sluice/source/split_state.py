@@ -6,6 +6,7 @@ All of it is an accelerator: a state that is dropped is made again from the posi
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Position
+from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Position, before
 from sluice.source.sequence import sequence_of
 from sluice.source.splits import Split
 from sluice.source.stream_log import Page, size_in_bytes
@@ -74,7 +75,6 @@ class SplitState:
         target: where a run ends that reads what is available; no cut point follows it.
         cut_points: where the next batch may end, in order, all after `position`.
         reach: what follows the last cut point.
-        has_gap: records that no cut point counts lie between the cut points.
         record_size: mean size of the records of the last page that held any (bytes); None before the first.
         density: records a microsecond of arrival time, in the last page that shows it; None before the first.
         millis_behind: how far the last answer was from the tip (milliseconds).
@@ -104,7 +104,6 @@ class SplitState:
     target: After | Closed | None = None
     cut_points: Sequence[CutPoint] = ()
     reach: Reach = Reach.UNKNOWN
-    has_gap: bool = False
     record_size: float | None = None
     density: float | None = None
     millis_behind: int | None = None
@@ -120,9 +119,13 @@ class SplitState:
     is_pushed: bool = False
     stalled_since: float | None = None
     caught_up_version: int | None = field(default=None, repr=False)
-    _before_gap: tuple[int, Cursor] | None = field(default=None, repr=False)
 
     # --- what is known --------------------------------------------------------------------------------
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether records that no cut point counts lie before a cut point."""
+        return any(point.is_after_gap for point in self.cut_points)
 
     @property
     def is_exhausted(self) -> bool:
@@ -292,7 +295,7 @@ class SplitState:
             self._confirm_caught_up(asked_at)
 
     def jump_to(self, page: Page, cursor: Cursor, limit: int, asked_at: int) -> None:
-        """Caller: a probe that found records by time. Affects: `cut_points`, `reach`, `has_gap`, `cursor`,
+        """Caller: a probe that found records by time. Affects: `cut_points`, `reach`, `cursor`,
         `millis_behind`, `record_size`, `density`, `tip_at`.
 
         Args:
@@ -307,14 +310,10 @@ class SplitState:
         size = page.size or sum(map(size_in_bytes, records))
         if self.record_size is None:
             self.record_size = size / len(records)
-        if not known:
-            if not self.has_gap:
-                self._before_gap = len(self.cut_points), self.cursor
-            self.has_gap = True
         # Behind a gap no batch ends between the records of a page.
         points = (
-            [CutPoint.of_all(records[known:], size)]
-            if self.has_gap
+            [CutPoint.of_all(records[known:], size)._replace(is_after_gap=not known)]
+            if not known or self.has_gap
             else list(map(CutPoint.of, records[known:]))
         )
         self._add(points)
@@ -326,16 +325,15 @@ class SplitState:
             self.tip_at = asked_at
 
     def drop_after_gap(self) -> None:
-        """Caller: the enumerator, of a state that has looked for the tip. Affects: `cut_points`, `reach`,
-        `has_gap`, `cursor`.
+        """Caller: the enumerator, of a state that has looked for the tip; the planner, of a state without an
+        end. Affects: `cut_points`, `reach`, `cursor`.
 
         Probes go on before the first gap, so that all records are counted.
         """
-        if self._before_gap is not None:
-            count, self.cursor = self._before_gap
-            points = self.cut_points[:count]
-            self._drop_cut_points()
-            self.cut_points = points
+        if self.has_gap:
+            points = list(itertools.takewhile(lambda point: not point.is_after_gap, self.cut_points))
+            self.cut_points, self.reach = points, Reach.UNKNOWN
+            self.cursor = self.cursor.at(self._behind_last(None if points else self.caught_up_at))
 
     def join_cut_points(self, count: int) -> None:
         """Caller: a probe that has found very many. Affects: `cut_points`.
@@ -485,16 +483,20 @@ class SplitState:
 
     def advance_to(self, position: Position) -> None:
         """Caller: the enumerator, when the last batch ended at `position`. Affects: `position`, `cut_points`,
-        `has_gap`, `caught_up_at`, `first_number`, `caught_up_version`.
+        `reach`, `cursor`, `caught_up_at`, `first_number`, `caught_up_version`.
+
+        Cut points behind a gap are dropped, unless the batch has taken the records in the gap.
         """
         if isinstance(position, After) and position != self.position:
             taken = sum(1 for point in self.cut_points if point.sequence <= position.sequence)
             self.cut_points = self.cut_points[taken:]
-            self.has_gap, self._before_gap = False, None
+            if self.cut_points and position == before(self.cut_points[0].number):
+                self.cut_points = [self.cut_points[0]._replace(is_after_gap=False), *self.cut_points[1:]]
             self.position = position
             self.caught_up_at = None
             self.first_number = None
             self.caught_up_version = None
+            self.drop_after_gap()
 
     def reset(self) -> None:
         """Caller: the subscription tracker, or a probe. Probes begin again right after `position`.
@@ -508,8 +510,7 @@ class SplitState:
     # --- inside ---------------------------------------------------------------------------------------
 
     def _drop_cut_points(self) -> None:
-        self.cut_points, self.has_gap, self.reach = (), False, Reach.UNKNOWN
-        self._before_gap = None
+        self.cut_points, self.reach = (), Reach.UNKNOWN
 
     def _observe_density(self, points: Sequence[CutPoint]) -> None:
         """Takes the density of records that followed one another."""
