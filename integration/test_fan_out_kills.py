@@ -164,6 +164,19 @@ def is_daemon(process: int) -> bool:
         return False
 
 
+def test_a_query_that_is_stopped_while_its_consumer_is_created(
+    spark: SparkSession, service: ModelStreams, producer: Producer, checkpoint: str
+) -> None:
+    """The service takes some 10 s to create it, and does not let it be deregistered before."""
+    service.change_laws(consumer_delay=(6.0, 6.0))
+    before = service.count("RegisterStreamConsumer")
+    query = Recorder(checkpoint).start(read_stream(spark, service.endpoint, producer.stream, **OPTIONS))
+    wait_until(lambda: service.count("RegisterStreamConsumer") > before, "the registration")
+    query.stop()
+
+    wait_until(lambda: not consumers(service, producer.stream), "the consumer to go")
+
+
 @pytest.fixture
 def drivers() -> Iterator[list[Driver]]:
     with started_drivers() as started:

@@ -54,8 +54,10 @@ class Consumers:
     def deregister_stream_consumer(self, request: Request) -> dict[str, Any]:
         """The operation."""
         _, consumer = self.find(request)
-        if consumer.status == "DELETING":
-            raise ModelError("ResourceInUseException", f"Consumer {consumer.arn} is being deleted.")
+        if consumer.status != "ACTIVE":
+            raise ModelError(
+                "ResourceInUseException", f"Consumer {consumer.arn} is {consumer.status}, not ACTIVE."
+            )
         self._set_status(consumer, "DELETING")
         self._core.settle()
         self._core.changed()

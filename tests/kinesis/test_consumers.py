@@ -232,6 +232,18 @@ def test_a_consumer_that_somebody_deregisters_again_and_again_is_an_error() -> N
     assert service.count(REGISTER) == 3
 
 
+def test_a_registration_is_told_before_the_consumer_is_ready() -> None:
+    """If waiting for it ends early, it is known what to deregister."""
+    told: list[tuple[str, str]] = []
+    service = Service({DESCRIBE: [GONE, DENIED], REGISTER: [is_new()]})
+    registrar = ConsumerRegistrar(service.config, on_registered=lambda *each: told.append(each))
+
+    with pytest.raises(ServiceError, match="may not"):
+        registrar.ensure("orders")
+
+    assert told == [("orders", ARN)]
+
+
 def test_a_registration_whose_answer_was_lost_counts_as_somebody_elses() -> None:
     """A consumer that stays is better than one deregistered while another query uses it."""
     lost = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
@@ -386,14 +398,20 @@ THROTTLED = refusal("ThrottlingException")
         ({DEREGISTER: [THROTTLED, {}]}, [DEREGISTER, DEREGISTER], [0.5]),
         ({DEREGISTER: [IN_USE], DESCRIBE: [is_("DELETING")]}, [DEREGISTER, DESCRIBE], []),
         ({DEREGISTER: [IN_USE], DESCRIBE: [GONE]}, [DEREGISTER, DESCRIBE], []),
-        ({DEREGISTER: [IN_USE, {}], DESCRIBE: [is_("CREATING")]}, [DEREGISTER, DESCRIBE, DEREGISTER], [0.5]),
+        (
+            {DEREGISTER: [IN_USE, {}], DESCRIBE: [*[is_("CREATING")] * 20, is_("ACTIVE")]},
+            [DEREGISTER, *[DESCRIBE] * 21, DEREGISTER],
+            [2.0, 3.0, 4.5, *[5.0] * 17, 0.5],
+        ),
         ({DEREGISTER: [IN_USE, {}], DESCRIBE: [DENIED]}, [DEREGISTER, DESCRIBE, DEREGISTER], [0.5]),
     ],
 )
 def test_deregistering_is_idempotent(
     answers: dict[str, list[Script]], operations: list[str], slept: list[float]
 ) -> None:
-    """A consumer that is gone or being deleted is done, without waiting."""
+    """A consumer that is gone or being deleted is done, without waiting. One that is being created is not yet
+    to be deregistered: it is waited for, for as long as at the start of a query.
+    """
     service = Service(answers)
     service.registrar.deregister(ARN)
     assert service.operations == operations
@@ -458,18 +476,28 @@ def test_polling_has_no_consumers() -> None:
     [({}, [{"ConsumerARN": ARN}]), ({"consumerDeregistration": "never"}, [])],
 )
 @pytest.mark.parametrize("refused", [{}, DENIED])
+@pytest.mark.parametrize(
+    "failing",
+    [(GONE, is_("ACTIVE"), "DescribeStreamSummary of other"), (SUMMARY, DENIED, "DescribeStreamConsumer of")],
+)
 def test_a_load_that_fails_leaves_no_consumer_behind(
-    options: dict[str, str], deregistered: list[dict[str, str]], refused: Script
+    options: dict[str, str],
+    deregistered: list[dict[str, str]],
+    refused: Script,
+    failing: tuple[Script, Script, str],
 ) -> None:
-    """No query will start that could deregister it. The error is that of the load, also if this fails."""
+    """No query will start that could deregister it. The error is that of the load, also if this fails. It
+    does not matter whether another stream gets no consumer, or the consumer itself does not become active.
+    """
+    second, ready, message = failing
     answers: dict[str, list[Script]] = {
-        "DescribeStreamSummary": [SUMMARY, GONE],
-        DESCRIBE: [GONE, is_("ACTIVE")],
+        "DescribeStreamSummary": [SUMMARY, second],
+        DESCRIBE: [GONE, ready],
         REGISTER: [is_new()],
         DEREGISTER: [refused],
     }
     service = Service(answers, two_streams(**options))
-    with pytest.raises(ServiceError, match="DescribeStreamSummary of other"):
+    with pytest.raises(ServiceError, match=message):
         register_at_load(service.config)
     assert [
         params for operation, params in service.transport.calls if operation == DEREGISTER

@@ -13,7 +13,7 @@ import pytest
 from sluice import letterboxes
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError
-from sluice.kinesis import fanout_driver, polling_driver
+from sluice.kinesis import consumers, fanout_driver, polling_driver
 from sluice.kinesis.consumers import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
@@ -50,8 +50,12 @@ class FakeAgentClient:
     def start(self) -> None:
         self.calls.append("start")
 
-    def set_registered(self, registered: frozenset[str]) -> None:
+    def set_consumers(self, arns: Mapping[str, str]) -> None:
+        self.arns = dict(arns)
+
+    def set_registered(self, registered: frozenset[str], logged: frozenset[str]) -> None:
         self.calls.append(registered)
+        self.logged = logged
 
     def wait_for_agent(self, seconds: float) -> None:
         self.calls.append(f"wait {seconds:g} s")
@@ -74,10 +78,13 @@ class FakeRegistrar:
 
     registers = True
 
-    def __init__(self, config: object) -> None:
+    def __init__(self, config: object, *, on_registered: Callable[[str, str], None], **_: object) -> None:
         del config
+        self._on_registered = on_registered
 
     def ensure(self, stream: str) -> Consumer:
+        if self.registers:
+            self._on_registered(stream, ARN)
         return Consumer(stream, ARN, registered=self.registers)
 
 
@@ -86,7 +93,8 @@ def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeRegistrar, "registers", True)
     monkeypatch.setattr(fanout_driver, "AgentClient", FakeAgentClient)
     monkeypatch.setattr(fanout_driver, "ConsumerRegistrar", FakeRegistrar)
-    monkeypatch.setattr(fanout_driver, "on_stop", lambda _tell: None)
+    monkeypatch.setattr(consumers, "ConsumerRegistrar", FakeRegistrar)
+    monkeypatch.setattr(fanout_driver, "StopSignals", lambda _tell: SimpleNamespace(held=None, sleep=None))
 
 
 def config(
@@ -151,6 +159,18 @@ def test_a_consumer_registered_earlier_is_known_by_its_arn(
     last = [each for each in agent_calls(coordinator) if isinstance(each, frozenset)][-1]
     assert last == frozenset(registered.values())
     coordinator.close()
+
+
+def test_a_consumer_is_logged_when_tasks_get_a_batch_that_names_it() -> None:
+    """Spark passes the start of a first batch, which it does not log, before that."""
+    coordinator = create_coordinator(config())
+    agent = coordinator._agent  # type: ignore[attr-defined]
+    coordinator.restore(Offsets({}, consumers={"clicks": ARN}))
+    before = agent.logged
+    coordinator.assign(RANGES)
+    coordinator.close()
+
+    assert (before, agent.logged) == (frozenset(), frozenset({ARN}))
 
 
 @pytest.mark.parametrize(("now", "at_load"), [(True, {}), (False, {"clicks": ARN}), (False, {})])

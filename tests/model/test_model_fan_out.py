@@ -81,6 +81,7 @@ def test_a_consumer_takes_time_to_come_and_to_go() -> None:
 
     assert status() == "CREATING"
     assert refused(model, consumer) == IN_USE
+    assert code_of(model, "DeregisterStreamConsumer", **described) == IN_USE
     clock.sleep(2.0)
     assert status() == "ACTIVE"
     assert code_of(model, "RegisterStreamConsumer", StreamARN=ARN, ConsumerName="c") == IN_USE

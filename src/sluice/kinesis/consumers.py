@@ -8,7 +8,8 @@ one name at the same time or an answer was lost, a consumer counts as registered
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -26,6 +27,7 @@ __all__ = [
     "ConsumerDescription",
     "ConsumerRegistrar",
     "deregister_consumer",
+    "ensure_all",
     "list_consumers",
     "register_at_load",
 ]
@@ -91,19 +93,30 @@ class ConsumerRegistrar:
         config: with `fan_out`.
         retrier: its sleep may raise, which ends the waiting of a query that is stopping.
         is_endpoint_known: as that of `sluice.aws.calls.Calls`.
+        on_registered: called with the stream and the consumer's ARN as soon as the service has answered a
+            registration, some 10 s before the consumer is ready.
+        registering: entered before a registration is asked for, and left after `on_registered`.
 
     Raises:
         ValueError: the source polls.
     """
 
     def __init__(
-        self, config: SourceConfig, *, retrier: Retrier | None = None, is_endpoint_known: bool = False
+        self,
+        config: SourceConfig,
+        *,
+        retrier: Retrier | None = None,
+        is_endpoint_known: bool = False,
+        on_registered: Callable[[str, str], object] = lambda _stream, _arn: None,
+        registering: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         if config.fan_out is None:
             raise ValueError("records are polled: there are no consumers")
         self._fan_out = config.fan_out
         self._calls = kinesis_calls(config, retrier=retrier, is_endpoint_known=is_endpoint_known)
         self._stream_arns = {stream.name: stream.arn for stream in config.streams}
+        self._on_registered = on_registered
+        self._registering = registering
 
     def ensure(self, stream: str) -> Consumer:
         """Returns the consumer to read a stream with, when it is ready.
@@ -134,7 +147,7 @@ class ConsumerRegistrar:
         )
 
     def deregister(self, arn: str) -> None:
-        """Deregisters a consumer, unless it is gone or being deleted. Does not wait until it is gone.
+        """Deregisters a consumer as `deregister_consumer` does.
 
         Raises:
             ServiceError: the consumer may still be there.
@@ -180,9 +193,12 @@ class ConsumerRegistrar:
             return Consumer(consumer.name, consumer.arn, registered=True)
 
         try:
-            consumer = self._calls.call(
-                _REGISTER, target, {"StreamARN": stream_arn, "ConsumerName": name}, read, recover=recover
-            )
+            with self._registering():
+                consumer = self._calls.call(
+                    _REGISTER, target, {"StreamARN": stream_arn, "ConsumerName": name}, read, recover=recover
+                )
+                if consumer.registered:
+                    self._on_registered(stream, consumer.arn)
         except ServiceError as error:
             if error.code == "LimitExceededException" and error.operation == _REGISTER:
                 self._raise_limits(error, stream_arn)
@@ -286,23 +302,31 @@ class ConsumerRegistrar:
 def deregister_consumer(calls: Calls, arn: str) -> None:
     """Deregisters a consumer, unless it is gone or being deleted. Does not wait until it is gone.
 
+    The service refuses to deregister a consumer that it is still creating: then waits until it is active.
+
     Raises:
         ServiceError: the consumer may still be there.
     """
+    target = consumer_path(arn)
+
+    def read(answer: Mapping[str, Any]) -> bool:
+        status = _read_description(answer).status
+        if status == "CREATING":
+            raise _not_ready(target, status)
+        return status == "DELETING"
 
     def is_going() -> bool:
         try:
-            consumer = calls.call(_DESCRIBE, consumer_path(arn), {"ConsumerARN": arn}, _read_description)
+            return calls.call(_DESCRIBE, target, {"ConsumerARN": arn}, read)
         except ServiceError as error:
             return error.missing
-        return consumer.status == "DELETING"
 
     def recover(error: ServiceError) -> bool | None:
         if error.code == "ResourceInUseException":
             return is_going() or None
         return error.missing or None
 
-    calls.call(_DEREGISTER, consumer_path(arn), {"ConsumerARN": arn}, lambda _answer: True, recover=recover)
+    calls.call(_DEREGISTER, target, {"ConsumerARN": arn}, lambda _answer: True, recover=recover)
 
 
 def list_consumers(calls: Calls, stream_arn: str) -> Sequence[ConsumerDescription]:
@@ -341,25 +365,32 @@ def register_at_load(config: SourceConfig) -> Mapping[str, str]:
     """
     if config.fan_out is None or config.fan_out.registration != "eager":
         return {}
-    registrar = ConsumerRegistrar(config)
+    consumers = ensure_all(config)
+    return {stream: consumer.arn for stream, consumer in consumers.items() if consumer.registered}
+
+
+def ensure_all(config: SourceConfig) -> Mapping[str, Consumer]:
+    """The consumer of each stream of a source, by the stream's name, when all are ready.
+
+    Raises:
+        SluiceError: as `ConsumerRegistrar.ensure`. Consumers that this call registered are deregistered
+            first, unless ``consumerDeregistration`` is ``never``.
+    """
     registered: dict[str, str] = {}
+    registrar = ConsumerRegistrar(config, on_registered=registered.__setitem__)
     try:
-        for stream in config.streams:
-            consumer = registrar.ensure(stream.name)
-            if consumer.registered:
-                registered[stream.name] = consumer.arn
+        return {stream.name: registrar.ensure(stream.name) for stream in config.streams}
     except BaseException:
-        # No query will start, which could deregister them.
-        for arn in registered.values() if config.fan_out.deregister else ():
+        # Nothing will read with them that could deregister them.
+        for arn in registered.values() if config.fan_out is not None and config.fan_out.deregister else ():
             _try_to_deregister(registrar, arn)
         raise
-    return registered
 
 
 def _try_to_deregister(registrar: ConsumerRegistrar, arn: str) -> None:
     try:
         registrar.deregister(arn)
-        _log.info("consumer %s is deregistered, since load() failed", arn)
+        _log.info("consumer %s is deregistered, since not every stream has got a consumer", arn)
     except SluiceError as error:
         _log.warning("consumer %s stays registered: %s", arn, error)
 

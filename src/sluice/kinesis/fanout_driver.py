@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sluice.errors import SluiceError
-from sluice.kinesis.consumers import ConsumerRegistrar
+from sluice.kinesis.consumers import ConsumerRegistrar, ensure_all
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
 from sluice.kinesis.fanout.driver.agent_place import check_encryption, place_agent
-from sluice.kinesis.fanout.driver.agent_process import is_alive, on_stop
+from sluice.kinesis.fanout.driver.agent_process import StopSignals, is_alive
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
+from sluice.retry import Retrier
 from sluice.source.offsets import Offsets, SplitRange
 from sluice.spark_settings import find_spark_settings
 
@@ -36,10 +37,10 @@ class FanOutCoordinator(SourceCoordinator):
     def __init__(self, config: SourceConfig, fan_out: FanOutConfig) -> None:
         self._driver = os.getppid()
         self._fan_out = fan_out
-        self._registrar = ConsumerRegistrar(config)
-        self._registered: dict[str, str] = {}
-        self._arns = {stream.name: self._ensure_consumer(stream.name) for stream in config.streams}
-        self._restore_registered(fan_out.registered)
+        self._arns: dict[str, str] = {}
+        self._registered = dict(fan_out.registered)
+        self._restored: Mapping[str, str] = {}
+        self._logged: frozenset[str] = frozenset()
         spark = find_spark_settings()
         place = place_agent(fan_out, spark)
         setup = AgentSetup.beside_driver(config, fan_out, place)
@@ -47,19 +48,38 @@ class FanOutCoordinator(SourceCoordinator):
             check_encryption(setup)
         self._agent = AgentClient(setup, self._arns, renew=self._renew_consumer)
         self._agent.release = self._release_consumers
-        on_stop(self._agent.tell_stop)
-        if fan_out.agent == "none":
-            super().__init__(config, spark=spark)
-        else:
-            self._agent.start()
-            super().__init__(config, subscriptions=self._agent, spark=spark)
-        self._announce_registered()
+        signals = StopSignals(self._agent.tell_stop)
+        self._registrar = ConsumerRegistrar(
+            config,
+            retrier=Retrier(sleep=signals.sleep),
+            on_registered=self._own_consumer,
+            registering=signals.held,
+        )
+        try:
+            self._tell_agent()
+            for stream in config.streams:
+                self._arns[stream.name] = self._ensure_consumer(stream.name)
+            self._agent.set_consumers(self._arns)
+            if fan_out.agent == "none":
+                super().__init__(config, spark=spark)
+            else:
+                self._agent.start()
+                super().__init__(config, subscriptions=self._agent, spark=spark)
+            self._announce_registered()
+        except BaseException:
+            self._agent.tell_stop()  # no query begins that could be stopped
+            self._agent.close()
+            raise
 
     def restore(self, offsets: Offsets) -> None:
+        self._restored = offsets.consumers
         self._restore_registered(offsets.consumers)
         self._announce_registered()
 
     def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
+        # Spark asks for a batch's tasks when the end of the batch, which was restored, is in the offset log.
+        self._logged = frozenset(self._restored.values())
+        self._tell_agent()
         if self._fan_out.agent == "none":
             return FanOutAssignment(self._arns)
         if not self._fan_out.may_poll:
@@ -77,13 +97,16 @@ class FanOutCoordinator(SourceCoordinator):
         super().close()
         self._agent.close()
 
+    def _own_consumer(self, stream: str, arn: str) -> None:
+        """A consumer was registered. From now on the agent deregisters it, whatever ends the query."""
+        self._registered[stream] = arn
+        self._tell_agent()
+
     def _ensure_consumer(self, stream: str) -> str:
-        consumer = self._registrar.ensure(stream)
-        if consumer.registered:
-            self._registered[stream] = consumer.arn
-        elif self._registered.get(stream) != consumer.arn:
+        arn = self._registrar.ensure(stream).arn
+        if self._registered.get(stream) != arn:
             self._registered.pop(stream, None)
-        return consumer.arn
+        return arn
 
     def _renew_consumer(self, stream: str) -> str:
         self._arns[stream] = arn = self._ensure_consumer(stream)
@@ -114,9 +137,13 @@ class FanOutCoordinator(SourceCoordinator):
 
     def _announce_registered(self) -> None:
         """Tells the enumerator, which logs them, and the agent which consumers this query has registered."""
-        self._agent.set_registered(frozenset(self._registered.values()))
+        self._tell_agent()
         self.enumerator.registered = dict(self._registered)
-        if self._registered and self._fan_out.deregister:
+
+    def _tell_agent(self) -> None:
+        registered = frozenset(self._registered.values())
+        self._agent.set_registered(registered, registered & self._logged)
+        if registered and self._fan_out.deregister:
             self._agent.start()  # also with fanOutAgent=none: the agent deregisters when the query is stopped
 
 
@@ -124,10 +151,9 @@ def register_for_bounded_read(config: SourceConfig, fan_out: FanOutConfig) -> Fa
     """Registers the consumers of a batch read; returns how its tasks use them.
 
     Raises:
-        SluiceError: as `ConsumerRegistrar.ensure`.
+        SluiceError: as `ensure_all`.
     """
-    registrar = ConsumerRegistrar(config)
-    consumers = {stream.name: registrar.ensure(stream.name) for stream in config.streams}
+    consumers = ensure_all(config)
     for stream, consumer in consumers.items():
         if consumer.registered or fan_out.registered.get(stream) == consumer.arn:
             # Spark does not say when the last task has read, so nothing can deregister it.

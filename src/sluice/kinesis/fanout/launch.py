@@ -97,11 +97,11 @@ class WorkerAgentSetup(AgentSetup):
     hub: Address
 
 
-def agent_command(*descriptors: int) -> tuple[str, ...]:
+def agent_command(*numbers: int) -> tuple[str, ...]:
     """The command line of an agent.
 
     Args:
-        descriptors: for the agent beside the driver, the file descriptors of its link and of its stop
-            pipe; none for an agent on a worker host.
+        numbers: for the agent beside the driver, the file descriptors of its link and of its stop pipe, and
+            the process id of the planning process; none for an agent on a worker host.
     """
-    return (sys.executable, "-m", _PACKAGE, *map(str, descriptors))
+    return (sys.executable, "-m", _PACKAGE, *map(str, numbers))

@@ -107,10 +107,13 @@ class ConsumersChanged(msgspec.Struct, tag=True, frozen=True):
     Attributes:
         arns: stream's name to the ARN of its consumer.
         registered: ARNs of those that this query registered. The agent deregisters them at a stop.
+        logged: those of `registered` that the offset log names. After a crash they stay for the next run,
+            which learns from the log that they are the query's. It would not learn it of the others.
     """
 
     arns: dict[str, str]
     registered: tuple[str, ...]
+    logged: tuple[str, ...] = ()
 
 
 class Listening(msgspec.Struct, tag=True, frozen=True):

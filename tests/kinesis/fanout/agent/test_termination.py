@@ -81,6 +81,21 @@ def test_sigterm_ends_the_wait_for_a_planning_process_that_stands_still(pipe: Pi
     assert reasons == [False]
 
 
+@pytest.mark.parametrize(("seconds", "is_crash"), [(0.0, True), (50.0, True), (70.0, False)])
+def test_a_planning_process_that_lives_on_has_not_crashed(seconds: float, *, is_crash: bool) -> None:
+    """It has closed the link to replace its agent. One that ends may take a while."""
+    now = 100.0
+
+    def is_alive() -> bool:
+        nonlocal now
+        now += 1.0
+        return now <= 100.0 + seconds
+
+    termination = Termination(0, lambda: now, is_planner_alive=is_alive, check_every=0.0)
+
+    assert termination.wait_for_crash() == is_crash
+
+
 def test_only_sigkill_ends_it_at_once() -> None:
     """Signals come between any two instructions, and while it waits."""
     code = """

@@ -23,7 +23,7 @@ SETUP = AgentSetup.beside_driver(CONFIG, CONFIG.fan_out)
 
 STOPPED = """
     import os, signal, sys, time
-    from sluice.kinesis.fanout.driver.agent_process import on_stop
+    from sluice.kinesis.fanout.driver.agent_process import StopSignals
 
     # What runs the tests may have had signals ignored: nohup does, and so does a shell in the background.
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -36,10 +36,10 @@ STOPPED = """
         print("told", flush=True)
 
     {before}
-    on_stop(tell)
-    print("ready", flush=True)
-    time.sleep(60)
+    stop = StopSignals(tell)
+    {ready}
 """
+READY = 'print("ready", flush=True); time.sleep(60)'
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ STOPPED = """
 )
 def test_sigterm_is_announced_before_the_process_ends(before: str, printed: list[str], status: int) -> None:
     """The process ends as it would have without: by the signal, or by the handler that was there before."""
-    code = textwrap.dedent(STOPPED).format(before=before, signals="[signal.SIGTERM]")
+    code = textwrap.dedent(STOPPED).format(before=before, signals="[signal.SIGTERM]", ready=READY)
 
     assert _end(code) == (printed, status)
 
@@ -61,7 +61,7 @@ def test_sigterm_is_announced_before_the_process_ends(before: str, printed: list
 )
 def test_every_signal_that_ends_the_process_is_announced(number: signal.Signals, status: int) -> None:
     """A terminal sends SIGINT or SIGHUP to all processes, and Spark's worker daemon SIGHUP to its workers."""
-    code = textwrap.dedent(STOPPED).format(before="", signals="[0]")
+    code = textwrap.dedent(STOPPED).format(before="", signals="[0]", ready=READY)
 
     assert _end(code, number) == (["ready", "told"], status)
 
@@ -69,14 +69,38 @@ def test_every_signal_that_ends_the_process_is_announced(number: signal.Signals,
 def test_a_signal_that_the_process_ignores_is_no_stop() -> None:
     """An interrupt in a shell or a notebook ends what the user runs there, and not the queries."""
     before = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
-    code = textwrap.dedent(STOPPED).format(before=before, signals="[0]")
+    code = textwrap.dedent(STOPPED).format(before=before, signals="[0]", ready=READY)
 
     assert _end(code, signal.SIGINT, signal.SIGTERM) == (["ready", "told"], -signal.SIGTERM)
 
 
+@pytest.mark.parametrize(
+    ("wait", "printed"),
+    [("time.sleep(1)", ["ready", "learnt", "told"]), ("stop.sleep(60)", ["ready", "told"])],
+)
+@pytest.mark.parametrize("where", ["learn()", "in_thread()"])
+def test_what_is_about_to_be_learnt_is_told_first(wait: str, printed: list[str], where: str) -> None:
+    """A signal is held back in the main thread or another one, but not while it sleeps between two calls."""
+    ready = f"""
+    def learn():
+        with stop.held():
+            print("ready", flush=True)
+            {wait}
+            print("learnt", flush=True)
+    def in_thread():
+        import threading
+        threading.Thread(target=learn, daemon=True).start()
+    {where}
+    time.sleep(60)
+    """
+    code = textwrap.dedent(STOPPED).format(before="", signals="[0]", ready=textwrap.dedent(ready))
+
+    assert _end(code) == (printed, -signal.SIGTERM)
+
+
 def test_a_second_signal_does_not_end_the_process_too_soon() -> None:
     """Spark sends two when a query is stopped in the middle of a batch."""
-    code = textwrap.dedent(STOPPED).format(before="", signals="[signal.SIGTERM] * 2")
+    code = textwrap.dedent(STOPPED).format(before="", signals="[signal.SIGTERM] * 2", ready=READY)
 
     printed, status = _end(code)
 

@@ -5,27 +5,31 @@ on a worker host it is a connection to the agent beside the driver.
 
 When a query is stopped, the planning process is killed too fast to deregister consumers. So it writes a byte
 into a pipe, and the agent deregisters what the query registered. A link that closes without that byte means
-a crash: the query will be back, and needs its consumers. `termination` says what signals do.
+a crash: the query will be back, and needs its consumers. Only those are deregistered then that the offset log
+does not name yet: the next run could not know them for its own. `termination` says what signals do.
 
 Over its link an agent also notices that the other end is silent (`sluice.kinesis.fanout.link`). An agent on a
 worker host ends if that lasts half a minute. The agent beside the driver does not: the planning process may
 stand still, and stop the query after that.
 
-Run as ``python -m sluice.kinesis.fanout <link> <stop>`` with two open file descriptors, which reads its
-set-up from the link, or without arguments, which reads its set-up from standard input.
+Run as ``python -m sluice.kinesis.fanout <link> <stop> <planner>`` with two open file descriptors and a
+process id, which reads its set-up from the link, or without arguments, which reads its set-up from standard
+input.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from sluice.aws.arns import consumer_path
 from sluice.channels.channel import Channel, connect
 from sluice.channels.tls import Certificate, load_certificate, make_certificate
 from sluice.errors import SluiceError
@@ -166,18 +170,29 @@ class Agent:
             self.server.close()
             self._shards.close()
 
-    def deregister(self) -> None:
-        """Deregisters the consumers that the query registered, except those that others subscribe with."""
+    @property
+    def registered(self) -> Sequence[str]:
+        """ARNs of the consumers that the query registered."""
+        return self._consumers.registered
+
+    @property
+    def unlogged(self) -> Sequence[str]:
+        """Those of `registered` that the next run would take for somebody else's; none if consumers stay."""
+        if self._config.fan_out is None or not self._config.fan_out.deregister:
+            return []
+        return [arn for arn in self._consumers.registered if arn not in self._consumers.logged]
+
+    def deregister(self, arns: Iterable[str]) -> None:
+        """Deregisters consumers, except those that others subscribe with."""
         registrar = ConsumerRegistrar(self._config, is_endpoint_known=True)
-        for stream, arn in self._consumers.arns.items():
-            if arn not in self._consumers.registered:
-                continue
-            if stream in self._shards.contested:
+        for arn in arns:
+            stream = consumer_path(arn).partition("/")[0]
+            if stream in self._shards.contested and self._consumers.arns.get(stream) == arn:
                 _log.warning("%s: consumer %s stays registered: another reader uses it", stream, arn)
                 continue
             try:
                 registrar.deregister(arn)
-                _log.info("%s: deregistered consumer %s, since the query was stopped", stream, arn)
+                _log.info("%s: deregistered consumer %s, since the query has ended", stream, arn)
             except SluiceError as error:
                 _log.warning("%s: consumer %s stays registered: %s", stream, arn, error)
 
@@ -240,8 +255,8 @@ def main(arguments: list[str]) -> None:
     """Runs an agent until its link closes.
 
     Args:
-        arguments: two file descriptors, of the link and of the stop pipe, for an agent beside the driver;
-            none for an agent on a worker host.
+        arguments: two file descriptors, of the link and of the stop pipe, and the process id of the planning
+            process, for an agent beside the driver; none for an agent on a worker host.
     """
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -265,8 +280,8 @@ def _allow_many_descriptors() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
-    termination = Termination(stop_descriptor)
+def _run_beside_driver(link_descriptor: int, stop_descriptor: int, planner: int) -> None:
+    termination = Termination(stop_descriptor, is_planner_alive=lambda: os.getppid() == planner)
     termination.handle_signals()
     channel = Channel(socket.socket(fileno=link_descriptor))
     setup: AgentSetup = pickle.loads(channel.receive())  # noqa: S301 - over a socket pair with our own parent
@@ -282,7 +297,9 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int) -> None:
     agent.report(Listening(*agent.place))
     agent.serve()
     if termination.wait_for_reason():
-        agent.deregister()
+        agent.deregister(agent.registered)
+    elif agent.unlogged and termination.wait_for_crash():
+        agent.deregister(agent.unlogged)
 
 
 def _run_on_worker() -> None:

@@ -21,6 +21,8 @@ __all__ = ["GRACE", "Termination"]
 
 GRACE: Final = 10.0
 """Seconds from SIGTERM to the end of an agent whose link stays open."""
+_CRASH_PATIENCE: Final = 60.0
+"""Seconds that a planning process may take to end once it has closed the link."""
 
 
 class Termination:
@@ -29,6 +31,7 @@ class Termination:
     Args:
         stop_descriptor: the pipe into which the planning process writes when the query is stopped.
         clock: monotonic seconds.
+        is_planner_alive: whether the planning process has not ended.
         check_every: seconds between two checks of the clock.
     """
 
@@ -37,8 +40,10 @@ class Termination:
         stop_descriptor: int,
         clock: Callable[[], float] = time.monotonic,
         *,
+        is_planner_alive: Callable[[], bool] = lambda: True,
         check_every: float = 1.0,
     ) -> None:
+        self._is_planner_alive = is_planner_alive
         self._stop_descriptor = stop_descriptor
         self._clock = clock
         self._check_every = check_every
@@ -71,6 +76,19 @@ class Termination:
             if self.is_due:
                 return False
         return os.read(self._stop_descriptor, 1) == STOP
+
+    def wait_for_crash(self) -> bool:
+        """Blocks until the planning process has ended, for at most 60 s.
+
+        Returns:
+            Whether it has. Otherwise it lives on, and has closed the link to replace this agent.
+        """
+        end = self._clock() + _CRASH_PATIENCE
+        while self._is_planner_alive():
+            if self.is_due or self._clock() >= end:
+                return False
+            time.sleep(self._check_every)
+        return True
 
     def _handle_sigterm(self, number: int, frame: Any) -> None:
         # Takes no lock and starts no thread: the main thread may hold what that needs.

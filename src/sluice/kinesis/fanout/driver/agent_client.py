@@ -86,7 +86,7 @@ class AgentClient:
 
     Args:
         setup: what agents are started with.
-        arns: stream's name to the ARN of its consumer.
+        arns: stream's name to the ARN of its consumer, as far as that is known; see `set_consumers`.
         renew: called, in a thread of its own, with a stream whose consumer is missing. Returns the ARN of
             the consumer to use from now on. None where the agent polls, without consumers.
         figures: count reads of the agent that were refused or repeated.
@@ -112,13 +112,14 @@ class AgentClient:
         self._place = setup.agent.agent
         self._may_poll = fan_out is None or fan_out.may_poll
         self._deregisters = fan_out is not None and fan_out.deregister
-        self._streams = ", ".join(arns)
+        self._streams = ", ".join(stream.name for stream in setup.config.streams)
         self._figures = ReadFigures() if figures is None else figures
         self._secret = setup.secret
         self._renew = renew
         self._clock = clock
         self._arns = dict(arns)
         self._registered: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
         self._renewing: set[str] = set()
         self._lock = threading.RLock()
         self._setup = setup
@@ -212,11 +213,22 @@ class AgentClient:
                     found[split] = self._address
             return found
 
-    def set_registered(self, arns: frozenset[str]) -> None:
-        """Says which consumers this query has registered, so that the agent deregisters them at a stop."""
+    def set_consumers(self, arns: Mapping[str, str]) -> None:
+        """Says which consumers to subscribe with: stream's name to ARN. Called before `follow`."""
         with self._lock:
-            if arns != self._registered:
-                self._registered = arns
+            if arns != self._arns:
+                self._arns = dict(arns)
+                self._send_consumers()
+
+    def set_registered(self, arns: frozenset[str], logged: frozenset[str] = frozenset()) -> None:
+        """Says which consumers this query has registered, so that the agent deregisters them at a stop.
+
+        Args:
+            logged: those that the offset log names, and that stay after a crash.
+        """
+        with self._lock:
+            if (arns, logged) != (self._registered, self._logged):
+                self._registered, self._logged = arns, logged
                 self._send_consumers()
 
     def start(self) -> None:
@@ -513,7 +525,8 @@ class AgentClient:
                         shard.retry_now()
 
     def _send_consumers(self) -> None:
-        self._supervisor.send(ConsumersChanged(dict(self._arns), tuple(sorted(self._registered))))
+        registered, logged = tuple(sorted(self._registered)), tuple(sorted(self._logged))
+        self._supervisor.send(ConsumersChanged(dict(self._arns), registered, logged))
 
 
 def _described(position: Position) -> str:

@@ -10,14 +10,14 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from sluice.channels.channel import Channel
 from sluice.channels.processes import child_environment
 from sluice.kinesis.fanout.launch import HELD_SIGNALS, STOP, AgentSetup, agent_command
 
-__all__ = ["AgentProcess", "RunningAgent", "is_alive", "on_stop"]
+__all__ = ["AgentProcess", "RunningAgent", "StopSignals", "is_alive"]
 
 
 class RunningAgent(Protocol):
@@ -67,7 +67,7 @@ class AgentProcess:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                agent_command(theirs.fileno(), stop_read),
+                agent_command(theirs.fileno(), stop_read, os.getpid()),
                 pass_fds=(theirs.fileno(), stop_read),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -139,26 +139,55 @@ _STOP_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP")
 terminal or a service manager that ends the application may send each of these to every process of it."""
 
 
-def on_stop(tell: Callable[[], None]) -> None:
+class StopSignals:
     """Calls `tell` when a signal asks this process to end, and then lets the process end as before.
 
     A signal that the process ignores is left alone. Does nothing outside the main thread, where Python does
     not allow signal handlers.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    for number in (getattr(signal, name) for name in _STOP_SIGNALS):
-        previous = signal.getsignal(number)
-        if previous is not signal.SIG_IGN:
-            _handle(number, tell, signal.SIG_DFL if previous is None else previous)
 
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._holding: set[int] = set()  # threads that are inside `held`
+        self._pending: list[int] = []
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (getattr(signal, name) for name in _STOP_SIGNALS):
+            previous = signal.getsignal(number)
+            if previous is not signal.SIG_IGN:
+                self._handle(number, signal.SIG_DFL if previous is None else previous)
 
-def _handle(number: int, tell: Callable[[], None], previous: Any) -> None:
-    def handle(number: int, frame: Any) -> None:
-        del frame
-        # Spark may send its signal twice. The second one must not end the process before `tell` has returned.
-        tell()
-        signal.signal(number, previous)
-        os.kill(os.getpid(), number)
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """A signal ends the process only behind the ``with`` block: what it learns has to be told first."""
+        self._holding.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._let_go()
 
-    signal.signal(number, handle)
+    def sleep(self, seconds: float) -> None:
+        """Sleeps. A signal ends the process meanwhile, also inside `held`."""
+        is_held = threading.get_ident() in self._holding
+        self._let_go()
+        time.sleep(seconds)
+        if is_held:
+            self._holding.add(threading.get_ident())
+
+    def _let_go(self) -> None:
+        self._holding.discard(threading.get_ident())
+        if self._pending and not self._holding:
+            os.kill(os.getpid(), self._pending[0])
+
+    def _handle(self, number: int, previous: Any) -> None:
+        def handle(number: int, frame: Any) -> None:
+            del frame
+            self._pending.append(number)  # first, as another thread may let go now
+            if self._holding:
+                return
+            # Spark may send its signal twice. The second must not end the process before `tell` has returned.
+            self._tell()
+            signal.signal(number, previous)
+            os.kill(os.getpid(), number)
+
+        signal.signal(number, handle)

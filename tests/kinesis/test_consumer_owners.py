@@ -1,0 +1,204 @@
+"""Whatever ends a query, no consumer is left that it registered and that its next run would not deregister.
+
+A planning process runs against the strict model, with a real agent, and is ended at some moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from integration.model import Laws
+from integration.model.sending import WireFault
+from integration.model.server import ModelServer, serving
+
+CREATION = 2.0
+"""Seconds until a consumer is active."""
+LAWS = Laws(
+    empty_pages=0,
+    listing_delay=0,
+    status_delay=(0, 0),
+    consumer_delay=(CREATION, CREATION),
+    creating_limit=None,
+)
+PATIENT = 20.0
+
+PLANNING = textwrap.dedent("""
+    import json, sys, time
+    from sluice.kinesis.driver import create_coordinator
+    from sluice.kinesis.options import source_config_from_options
+    from sluice.source.offsets import Offsets
+
+    coordinator = create_coordinator(source_config_from_options(json.loads(sys.argv[1]), streaming=True))
+    enumerator = coordinator.enumerator
+    start = enumerator.initial()
+    coordinator.restore(start)
+    while (end := enumerator.advance(start)) is start:
+        time.sleep(0.1)
+    print("planned", flush=True)
+    input()
+    end = Offsets.from_json(end.to_json())  # from the offset log
+    coordinator.restore(end)
+    coordinator.assign(enumerator.ranges(start, end))
+    print("logged", flush=True)
+    time.sleep(600)
+""")
+
+
+class Query:
+    """The planning process of a query, and the service that it reads from."""
+
+    def __init__(self, server: ModelServer, process: subprocess.Popen[str]) -> None:
+        self.model = server.model
+        self.process = process
+        summary = self.model.call("DescribeStreamSummary", {"StreamName": "s"})["StreamDescriptionSummary"]
+        self._stream_arn = summary["StreamARN"]
+
+    # --- moments ---
+
+    def is_asked(self) -> None:
+        """It has asked for a consumer, and has no answer yet."""
+        self._wait(lambda: self.model.calls["RegisterStreamConsumer"] > 0)
+
+    def is_creating(self) -> None:
+        """It waits for its consumer."""
+        self.is_asked()
+        time.sleep(CREATION / 5)
+        assert self._statuses() == ["CREATING"]
+
+    def is_planned(self) -> None:
+        """It has planned a batch, which nobody has logged."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "planned\n"
+
+    def is_logged(self) -> None:
+        """The end of a batch is in the offset log."""
+        self.is_planned()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "logged\n"
+
+    def has_failed(self) -> None:
+        """It could not begin."""
+        assert self.process.wait(PATIENT) == 1
+
+    # --- what is left ---
+
+    def loses_consumer(self) -> None:
+        """No consumer is left after a while."""
+        self._wait(lambda: not self._statuses())
+
+    def keeps_consumer(self) -> None:
+        """It is there after longer than it takes to go."""
+        time.sleep(2 * CREATION)
+        assert self._statuses() == ["ACTIVE"]
+
+    def _statuses(self) -> Sequence[str]:
+        consumers = self.model.call("ListStreamConsumers", {"StreamARN": self._stream_arn})["Consumers"]
+        return [each["ConsumerStatus"] for each in consumers]
+
+    @staticmethod
+    def _wait(is_there: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENT
+        while not is_there():
+            assert time.monotonic() < end
+            time.sleep(0.25)  # within the limits of calls
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with serving(LAWS) as server:
+        server.model.create("s", 1)
+        server.model.put("s", "key", b"data")
+        yield server
+
+
+@contextmanager
+def running(server: ModelServer, **options: str) -> Iterator[Query]:
+    """A query that starts; its driver is this process."""
+    given = {
+        "streamName": "s",
+        "region": "us-east-1",
+        "endpointUrl": server.endpoint,
+        "awsAccessKeyId": "key",
+        "awsSecretAccessKey": "secret",
+        "consumerName": "app",
+        "startingPosition": "TRIM_HORIZON",
+        **options,
+    }
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        (sys.executable, "-c", PLANNING, json.dumps(given)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        try:
+            yield Query(server, process)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("agent", ["driver", "none"])
+@pytest.mark.parametrize("moment", [Query.is_asked, Query.is_creating, Query.is_planned, Query.is_logged])
+def test_a_query_that_is_stopped_leaves_no_consumer(
+    server: ModelServer, moment: Callable[[Query], None], agent: str
+) -> None:
+    """At any moment from the call on that registers it; it is known to be the query's before it is active."""
+    if moment is Query.is_asked:
+        server.wire.set(WireFault(operation="RegisterStreamConsumer", kind="stall", seconds=CREATION / 2))
+    with running(server, fanOutAgent=agent) as query:
+        moment(query)
+        query.process.send_signal(signal.SIGTERM)
+
+        assert query.process.wait(PATIENT) == -signal.SIGTERM
+        query.loses_consumer()
+
+
+@pytest.mark.parametrize("moment", [Query.is_creating, Query.is_planned])
+def test_a_query_that_dies_before_its_log_names_the_consumer(
+    server: ModelServer, moment: Callable[[Query], None]
+) -> None:
+    """Its next run could not know the consumer for its own, and would never deregister it."""
+    with running(server) as query:
+        moment(query)
+        query.process.kill()
+
+        query.loses_consumer()
+
+
+def test_a_query_that_dies_later_keeps_its_consumer(server: ModelServer) -> None:
+    """The next run learns from the offset log that the consumer is the query's."""
+    with running(server) as query:
+        query.is_logged()
+        query.process.kill()
+
+        query.keeps_consumer()
+
+
+def test_a_query_that_gets_no_consumer_for_its_second_stream(server: ModelServer) -> None:
+    """It fails, and the consumer of the first stream goes."""
+    with running(server, streamName="s,gone") as query:
+        query.has_failed()
+        assert server.model.calls["RegisterStreamConsumer"] == 1
+        query.loses_consumer()
+
+
+@pytest.mark.parametrize("moment", [Query.is_creating, Query.is_planned])
+def test_a_consumer_that_is_to_stay_stays(server: ModelServer, moment: Callable[[Query], None]) -> None:
+    with running(server, consumerDeregistration="never") as query:
+        moment(query)
+        query.process.send_signal(signal.SIGTERM)
+
+        query.keeps_consumer()
