@@ -240,8 +240,13 @@ def vanish(case: Case) -> list[bytes]:
     return [f"logged {second} {number}".encode() for number in range(10)]
 
 
-@pytest.mark.parametrize("lose", [trim, recreate, vanish])
-def test_a_logged_batch_is_never_cut_short(case: Case, lose: Callable[[Case], list[bytes]]) -> None:
+@pytest.mark.parametrize(
+    ("lose", "message"),
+    [(trim, "{}/shardId-"), (recreate, "stream {} was deleted and created again"), (vanish, "{}/shardId-")],
+)
+def test_a_logged_batch_is_never_cut_short(
+    case: Case, lose: Callable[[Case], list[bytes]], message: str
+) -> None:
     """The records of a batch that is logged and not committed are gone, so the batch fails when it is read
     again. With ``failOnDataLoss`` false it has the records that are left, and the query reads on from there.
     """
@@ -252,11 +257,30 @@ def test_a_logged_batch_is_never_cut_short(case: Case, lose: Callable[[Case], li
     left = lose(case)
     fresh = case.fill("fresh")
 
-    assert f"{case.stream}/shardId-" in case.failure()
+    assert message.format(case.stream) in case.failure()
     case.run(fail=False)
 
     assert sorted(row.data for row in case.recorder.batches.get(1, [])) == left
     assert case.recorder.data() == sorted(read + left + fresh)
+
+
+def test_a_logged_batch_that_ends_a_shard_of_a_stream_that_is_created_again(case: Case) -> None:
+    """The shard of that name is open in the new stream, and has no end that the batch could come to."""
+    first, _ = case.streams.open_shards(case.stream)
+    read = case.fill("read")
+    case.run(fail=True)
+    case.fill("logged")
+    case.streams.split(case.stream, first)
+    case.run_and_fail_in_batch(1)
+    assert logged_offsets(case.recorder.checkpoint)[1]["streams"][case.stream][first]["closed"]
+    recreate(case)
+    fresh = case.fill("fresh")
+
+    assert f"stream {case.stream} was deleted and created again" in case.failure()
+    case.run(fail=False)
+
+    assert case.recorder.batches.get(1, []) == []
+    assert case.recorder.data() == sorted(read + fresh)
 
 
 def test_a_logged_batch_whose_first_records_are_gone(case: Case) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 from memory_log import S0, MemoryLog, new_log, put_many, put_to
-from query import Query, at_latest, check_exactly_once
+from query import Query, at_latest, check_exactly_once, new_reader, read_range
 
 from sluice.errors import DataLossError
 from sluice.kinesis.starting_positions import TRIM_HORIZON, initial_positions
+from sluice.source.offsets import Offsets
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Record
 
@@ -398,6 +399,67 @@ def test_a_stream_that_was_created_again_is_another_stream(caplog: pytest.LogCap
             query.run_to_end()
             assert query.rows_since(1) == records
             assert "deleted and created again" in caplog.text
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("is_split", [True, False])
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_logged_batch_of_a_stream_that_was_created_again(
+    caplog: pytest.LogCaptureFixture, *, is_first: bool, is_split: bool, fail: bool
+) -> None:
+    """The records of the new stream are not the batch's, nor is the end of its shard, which may be open. The
+    batch fails, or it has no rows, and the next one is the first of the new stream.
+    """
+    log = new_log()
+    query = Query(log, fail=fail)
+    put_many(log, 10)
+    if not is_first:
+        query.run_batch()
+        put_many(log, 10)
+    if is_split:
+        log.split(S0)
+    log.pass_time(11)
+    if is_first:
+        query.log_start()
+    query.log_end(query.plan())
+    query.restart()
+    log.delete("s")
+    log.pass_time(60)
+    log.create("s")
+    records = put_many(log, 5)
+    if fail:
+        with pytest.raises(DataLossError, match="stream s was deleted and created again"):
+            query.read(-1)
+        return
+
+    assert query.read(-1) == {}
+    assert "stream s was deleted and created again" in caplog.text
+    done = len(query.batches)
+    query.run_to_end()
+    assert query.rows_since(done) == records
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_stream_that_is_created_again_when_its_batch_is_dealt_out(*, fail: bool) -> None:
+    """The task that reads to a shard's end finds an open shard: it asks whether the stream is another one."""
+    log = new_log()
+    query = Query(log, fail=fail)
+    log.split(S0)
+    log.pass_time(11)
+    query.log_start()
+    query.log_end(query.plan())
+    (closed,) = query.enumerator.ranges(*map(Offsets.from_json, query.offsets))
+    log.delete("s")
+    log.pass_time(60)
+    log.create("s")
+    put_many(log, 5)
+    reader = new_reader(log, fail=fail)
+    if fail:
+        with pytest.raises(DataLossError, match="stream s was deleted and created again"):
+            read_range(reader, closed)
+    else:
+        read_range(reader, closed)
+    assert log.calls["GetRecords"] < 100
 
 
 def test_records_of_a_new_stream_that_were_taken_for_the_old_ones_are_not_read_twice() -> None:

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sluice.instants import MICROS_PER_SECOND, iso_instant
+from sluice.instants import MICROS_PER_SECOND
 from sluice.source.discovery import Listing, SplitDiscovery, lacks_children
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position, SplitRange
 from sluice.source.probe import Probe
@@ -100,10 +100,19 @@ class Continuity:
             listing = self._list_until_there(_unlisted_parents)
         return listing
 
-    def listing_of(self, ranges: Iterable[SplitRange]) -> Listing:
-        """The splits as listed, with all those of a batch, unless they are gone."""
+    def listing_of(self, ranges: Iterable[SplitRange], end: Offsets) -> Listing:
+        """The splits as listed, with all those of a batch, unless they are gone.
+
+        Args:
+            end: where the batch ends. Splits of streams that were created again since then are gone.
+        """
         needed = {each.split for each in ranges}
-        return self._list_until_there(lambda listing: sorted(needed - listing.splits.keys()))
+
+        def find_missing(listing: Listing) -> Sequence[SplitId]:
+            others = recreated(end, listing)
+            return sorted(split for split in needed - listing.splits.keys() if split.stream not in others)
+
+        return self._list_until_there(find_missing)
 
     def _list_until_there(self, find_missing: Callable[[Listing], Sequence[SplitId]]) -> Listing:
         """Lists again for a while if splits are missing, unless all of them are gone.
@@ -139,12 +148,7 @@ class Continuity:
         """`start` itself, or, after a loss that is tolerated, the positions that still exist."""
         positions = dict(start.positions)
         has_lost = False
-        for stream in recreated(start, listing):
-            before, now = iso_instant(start.created[stream]), iso_instant(listing.created[stream])
-            self._data_loss.report(
-                f"stream {stream} was deleted and created again since the last batch: the checkpoint is of "
-                f"the one that was created {before}, and now there is one that was created {now}"
-            )
+        for stream in self.report_recreated(start, listing):
             has_lost = True
             positions = {
                 s: p
@@ -157,6 +161,13 @@ class Continuity:
             has_lost = True
             positions = {s: p for s, p in positions.items() if s not in missing}
         return start.with_positions(positions) if has_lost else start
+
+    def report_recreated(self, offsets: Offsets, listing: Listing) -> list[str]:
+        """Reports and returns the streams that were deleted and created again since `offsets` were logged."""
+        streams = recreated(offsets, listing)
+        for stream in streams:
+            self._data_loss.report_recreated(stream, offsets.created[stream], listing.created[stream])
+        return streams
 
     def check_starts(self, states: Iterable[SplitState]) -> None:
         """Reports splits whose records may have expired unread, and that have no other record to read."""

@@ -59,6 +59,21 @@ class DataLossPolicy:
             )
         _log.warning("data loss, reading on from the oldest record: %s", what)
 
+    def report_recreated(self, stream: str, before: int, now: int) -> None:
+        """Reports that a stream is another one of the same name.
+
+        Args:
+            before, now: when the stream of the offsets was created, and the one that is there (microseconds).
+
+        Raises:
+            DataLossError: as in `report`.
+        """
+        self.report(
+            f"stream {stream} was deleted and created again since the last batch: the checkpoint is of "
+            f"the one that was created {iso_instant(before)}, and now there is one that was created "
+            f"{iso_instant(now)}"
+        )
+
     def report_missing_record(self, split: SplitId, position: After | AtHorizon, found: str | None) -> None:
         """Reports that the record which `position` names is gone, unless no record can have followed it.
 

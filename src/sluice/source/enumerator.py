@@ -291,12 +291,14 @@ class StreamEnumerator:
         """See `SplitEnumerator.ranges`.
 
         Raises:
+            DataLossError: a stream was created again since `end` was planned, and the query has to fail on
+                data loss. Otherwise the batch has no records of it.
             ServiceError: as `discover`.
             OptionError: `end` belongs to other streams.
         """
         self._check_streams(end)
         self._probe.expect_tasks()
-        ranges = self._with_details(start.ranges_to(end))
+        ranges = self._with_details(start.ranges_to(end), end)
         self._tracker.follow_rerun({each.split: each.start for each in ranges})
         return ranges
 
@@ -314,7 +316,8 @@ class StreamEnumerator:
         splits = listing.splits
         states = [self._probe.state(split, start.position(split_id)) for split_id, split in splits.items()]
         ends = self._planner.tips(states) if before is None else self._planner.ends_before(states, before)
-        return self._with_details(start.ranges_to(start.with_positions(ends)))
+        end = start.with_positions(ends)
+        return self._with_details(start.ranges_to(end), end)
 
     @property
     def millis_behind_latest(self) -> Mapping[SplitId, int]:
@@ -522,15 +525,18 @@ class StreamEnumerator:
             listed=listing.at,
         )
 
-    def _with_details(self, ranges: Sequence[SplitRange]) -> Sequence[SplitRange]:
-        """Adds to the ranges: parents, hash keys, how many records to expect.
+    def _with_details(self, ranges: Sequence[SplitRange], end: Offsets) -> Sequence[SplitRange]:
+        """Adds to the ranges: parents, hash keys, how many records to expect. Leaves out new streams.
 
         A listing that leaves a split out must not change how it is read: children would come before their
         parents, and records that a reshard has moved would come twice.
         """
         if not ranges:
             return ranges
-        splits = self._continuity.listing_of(ranges).splits
+        listing = self._continuity.listing_of(ranges, end)
+        if lost := self._continuity.report_recreated(end, listing):
+            ranges = [each for each in ranges if each.split.stream not in lost]
+        splits = listing.splits
         read = {each.split for each in ranges}
         return [
             replace(

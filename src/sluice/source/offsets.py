@@ -109,6 +109,7 @@ class SplitRange:
         hash_range: first and last hash key of the shard, where the shard is still listed. An aggregated
             record may hold user records with other hash keys: they belong to another shard since a reshard.
         expiry: which records had expired when `start` was logged.
+        created: when the stream of the split was created (microseconds), where that is logged.
         parents: those parents of the split that the same batch reads. Their records come first.
     """
 
@@ -118,6 +119,7 @@ class SplitRange:
     expected: int | None = field(default=None, compare=False)
     hash_range: tuple[int, int] | None = field(default=None, compare=False)
     expiry: Expiry | None = field(default=None, compare=False)
+    created: int | None = field(default=None, compare=False)
     parents: tuple[SplitId, ...] = field(default=(), compare=False)
 
 
@@ -167,7 +169,8 @@ class Offsets:
             is_recreated = split.stream in self.created and self.created[split.stream] != created
             start = AtHorizon(caught_up_at=created) if is_recreated else self.position(split)
             if isinstance(stop, After | Closed) and start != stop:
-                ranges.append(SplitRange(split, start, stop, expiry=self.expiry.get(split.stream)))
+                expiry = self.expiry.get(split.stream)
+                ranges.append(SplitRange(split, start, stop, expiry=expiry, created=created))
         return ranges
 
     def to_json(self, version: int | None = None) -> dict[str, Any]:

@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_REOPENED = 5
 """How often a range is continued through a new iterator when its end, which exists, was not met."""
+_CHECK_INTERVAL = 10.0
+"""Seconds between two checks whether a stream is still the one whose split is read to its end."""
 _SHORTEST_WAIT = 0.5
 """Seconds until a read is repeated that was throttled."""
 
@@ -83,6 +85,15 @@ class _PacedReads:
         self._is_throttled = False
         self._read_at = -math.inf
         self._cost = 0.0  # seconds until the service allows the next read
+        self._next_check = settings.clock() + _CHECK_INTERVAL
+
+    def is_check_due(self) -> bool:
+        """Whether to check that the stream is still the same. Most ranges are read before the first check."""
+        now = self._settings.clock()
+        if now < self._next_check:
+            return False
+        self._next_check = now + _CHECK_INTERVAL
+        return True
 
     def next_page(self, cursor: Cursor, limit: int) -> Page:
         """The next page of a cursor. Throttling is an answer: the read is repeated.
@@ -201,7 +212,9 @@ class RangeReader:
         """Whether the end of the range has been reached, or (after a data loss) cannot be reached."""
         end = split.end
         if isinstance(end, Closed):
-            return page.next_iterator is None
+            return page.next_iterator is None or (
+                page.millis_behind == 0 and self._is_recreated(split, reads)
+            )
         last = sequence_of(page.records[-1].sequence_number) if page.records else None
         if last is not None and last >= end.sequence:
             self._check_end(split, end, page.records)
@@ -211,6 +224,16 @@ class RangeReader:
         if last is None and page.millis_behind == 0:
             return self._is_over_at_tip(split, end, cursor, reads)
         return False
+
+    def _is_recreated(self, split: SplitRange, reads: _PacedReads) -> bool:
+        """At the tip of a split that is to end: whether it is an open split of a new stream of that name."""
+        if split.created is None or not reads.is_check_due():
+            return False
+        created = self._log.describe(split.split.stream).created
+        if created // 1000 == split.created // 1000:
+            return False
+        self._data_loss.report_recreated(split.split.stream, split.created, created)
+        return True
 
     def _check_end(self, split: SplitRange, end: After, records: Sequence[AnyRecord]) -> None:
         """Reports a loss if the record that the end names is missing among records that pass the end."""
