@@ -71,7 +71,10 @@ def test_few_large_requests_that_are_refused_without_a_reason(scenario: Scenario
 
 @SEEDS
 def test_many_faults_at_once(seed: int) -> None:
-    """2 % of entries and of requests fail, 8 % of answers are lost: the sink went down to 17 records/s."""
+    """2 % of entries and of requests fail, 8 % of answers are lost: the sink went down to 17 records/s.
+
+    No request is refused as if for load: where that is told, the rate sinks still (docs/destinations.md).
+    """
     faults = Scenario(failing_entries=0.02, failing_requests=0.02, lost_answers=0.08)
     run = Run(faults, aimd, seed=seed).until(20)
 
