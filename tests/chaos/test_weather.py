@@ -33,7 +33,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.clock = ReaderClock(directory / "clock")
-        self.model = KinesisModel(Laws(), RealClock(offset=-40.0))
+        self.model = KinesisModel(Laws(consumer_delay=(0.0, 0.0)), RealClock(offset=-40.0))
         self.wire = WireFaults()
         for stream in (ORDERS, COPIED):
             self.model.create(stream, 4)
