@@ -3,10 +3,10 @@
 A service with a token bucket that several tasks share, in virtual time: with and without a burst, with
 answers after 5 ms to 2 s, with entries and requests that fail whatever the load is, with steps of its
 capacity. For each: what is accepted of min(C, offered) * (1 - p), what is refused for load, the smallest
-share of a task by the largest, and when it has settled; from the sixth second on, and for steps from ten
-seconds after the step. The last rows have each task find its pace alone, and with the others
-(`aimdScope=query`). The worst of all seeds counts; after it stands how many of them met all goals. Takes
-six minutes on two cores.
+share of a task by the largest, and when it has settled (from when on enough is accepted in any two seconds,
+or in the time of two answers); from the sixth second on, and for steps from ten seconds after the step. The
+last rows have each task find its pace alone, and with the others (`aimdScope=query`). The worst of all seeds
+counts; after it stands how many of them met all goals. Takes eight minutes on two cores.
 
     python -m integration.benchmarks.congestion --seeds 5 --only "told,tasks=16"
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import multiprocessing
 import os
 import random
@@ -143,6 +144,18 @@ def rows() -> Iterator[Row]:
         yield Row("others", f"whole requests are refused, tasks={tasks}", Scenario(whole=True, tasks=tasks))
 
 
+def noncongestive_rows() -> Iterator[Row]:
+    """A part of the requests is refused for load whatever the pace is. It counts as refused."""
+    many = Scenario(failing_entries=0.02, lost_answers=0.08, refused_requests=0.02)
+    for tasks in (1, 4, 16):
+        for latency in (0.02, 0.1, 1.0):
+            name = f"many faults, 2% refused latency={latency:g}s tasks={tasks}"
+            yield Row("noncongestive", name, replace(many, tasks=tasks, latency=latency))
+        for part in (0.005, 0.05):
+            scenario = Scenario(refused_requests=part, latency=0.1, tasks=tasks)
+            yield Row("noncongestive", f"{part:.1%} refused latency=0.1s tasks={tasks}", scenario)
+
+
 def in_flight_rows() -> Iterator[Row]:
     """Not 50 requests of up to 500 entries: more, where they are needed most; and few, which tell least."""
     for in_flight in (100, 200, 400):
@@ -174,7 +187,7 @@ class Outcome(NamedTuple):
         """Which of the four goals it misses."""
         goals = (
             self.accepted >= 0.85,
-            self.refused < 0.05,
+            self.refused < 0.05 + row.scenario.refused_requests,
             self.fair >= 0.5,
             self.settled <= row.settles_within,
         )
@@ -193,7 +206,10 @@ def outcome(job: tuple[Row, int]) -> Outcome:
 def outcome_of(row: Row, run: Run) -> Outcome:
     start, end = row.measured
     run.until(end)
-    settled = run.settled_after(10 if row.scenario.steps else 0, end)
+    # Of two seconds in which the answers differ by two, less may have arrived by chance: a sender at 0.95 C
+    # all the time would not count as settled in a third of the runs.
+    width = max(2, math.ceil(2 * row.scenario.latency))
+    settled = run.settled_after(10 if row.scenario.steps else 0, end, width)
     return Outcome(run.utilisation(start, end), run.refusals(start, end), run.fairness(start, end), settled)
 
 
@@ -314,7 +330,7 @@ def main() -> int:
     words = [word for word in arguments.only.split(",") if word]
     chosen = [
         row
-        for row in (*rows(), *in_flight_rows(), *compared_rows())
+        for row in (*rows(), *noncongestive_rows(), *in_flight_rows(), *compared_rows())
         if all(word in f"{row.group} {row.name}" for word in words)
     ]
     table(chosen, arguments.seeds, arguments.jobs, knows=arguments.known)

@@ -43,6 +43,7 @@ class Scenario:
         latency: the mean of the time until an answer (seconds); half of it to one and a half.
         failing_entries, failing_requests: the probability that an entry, or a whole request, fails.
         lost_answers: the probability that a request is carried out, and its answer is lost.
+        refused_requests: the probability that a request is refused for load, though there is none.
         told: whether the codes of refusals tell load from failure.
         whole: a request is refused as a whole if a part of it would be refused.
         tasks: that write at the same time.
@@ -61,6 +62,7 @@ class Scenario:
     failing_entries: float = 0.0
     failing_requests: float = 0.0
     lost_answers: float = 0.0
+    refused_requests: float = 0.0
     told: bool = True
     whole: bool = False
     tasks: int = 1
@@ -74,8 +76,8 @@ class Scenario:
     @property
     def passing(self) -> float:
         """The share of attempts that do not fail, whatever the load is."""
-        lost = 1 - self.lost_answers
-        return (1 - self.failing_entries) * (1 - self.failing_requests) * lost
+        requests = (1 - self.failing_requests) * (1 - self.refused_requests) * (1 - self.lost_answers)
+        return (1 - self.failing_entries) * requests
 
     def admitted(self, now: float) -> float:
         """Records a second that the service takes at this time, were none to fail."""
@@ -109,6 +111,8 @@ class Service:
         scenario, draw = self._scenario, self._random.random
         if draw() < scenario.failing_requests:
             return Answer(set(), set(), error=True)
+        if scenario.refused_requests and draw() < scenario.refused_requests:
+            return Answer(set(entries), set())
         self._fill(now)
         refused: set[int] = set()
         before = self._share
@@ -145,7 +149,7 @@ class Answer:
 
     refused: set[int]
     failed: set[int]
-    error: bool
+    error: bool = False
 
 
 Make = Callable[[AsyncSinkConfig, Callable[[], float]], RateLimitingStrategy]

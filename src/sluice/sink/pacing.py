@@ -37,7 +37,8 @@ Only entries that reached the destination's limit say something about it: one th
 is neither refused nor let through. Requests are small and at irregular distances: fewer entries find the
 allowance used up, and no task is always the first to find it refilled.
 
-Refusals without a reason: see `sluice.sink.untold_pace`.
+Refusals without a reason: see `sluice.sink.untold_pace`. Those for load that come whatever the rate is: see
+`sluice.sink.noncongestive`.
 
 Sources: AIMD, and a balance of increase and decrease as a target of refusals (Kelly, Maulloo, Tan: Rate
 control for communication networks, 1998); slow start, and half of the rate after it (RFC 5681); the rate of
@@ -53,6 +54,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from sluice.sink.noncongestive import NonCongestiveRefusals
 from sluice.sink.sent_requests import SentRequests
 from sluice.sink.untold_pace import Answer, Stage, UntoldPace
 
@@ -90,6 +92,10 @@ _GROWTH: Final = 2.5
 # Until the first refusal it may double while answers come, for so long (seconds); then grow by this part.
 _START: Final = 5.0
 _LATE_START: Final = 0.25
+# The limit is found when so many of the first answers have a refusal in them, counted from the first that has
+# one. If it is fewer, it was chance.
+_FIRST_REFUSALS: Final = 3
+_FIRST_ANSWERS: Final = 8
 # If there is no answer after so many seconds, a new task grows by the second number times itself in a second;
 # and more than answers let it as long as they are to requests at less than this part of the rate.
 _LATE: Final = 0.15
@@ -102,6 +108,10 @@ _PATIENCE: Final = 3.0
 _STEP: Final = 2.0
 _MOST_STEPS: Final = 3.0
 _FAR: Final = 2.0
+# There are no dips while so many refused requests fail to come, and a share of requests that are refused
+# whatever the rate is does not matter below this one.
+_FAIL_TO_COME: Final = 1.0
+_SELDOM: Final = 0.003
 # When it was refused after that, requests that are accepted as a whole say nothing: they used tokens that
 # were left over. This ends with the answer to one that was sent this part of the time of an answer later.
 _LEFT_OVER_FOR: Final = 0.7
@@ -127,6 +137,7 @@ _IN_FLIGHT: Final = 0.8
 # known what fails: it may fail by requests, and the more of them there are, the better it is known.
 _SMALL: Final = 1 / 2
 _SMALL_IF_UNCERTAIN: Final = 1 / 8
+_SMALL_IF_HELD: Final = 1 / 2
 _IRREGULARITY: Final = 0.6
 # Of so many requests the pace is remembered, or of this many times as many as may be in flight.
 _REMEMBERED: Final = 256
@@ -179,6 +190,8 @@ class PacingRate:
         self._cut_at = -math.inf  # when it was last refused after it had grown far
         self._cut_from = 0.0  # the rate then, until something is answered that was sent later
         self._untold = UntoldPace(self.rate, wall_offset)
+        self._noncongestive = NonCongestiveRefusals(wall_offset)
+        self._first_answers: list[bool] = []  # at the start, from the first refusal on: whether it was one
         self._depth = 1.0  # of the rate, at which the last request was sent
         self._delayed = 0  # entries in flight that only this rate had delayed
         self._limited_at = -math.inf  # when an answer last came to what this rate had delayed
@@ -194,7 +207,10 @@ class PacingRate:
         return max(1, math.ceil(self.rate * depth * self._interval))
 
     def _depth_at(self, now: float) -> float:
-        return self._untold.depth(now, self._latency or 0.0, self.rate)
+        depth = self._untold.depth(now, self._latency or 0.0, self.rate)
+        if not self._is_told or self._missed > _FAIL_TO_COME:
+            return depth
+        return self._noncongestive.depth(now, self._latency or 0.0, self.rate)
 
     @property
     def in_flight(self) -> int:
@@ -258,29 +274,78 @@ class PacingRate:
             return
         if delayed:
             self._delayed_for += count / pace
-        self._follow_untold(
-            Answer(untold, throttled, reached, pace, depth, sent_at, now), was_delayed=delayed > 0
-        )
-        if depth < 1.0 or self._untold.is_in_charge:
+        answer = Answer(untold, throttled, reached, pace, depth, sent_at, now)
+        self._follow_untold(answer, was_delayed=delayed > 0)
+        if depth < 1.0 and self._is_told:
+            self._noncongestive.answered_in_dip(answer.lost / reached, sent_at)
+        if depth == 1.0 and not self._untold.is_in_charge:
+            self._follow_load(answer, count, latency, was_delayed=delayed > 0)
+
+    def _follow_load(self, answer: Answer, count: int, latency: float, *, was_delayed: bool) -> None:
+        """Does what follows from what was refused for load, or was not."""
+        pace, now, refused = answer.pace, answer.now, answer.lost / count
+        is_left_over = answer.at < self._cut_at + _LEFT_OVER_FOR * latency
+        if not is_left_over:
+            self._noncongestive.answered(answer.lost / answer.entries, pace, answer.at, now)
+        if self._may_be_chance(is_refused=answer.lost > 0):
             return
-        refused = 1 - (count - throttled - untold) / count  # the part that was refused for load
-        if throttled or untold:
+        if answer.lost:
             self._end_growth(pace, now)
-        if sent_at > self._cut_at:
+        if answer.at > self._cut_at:
             self._cut_from = 0.0
-        is_too_much = self._notice(refused, count, reached, pace=pace, at=sent_at)
-        arrived = self._pace_of_arrival(pace, sent_at, now)
-        target = arrived * (1 - refused) / (1 - self._share * reached / count)
-        if refused <= 0 and self._untold.stage is Stage.NONE:
-            target = max(target, self.rate)  # only what is refused says that the rate is too high
+        is_too_much = self._notice(answer, count)
         duration = count / pace  # the request stands for the time in which as many entries are sent
-        is_left_over = refused <= 0 and sent_at < self._cut_at + _LEFT_OVER_FOR * latency
-        if self._missed < math.inf and (target < self.rate or delayed) and not is_left_over:
-            drawn = self.rate + (target - self.rate) * min(1.0, duration / self._time_constant)
-            self.rate = max(_LEAST, min(self.rate, self._untold.floor), drawn)
-        if delayed and not is_too_much and self._is_reachable:
+        target = self._target(refused, answer.entries / count, self._pace_of_arrival(pace, answer.at, now))
+        if answer.lost or not is_left_over:
+            self._draw_to(target, duration, now, was_delayed=was_delayed)
+        if was_delayed and not is_too_much and self._is_reachable:
             most = pace * (1 + min(_MOST_STEPS, self._steps**2 / 2))
             self.rate = max(self.rate, min(self.rate + self._growth(pace) * duration, most))
+
+    def _draw_to(self, target: float, duration: float, now: float, *, was_delayed: bool) -> None:
+        """Draws the rate towards the one that an answer tells of, unless the limit is not known yet."""
+        if self._missed == math.inf or not (target < self.rate or was_delayed):
+            return
+        drawn = self.rate + (target - self.rate) * min(1.0, duration / self._time_constant)
+        self.rate = max(_LEAST, min(self.rate, self._floor), drawn)
+        if self._is_told:
+            self._noncongestive.follow(self.rate, duration, now)
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether every refusal has had a reason lately."""
+        return self._untold.stage is Stage.NONE
+
+    @property
+    def _noncongestive_share(self) -> float:
+        return self._noncongestive.share if self._is_told else 0.0
+
+    @property
+    def _floor(self) -> float:
+        return self._noncongestive.floor if self._is_told else self._untold.floor
+
+    def _target(self, refused: float, reached: float, pace: float) -> float:
+        """The rate at which as much is refused as may be, by a request that was sent at `pace`.
+
+        `refused` is the part of it that was refused for load, and `reached` the one that did not fail.
+        """
+        for_load = refused - self._noncongestive_share * reached
+        target = pace * (1 - for_load) / (1 - self._share * reached)
+        # Only what is refused says that the rate is too high.
+        return max(target, self.rate) if refused <= 0 and self._is_told else target
+
+    def _may_be_chance(self, *, is_refused: bool) -> bool:
+        """Whether it is not clear yet that a new task has found its limit.
+
+        From its first refusal on the rate stays until there are more, or have been none for a while.
+        """
+        if self._missed < math.inf or not self._is_told or not (is_refused or self._first_answers):
+            return False
+        self._first_answers.append(is_refused)
+        is_limit = sum(self._first_answers) >= _FIRST_REFUSALS
+        if is_limit or len(self._first_answers) == _FIRST_ANSWERS:
+            self._first_answers.clear()
+        return not is_limit
 
     def _follow_latency(self, took: float) -> float:
         usual = took if self._latency is None else self._latency
@@ -344,7 +409,7 @@ class PacingRate:
 
     def _is_unanswered(self, now: float) -> bool:
         """Whether answers to a new task are so late that it grows meanwhile."""
-        is_new = self._missed == math.inf and self._untold.stage is Stage.NONE
+        is_new = self._missed == math.inf and self._is_told and not self._first_answers
         is_late = self._first_sent_at is not None and _LATE < now - self._first_sent_at < _START
         is_out_of_date = self._answered_pace < _OUT_OF_DATE * self.rate
         return is_new and is_late and is_out_of_date and self._is_reachable
@@ -365,6 +430,8 @@ class PacingRate:
         least = _REQUEST
         if self._untold.is_in_charge:
             least *= _SMALL_IF_UNCERTAIN if self._untold.is_uncertain else _SMALL
+        elif self._is_told and self._noncongestive.is_uncertain:
+            least *= _SMALL_IF_HELD
         return max(least, self._expected_latency / self._requests_aimed_at)
 
     @property
@@ -383,20 +450,34 @@ class PacingRate:
         ratio = min(_MOST_RATIO, max(_LEAST_RATIO, self._mean / self.rate))
         return min(_MOST_SHARE_BELOW, share * ratio**_FAIRNESS)
 
-    def _notice(self, refused: float, count: int, reached: int, *, pace: float, at: float) -> bool:
+    def _notice(self, answer: Answer, count: int) -> bool:
         """Counts the refused requests, or those that were to be expected; whether this is one."""
-        if refused > 0:
+        reached, at = answer.entries, answer.at
+        if answer.lost:
             self._refused_at = max(self._refused_at, at)
-            part = refused * count / reached
+            part = answer.lost / reached
             self._refused_part += (part - self._refused_part) / (8 if self._refused_part else 1)
             self._refused_requests += 1
-            self._missed = 0.0
+            self._expect_anew()
             return True
+        expected = self._share * reached / max(1.0, self._refused_part * count)
+        if 0 < self._steps < math.inf:
+            self._noncongestive.grew(expected, answer.now)
         if at > self._refused_at:
-            least, most = (each * count / pace for each in _EXPECTED)
-            expected = self._share * reached / max(1.0, self._refused_part * count)
+            least, most = (each * count / answer.pace for each in _EXPECTED)
             self._missed += min(max(expected, min(least, _MOST_SHARE * reached)), most)
         return False
+
+    def _expect_anew(self) -> None:
+        """A request was refused: those that failed to come before say less, or nothing."""
+        share = self._noncongestive_share
+        if share < _SELDOM:
+            self._missed = 0.0
+            return
+        # Refusals come whatever the rate is. By a sequential test, one of them takes back as much as it is
+        # more likely if there is load.
+        self._missed = max(0.0, self._missed - math.log(1 + max(self._share, share) / share))
+        self._refused_at = -math.inf
 
     def _end_growth(self, pace: float, now: float) -> None:
         """A request that was sent at this pace was refused for load."""
@@ -404,6 +485,8 @@ class PacingRate:
             self._cut_at, self._cut_from = now, self.rate
             self._next = max(self._next, now + min(_LONGEST_DRAIN, _DRAIN * self._expected_latency))
         if self._missed == math.inf:
+            if self._is_told:
+                self._noncongestive.limit_found(now)
             # The last growth was too much, but no task falls below the rate that all began with.
             self.rate = max(min(self.rate, self._calm_rate), min(self.rate, pace) / 2)
 

@@ -1,0 +1,248 @@
+"""Tells refusals for load from those that come whatever the pace is, where all have the code of load.
+
+A service may refuse a part of all requests as throttled though it has tokens left: a limit of a host that is
+in trouble, a partition that is being moved. (In networks this is called non-congestive loss.) A sender that
+takes each of them for load slows down without end, as slowing down does not help.
+
+Refusals may lower the pace a little without proof. The *reference* is what was let through when the service
+was last clearly overloaded, or more, if more has been let through since. The pace does not fall below most
+of it. While it is held there, it dips for half a second in every 1.25 s of the wall clock, in all tasks that
+are held: `sluice.sink.dips`. In a dip less is sent than is let through, so load can't be the reason for what
+is refused then.
+
+- If about as much is refused in dips as outside of them, it comes whatever the pace is: only what exceeds
+  that share counts as load.
+- If clearly less is refused, or if nothing was refused while the pace grew, refusals are load, and may lower
+  the pace to half of the reference before the next proof.
+
+Nothing of this costs anything where the pace is not held: there are no dips.
+
+Sources: loss that does not depend on the rate, told by experiments with the rate (PCC: Dong and others,
+NSDI 2015); all senders at the same time, so that load really falls (BBR: ACM Queue 14(5), 2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from sluice.sink.decaying import DecayingSum
+from sluice.sink.dips import Dips
+
+__all__ = ["NonCongestiveRefusals"]
+
+# The part of the reference at which the pace is held. Where answers are late, and dips at least so many times
+# as long as usual, proof takes so long that more has to be left to chance. Where they would be longer than
+# that, there are none, and the pace is only held.
+_HELD: Final = 0.95
+_HELD_IF_LATE: Final = 0.85
+_LATE: Final = 4.0
+# The part of the reference at which it is held when it was proved that refusals are load.
+_HELD_IF_PROVED: Final = 0.5
+# What is let through is averaged over so many requests, and not known from fewer than the second number. The
+# service is clearly overloaded if it is less than the pace by more than this part.
+_RECENT: Final = 32
+_FEWEST: Final = 24
+_CLEARLY: Final = 0.15
+# If the overload stays though the pace has come down to what was let through, it may be none: the reference
+# is not lowered again for this time (seconds), unless less than this part of the pace is let through.
+_ONCE_IN: Final = 30.0
+_EVIDENT: Final = 0.6
+_ABOVE: Final = 1.05
+# The reference rises to what is let through with this time constant (seconds): a stored burst is soon gone.
+_RISES_IN: Final = 5.0
+# In a dip the pace is this part of itself at most, at least the second one, and this part of what is let
+# through. What is sent in its first quarter may still meet the load from before.
+_SHALLOWEST: Final = 0.85
+_DEEPEST: Final = 0.4
+_MARGIN: Final = 0.9
+_FIRST_PART: Final = 0.25
+# A dip counts after the answers to so many requests that were sent later: if they show an overload, or if it
+# sent more than this many times what is let through, its refusals may have been load.
+_AFTER: Final = 16
+_TOO_SHALLOW: Final = 1.15
+# What dips have shown fades in this time (seconds). Of few requests little is believed: the share is as if so
+# many more had been accepted.
+_FADES: Final = 60.0
+_DOUBT: Final = 30.0
+# If so many refusals were to be expected in dips, it is known what they are.
+_DECIDED: Final = 8.0
+# Refusals are load if a quarter of what was to be expected is more likely than all of it, by this logarithm.
+_LESS: Final = 0.25
+_PROVED: Final = 4.0
+
+
+class _Recent(NamedTuple):
+    """The pace at which a request was sent, and what was let through of it (entries a second)."""
+
+    pace: float
+    let_through: float
+
+
+class NonCongestiveRefusals:
+    """What one task knows of them. Instants and durations are seconds of one monotonic clock.
+
+    Args:
+        wall_offset: what has to be added to an instant for the time of the wall clock: see `Dips`.
+    """
+
+    def __init__(self, wall_offset: Callable[[], float] = lambda: 0.0) -> None:
+        self._dips = Dips(wall_offset)
+        self._reference = 0.0  # entries a second; 0 until it is known
+        self._lowered_at = -math.inf
+        self._recent: deque[_Recent] = deque(maxlen=_RECENT)
+        self._is_held = False
+        self._overloaded_at = -math.inf  # when there was a clear overload
+        self._outside = DecayingSum()  # parts of requests that were refused, since the last dip that counted
+        self._in_dips = DecayingSum()  # the same in dips that counted
+        self._expected = DecayingSum()  # what would have been refused in those if it were not load
+        self._began, self._depth = -math.inf, 1.0  # the last dip
+        self._last: list[float] = []  # parts of its requests that were refused, until they count
+        self._last_began = -math.inf
+        self._answered_after = 0
+
+    @property
+    def share(self) -> float:
+        """The part of requests that is refused whatever the pace is."""
+        return self._in_dips.part / (self._in_dips.whole + _DOUBT)
+
+    @property
+    def floor(self) -> float:
+        """Refusals do not lower the pace below this one (entries a second)."""
+        if self._is_proved:
+            return _HELD_IF_PROVED * self._reference
+        return (_HELD_IF_LATE if self._dips.scale >= _LATE else _HELD) * self._reference
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether the pace is held, and many small requests would tell sooner what refusals are."""
+        return self._is_held
+
+    def depth(self, at: float, latency: float, pace: float) -> float:
+        """The part of the pace to send at: less than 1 in a dip.
+
+        Args:
+            at: the time.
+            latency: how long answers take.
+            pace: entries a second.
+        """
+        self._dips.follow(latency)
+        if not self._is_held or self._dips.scale > _LATE:
+            return 1.0
+        began = self._dips.began(at, self._overloaded_at, is_rare=False)
+        if began is None:
+            return 1.0
+        if began > self._began + self._dips.cycle / 2:
+            part = self._let_through / pace / (1 - self.share)
+            self._began, self._depth = began, max(_DEEPEST, min(_SHALLOWEST, _MARGIN * part))
+        return self._depth
+
+    def limit_found(self, now: float) -> None:
+        """The pace had grown, and was too high: what was let through before says nothing any more."""
+        self._reference = 0.0
+        self._recent.clear()
+        self._overload(now)
+
+    def grew(self, expected: float, now: float) -> None:
+        """A request was accepted as a whole while the pace grows, where `expected` of it might be refused."""
+        self._add(0.0, now)
+        self._expected.add(expected, 1.0, now, self._fades)
+
+    def answered_in_dip(self, refused: float, sent_at: float) -> None:
+        """A request that was sent in a dip was answered; `refused` is the part that was refused for load."""
+        if sent_at - self._began <= _FIRST_PART * (self._dips.end(self._began) - self._began):
+            return
+        if self._began > self._last_began:
+            self._last_began, self._last, self._answered_after = self._began, [], 0
+        self._last.append(refused)
+
+    def answered(self, refused: float, pace: float, sent_at: float, now: float) -> None:
+        """Another request was answered.
+
+        Args:
+            refused: the part of it that was refused for load.
+            pace: the one when it was sent (entries a second).
+            sent_at: when it was sent.
+            now: the time.
+        """
+        if self._last and sent_at > self._dips.end(self._last_began):
+            self._answered_after += 1
+            if self._answered_after == _AFTER:
+                self._end_dip(now)
+        self._recent.append(_Recent(pace, pace * (1 - refused)))
+        self._outside.add(refused, 1.0, now, math.inf)
+
+    def follow(self, pace: float, seconds: float, now: float) -> None:
+        """Follows the pace with the reference.
+
+        Args:
+            pace: the one that an answer has led to (entries a second).
+            seconds: the time that its request stands for.
+            now: the time.
+        """
+        if len(self._recent) < _FEWEST:
+            return
+        let_through = self._let_through
+        if not self._reference:
+            self._reference = let_through
+            self._lowered_at = now
+        elif let_through < (1 - _CLEARLY) * (1 - self.share) * pace:
+            self._follow_overload(let_through, pace, now)
+            return
+        elif let_through > self._reference:
+            rises_in = _RISES_IN * self._dips.scale
+            self._reference += (let_through - self._reference) * min(1.0, seconds / rises_in)
+        if self._is_proved and pace <= self.floor:
+            self._reference = pace
+            self._in_dips, self._expected = DecayingSum(), DecayingSum()
+        self._is_held = pace <= self.floor or (self._is_held and not self._is_decided)
+
+    def _follow_overload(self, let_through: float, pace: float, now: float) -> None:
+        is_new = now - self._lowered_at > _ONCE_IN * self._dips.scale or let_through < _EVIDENT * pace
+        if not is_new and all(each.pace <= _ABOVE * self._reference for each in self._recent):
+            self._is_held = True  # no more is sent than was let through, and still much is refused
+            return
+        self._reference = let_through
+        self._lowered_at = now
+        self._overload(now)
+
+    def _overload(self, now: float) -> None:
+        self._overloaded_at = now
+        self._outside = DecayingSum()
+
+    def _end_dip(self, now: float) -> None:
+        """Learns from the last dip, if nothing has changed since it began."""
+        requests, share = len(self._last), self._outside.share
+        usual = max(share, self.share) * requests
+        is_usual = sum(self._last) <= usual + 3 * math.sqrt(usual) + 1
+        is_deep = self._depth <= _TOO_SHALLOW * (1 - share)
+        if is_usual and is_deep and self._overloaded_at < self._last_began:
+            for each in self._last:
+                self._add(each, now)
+            self._expected.add(min(0.5, share) * requests, 1.0, now, self._fades)
+        self._last = []
+        self._outside = DecayingSum()
+
+    def _add(self, refused: float, now: float) -> None:
+        self._in_dips.add(refused, 1.0, now, self._fades)
+
+    @property
+    def _fades(self) -> float:
+        return _FADES * self._dips.scale
+
+    @property
+    def _let_through(self) -> float:
+        """Entries a second that are let through of the pace."""
+        return sum(each.let_through for each in self._recent) / len(self._recent)
+
+    @property
+    def _is_proved(self) -> bool:
+        """Whether refusals fall with the pace: a likelihood ratio of two Poisson counts."""
+        likely = self._expected.part * (1 - _LESS) - self._in_dips.part * math.log(1 / _LESS)
+        return likely > _PROVED
+
+    @property
+    def _is_decided(self) -> bool:
+        return self._is_proved or self._expected.part >= _DECIDED
