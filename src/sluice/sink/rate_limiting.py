@@ -90,10 +90,12 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
     `AIMDScalingStrategy` keeps Flink's published arithmetic. So where scaling down does not lower the limit,
     this class lowers it by one, down to 1.
 
-    Without a clock that is all, as in Flink: it cannot tell load from failure. With a clock, the strategy
-    also learns how many entries a second the destination takes, and delays requests accordingly: see
-    `sluice.sink.pacing`. Then only refusals for load lower the limit, and it is never lower than the learnt
-    rate needs. `rateLimiting=aimd` gives it a clock.
+    Entries that failed for another reason than load (`ResultInfo.failed_otherwise`) count as accepted here:
+    only load slows the sender.
+
+    Without a clock that is all, as in Flink. With a clock, the strategy also learns how many entries a second
+    the destination takes, and delays requests accordingly: see `sluice.sink.pacing`. Then the limit is never
+    lower than the learnt rate needs. `rateLimiting=aimd` gives it a clock.
 
     Args:
         max_in_flight_requests: requests in flight, at most.
@@ -156,8 +158,7 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
         self._requests = max(0, self._requests - 1)
         self._messages = max(0, self._messages - result.batch_size)
         limit = self._max_in_flight_messages
-        refused = result.failed_messages - (0 if self._pacing is None else result.failed_otherwise)
-        if refused:
+        if result.failed_messages > result.failed_otherwise:
             lowered = self._scaling.scale_down(limit)
             self._max_in_flight_messages = max(1, lowered if lowered < limit else limit - 1)
         else:
