@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,7 @@ def test_what_an_object_lacks_comes_from_the_base_class() -> None:
     assert strategy.should_block(RequestInfo(1))
     assert strategy.delay(RequestInfo(1)) == 0.05
     assert (strategy.forget_in_flight, strategy.limit, strategy.rate) == (None, 7, None)
+    assert strategy.use_clock(time.monotonic) is None
     own.max_batch_size = 5
 
     assert (strategy.max_batch_size, strategy.limit) == (5, 5)

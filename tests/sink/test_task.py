@@ -103,7 +103,7 @@ def test_an_error_ends_the_task_and_closes_the_writer() -> None:
 
 
 def test_what_is_learnt_holds_in_the_next_task_of_the_same_sink() -> None:
-    """The limit that a refusal lowered, for the same key; no limit is higher than what may be in flight."""
+    """The rate that a refusal lowered, for the same key; no limit is higher than what may be in flight."""
 
     def strategy() -> CongestionControlRateLimitingStrategy:
         return CongestionControlRateLimitingStrategy(
@@ -113,19 +113,24 @@ def test_what_is_learnt_holds_in_the_next_task_of_the_same_sink() -> None:
         )
 
     def refuse_first(number: int, entries: Sequence[str]) -> Outcome:
-        return SubmitResult(entries[:1] if number == 0 else [])
+        return SubmitResult(entries, {"Throttled": len(entries)}) if number == 0 else SubmitResult()
 
+    refusing: Any = FakeDestination(refuse_first)
+    refusing.is_throttling = lambda _: True
     changes: dict[str, Any] = {"create_strategy": strategy, "strategy_cache_key": object()}
-    first = async_setup(FakeDestination(refuse_first), **changes)
+    first = async_setup(refusing, **changes)
     results = [
         write_rows(first, SCHEMA, ORIGIN, [rows("a" * 10)], write_id=None),
         write_rows(async_setup(**changes), SCHEMA, ORIGIN, [], write_id=None),
         write_rows(async_setup(config=config(max_batch_size=5)), SCHEMA, ORIGIN, [], write_id=None),
     ]
 
-    # 10 to start with, halved by the refusal, one more after the retry.
-    assert [result.limit for result in results] == [6, 6, 5]
-    assert [result.rate for result in results] == [None] * 3
+    rates = [result.rate for result in results]
+    # Each strategy starts with 500 a second, and only a rate that was kept is the same in both.
+    assert rates[0] is not None
+    assert 0 < rates[0] < 500
+    assert rates[1:] == [rates[0], None]
+    assert [result.limit for result in results] == [10, 10, 5]
 
 
 class Figures(NoRateLimitingStrategy):

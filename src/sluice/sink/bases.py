@@ -152,6 +152,14 @@ class BaseRateLimitingStrategy(ABC):
 
     forget_in_flight: Callable[[], None] | None = None
 
+    def use_clock(self, clock: Callable[[], float]) -> None:  # noqa: B027 - does nothing by default
+        """Takes the clock of a writer, in monotonic seconds: that of `RequestInfo.started_at`.
+
+        Called by each writer once, before its first request. A strategy that outlives its writer is called
+        again by the next one, and keeps what it has learnt. A strategy that wraps another one passes the
+        clock on.
+        """
+
     @abstractmethod
     def register_in_flight_request(self, request: RequestInfo) -> None:
         """See `RateLimitingStrategy.register_in_flight_request`."""

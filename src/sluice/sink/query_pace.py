@@ -71,6 +71,10 @@ class QueryPaceStrategy(BaseRateLimitingStrategy):
         self._valid_until = -math.inf
         self._has_problem = False
 
+    def use_clock(self, clock: Callable[[], float]) -> None:
+        """See `CongestionControlRateLimitingStrategy.use_clock`. The connection keeps its own clock."""
+        self._own.use_clock(clock)
+
     def register_in_flight_request(self, request: RequestInfo) -> None:
         self._own.register_in_flight_request(request)
 

@@ -36,7 +36,7 @@ class ScalingStrategy(Protocol):
     """How a limit grows after a success and shrinks after a refusal."""
 
     def scale_up(self, current: int) -> int:
-        """The limit after a request that was accepted as a whole."""
+        """The limit after a request that was accepted as a whole. Asked for 2**31 - 1, the highest limit."""
 
     def scale_down(self, current: int) -> int:
         """The limit after a request with refused entries."""
@@ -82,7 +82,7 @@ class AIMDScalingStrategy:
 
 
 class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
-    """Limits the entries in flight to what the destination accepts.
+    """Limits the entries in flight to what the destination accepts, and learns how many a second that are.
 
     A request that is accepted as a whole raises the limit, any other one lowers it, as the scaling strategy
     says. With a factor of 0.99, rounding to nearest would never lower a limit of 50 or less
@@ -90,16 +90,20 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
     `AIMDScalingStrategy` keeps Flink's published arithmetic. So where scaling down does not lower the limit,
     this class lowers it by one, down to 1.
 
-    Without a clock that is all, as in Flink: it cannot tell load from failure. With a clock, the strategy
-    also learns how many entries a second the destination takes, and delays requests accordingly: see
-    `sluice.sink.pacing`. Then only refusals for load lower the limit, and it is never lower than the learnt
-    rate needs. `rateLimiting=aimd` gives it a clock.
+    Entries that failed for another reason than load (`ResultInfo.failed_otherwise`) count as accepted here:
+    only load slows the sender.
+
+    Without a clock that is all, as in Flink. With a clock, the strategy also learns how many entries a second
+    the destination takes, and delays requests accordingly: see `sluice.sink.pacing`. Then the limit is never
+    lower than the learnt rate needs, up to the most that the scaling strategy allows. `AsyncSinkWriter` hands
+    over its clock.
 
     Args:
         max_in_flight_requests: requests in flight, at most.
-        initial_max_in_flight_messages: the limit to start with.
-        scaling_strategy: how the limit changes.
-        clock: monotonic seconds; None to limit only what is in flight.
+        initial_max_in_flight_messages: the limit to start with. The scaling strategy says how far it grows.
+        scaling_strategy: how the limit changes. Its answer to ``scale_up(2**31 - 1)`` is the most that a
+            learnt rate may raise the limit to.
+        clock: monotonic seconds; None: that of the first writer, if there is one.
         wall_clock: seconds that are the same on all hosts.
         jitter: returns a random number in [0, 1).
 
@@ -124,24 +128,41 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
                 f"initial_max_in_flight_messages must be positive: {initial_max_in_flight_messages}"
             )
         self._max_in_flight_requests = max_in_flight_requests
+        self._initial_max_in_flight_messages = initial_max_in_flight_messages
         self._max_in_flight_messages = initial_max_in_flight_messages
-        self._most = initial_max_in_flight_messages
+        self._most = initial_max_in_flight_messages  # that the rate may raise the limit to
         self._scaling = scaling_strategy
         self._requests = 0
         self._messages = 0
-        self._clock = clock or time.monotonic
-        batch = initial_max_in_flight_messages / max_in_flight_requests
-        start = max(_FIRST_BATCHES * batch, _FIRST_ENTRIES)
-        self._pacing = (
-            PacingRate(
-                start,
-                max_requests=max_in_flight_requests,
-                max_entries=initial_max_in_flight_messages,
-                jitter=jitter,
-                wall_offset=lambda: wall_clock() - self._clock(),
-            )
-            if clock is not None
-            else None
+        self._clock = time.monotonic if clock is None else clock
+        self._is_writers_clock = True  # or instants that a writer tells are of another clock
+        self._wall_clock = wall_clock
+        self._jitter = jitter
+        self._has_answers = False  # so that the rate knows for how long entries are in flight
+        self._pacing: PacingRate | None = None
+        if clock is not None:
+            self._start_pacing()
+
+    def use_clock(self, clock: Callable[[], float]) -> None:
+        """Takes the clock of a writer, unless there is one already.
+
+        The first clock stays, as what was learnt has instants of it. The next writer's is the same function
+        as a rule. If it is another one, instants that this writer tells are left alone.
+        """
+        if self._pacing is None:
+            self._clock = clock
+            self._start_pacing()
+        self._is_writers_clock = clock == self._clock
+
+    def _start_pacing(self) -> None:
+        initial, requests = self._initial_max_in_flight_messages, self._max_in_flight_requests
+        self._most = max(initial, self._scaling.scale_up(_UNLIMITED))
+        self._pacing = PacingRate(
+            max(_FIRST_BATCHES * initial / requests, _FIRST_ENTRIES),
+            max_requests=requests,
+            max_entries=self._most,
+            jitter=self._jitter,
+            wall_offset=lambda: self._wall_clock() - self._clock(),
         )
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
@@ -149,22 +170,23 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
         self._messages += request.batch_size
         if self._pacing is not None:
             # Its answer comes with the same instant, which says at which pace the request was sent.
-            now = self._clock() if request.started_at is None else request.started_at
-            self._pacing.sent(request.batch_size, now)
+            started_at = request.started_at if self._is_writers_clock else None
+            self._pacing.sent(request.batch_size, self._clock() if started_at is None else started_at)
 
     def register_completed_request(self, result: ResultInfo) -> None:
         self._requests = max(0, self._requests - 1)
         self._messages = max(0, self._messages - result.batch_size)
         limit = self._max_in_flight_messages
-        refused = result.failed_messages - (0 if self._pacing is None else result.failed_otherwise)
-        if refused:
+        if result.failed_messages > result.failed_otherwise:
             lowered = self._scaling.scale_down(limit)
             self._max_in_flight_messages = max(1, lowered if lowered < limit else limit - 1)
         else:
             self._max_in_flight_messages = max(1, self._scaling.scale_up(limit))
         if self._pacing is not None:
+            self._has_answers = True
             now = self._clock()
-            sent_at = now - (result.seconds or 0.0) if result.started_at is None else result.started_at
+            started_at = result.started_at if self._is_writers_clock else None
+            sent_at = now - (result.seconds or 0.0) if started_at is None else started_at
             self._pacing.answered(
                 result.batch_size,
                 result.throttled_messages,
@@ -193,7 +215,8 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
     @property
     def limit(self) -> int:
         """Entries that may be in flight now."""
-        needed = 1 if self._pacing is None else self._pacing.in_flight
+        # Before the first answer nothing is learnt that would ask for more than the initial limit.
+        needed = self._pacing.in_flight if self._pacing is not None and self._has_answers else 1
         return max(self._max_in_flight_messages, min(needed, self._most))
 
     @property

@@ -19,7 +19,7 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
-from sluice.sink.bases import BaseDestination, destination_name, with_defaults
+from sluice.sink.bases import BaseDestination, BaseRateLimitingStrategy, destination_name, with_defaults
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
     Destination,
@@ -95,7 +95,8 @@ class AsyncSinkWriter(Generic[EntryT]):
     Args:
         destination: where to write to. The writer closes it.
         config: bounds and durations.
-        rate_limiting: the strategy; it may have learnt something before, and may outlive the writer.
+        rate_limiting: the strategy; it may have learnt something before, and may outlive the writer. It is
+            handed the clock: see `BaseRateLimitingStrategy.use_clock`.
         clock: monotonic seconds.
         dead_letters: takes what can never be delivered: rows that the converter refuses, entries that the
             destination rejects, and with ``oversized_records="deadLetter"`` those that are too large. Without
@@ -126,9 +127,11 @@ class AsyncSinkWriter(Generic[EntryT]):
         # Another converter may make the data of any columns.
         self._data_is_sent = converter is None and getattr(self._converter, "data_column", None) == "data"
         self._dead_letters = dead_letters
+        strategy: BaseRateLimitingStrategy = with_defaults(rate_limiting, BaseRateLimitingStrategy)
+        strategy.use_clock(clock)
         self._scheduler: SinkScheduler[EntryT] = SinkScheduler(
             config,
-            rate_limiting,
+            strategy,
             name=self.name,
             ordering_key=self._destination.ordering_key,
             records_in=self._destination.records_in,
