@@ -211,8 +211,9 @@ def test_what_was_learnt_holds_for_the_next_writer(is_given_one: bool) -> None:
     hooks = {"clock": clock} if is_given_one else {}
     strategy = congestion(100, AIMDScalingStrategy(rate_threshold=1000), **hooks)
     hand_over(strategy, clock)
-    strategy.register_in_flight_request(RequestInfo(100, started_at=clock.now))
-    strategy.register_completed_request(ResultInfo(100, 100, 100, seconds=0.0, started_at=clock.now))
+    for _ in range(3):  # fewer may be chance
+        strategy.register_in_flight_request(RequestInfo(100, started_at=clock.now))
+        strategy.register_completed_request(ResultInfo(100, 100, 100, seconds=0.0, started_at=clock.now))
     learnt = strategy.rate
     hand_over(strategy, clock)
 
