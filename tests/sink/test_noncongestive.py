@@ -114,3 +114,12 @@ def test_where_answers_take_seconds_there_are_no_dips() -> None:
 
     assert known.is_uncertain
     assert 0.8 * 900 * 0.9 < known.floor < 0.9 * 1000
+
+
+def test_a_limit_that_is_found_anew_ends_the_hold() -> None:
+    """Nothing is known of what is let through then, and a dip could not be measured by it."""
+    sender = Sender(1000.0, takes=2000.0, chance=0.02).run(20.0, lowers=0.02)
+    sender.known.limit_found(sender.now)
+
+    assert sender.known.floor == 0.0
+    assert all(sender.known.depth(sender.now + n / 10, 0.01, 100.0) == 1.0 for n in range(30))

@@ -142,6 +142,7 @@ class NonCongestiveRefusals:
     def limit_found(self, now: float) -> None:
         """The pace had grown, and was too high: what was let through before says nothing any more."""
         self._reference = 0.0
+        self._is_held = False
         self._recent.clear()
         self._overload(now)
 
