@@ -98,9 +98,10 @@ def test_refusals_for_load_that_come_whatever_the_pace_is(tasks: int, latency: f
 @SEEDS
 def test_a_twentieth_refused_whatever_the_pace_is(seed: int) -> None:
     """The rate went down to 5 to 8 records/s."""
-    run = Run(Scenario(refused_requests=0.05), aimd, seed=seed).until(60)
+    run = Run(Scenario(refused_requests=0.05, latency=0.1), aimd, seed=seed).until(120)
 
-    assert run.utilisation(5, 60) > 0.75
+    assert run.utilisation(5, 60) > 0.85
+    assert run.utilisation(60, 120) > 0.85
 
 
 @SEEDS
@@ -130,7 +131,7 @@ def test_the_limit_is_found_within_seconds_where_answers_are_late(seed: int) -> 
     run = Run(Scenario(tasks=4, latency=2.0), aimd, seed=seed).until(20)
 
     assert run.utilisation(5, 20) > 0.93
-    assert run.refusals(5, 20) < 0.06
+    assert run.refusals(5, 20) < 0.07
     assert run.settled_after(end=20) <= 5
 
 
@@ -140,7 +141,7 @@ def test_one_task_finds_the_limit_within_seconds_where_answers_are_late(told: bo
     was sent from the sixth second on; and the rate was too low after that."""
     runs = [Run(Scenario(latency=2.0, told=told), aimd, seed=seed).until(20) for seed in range(1, 7)]
 
-    assert sum(run.refusals(5, 20) for run in runs) / len(runs) < 0.045
+    assert sum(run.refusals(5, 20) for run in runs) / len(runs) < 0.05
     assert sum(run.utilisation(5, 20) for run in runs) / len(runs) > 0.94
 
 

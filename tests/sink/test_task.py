@@ -103,7 +103,7 @@ def test_an_error_ends_the_task_and_closes_the_writer() -> None:
 
 
 def test_what_is_learnt_holds_in_the_next_task_of_the_same_sink() -> None:
-    """The rate that a refusal lowered, for the same key; no limit is higher than what may be in flight."""
+    """The rate that refusals lowered, for the same key; no limit is higher than what may be in flight."""
 
     def strategy() -> CongestionControlRateLimitingStrategy:
         return CongestionControlRateLimitingStrategy(
@@ -112,10 +112,10 @@ def test_what_is_learnt_holds_in_the_next_task_of_the_same_sink() -> None:
             scaling_strategy=AIMDScalingStrategy(increase_rate=1, rate_threshold=10),
         )
 
-    def refuse_first(number: int, entries: Sequence[str]) -> Outcome:
-        return SubmitResult(entries, {"Throttled": len(entries)}) if number == 0 else SubmitResult()
+    def refuse_at_first(number: int, entries: Sequence[str]) -> Outcome:
+        return SubmitResult(entries, {"Throttled": len(entries)}) if number < 3 else SubmitResult()
 
-    refusing: Any = FakeDestination(refuse_first)
+    refusing: Any = FakeDestination(refuse_at_first)
     refusing.is_throttling = lambda _: True
     changes: dict[str, Any] = {"create_strategy": strategy, "strategy_cache_key": object()}
     first = async_setup(refusing, **changes)

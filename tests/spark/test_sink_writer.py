@@ -252,7 +252,7 @@ def test_an_error_of_a_task_reaches_spark() -> None:
 
 def test_what_is_learnt_survives_an_epoch() -> None:
     """The rate that refusals for load lowered holds in the next epoch of the same worker."""
-    Collecting.refusals.append(8)
+    Collecting.refusals += [8, 4, 2]  # fewer requests than three may be refused by chance
     options = {"destination": f"{__name__}:Telling", "maxInFlightRequests": "1", "aimdIncrease": "1"}
     first: Any = source(**options).streamWriter(SCHEMA, False).write(batches(10))
     second: Any = source(**options).streamWriter(SCHEMA, False).write(batches())

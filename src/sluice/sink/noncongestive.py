@@ -42,10 +42,12 @@ _LATE: Final = 4.0
 # The part of the reference at which it is held when it was proved that refusals are load.
 _HELD_IF_PROVED: Final = 0.5
 # What is let through is averaged over so many requests, and not known from fewer than the second number. The
-# service is clearly overloaded if it is less than the pace by more than this part.
+# service is clearly overloaded if it is less than the pace by more than this part, and so many times what is
+# refused whatever the pace is: chance makes it vary.
 _RECENT: Final = 32
 _FEWEST: Final = 24
 _CLEARLY: Final = 0.15
+_BY_CHANCE: Final = 2.0
 # If the overload stays though the pace has come down to what was let through, it may be none: the reference
 # is not lowered again for this time (seconds), unless less than this part of the pace is let through.
 _ONCE_IN: Final = 30.0
@@ -67,7 +69,9 @@ _TOO_SHALLOW: Final = 1.15
 # many more had been accepted.
 _FADES: Final = 60.0
 _DOUBT: Final = 30.0
-# If so many refusals were to be expected in dips, it is known what they are.
+# No more than this part was to be expected in a dip: what remains of an overload does not count as proof of
+# what the few refusals after it are. If so many were to be expected in dips, it is known what they are.
+_MOST_EXPECTED: Final = 0.05
 _DECIDED: Final = 8.0
 # Refusals are load if a quarter of what was to be expected is more likely than all of it, by this logarithm.
 _LESS: Final = 0.25
@@ -189,7 +193,7 @@ class NonCongestiveRefusals:
         if not self._reference:
             self._reference = let_through
             self._lowered_at = now
-        elif let_through < (1 - _CLEARLY) * (1 - self.share) * pace:
+        elif let_through < (1 - _CLEARLY) * (1 - _BY_CHANCE * self.share) * pace:
             self._follow_overload(let_through, pace, now)
             return
         elif let_through > self._reference:
@@ -222,7 +226,7 @@ class NonCongestiveRefusals:
         if is_usual and is_deep and self._overloaded_at < self._last_began:
             for each in self._last:
                 self._add(each, now)
-            self._expected.add(min(0.5, share) * requests, 1.0, now, self._fades)
+            self._expected.add(min(_MOST_EXPECTED, share) * requests, 1.0, now, self._fades)
         self._last = []
         self._outside = DecayingSum()
 

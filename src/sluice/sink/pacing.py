@@ -95,7 +95,7 @@ _LATE_START: Final = 0.25
 # The limit is found when so many of the first answers have a refusal in them, counted from the first that has
 # one. If it is fewer, it was chance.
 _FIRST_REFUSALS: Final = 3
-_FIRST_ANSWERS: Final = 8
+_FIRST_ANSWERS: Final = 5
 # If there is no answer after so many seconds, a new task grows by the second number times itself in a second;
 # and more than answers let it as long as they are to requests at less than this part of the rate.
 _LATE: Final = 0.15
