@@ -154,6 +154,15 @@ def test_more_capacity_is_found_where_answers_are_late() -> None:
 
 
 @SEEDS
+def test_a_capacity_that_falls_slowly_is_followed_where_answers_are_late(seed: int) -> None:
+    """By a quarter of a percent a second: a quarter of all was refused for minutes, as the pace was held."""
+    falls = {60.0 + n: 1000.0 * 0.9975**n for n in range(180)}
+    run = Run(Scenario(capacity=1000.0, latency=3.0, steps=falls), aimd, seed=seed).until(240)
+
+    assert max(run.refusals(start, start + 40) for start in range(80, 240, 40)) < 0.12
+
+
+@SEEDS
 @pytest.mark.parametrize(("before", "after"), [(2000.0, 200.0), (200.0, 2000.0)])
 def test_a_change_of_capacity_is_followed(before: float, after: float, seed: int) -> None:
     """By the factor of ten, within ten seconds."""

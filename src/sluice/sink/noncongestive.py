@@ -49,8 +49,10 @@ _FEWEST: Final = 24
 _CLEARLY: Final = 0.15
 _BY_CHANCE: Final = 2.0
 # If the overload stays though the pace has come down to what was let through, it may be none: the reference
-# is not lowered again for this time (seconds), unless less than this part of the pace is let through.
+# is not lowered again for this time (seconds), unless less than this part of the pace is let through. Where
+# answers are late it is so many times as long at most: nothing else follows a slow fall of the capacity.
 _ONCE_IN: Final = 30.0
+_MOST_TIMES: Final = 2.0
 _EVIDENT: Final = 0.6
 _ABOVE: Final = 1.05
 # The reference rises to what is let through with this time constant (seconds): a stored burst is soon gone.
@@ -205,7 +207,8 @@ class NonCongestiveRefusals:
         self._is_held = pace <= self.floor or (self._is_held and not self._is_decided)
 
     def _follow_overload(self, let_through: float, pace: float, now: float) -> None:
-        is_new = now - self._lowered_at > _ONCE_IN * self._dips.scale or let_through < _EVIDENT * pace
+        once_in = _ONCE_IN * min(_MOST_TIMES, self._dips.scale)
+        is_new = now - self._lowered_at > once_in or let_through < _EVIDENT * pace
         if not is_new and all(each.pace <= _ABOVE * self._reference for each in self._recent):
             self._is_held = True  # no more is sent than was let through, and still much is refused
             return
