@@ -222,13 +222,19 @@ def test_what_was_learnt_holds_for_the_next_writer(is_given_one: bool) -> None:
 
 
 @pytest.mark.parametrize("ahead", [1e6, -1e6])
-def test_another_writer_may_bring_another_clock(ahead: float) -> None:
-    """Its instants mean nothing to the first one: compared with it, they stopped the sink for days."""
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_another_writer_may_bring_another_clock(ahead: float, *, comes_back: bool) -> None:
+    """Its instants mean nothing to the first one: compared with it, they stopped the sink for days.
+
+    Also if a writer with the first clock comes while it is still sending.
+    """
     clock, other = ManualClock(), ManualClock()
     other.now += ahead
     strategy = congestion(100, AIMDScalingStrategy(rate_threshold=1000))
     hand_over(strategy, clock)
     hand_over(strategy, other)
+    if comes_back:
+        hand_over(strategy, clock)
     for _ in range(3):
         strategy.register_in_flight_request(RequestInfo(5, started_at=other.now))
         clock.now += 0.1

@@ -135,7 +135,7 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
         self._requests = 0
         self._messages = 0
         self._clock = time.monotonic if clock is None else clock
-        self._is_writers_clock = True  # or instants that a writer tells are of another clock
+        self._is_writers_clock = True  # of each so far; or instants that are told may be of another clock
         self._wall_clock = wall_clock
         self._jitter = jitter
         self._has_answers = False  # so that the rate knows for how long entries are in flight
@@ -147,12 +147,12 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
         """Takes the clock of a writer, unless there is one already.
 
         The first clock stays, as what was learnt has instants of it. The next writer's is the same function
-        as a rule. If it is another one, instants that this writer tells are left alone.
+        as a rule. If it is another one, instants that writers tell are left alone from then on.
         """
         if self._pacing is None:
             self._clock = clock
             self._start_pacing()
-        self._is_writers_clock = clock == self._clock
+        self._is_writers_clock &= clock == self._clock  # a writer with another one may still be sending
 
     def _start_pacing(self) -> None:
         initial, requests = self._initial_max_in_flight_messages, self._max_in_flight_requests
