@@ -191,7 +191,8 @@ class PacingRate:
         self._cut_from = 0.0  # the rate then, until something is answered that was sent later
         self._untold = UntoldPace(self.rate, wall_offset)
         self._noncongestive = NonCongestiveRefusals(wall_offset)
-        self._first_answers: list[bool] = []  # at the start, from the first refusal on: whether it was one
+        self._first_answers: list[bool] = []  # from a new task's first refusal on: whether each was refused
+        self._rate_at_start = 0.0  # before that refusal
         self._depth = 1.0  # of the rate, at which the last request was sent
         self._delayed = 0  # entries in flight that only this rate had delayed
         self._limited_at = -math.inf  # when an answer last came to what this rate had delayed
@@ -287,8 +288,8 @@ class PacingRate:
         is_left_over = answer.at < self._cut_at + _LEFT_OVER_FOR * latency
         if not is_left_over:
             self._noncongestive.answered(answer.lost / answer.entries, pace, answer.at, now)
-        if self._may_be_chance(is_refused=answer.lost > 0):
-            return
+        if self._first_answers and (answer.lost or answer.at > self._refused_at):
+            self._check_limit(now, is_refused=answer.lost > 0)
         if answer.lost:
             self._end_growth(pace, now)
         if answer.at > self._cut_at:
@@ -334,18 +335,16 @@ class PacingRate:
         # Only what is refused says that the rate is too high.
         return max(target, self.rate) if refused <= 0 and self._is_told else target
 
-    def _may_be_chance(self, *, is_refused: bool) -> bool:
-        """Whether it is not clear yet that a new task has found its limit.
-
-        From its first refusal on the rate stays until there are more, or have been none for a while.
-        """
-        if self._missed < math.inf or not self._is_told or not (is_refused or self._first_answers):
-            return False
+    def _check_limit(self, now: float, *, is_refused: bool) -> None:
+        """Finds out whether the first refusal was the limit of a new task. If it was chance, growth goes on."""
         self._first_answers.append(is_refused)
         is_limit = sum(self._first_answers) >= _FIRST_REFUSALS
-        if is_limit or len(self._first_answers) == _FIRST_ANSWERS:
-            self._first_answers.clear()
-        return not is_limit
+        if not is_limit and len(self._first_answers) < _FIRST_ANSWERS:
+            return
+        self._first_answers.clear()
+        if not is_limit:
+            self.rate, self._missed = max(self.rate, self._rate_at_start), math.inf
+            self._cut_at, self._cut_from, self._next = -math.inf, 0.0, min(self._next, now)
 
     def _follow_latency(self, took: float) -> float:
         usual = took if self._latency is None else self._latency
@@ -409,7 +408,7 @@ class PacingRate:
 
     def _is_unanswered(self, now: float) -> bool:
         """Whether answers to a new task are so late that it grows meanwhile."""
-        is_new = self._missed == math.inf and self._is_told and not self._first_answers
+        is_new = self._missed == math.inf and self._is_told
         is_late = self._first_sent_at is not None and _LATE < now - self._first_sent_at < _START
         is_out_of_date = self._answered_pace < _OUT_OF_DATE * self.rate
         return is_new and is_late and is_out_of_date and self._is_reachable
@@ -487,6 +486,7 @@ class PacingRate:
         if self._missed == math.inf:
             if self._is_told:
                 self._noncongestive.limit_found(now)
+                self._first_answers, self._rate_at_start = [True], self.rate
             # The last growth was too much, but no task falls below the rate that all began with.
             self.rate = max(min(self.rate, self._calm_rate), min(self.rate, pace) / 2)
 
