@@ -151,6 +151,8 @@ def noncongestive_rows() -> Iterator[Row]:
         for latency in (0.02, 0.1, 1.0):
             name = f"many faults, 2% refused latency={latency:g}s tasks={tasks}"
             yield Row("noncongestive", name, replace(many, tasks=tasks, latency=latency))
+        steps = replace(many, tasks=tasks, latency=0.1, capacity=400.0, steps={10.0: 4000.0})
+        yield Row("noncongestive", f"many faults, 2% refused from 400 to 4000 tasks={tasks}", steps)
         for part in (0.005, 0.05):
             scenario = Scenario(refused_requests=part, latency=0.1, tasks=tasks)
             yield Row("noncongestive", f"{part:.1%} refused latency=0.1s tasks={tasks}", scenario)

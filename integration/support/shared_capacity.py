@@ -50,6 +50,7 @@ class Scenario:
         offered: records a second of all tasks; infinity: as many as are taken.
         steps: by time, the capacity from then on.
         failing_steps: by time, `failing_entries` from then on.
+        refused_steps: by time, `refused_requests` from then on.
         late: when the last of the tasks begins (seconds).
         batch: entries of a request, at most.
         in_flight: requests of a task in flight, at most.
@@ -69,6 +70,7 @@ class Scenario:
     offered: float = math.inf
     steps: Mapping[float, float] = field(default_factory=dict)
     failing_steps: Mapping[float, float] = field(default_factory=dict)
+    refused_steps: Mapping[float, float] = field(default_factory=dict)
     late: float = 0.0
     batch: int = 500
     in_flight: int = 50
@@ -89,6 +91,10 @@ class Scenario:
     def failing_at(self, now: float) -> float:
         """The probability that an entry fails at this time."""
         return _latest(self.failing_steps, now, self.failing_entries)
+
+    def refused_at(self, now: float) -> float:
+        """The probability that a request is refused for load at this time, though there is none."""
+        return _latest(self.refused_steps, now, self.refused_requests)
 
 
 def _latest(steps: Mapping[float, float], now: float, first: float) -> float:
@@ -111,7 +117,8 @@ class Service:
         scenario, draw = self._scenario, self._random.random
         if draw() < scenario.failing_requests:
             return Answer(set(), set(), error=True)
-        if scenario.refused_requests and draw() < scenario.refused_requests:
+        refuses = scenario.refused_at(now)
+        if refuses and draw() < refuses:
             return Answer(set(entries), set())
         self._fill(now)
         refused: set[int] = set()

@@ -57,7 +57,7 @@ def test_refusals_whatever_the_pace_do_not_lower_it_far() -> None:
     """The pace would halve in 35 seconds otherwise: each refused request takes 2 % of it."""
     sender = Sender(1000.0, takes=2000.0, chance=0.02).run(60.0, lowers=0.02)
 
-    assert sender.pace > 0.85 * 1000
+    assert sender.pace > 0.8 * 1000
     assert sender.lowest_depth < 1.0
     assert 0.01 < sender.known.share < 0.03
 
@@ -97,10 +97,37 @@ def test_what_was_accepted_while_the_pace_grew_counts_as_proof() -> None:
     """No dips are needed: refusals that come now come because the pace is high."""
     sender = Sender(1000.0, takes=2000.0, chance=0.0).run(2.0)
     assert sender.known.floor > 0.9 * 1000
+    sender.known.limit_found(sender.now)
+    sender.run(2.0)
     for _ in range(100):
-        sender.known.grew(0.06, sender.now)
+        sender.known.grew(0.0, 0.06, sender.now)
 
     assert sender.known.floor < 0.6 * 1000
+
+
+def test_an_old_proof_lowers_the_pace_only_a_little() -> None:
+    """Other refusals may have begun since then."""
+    sender = Sender(1000.0, takes=2000.0, chance=0.0).run(2.0)
+    sender.known.limit_found(sender.now)
+    sender.run(60.0)
+    for _ in range(100):
+        sender.known.grew(0.0, 0.06, sender.now)
+
+    assert 0.8 * 1000 < sender.known.floor < 0.9 * 1000
+    sender.takes, sender.chance = 2000.0, 0.02
+    sender.run(60.0, lowers=0.02)
+    assert sender.pace > 0.75 * 1000
+
+
+def test_more_than_the_known_share_is_load() -> None:
+    """Where it is held at a pace that is too high, because the reference was."""
+    sender = Sender(1000.0, takes=2000.0, chance=0.02).run(60.0, lowers=0.02)
+    assert 0.01 < sender.known.share < 0.03
+    sender.takes = 0.88 * sender.pace
+    takes = sender.takes
+    sender.run(60.0, lowers=0.02)
+
+    assert sender.pace < 1.05 * takes
 
 
 def test_where_answers_take_seconds_there_are_no_dips() -> None:

@@ -50,6 +50,11 @@ class Dips:
         is_dip = phase < _DIP * self.scale and at - phase >= since + _BEFORE * self.scale
         return at - phase if is_dip and not (is_rare and number % _RARE) else None
 
+    def cycle_began(self, at: float, *, every: int) -> float | None:
+        """When the cycle began that `at` is in; None unless its number is divisible by `every`."""
+        number, phase = divmod(at + self._wall_offset(), self.cycle)
+        return None if number % every else at - phase
+
     def end(self, began: float) -> float:
         """When the dip ends that began then."""
         return began + _DIP * self.scale

@@ -13,9 +13,12 @@ is refused then.
 - If about as much is refused in dips as outside of them, it comes whatever the pace is: only what exceeds
   that share counts as load.
 - If clearly less is refused, or if nothing was refused while the pace grew, refusals are load, and may lower
-  the pace to half of the reference before the next proof.
+  the pace to 85 % of the reference before the next proof; or to half of it, if that was proved while the pace
+  was held.
 
-Nothing of this costs anything where the pace is not held: there are no dips.
+Where the pace is not held and nothing is refused whatever the pace is, this costs nothing: there are no dips.
+Where such refusals are known, they would hide that the service takes more by now: see
+`sluice.sink.upward_probes`.
 
 Sources: loss that does not depend on the rate, told by experiments with the rate (PCC: Dong and others,
 NSDI 2015); all senders at the same time, so that load really falls (BBR: ACM Queue 14(5), 2016).
@@ -30,17 +33,23 @@ from typing import Final, NamedTuple
 
 from sluice.sink.decaying import DecayingSum
 from sluice.sink.dips import Dips
+from sluice.sink.upward_probes import UpwardProbes
 
 __all__ = ["NonCongestiveRefusals"]
 
-# The part of the reference at which the pace is held. Where answers are late, and dips at least so many times
-# as long as usual, proof takes so long that more has to be left to chance. Where they would be longer than
-# that, there are none, and the pace is only held.
+# A share of requests that are refused whatever the pace is does not matter below the first number, and is
+# large enough to hide that the service takes more from the second one on.
+_SELDOM: Final = 0.003
+_OFTEN: Final = 0.01
+# The part of the reference at which the pace is held. It is the second one if it is known what refusals are,
+# as others may have begun since then; and the third if it was proved at a held pace that they are load.
 _HELD: Final = 0.95
-_HELD_IF_LATE: Final = 0.85
-_LATE: Final = 4.0
-# The part of the reference at which it is held when it was proved that refusals are load.
+_HELD_IF_KNOWN: Final = 0.85
 _HELD_IF_PROVED: Final = 0.5
+_NEW: Final = 25.0
+# Where answers are late, and dips at least so many times as long as usual, proof takes so long that more has
+# to be left to chance: it is the second one, too. Where dips would be longer than that there are none.
+_LATE: Final = 4.0
 # What is let through is averaged over so many requests, and not known from fewer than the second number. The
 # service is clearly overloaded if it is less than the pace by more than this part, and so many times what is
 # refused whatever the pace is: chance makes it vary.
@@ -78,6 +87,11 @@ _DECIDED: Final = 8.0
 # Refusals are load if a quarter of what was to be expected is more likely than all of it, by this logarithm.
 _LESS: Final = 0.25
 _PROVED: Final = 4.0
+# If the share is known, more than it is load where so many times as much is more likely, over this time
+# (seconds); a share below the last number counts as that.
+_TIMES: Final = 3.0
+_LATELY: Final = 5.0
+_LEAST_SHARE: Final = 0.01
 
 
 class _Recent(NamedTuple):
@@ -96,12 +110,17 @@ class NonCongestiveRefusals:
 
     def __init__(self, wall_offset: Callable[[], float] = lambda: 0.0) -> None:
         self._dips = Dips(wall_offset)
+        self._probes = UpwardProbes(self._dips)
         self._reference = 0.0  # entries a second; 0 until it is known
         self._lowered_at = -math.inf
         self._recent: deque[_Recent] = deque(maxlen=_RECENT)
         self._is_held = False
+        self._is_proved_anew = False  # that refusals are load, while it was held
+        self._proved_at = -math.inf  # when it was
+        self._is_new = True  # there was a clear overload a while ago: tasks are finding their shares
         self._overloaded_at = -math.inf  # when there was a clear overload
         self._outside = DecayingSum()  # parts of requests that were refused, since the last dip that counted
+        self._lately = DecayingSum()  # the same in the last seconds
         self._in_dips = DecayingSum()  # the same in dips that counted
         self._expected = DecayingSum()  # what would have been refused in those if it were not load
         self._began, self._depth = -math.inf, 1.0  # the last dip
@@ -115,16 +134,35 @@ class NonCongestiveRefusals:
         return self._in_dips.part / (self._in_dips.whole + _DOUBT)
 
     @property
+    def matters(self) -> bool:
+        """Whether the share is so large that a refusal says little about load."""
+        return self.share >= _SELDOM
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known that such refusals come, and often."""
+        return self.share >= _OFTEN and self._expected.part >= _DECIDED and not self._is_proved
+
+    @property
     def floor(self) -> float:
         """Refusals do not lower the pace below this one (entries a second)."""
-        if self._is_proved:
+        if self._is_proved and (self._is_proved_anew or self._is_new):
             return _HELD_IF_PROVED * self._reference
-        return (_HELD_IF_LATE if self._dips.scale >= _LATE else _HELD) * self._reference
+        is_known = self._is_decided or self._dips.scale >= _LATE
+        return (_HELD_IF_KNOWN if is_known else _HELD) * self._reference
 
     @property
     def is_uncertain(self) -> bool:
         """Whether the pace is held, and many small requests would tell sooner what refusals are."""
         return self._is_held
+
+    def gain(self, at: float, latency: float) -> float:
+        """What the pace is multiplied by: more than 1 in a probe. See `depth` for the arguments."""
+        self._dips.follow(latency)
+        is_new = at < self._overloaded_at + self._dips.cycle
+        if not self.is_known or is_new or self._dips.scale > _LATE:
+            return 1.0
+        return self._probes.gain(at)
 
     def depth(self, at: float, latency: float, pace: float) -> float:
         """The part of the pace to send at: less than 1 in a dip.
@@ -152,9 +190,9 @@ class NonCongestiveRefusals:
         self._recent.clear()
         self._overload(now)
 
-    def grew(self, expected: float, now: float) -> None:
-        """A request was accepted as a whole while the pace grows, where `expected` of it might be refused."""
-        self._add(0.0, now)
+    def grew(self, refused: float, expected: float, now: float) -> None:
+        """A request was answered while the pace grows: `refused` of it, where `expected` might be by load."""
+        self._add(refused, now)
         self._expected.add(expected, 1.0, now, self._fades)
 
     def answered_in_dip(self, refused: float, sent_at: float) -> None:
@@ -164,6 +202,14 @@ class NonCongestiveRefusals:
         if self._began > self._last_began:
             self._last_began, self._last, self._answered_after = self._began, [], 0
         self._last.append(refused)
+
+    def answered_in_probe(self, refused: float, sent_at: float) -> None:
+        """A request that was sent in a probe was answered: see `answered_in_dip`."""
+        self._probes.answered(refused, sent_at)
+
+    def evidence(self, sent_at: float) -> float:
+        """What the last probe says: see `UpwardProbes.evidence`."""
+        return self._probes.evidence(max(self.share, self._outside.share), sent_at)
 
     def answered(self, refused: float, pace: float, sent_at: float, now: float) -> None:
         """Another request was answered.
@@ -180,6 +226,7 @@ class NonCongestiveRefusals:
                 self._end_dip(now)
         self._recent.append(_Recent(pace, pace * (1 - refused)))
         self._outside.add(refused, 1.0, now, math.inf)
+        self._lately.add(refused, 1.0, now, _LATELY * self._dips.scale)
 
     def follow(self, pace: float, seconds: float, now: float) -> None:
         """Follows the pace with the reference.
@@ -189,6 +236,7 @@ class NonCongestiveRefusals:
             seconds: the time that its request stands for.
             now: the time.
         """
+        self._is_new = now < self._overloaded_at + _NEW
         if len(self._recent) < _FEWEST:
             return
         let_through = self._let_through
@@ -201,9 +249,14 @@ class NonCongestiveRefusals:
         elif let_through > self._reference:
             rises_in = _RISES_IN * self._dips.scale
             self._reference += (let_through - self._reference) * min(1.0, seconds / rises_in)
+        if self._is_proved_anew and (pace > _HELD * self._reference or now - self._proved_at > self._fades):
+            self._reference, self._is_proved_anew = let_through, False
         if self._is_proved and pace <= self.floor:
-            self._reference = pace
+            if self._is_proved_anew or self._is_new:
+                self._reference, self._is_proved_anew = pace, False
             self._in_dips, self._expected = DecayingSum(), DecayingSum()
+        if self._is_held and self._is_proved:
+            self._is_proved_anew, self._proved_at = True, now
         self._is_held = pace <= self.floor or (self._is_held and not self._is_decided)
 
     def _follow_overload(self, let_through: float, pace: float, now: float) -> None:
@@ -218,7 +271,7 @@ class NonCongestiveRefusals:
 
     def _overload(self, now: float) -> None:
         self._overloaded_at = now
-        self._outside = DecayingSum()
+        self._outside, self._lately = DecayingSum(), DecayingSum()
 
     def _end_dip(self, now: float) -> None:
         """Learns from the last dip, if nothing has changed since it began."""
@@ -249,7 +302,13 @@ class NonCongestiveRefusals:
     def _is_proved(self) -> bool:
         """Whether refusals fall with the pace: a likelihood ratio of two Poisson counts."""
         likely = self._expected.part * (1 - _LESS) - self._in_dips.part * math.log(1 / _LESS)
-        return likely > _PROVED
+        return likely > _PROVED or (self._expected.part >= _DECIDED and self._is_exceeded)
+
+    @property
+    def _is_exceeded(self) -> bool:
+        """Whether clearly more is refused than the share that comes whatever the pace is: the same ratio."""
+        usual = max(_LEAST_SHARE, self.share) * self._lately.whole
+        return self._lately.part * math.log(_TIMES) - (_TIMES - 1) * usual > _PROVED
 
     @property
     def _is_decided(self) -> bool:

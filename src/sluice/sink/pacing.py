@@ -37,6 +37,8 @@ Only entries that reached the destination's limit say something about it: one th
 is neither refused nor let through. Requests are small and at irregular distances: fewer entries find the
 allowance used up, and no task is always the first to find it refilled.
 
+A cut may have been for a refusal by chance. The next few answers show it, and then it is taken back.
+
 Refusals without a reason: see `sluice.sink.untold_pace`. Those for load that come whatever the rate is: see
 `sluice.sink.noncongestive`.
 
@@ -52,6 +54,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from sluice.sink.noncongestive import NonCongestiveRefusals
@@ -92,8 +95,8 @@ _GROWTH: Final = 2.5
 # Until the first refusal it may double while answers come, for so long (seconds); then grow by this part.
 _START: Final = 5.0
 _LATE_START: Final = 0.25
-# The limit is found when so many of the first answers have a refusal in them, counted from the first that has
-# one. If it is fewer, it was chance.
+# The limit is found when so many of the first answers have a refusal in them, from the first that has one on.
+# If it is fewer, that was chance. What was sent before it and accepted says nothing.
 _FIRST_REFUSALS: Final = 3
 _FIRST_ANSWERS: Final = 5
 # If there is no answer after so many seconds, a new task grows by the second number times itself in a second;
@@ -108,10 +111,8 @@ _PATIENCE: Final = 3.0
 _STEP: Final = 2.0
 _MOST_STEPS: Final = 3.0
 _FAR: Final = 2.0
-# There are no dips while so many refused requests fail to come, and a share of requests that are refused
-# whatever the rate is does not matter below this one.
+# There are no dips while so many refused requests fail to come.
 _FAIL_TO_COME: Final = 1.0
-_SELDOM: Final = 0.003
 # When it was refused after that, requests that are accepted as a whole say nothing: they used tokens that
 # were left over. This ends with the answer to one that was sent this part of the time of an answer later.
 _LEFT_OVER_FOR: Final = 0.7
@@ -146,6 +147,22 @@ _IN_FLIGHT_TIMES: Final = 4
 _MUCH_LONGER: Final = (4.0, 1.0)
 # The highest rate.
 _MOST: Final = 1e9
+
+
+@dataclass
+class _Cut:
+    """The rate was cut, maybe for a refusal that was chance.
+
+    Attributes:
+        rate, missed: of the task before that.
+        sent_at: when the request was sent that was refused.
+        answers: whether each was refused, from that one on.
+    """
+
+    rate: float
+    missed: float
+    sent_at: float
+    answers: list[bool] = field(default_factory=lambda: [True])
 
 
 class PacingRate:
@@ -191,8 +208,7 @@ class PacingRate:
         self._cut_from = 0.0  # the rate then, until something is answered that was sent later
         self._untold = UntoldPace(self.rate, wall_offset)
         self._noncongestive = NonCongestiveRefusals(wall_offset)
-        self._first_answers: list[bool] = []  # from a new task's first refusal on: whether each was refused
-        self._rate_at_start = 0.0  # before that refusal
+        self._cut: _Cut | None = None  # the last one, until it is known whether it was for load
         self._depth = 1.0  # of the rate, at which the last request was sent
         self._delayed = 0  # entries in flight that only this rate had delayed
         self._limited_at = -math.inf  # when an answer last came to what this rate had delayed
@@ -209,9 +225,11 @@ class PacingRate:
 
     def _depth_at(self, now: float) -> float:
         depth = self._untold.depth(now, self._latency or 0.0, self.rate)
-        if not self._is_told or self._missed > _FAIL_TO_COME:
+        if not self._is_told or self._missed == math.inf:
             return depth
-        return self._noncongestive.depth(now, self._latency or 0.0, self.rate)
+        if self._missed <= _FAIL_TO_COME:
+            depth = self._noncongestive.depth(now, self._latency or 0.0, self.rate)
+        return depth if depth < 1.0 else self._noncongestive.gain(now, self._latency or 0.0)
 
     @property
     def in_flight(self) -> int:
@@ -279,6 +297,8 @@ class PacingRate:
         self._follow_untold(answer, was_delayed=delayed > 0)
         if depth < 1.0 and self._is_told:
             self._noncongestive.answered_in_dip(answer.lost / reached, sent_at)
+        if depth > 1.0 and self._is_told and delayed:
+            self._noncongestive.answered_in_probe(answer.lost / reached, sent_at)
         if depth == 1.0 and not self._untold.is_in_charge:
             self._follow_load(answer, count, latency, was_delayed=delayed > 0)
 
@@ -288,10 +308,12 @@ class PacingRate:
         is_left_over = answer.at < self._cut_at + _LEFT_OVER_FOR * latency
         if not is_left_over:
             self._noncongestive.answered(answer.lost / answer.entries, pace, answer.at, now)
-        if self._first_answers and (answer.lost or answer.at > self._refused_at):
-            self._check_limit(now, is_refused=answer.lost > 0)
+        if self._is_told and self._missed < math.inf:
+            self._missed += self._noncongestive.evidence(answer.at)
+        if self._cut is not None and (answer.lost or answer.at > self._cut.sent_at):
+            self._check_limit(self._cut, now, is_refused=answer.lost > 0)
         if answer.lost:
-            self._end_growth(pace, now)
+            self._end_growth(pace, answer.at, now)
         if answer.at > self._cut_at:
             self._cut_from = 0.0
         is_too_much = self._notice(answer, count)
@@ -335,15 +357,17 @@ class PacingRate:
         # Only what is refused says that the rate is too high.
         return max(target, self.rate) if refused <= 0 and self._is_told else target
 
-    def _check_limit(self, now: float, *, is_refused: bool) -> None:
-        """Finds out whether the first refusal was the limit of a new task. If it was chance, growth goes on."""
-        self._first_answers.append(is_refused)
-        is_limit = sum(self._first_answers) >= _FIRST_REFUSALS
-        if not is_limit and len(self._first_answers) < _FIRST_ANSWERS:
+    def _check_limit(self, cut: _Cut, now: float, *, is_refused: bool) -> None:
+        """Finds out whether the rate was cut at its limit. If that was chance, growth goes on."""
+        cut.answers.append(is_refused)
+        is_limit = sum(cut.answers) >= _FIRST_REFUSALS
+        if not is_limit and len(cut.answers) < _FIRST_ANSWERS:
             return
-        self._first_answers.clear()
-        if not is_limit:
-            self.rate, self._missed = max(self.rate, self._rate_at_start), math.inf
+        self._cut = None
+        if is_limit:
+            self._missed = 0.0
+        else:
+            self.rate, self._missed = max(self.rate, cut.rate), cut.missed
             self._cut_at, self._cut_from, self._next = -math.inf, 0.0, min(self._next, now)
 
     def _follow_latency(self, took: float) -> float:
@@ -362,6 +386,8 @@ class PacingRate:
         rate = self._untold.answered(answer, rate=self.rate, growth=growth, has_limit=has_limit)
         self.rate = min(_MOST, max(_LEAST, rate))
         stage = self._untold.stage
+        if self._untold.is_in_charge:
+            self._cut = None
         if stage is Stage.GROWING:
             self._missed = math.inf
         elif self._missed == math.inf and self._untold.is_in_charge:
@@ -452,6 +478,10 @@ class PacingRate:
     def _notice(self, answer: Answer, count: int) -> bool:
         """Counts the refused requests, or those that were to be expected; whether this is one."""
         reached, at = answer.entries, answer.at
+        expected = self._share * reached / max(1.0, self._refused_part * count)
+        # If refusals come whatever the rate is, some come while it grows. Else they end its growth.
+        if 0 < self._steps < math.inf and (not answer.lost or self._noncongestive.is_known):
+            self._noncongestive.grew(answer.lost / reached, expected, answer.now)
         if answer.lost:
             self._refused_at = max(self._refused_at, at)
             part = answer.lost / reached
@@ -459,9 +489,6 @@ class PacingRate:
             self._refused_requests += 1
             self._expect_anew()
             return True
-        expected = self._share * reached / max(1.0, self._refused_part * count)
-        if 0 < self._steps < math.inf:
-            self._noncongestive.grew(expected, answer.now)
         if at > self._refused_at:
             least, most = (each * count / answer.pace for each in _EXPECTED)
             self._missed += min(max(expected, min(least, _MOST_SHARE * reached)), most)
@@ -470,7 +497,7 @@ class PacingRate:
     def _expect_anew(self) -> None:
         """A request was refused: those that failed to come before say less, or nothing."""
         share = self._noncongestive_share
-        if share < _SELDOM:
+        if not self._noncongestive.matters or not self._is_told:
             self._missed = 0.0
             return
         # Refusals come whatever the rate is. By a sequential test, one of them takes back as much as it is
@@ -478,15 +505,17 @@ class PacingRate:
         self._missed = max(0.0, self._missed - math.log(1 + max(self._share, share) / share))
         self._refused_at = -math.inf
 
-    def _end_growth(self, pace: float, now: float) -> None:
+    def _end_growth(self, pace: float, sent_at: float, now: float) -> None:
         """A request that was sent at this pace was refused for load."""
+        may_be_chance = self._missed == math.inf or (self._steps > _FAR and self._noncongestive.is_known)
+        if may_be_chance and self._cut is None and self._is_told:
+            self._cut = _Cut(self.rate, self._missed, sent_at)
         if self._steps > _FAR:
             self._cut_at, self._cut_from = now, self.rate
             self._next = max(self._next, now + min(_LONGEST_DRAIN, _DRAIN * self._expected_latency))
         if self._missed == math.inf:
             if self._is_told:
                 self._noncongestive.limit_found(now)
-                self._first_answers, self._rate_at_start = [True], self.rate
             # The last growth was too much, but no task falls below the rate that all began with.
             self.rate = max(min(self.rate, self._calm_rate), min(self.rate, pace) / 2)
 
