@@ -19,6 +19,7 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
+from sluice.sink.arrow_schema import schema_of_rows
 from sluice.sink.bases import BaseDestination, BaseRateLimitingStrategy, destination_name, with_defaults
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
@@ -138,6 +139,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             is_throttling=self._destination.is_throttling,
             keeps_rejected=dead_letters is not None,
         )
+        self._opened = False
         self._taker = EntryTaker(self._destination.size_in_bytes, config.max_record_size_in_bytes)
         self._slice = 1  # rows that are converted at once, where some of them may be invalid
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
@@ -157,22 +159,28 @@ class AsyncSinkWriter(Generic[EntryT]):
         return figures
 
     def open(self, schema: StructType) -> None:
-        """Passes the schema of the rows to the converter; called before the first `write`.
+        """Passes the schema of the rows to the converter; called before the first `write`, or not at all.
+
+        Without it, the first `write` opens the converter, with the schema of its rows.
 
         Raises:
             OptionError: the destination cannot take such rows.
         """
         self._converter.open(schema)
+        self._opened = True
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Queues the rows of a batch, and sends what is due. Waits only while the buffer is full.
 
         Raises:
+            OptionError: the destination cannot take such rows, and `open` was not called.
             InvalidRecordError: a row can never be delivered, and nothing takes dead letters.
             Exception: an error that the destination calls fatal, or a `SluiceError` because a record was
                 refused for longer than ``max_retry_duration``.
         """
         with self._ownership():
+            if not self._opened:
+                self.open(schema_of_rows(batch.schema))
             convert = self._convert_lazily if self._dead_letters is None else self._convert_valid_rows
             for taken in convert(batch):
                 added = 0
