@@ -71,6 +71,8 @@ LAYERS = (
     Layer(("sluice.source",), (*BASE, "sluice.source")),
     Layer(("sluice.channels",), ("sluice.errors", "sluice.channels")),
     Layer(("sluice.query_server",), ("sluice.channels", "sluice.errors", "sluice.query_server")),
+    # A writer without Spark has rows of Arrow, and converters that may expect PySpark's schema.
+    Layer(("sluice.sink.arrow_schema",), ("sluice.sink",), ("pyspark",)),
     Layer(("sluice.sink",), (*BASE, "sluice.channels", "sluice.query_server", "sluice.sink")),
     Layer(KINESIS_BASE, (*BELOW_KINESIS, *KINESIS_BASE), SDK),
     Layer((SUBSCRIPTIONS,), (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS), SDK),

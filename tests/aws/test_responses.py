@@ -7,6 +7,7 @@ import json
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from botocore.parsers import ResponseParserFactory
 from hypothesis import given, settings
@@ -172,7 +173,7 @@ def test_an_arrival_beyond_all_dates_is_damage(seconds: float) -> None:
         {"Records": [WHOLE | {"ApproximateArrivalTimestamp": seconds}], "MillisBehindLatest": 0}
     ).encode()
 
-    with pytest.raises((ValueError, RuntimeError, OverflowError)):
+    with pytest.raises(DamagedAnswerError):
         page_of(body, parsed_by_us)
 
 
@@ -211,30 +212,49 @@ OUTCOMES = st.lists(
 @pytest.mark.parametrize(("shape", "name"), PUTS)
 @given(data=st.data())
 def test_outcomes_are_those_of_the_sdk(shape: Any, name: str, data: st.DataObject) -> None:
-    """One per entry, in order, with code and message."""
+    """One per entry, in order, with code, message and id."""
     whole = {name: data.draw(OUTCOMES), "FailedRecordCount": 1, "FailedPutCount": 1} | data.draw(MORE)
     response = response_of(written(Random(data.draw(SEEDS)), whole).encode())
     ours, theirs = parsed_by_us(response, shape), parsed_by_the_sdk(response, shape)
 
-    assert [(each.error_code, each.error_message) for each in ours[name]] == [
-        (each.get("ErrorCode"), each.get("ErrorMessage")) for each in theirs[name]
+    receipt = "SequenceNumber" if name == "Records" else "RecordId"
+    assert [(each.error_code, each.error_message, each.id) for each in ours[name]] == [
+        (each.get("ErrorCode"), each.get("ErrorMessage"), each.get(receipt)) for each in theirs[name]
     ]
     assert name != "Records" or ours[name] == outcomes_of(theirs, name)
     assert outcomes_of(ours, name) == ours[name]
-    assert all(type(each) is Outcome for each in (*ours[name], *outcomes_of(theirs, name)))
+    assert all(isinstance(each, Outcome) for each in (*ours[name], *outcomes_of(theirs, name)))
     assert ours["ResponseMetadata"] == theirs["ResponseMetadata"]
 
 
 @pytest.mark.parametrize(("shape", "name"), PUTS)
 def test_the_sdk_reads_outcomes_of_unexpected_types(shape: Any, name: str) -> None:
-    """A cut answer, one without outcomes, a code that is not text."""
+    """A cut answer, one without outcomes, a code that is not text. What the SDK stumbles over is damaged."""
     bodies = ("", "{", "[]", "{}", f'{{"{name}": null}}', f'{{"{name}": [{{"ErrorCode": 5}}]}}')
     for body in bodies:
         response = response_of(body.encode())
         try:
             theirs = parsed_by_the_sdk(response, shape)
-        except Exception as error:  # noqa: BLE001 - whatever it is
-            with pytest.raises(type(error)):
+        except Exception:  # noqa: BLE001 - whatever it is
+            with pytest.raises(DamagedAnswerError):
                 parsed_by_us(response, shape)
         else:
             assert parsed_by_us(response, shape) == theirs
+
+
+@pytest.mark.parametrize(("shape", "name"), PUTS)
+@pytest.mark.parametrize("body", ["null", "[]", "5", '"x"', "[" * 100_000])
+def test_json_of_another_form_is_damage(shape: Any, name: str, body: str) -> None:
+    """The SDK stumbles over it with errors that would pass for mistakes in a program."""
+    for text in (body, f'{{"{name}": [{body}, {{"ErrorMessage": 5}}]}}'):
+        with pytest.raises((DamagedAnswerError, msgspec.ValidationError)):
+            outcomes_of(parsed_by_us(response_of(text.encode()), shape), name)
+
+
+@pytest.mark.parametrize("body", ["null", "[]", "5", '{"__type": 5}', "[" * 100_000])
+def test_an_error_of_another_form_has_its_status(body: str) -> None:
+    """Whether a call is retried depends on it."""
+    parsed = parsed_by_us(response_of(body.encode(), 503), GET_RECORDS)
+
+    assert parsed["Error"]["Code"] == "503"
+    assert parsed["ResponseMetadata"]["HTTPStatusCode"] == 503

@@ -59,7 +59,11 @@ class _Body:
 
 def answer(body: Mapping[str, Any], status: int = 200) -> AWSResponse:
     """An HTTP response with a JSON body."""
-    raw = json.dumps(body).encode()
+    return raw_answer(json.dumps(body).encode(), status)
+
+
+def raw_answer(raw: bytes, status: int = 200) -> AWSResponse:
+    """An HTTP response with any body."""
     headers: Any = HTTPHeaderDict({"content-length": str(len(raw))})
     return AWSResponse("http://service.test", status, headers, _Body(raw))
 

@@ -68,6 +68,11 @@ class Scaled(Lines):
         return cls(values.require(cls.FACTOR), destination.name)
 
 
+class Unmakeable:
+    def __init__(self) -> None:
+        raise KeyError("no settings")
+
+
 class NoConverter:
     """Has nothing that a converter has."""
 
@@ -109,6 +114,7 @@ def test_an_entry_has_the_row_as_its_data(name: str) -> None:
         ("sqs", AVRO, "sqs queue 'x' takes text, and Avro is not"),
         ("http", AVRO, "http endpoint 'https://host' takes json, and Avro is not"),
         ("firehose", f"{__name__}:NoConverter", "what it makes has no open, convert"),
+        ("firehose", f"{__name__}:Unmakeable", "it cannot be made: KeyError: 'no settings'"),
         ("firehose", f"{__name__}:Nowhere", "it cannot be loaded"),
         ("firehose", "no.such.module:Name", "it cannot be loaded: No module named 'no'"),
         ("firehose", "json", "it cannot be loaded"),

@@ -52,10 +52,12 @@ class FakeConverter:
 
     def __init__(self) -> None:
         self.schema: object = None
+        self.opened = 0
         self.converted = 0
 
     def open(self, schema: object) -> None:
         self.schema = schema
+        self.opened += 1
 
     def convert(self, batch: pa.RecordBatch) -> Iterator[str]:
         for value in batch.column(0).to_pylist():

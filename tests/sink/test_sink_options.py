@@ -373,6 +373,34 @@ def test_a_strategy_that_nobody_can_make_is_refused() -> None:
         values.check()
 
 
+class Unmakeable:
+    def __init__(self) -> None:
+        raise KeyError("no settings")
+
+
+class UnmakeableWithSettings:
+    def __init__(self, config: Any) -> None:
+        raise RuntimeError(f"batches of {config.max_batch_size} are too large")
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Unmakeable, "KeyError: 'no settings'"),
+        (UnmakeableWithSettings, "RuntimeError: batches of 10 are too large"),
+    ],
+)
+def test_a_strategy_whose_constructor_fails_is_named(kind: type, why: str) -> None:
+    """With the option, what was given, and the error of the constructor, whose traceback is kept."""
+    name = f"{__name__}:{kind.__name__}"
+    make = strategy_from_options(read(rateLimiting=name), LIMITS)
+    with pytest.raises(OptionError) as caught:
+        make(config(max_batch_size=10))
+
+    assert str(caught.value) == f"option 'rateLimiting' is '{name}': it cannot be made: {why}"
+    assert caught.value.__cause__ is not None
+
+
 def test_what_is_no_strategy_is_refused() -> None:
     """The error names the methods that it lacks."""
     make = strategy_from_options(read(rateLimiting="builtins:object"), LIMITS)

@@ -88,6 +88,7 @@ def test_rows_are_acknowledged_when_the_task_is_done() -> None:
 
     assert sorted(destination.stored) == list("abcd")
     assert destination.converter.schema is SCHEMA
+    assert destination.converter.opened == 1
     assert destination.closed == 1
     assert (result.figures.records, result.figures.refused, result.origin) == (4, 1, ORIGIN)
     assert pickle.loads(pickle.dumps(result)) == result

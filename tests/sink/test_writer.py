@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StringType, StructField, StructType
 from sink_fakes import (
     Behaviour,
     FakeDestination,
@@ -22,7 +24,7 @@ from sink_fakes import (
     rows,
 )
 
-from sluice.errors import InvalidRecordError, ServiceError, SluiceError
+from sluice.errors import InvalidRecordError, OptionError, ServiceError, SluiceError
 from sluice.sink import (
     AIMDScalingStrategy,
     AsyncSinkWriter,
@@ -46,13 +48,18 @@ def writing(
     *,
     strategy: RateLimitingStrategy | None = None,
     clock: Callable[[], float] = FAST,
+    dead_letters: Any = None,
     **changes: Any,
 ) -> Iterator[AsyncSinkWriter[str]]:
     before = set(threading.enumerate())
     # An hour of the fast clock is half a minute, which a busy machine may take.
     patient = {"request_timeout": 1e9, "max_retry_duration": 1e9}
     writer = AsyncSinkWriter(
-        destination, config(**(patient | changes)), strategy or NoRateLimitingStrategy(), clock=clock
+        destination,
+        config(**(patient | changes)),
+        strategy or NoRateLimitingStrategy(),
+        clock=clock,
+        dead_letters=dead_letters,
     )
     try:
         yield writer
@@ -376,7 +383,7 @@ def unsure(_: int, __: Sequence[str]) -> Outcome:
     ("behave", "strategy", "error"),
     [
         (refuse_all({}), Broken(), "a broken strategy"),
-        (refuse_all({1: 1, "a": 1}), NoRateLimitingStrategy(), "'<' not supported"),
+        (refuse_all({1: 1, "a": 1}), NoRateLimitingStrategy(), "for a code that is"),
         (unsure, NoRateLimitingStrategy(), "a broken is_fatal"),
     ],
 )
@@ -560,13 +567,47 @@ def test_the_error_of_exhausted_retries_names_the_cause() -> None:
 
 
 def test_the_converter_is_told_the_schema() -> None:
-    """open() reaches the converter."""
+    """open() reaches the converter. It is not opened again by the first rows."""
     destination = FakeDestination()
     schema: Any = object()
     with writing(destination) as writer:
         writer.open(schema)
+        writer.write(rows("ab"))
+        writer.flush()
 
     assert destination.converter.schema is schema
+    assert destination.converter.opened == 1
+
+
+@pytest.mark.parametrize("first", [rows("ab"), rows("")], ids=["rows", "no rows"])
+@pytest.mark.parametrize("keeps_invalid_rows", [False, True])
+def test_a_converter_that_was_not_opened_is_opened_by_the_first_rows(
+    first: pa.RecordBatch, keeps_invalid_rows: bool
+) -> None:
+    """Once, before it converts any. `write`, `flush` and `close` are enough for a program without Spark."""
+    destination = FakeDestination()
+    queue = NoLetters() if keeps_invalid_rows else None
+    with writing(destination, dead_letters=queue) as writer:
+        assert destination.converter.opened == 0
+        for batch in (first, rows("cd"), rows("ef")):
+            writer.write(batch)
+        writer.flush()
+
+    assert destination.converter.opened == 1
+    assert destination.converter.schema == StructType([StructField("data", StringType())])
+    assert destination.stored[-4:] == list("cdef")
+
+
+def test_rows_that_the_converter_does_not_take_are_refused_by_the_first_write() -> None:
+    """With its own error. No later call says that all is well."""
+    destination = FakeDestination()
+    destination.converter.open = raising(OptionError("no column 'id'"))  # type: ignore[method-assign]
+    with writing(destination) as writer:
+        for _ in range(2):
+            with pytest.raises(OptionError, match="no column 'id'"):
+                writer.write(rows("ab"))
+        with pytest.raises(OptionError, match="no column 'id'"):
+            writer.flush()
 
 
 def test_a_batch_may_be_larger_than_the_buffer() -> None:

@@ -177,7 +177,16 @@ class _Parser:
             answer = read(response)
             if answer is not None:
                 return answer
-        return self._parser.parse(error_in_json(response), shape)
+        readable = error_in_json(response)
+        try:
+            parsed = self._parser.parse(readable, shape)
+        except Exception as error:  # noqa: BLE001 - it raises anything for JSON of another form
+            if response["status_code"] >= 300:
+                return self._parser.parse({**readable, "body": b"{}"}, shape)  # its status is known
+            raise DamagedAnswerError(f"the answer is not what it should be: {error!r}") from None
+        if parsed is None:
+            raise DamagedAnswerError("the answer is null")
+        return parsed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._parser, name)

@@ -37,23 +37,45 @@ T = TypeVar("T")
 
 
 class Outcome(msgspec.Struct, rename="pascal", gc=False):
-    """What became of one entry of a batch: accepted, unless it has an error code."""
+    """What became of one entry of a batch: it was accepted if it has an id and no error code.
+
+    Attributes:
+        error_code, error_message: why the entry was refused.
+        shard_id: where the entry is; of a stream only.
+        id: what the service has given to the entry that it accepted. Each service has its own name for it.
+    """
 
     error_code: str | None = None
     error_message: str | None = None
     shard_id: str | None = None
+    id: str | None = None
 
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Outcome:
-        """From an entry that the SDK has read."""
-        return cls(fields.get("ErrorCode"), fields.get("ErrorMessage"), fields.get("ShardId"))
+
+class _PutRecordsOutcome(Outcome, gc=False):
+    id: str | None = msgspec.field(default=None, name="SequenceNumber")
+
+
+class _PutRecordBatchOutcome(Outcome, gc=False):
+    id: str | None = msgspec.field(default=None, name="RecordId")
+
+
+# By the field of the answer that holds them.
+_OUTCOMES: Final[Mapping[str, Any]] = {
+    "Records": list[_PutRecordsOutcome],
+    "RequestResponses": list[_PutRecordBatchOutcome],
+}
 
 
 def outcomes_of(answer: Mapping[str, Any], name: str) -> list[Outcome]:
-    """The outcomes in the field `name` of an answer, whether the library or the SDK has read it."""
+    """The outcomes in the field `name` of an answer, whether the library or the SDK has read it.
+
+    Raises:
+        msgspec.ValidationError: the field holds something else.
+    """
     outcomes: list[Any] = answer.get(name) or []
     if outcomes and not isinstance(outcomes[0], Outcome):  # the SDK has read all of them
-        return list(map(Outcome.of, outcomes))
+        converted: list[Outcome] = msgspec.convert(outcomes, _OUTCOMES[name])
+        return converted
     return outcomes
 
 
@@ -64,11 +86,11 @@ class _Page(msgspec.Struct, rename="pascal"):
 
 
 class _PutRecords(msgspec.Struct, rename="pascal"):
-    records: list[Outcome]
+    records: list[_PutRecordsOutcome]
 
 
 class _PutRecordBatch(msgspec.Struct, rename="pascal"):
-    request_responses: list[Outcome]
+    request_responses: list[_PutRecordBatchOutcome]
 
 
 def _decoder(kind: type[T]) -> Callable[[bytes], T]:

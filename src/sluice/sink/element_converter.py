@@ -36,16 +36,21 @@ class ConverterFactory:
         Raises:
             OptionError: it does not fit the destination or its options, or it is no converter.
         """
-        if hasattr(self._make, "from_options"):
-            made = self._make.from_options(values, destination)
-        elif takes_argument(self._make):
-            made = self._make(destination)
-        else:
-            made = self._make()
+        try:
+            made = self._made(values, destination)
+        except OptionError:
+            raise
+        except Exception as error:
+            raise OptionError(f"it cannot be made: {type(error).__name__}: {error}") from error
         missing = [part for part in _PARTS if not callable(getattr(made, part, None))]
         if missing:
             raise OptionError(f"what it makes has no {', '.join(missing)}")
         return cast("ElementConverter[Any]", made)
+
+    def _made(self, values: OptionValues, destination: Destination[Any]) -> Any:
+        if hasattr(self._make, "from_options"):
+            return self._make.from_options(values, destination)
+        return self._make(destination) if takes_argument(self._make) else self._make()
 
 
 def converter_factory(name: str) -> ConverterFactory:

@@ -419,7 +419,13 @@ def _user_strategy(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig
         return lambda _: NoRateLimitingStrategy()
 
     def user_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-        strategy = make(config) if takes_config else make()
+        try:
+            strategy = make(config) if takes_config else make()
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise OptionError(
+                f"option '{RATE_LIMITING.key}' is {name!r}: it cannot be made: {why}"
+            ) from error
         missing = [part for part in _STRATEGY_PARTS if not hasattr(strategy, part)]
         if missing:
             raise OptionError(

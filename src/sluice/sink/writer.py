@@ -14,11 +14,12 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
+from sluice.sink.arrow_schema import schema_of_rows
 from sluice.sink.bases import BaseDestination, BaseRateLimitingStrategy, destination_name, with_defaults
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
@@ -35,6 +36,7 @@ from sluice.sink.mailbox import Mailbox
 from sluice.sink.request_loop import RequestLoop, close_destination
 from sluice.sink.request_threads import RequestThreads
 from sluice.sink.scheduler import Request, SinkScheduler
+from sluice.sink.submit_mistakes import SubmitMistakeError, checked_result
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +59,7 @@ class _Answer(Generic[EntryT]):
 
     request: int
     at: float
-    result: SubmitResult[EntryT] | None = None
+    result: SubmitResult[EntryT] = field(default_factory=SubmitResult)
     error: BaseException | None = None
 
 
@@ -138,6 +140,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             is_throttling=self._destination.is_throttling,
             keeps_rejected=dead_letters is not None,
         )
+        self._opened = False
         self._taker = EntryTaker(self._destination.size_in_bytes, config.max_record_size_in_bytes)
         self._slice = 1  # rows that are converted at once, where some of them may be invalid
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
@@ -157,22 +160,28 @@ class AsyncSinkWriter(Generic[EntryT]):
         return figures
 
     def open(self, schema: StructType) -> None:
-        """Passes the schema of the rows to the converter; called before the first `write`.
+        """Passes the schema of the rows to the converter; called before the first `write`, or not at all.
+
+        Without it, the first `write` opens the converter, with the schema of its rows.
 
         Raises:
             OptionError: the destination cannot take such rows.
         """
         self._converter.open(schema)
+        self._opened = True
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Queues the rows of a batch, and sends what is due. Waits only while the buffer is full.
 
         Raises:
+            OptionError: the destination cannot take such rows, and `open` was not called.
             InvalidRecordError: a row can never be delivered, and nothing takes dead letters.
             Exception: an error that the destination calls fatal, or a `SluiceError` because a record was
                 refused for longer than ``max_retry_duration``.
         """
         with self._ownership():
+            if not self._opened:
+                self.open(schema_of_rows(batch.schema))
             convert = self._convert_lazily if self._dead_letters is None else self._convert_valid_rows
             for taken in convert(batch):
                 added = 0
@@ -330,12 +339,13 @@ class AsyncSinkWriter(Generic[EntryT]):
     def _advance(self, *, draining: bool) -> None:
         now = self._clock()
         for answer in self._mailbox.collect():
-            if answer.result is not None:
+            if answer.error is None:
                 self._scheduler.complete(answer.request, answer.result, now, answered_at=answer.at)
             else:
-                error = answer.error or TypeError(f"{self.name}: submit returned no SubmitResult")
-                fatal = self._is_fatal(error)
-                self._scheduler.fail(answer.request, error, fatal=fatal, now=now, answered_at=answer.at)
+                fatal = self._is_fatal(answer.error)
+                self._scheduler.fail(
+                    answer.request, answer.error, fatal=fatal, now=now, answered_at=answer.at
+                )
         for rejection in self._scheduler.rejected:
             self._add_dead_letters_of(rejection.entry, rejection.reason)
         self._scheduler.rejected.clear()
@@ -433,8 +443,10 @@ class AsyncSinkWriter(Generic[EntryT]):
             if inspect.isawaitable(submitted):
                 if inspect.iscoroutine(submitted):
                     submitted.close()  # or Python warns that nobody has awaited it
-                raise TypeError(f"{self.name}: submit returned an awaitable; make it `async def submit`")  # noqa: TRY301
-            return _Answer(request.number, self._clock(), result=submitted)
+                text = f"{self.name}: submit returned an awaitable; make it `async def submit`"
+                raise SubmitMistakeError(text)  # noqa: TRY301
+            at = self._clock()
+            return _Answer(request.number, at, checked_result(submitted, request.batch, self.name))
         except BaseException as error:  # noqa: BLE001 - the owner of the state decides if it is fatal
             return _Answer(request.number, self._clock(), error=error)
 
@@ -443,8 +455,9 @@ class AsyncSinkWriter(Generic[EntryT]):
             return self._unsent(request)
         try:
             submitted: Any = self._destination.submit(request.entries)
-            result = await submitted
-            return _Answer(request.number, self._clock(), result=result)
+            returned = await submitted
+            at = self._clock()
+            return _Answer(request.number, at, checked_result(returned, request.batch, self.name))
         except asyncio.CancelledError as error:
             # Of something that `submit` waited for. When the writer itself cancels, it reads no answers.
             cancelled = ServiceError(

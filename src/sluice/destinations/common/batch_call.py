@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+import msgspec
 from botocore import exceptions as sdk
 from botocore import xform_name
 
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.errors import EXPIRED_CREDENTIALS, is_throttling, is_unanswered, redact, translate
+from sluice.aws.errors import (
+    EXPIRED_CREDENTIALS,
+    DamagedAnswerError,
+    is_throttling,
+    is_unanswered,
+    redact,
+    translate,
+)
 from sluice.aws.responses import Outcome
 from sluice.destinations.common.first_contact import FirstContact
 from sluice.errors import OptionError, ServiceError
 from sluice.sink.bases import BaseDestination
 from sluice.sink.contracts import Rejection, SubmitResult
 
-__all__ = ["AwsDestination", "BatchCall", "Refusal", "Verdict"]
+__all__ = ["NO_RESULT", "AwsDestination", "BatchCall", "Refusal", "Verdict"]
 
 EntryT = TypeVar("EntryT")
 
@@ -35,6 +44,9 @@ _TARGET_CODES: Final = re.compile(
 )
 # These concern the entry: it would be refused again. All other codes are for passing failures.
 _ENTRY_CODES: Final = re.compile(r"^(Invalid|Validation)")
+
+# Our own code for an entry that the answer neither accepts nor refuses.
+NO_RESULT: Final = "NoResult"
 
 # What services answer under load as well as when they fail: Firehose calls throttling ServiceUnavailable, SQS
 # has InternalError for both, and DynamoDB gives no reason for an item that it did not process.
@@ -107,6 +119,9 @@ class BatchCall:
         client = self._make_client(self._connection, self._service)
         try:
             answer: dict[str, Any] = getattr(client, self._method)(**parameters)
+        except DamagedAnswerError as error:
+            self._contact.answered()
+            raise self.damaged_answer(redact(str(error))) from None
         except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
             # It has the region of the SDK's own chain where no option names one.
             self._endpoint = self._endpoint or client.meta.endpoint_url
@@ -124,6 +139,18 @@ class BatchCall:
             code="DamagedAnswer",
             retryable=True,
         )
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around the code that reads an answer.
+
+        Raises:
+            ServiceError: the answer is JSON, and of another form than the operation's. Retryable.
+        """
+        try:
+            yield
+        except msgspec.ValidationError as error:
+            raise self.damaged_answer(f"the answer is not what it should be: {error}") from None
 
     def result(self, entries: Sequence[EntryT], refused: Mapping[int, Refusal]) -> SubmitResult[EntryT]:
         """The result of a request.
@@ -157,7 +184,8 @@ class BatchCall:
     def result_in_order(self, entries: Sequence[EntryT], outcomes: Sequence[Outcome]) -> SubmitResult[EntryT]:
         """The result of a request whose answer has one outcome for each entry, in their order.
 
-        An entry was refused if its outcome has an error code. The answer's count of failures is not used.
+        An entry was accepted if its outcome has an id and no error code. The answer's count of failures is
+        not used.
 
         Raises:
             ServiceError: there are more or fewer outcomes than entries (retryable), or as `result` does.
@@ -165,11 +193,15 @@ class BatchCall:
         if len(outcomes) != len(entries):
             raise self.damaged_answer(f"{len(outcomes)} results for {len(entries)} records")
         refused = {
-            index: Refusal(each.error_code, each.error_message or "", self.verdict(each.error_code))
+            index: self._refusal(each)
             for index, each in enumerate(outcomes)
-            if each.error_code
+            if each.error_code or not each.id
         }
         return self.result(entries, refused)
+
+    def _refusal(self, outcome: Outcome) -> Refusal:
+        code = outcome.error_code or NO_RESULT
+        return Refusal(code, outcome.error_message or "", self.verdict(code))
 
     def verdict(self, code: str) -> Verdict:
         """What to do about an entry that was refused with `code`."""

@@ -207,7 +207,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
                 error.args = (f"{error} (option 'keyColumns' makes the last of several rows of a key win)",)
             raise
         # One table, under its name or its ARN.
-        left = [write for writes in (answer.get("UnprocessedItems") or {}).values() for write in writes]
+        left = [write for writes in answer.get("UnprocessedItems", {}).values() for write in writes]
         if not left:
             return []
         by_content: dict[Hashable, list[DynamoDbWrite]] = defaultdict(list)
@@ -215,7 +215,10 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             by_content[_content(_as_request(entry))].append(entry)
         unprocessed = []
         for write in left:
-            candidates = by_content.get(_content(write))
+            try:
+                candidates = by_content.get(_content(write))
+            except (ArithmeticError, AttributeError, TypeError, ValueError):  # it is no item at all
+                candidates = None
             if not candidates:
                 raise self._call.damaged_answer("an unprocessed item that was not in the request")
             unprocessed.append(candidates.pop())

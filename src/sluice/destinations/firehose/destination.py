@@ -125,4 +125,6 @@ class FirehoseDestination(AwsDestination[bytes]):
             DeliveryStreamName=self._stream,
             Records=PreparedParameter([{"Data": entry} for entry in entries], _PLACEHOLDER),
         )
-        return self._call.result_in_order(entries, outcomes_of(answer, "RequestResponses"))
+        with self._call.reading():
+            outcomes = outcomes_of(answer, "RequestResponses")
+        return self._call.result_in_order(entries, outcomes)

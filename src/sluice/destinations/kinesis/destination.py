@@ -156,7 +156,8 @@ class KinesisStreamsDestination(AwsDestination[KinesisEntry]):
 
     def _send(self, entries: Sequence[KinesisEntry]) -> Sequence[Outcome]:
         answer = self._call(Records=PreparedParameter(entries, _PLACEHOLDER), **self._address)
-        return outcomes_of(answer, "Records")
+        with self._call.reading():
+            return outcomes_of(answer, "Records")
 
     def _send_apart(self, entries: Sequence[KinesisEntry]) -> Sequence[Outcome]:
         """Sends entries that the service may not take one by one, after all others, which go together."""

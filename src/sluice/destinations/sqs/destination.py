@@ -12,10 +12,12 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
+import msgspec
+
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
-from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
+from sluice.destinations.common.batch_call import NO_RESULT, AwsDestination, BatchCall, Refusal
 from sluice.destinations.common.utf8 import utf8_length
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
 from sluice.options import Option, OptionValues, matching, redact_url
@@ -45,6 +47,22 @@ QUEUE_URL = Option(
     "URL of the queue; a FIFO queue's ends in `.fifo`. Its region holds unless `region` is given.",
     required=True,
 )
+
+
+class _Success(msgspec.Struct, rename="pascal"):
+    id: str
+
+
+class _Failure(msgspec.Struct, rename="pascal"):
+    id: str
+    code: str = ""
+    message: str = ""
+    sender_fault: bool = False
+
+
+class _Results(msgspec.Struct, rename="pascal"):
+    successful: list[_Success] = []
+    failed: list[_Failure] = []
 
 
 class SqsDestination(AwsDestination[SqsMessage]):
@@ -121,23 +139,25 @@ class SqsDestination(AwsDestination[SqsMessage]):
                 [_as_request_entry(n, entry) for n, entry in enumerate(entries)], _PLACEHOLDER
             ),
         )
-        refused = {n: Refusal("NoResult", "", "retry") for n in range(len(entries))}
+        with self._call.reading():
+            results = msgspec.convert(answer, _Results)
+        numbers = {str(n): n for n in range(len(entries))}
+        refused = {n: Refusal(NO_RESULT, "", "retry") for n in numbers.values()}
         try:
-            for accepted in answer.get("Successful", ()):
-                del refused[int(accepted["Id"])]
-            for failure in answer.get("Failed", ()):
-                refused[int(failure["Id"])] = self._refusal(failure)
-        except (KeyError, ValueError) as error:
+            for accepted in results.successful:
+                del refused[numbers[accepted.id]]
+            for failure in results.failed:
+                refused[numbers[failure.id]] = self._refusal(failure)
+        except KeyError as error:
             raise self._call.damaged_answer(f"a result for no message: {error}") from None
         return self._call.result(entries, refused)
 
-    def _refusal(self, failure: dict[str, Any]) -> Refusal:
+    def _refusal(self, failure: _Failure) -> Refusal:
         """Reads one failure. A sender's fault will be refused again, unless it is throttling."""
-        code = str(failure.get("Code", ""))
-        verdict = self._call.verdict(code)
-        if verdict == "retry" and failure.get("SenderFault") and not self._call.is_transient(code):
+        verdict = self._call.verdict(failure.code)
+        if verdict == "retry" and failure.sender_fault and not self._call.is_transient(failure.code):
             verdict = "reject"
-        return Refusal(code, str(failure.get("Message", "")), verdict)
+        return Refusal(failure.code, failure.message, verdict)
 
 
 def _group(entry: SqsMessage) -> str | None:

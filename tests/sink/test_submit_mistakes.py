@@ -1,0 +1,197 @@
+"""What `submit` of a destination may not return: each mistake is fatal, and named."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from sink_fakes import FakeDestination, config, fast_clock, rows
+
+from sluice.errors import SluiceError
+from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, Rejection, SubmitResult
+
+Submit = Callable[[Sequence[str]], Any]
+
+
+class Answering(FakeDestination):
+    """Calls no error fatal, and returns whatever a test says."""
+
+    name = "my service"
+
+    def __init__(self, returns: Submit) -> None:
+        super().__init__()
+        self._returns = returns
+
+    def submit(self, entries: Sequence[str]) -> SubmitResult[str]:
+        self.requests.append([*entries])
+        returned: SubmitResult[str] = self._returns(entries)
+        return returned
+
+
+class AnsweringLater(Answering):
+    """The same on an event loop."""
+
+    async def submit(self, entries: Sequence[str]) -> SubmitResult[str]:  # type: ignore[override]
+        return super().submit(entries)
+
+
+class NoLetters:
+    def add(self, dead_letter: Any) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@contextlib.contextmanager
+def writing(destination: Answering) -> Iterator[AsyncSinkWriter[str]]:
+    writer = AsyncSinkWriter(
+        destination,
+        config(),
+        NoRateLimitingStrategy(),
+        clock=fast_clock(100),
+        dead_letters=NoLetters(),
+    )
+    with contextlib.closing(writer):
+        yield writer
+
+
+class Unequal(str):
+    """Cannot be compared, as arrays cannot."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+
+NO_RESULT = "returned no SubmitResult, but {}: allowed is a SubmitResult"
+FIELD = "returned a SubmitResult whose '{}' is {}: allowed is a sequence"
+OTHER_ENTRIES = "names other entries than were submitted"
+# mypy would find most of these.
+Result: Any = SubmitResult
+MISTAKES: list[tuple[Submit, str]] = [
+    (lambda _: None, NO_RESULT.format("None")),
+    (lambda _: [], NO_RESULT.format("a value of type list")),
+    (lambda entries: entries, NO_RESULT.format("a value of type list")),
+    (lambda _: True, NO_RESULT.format("a value of type bool")),
+    (lambda _: {"failed": []}, NO_RESULT.format("a value of type dict")),
+    (lambda _: SubmitResult, NO_RESULT.format("a value of type type")),
+    (lambda entries: (e for e in entries), NO_RESULT.format("a value of type generator")),
+    (lambda entries: Result(x for x in entries), FIELD.format("failed", "a value of type generator")),
+    (lambda entries: Result(filter(None, entries)), FIELD.format("failed", "a value of type filter")),
+    (lambda _: Result(None), FIELD.format("failed", "None")),
+    (lambda _: Result(2), FIELD.format("failed", "a value of type int")),
+    (lambda entries: Result(entries[0]), FIELD.format("failed", "a value of type str")),
+    (lambda entries: Result({entries[0]: "no"}), FIELD.format("failed", "a value of type dict")),
+    (
+        lambda entries: Result(rejected=(Rejection(e, "no") for e in entries)),
+        FIELD.format("rejected", "a value of type generator"),
+    ),
+    (lambda _: Result(rejected=None), FIELD.format("rejected", "None")),
+    (
+        lambda entries: Result(rejected=[entries[0]]),
+        "whose 'rejected' holds a value of type str: allowed is a Rejection, with the submitted entry",
+    ),
+    (
+        lambda entries: Result(rejected=[(entries[0], "no")]),
+        "holds a value of type tuple: allowed is a",
+    ),
+    (
+        lambda entries: Result(entries, None),
+        "whose 'codes' is None: allowed is a mapping of text to num",
+    ),
+    (lambda entries: Result(entries, ["Busy"]), "whose 'codes' is a value of type list: allowed is a"),
+    (
+        lambda entries: Result(entries, {"Busy": "2"}),
+        "whose 'codes' has a value of type str for a code that is a value of type str: allowed is a mapping",
+    ),
+    (
+        lambda entries: Result(entries, {1: 1, "a": 1}),
+        "whose 'codes' has a value of type int for a code that is a value of type int: allowed is a mapping",
+    ),
+    (
+        lambda entries: Result(entries, retry_after="3"),
+        "whose 'retry_after' is a value of type str: allowed are seconds, or None",
+    ),
+    (lambda _: Result(["another"]), OTHER_ENTRIES),
+    (lambda _: Result([None]), OTHER_ENTRIES),
+    (lambda _: Result([0]), OTHER_ENTRIES),
+    (lambda entries: Result([entries[0]] * 2), OTHER_ENTRIES),
+    (lambda entries: Result([*entries, entries[0]]), OTHER_ENTRIES),
+    (lambda _: Result(rejected=[Rejection("another", "no")]), OTHER_ENTRIES),
+    (lambda entries: Result(entries, rejected=[Rejection(entries[0], "no")]), OTHER_ENTRIES),
+    (lambda _: Result([Unequal("x")]), OTHER_ENTRIES),
+]
+
+
+@pytest.mark.parametrize("kind", [Answering, AnsweringLater])
+@pytest.mark.parametrize(("returns", "message"), MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_is_fatal_and_says_what_is_allowed(
+    kind: type[Answering], returns: Submit, message: str
+) -> None:
+    """At once, whatever the destination calls fatal. No later call says that the rows are written."""
+    destination = kind(returns)
+    with writing(destination) as writer:
+        writer.write(rows("ab"))
+        for _ in range(2):
+            with pytest.raises(SluiceError) as caught:
+                writer.flush()
+
+            assert str(caught.value).startswith("my service: submit returned ")
+            assert message in str(caught.value)
+    assert len(destination.requests) == 1
+    assert writer.figures.records == 0
+
+
+def alike(text: str) -> str:
+    """An equal object that is another one."""
+    return (text + " ")[:-1]
+
+
+ALLOWED: list[Submit] = [
+    tuple,
+    deque,
+    set,
+    lambda entries: {n: each for n, each in enumerate(entries)}.values(),  # noqa: C416 - not its keys
+    lambda entries: [alike(each) for each in entries],
+    lambda entries: list(reversed(entries)),
+]
+
+
+@pytest.mark.parametrize("kind", [Answering, AnsweringLater])
+@pytest.mark.parametrize("collect", ALLOWED)
+def test_any_collection_of_the_entries_is_allowed(kind: type[Answering], collect: Submit) -> None:
+    """Or of copies, in any order; codes are any mapping."""
+
+    def refuse_once(entries: Sequence[str]) -> Any:
+        if len(destination.requests) > 1:
+            return SubmitResult()
+        return SubmitResult(collect(entries), Counter(Busy=len(entries)), (), 0)
+
+    destination = kind(refuse_once)
+    with writing(destination) as writer:
+        writer.write(rows(["entry 1", "entry 2"]))
+        writer.flush()
+
+    assert destination.requests == [["entry 1", "entry 2"]] * 2
+    assert writer.figures.refused_by_code == {"Busy": 2}
+
+
+def test_the_same_object_may_be_submitted_more_than_once() -> None:
+    """Python may keep one object for equal texts. Each place of a refused one is named by itself."""
+
+    def refuse_once(entries: Sequence[str]) -> Any:
+        return SubmitResult(entries[1:] if len(destination.requests) == 1 else ())
+
+    destination = Answering(refuse_once)
+    destination.converter.convert = lambda batch: ["same"] * batch.num_rows  # type: ignore[method-assign, assignment, return-value]
+    with writing(destination) as writer:
+        writer.write(rows("abc"))
+        writer.flush()
+
+    assert destination.requests == [["same"] * 3, ["same"] * 2]
