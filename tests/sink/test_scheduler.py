@@ -547,7 +547,9 @@ def test_a_request_took_until_it_was_answered() -> None:
         (ServiceError("x", code="429", retryable=True, throttling=True), (2, 0, 0)),
         (ServiceError("x", code="Broken", retryable=True), (0, 2, 0)),
         (ServiceError("x", code="Odd", retryable=True), (0, 0, 2)),
-        (OSError("gone"), (0, 0, 2)),
+        (ValueError("x"), (0, 0, 2)),
+        (ConnectionResetError("gone"), (0, 2, 0)),
+        (TimeoutError("late"), (0, 2, 0)),
     ],
 )
 def test_a_strategy_is_told_why_a_whole_request_failed(

@@ -23,6 +23,7 @@ from sluice.sink.contracts import (
     StructType,
     SubmitResult,
 )
+from sluice.sink.well_known_codes import is_throttling_code
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +89,7 @@ class BaseDestination(ABC, Generic[EntryT]):
     def close(self) -> Awaitable[None] | None:
         """See `Destination.close`."""
 
-    def is_throttling(self, code: str) -> bool | None:  # noqa: ARG002 - for those who override it
+    def is_throttling(self, code: str) -> bool | None:
         """Whether entries were refused for load. Rate limiting slows down for load, and for nothing else.
 
         Args:
@@ -97,9 +98,10 @@ class BaseDestination(ABC, Generic[EntryT]):
 
         Returns:
             True: the service takes less than it is sent. False: it failed, and would have done so at any
-            rate. None: the code does not say; the rate limiting strategy finds out.
+            rate. None: the code does not say; the rate limiting strategy finds out. Here, by codes that many
+            services use alike.
         """
-        return None
+        return is_throttling_code(code)
 
     def unpacked(self, entry: EntryT) -> Iterable[object]:
         """The user's records in an entry that was rejected or is too large.
