@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -83,6 +83,10 @@ class Planner:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def map_splits(self, work: Callable[[SplitId], ResultT], splits: Iterable[SplitId]) -> Iterable[ResultT]:
+        """As `map`, side by side."""
+        return self._pool.map(work, splits)
 
     def plan(
         self, states: Sequence[SplitState], limits: Limits, held: Sequence[SplitState] = ()
