@@ -99,6 +99,14 @@ class Continuity:
         """
         return self._list_until_children_are_there(_unlisted_parents)
 
+    def list_children(self) -> None:
+        """Lists splits once more, and again while closed ones have no children, for a run that ends.
+
+        Records that are there when the run begins may be in children that are not listed yet.
+        """
+        self._discovery.mark_stale()  # a listing of this very moment will do
+        self._list_until_children_are_there(lambda _: ())
+
     def _list_until_children_are_there(self, find_missing: Callable[[Listing], Sequence[SplitId]]) -> Listing:
         listing = self._list_until_there(find_missing)
         for _ in range(_LOOKS_FOR_CHILDREN):

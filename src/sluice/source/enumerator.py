@@ -248,6 +248,8 @@ class StreamEnumerator:
         self._check_streams(start)
         if self._added is None and not start.streams.issuperset(self._settings.streams):
             self._continuity.whole_listing()  # as for the starting positions of all streams
+        if self._wants_targets:
+            self._continuity.list_children()
         listing = self._continuity.complete_listing(start)
         if self._is_quiet(start, listing):
             return start
