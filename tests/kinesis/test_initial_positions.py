@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from sluice.errors import OptionError
 from sluice.kinesis.options import source_config_from_options
 from sluice.kinesis.starting_positions import initial_positions, starting_text
-from sluice.source.offsets import HORIZON, After, AtTime, Closed, Position
+from sluice.source.offsets import HORIZON, After, AtHorizon, AtTime, Closed, Position, before
 from sluice.source.splits import Split, SplitId
 
 NOW = 1_700_000_000_750_000
@@ -42,6 +45,38 @@ def test_numbers_by_shard() -> None:
     assert isinstance(at, After)
     assert at.next == "500"
     assert positions('{"shardId-2": {"AFTER_SEQUENCE_NUMBER": "0"}}')[2] == HORIZON
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "expected"),
+    [
+        ("AT", "1", HORIZON),
+        ("AT", "099", HORIZON),
+        ("AT", "100", HORIZON),
+        ("AFTER", "100", HORIZON),
+        ("AT", "101", After("100")),
+        ("AFTER", "101", After("101")),
+        ("AT", "199", After("198")),
+        ("AFTER", "199", After("199")),
+        ("AT", "200", Closed()),
+        ("AFTER", "200", Closed()),
+        ("AFTER", "9" * 128, Closed()),
+    ],
+)
+def test_numbers_of_the_start_and_the_end_of_a_shard(kind: str, number: str, expected: Position) -> None:
+    """As a listing shows them. They belong to no record, so none can be missing."""
+    shard = SplitId("s", "shardId-0")
+    text = json.dumps({shard.shard: {f"{kind}_SEQUENCE_NUMBER": number}})
+    options = {"streamName": "s", "region": "eu-west-1", "startingPosition": text}
+    initial = initial_positions(source_config_from_options(options).start)
+    closed = Split(shard, starting_sequence="100", ending_sequence="200")
+    position = initial([closed], NOW)[shard]
+    assert position == expected
+    assert not isinstance(position, AtHorizon) or position.pinned == NOW
+
+    is_beyond = expected == Closed()  # the open shard may still get there
+    expected = (After(number) if kind == "AFTER" else before(number)) if is_beyond else expected
+    assert initial([replace(closed, ending_sequence=None)], NOW)[shard] == expected
 
 
 def test_shard_that_does_not_exist() -> None:

@@ -15,6 +15,7 @@ from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant_or_seconds
 from sluice.options import Kind, Option
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, before
+from sluice.source.sequence import sequence_of
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart
 
@@ -303,23 +304,29 @@ def _start_text(start: ShardStart) -> tuple[str, str | None]:
             return start.kind, start.sequence_number
 
 
-def shard_position(start: ShardStart, now: int) -> Position:
+def shard_position(start: ShardStart, now: int, split: Split | None = None) -> Position:
     """The position at which a shard starts that the user named.
 
     Args:
         now: the service's time (microseconds since the epoch).
+        split: the shard as it is listed; None where that is not known.
     """
     if isinstance(start, After | Closed):
         return start
     if start.timestamp is not None:
         return AtTime(min(start.timestamp, now), pinned=now)
     number = start.sequence_number or "0"
-    if int(number) == 0:
-        return AtHorizon(pinned=now)  # every sequence number is greater than "0"
+    # The numbers that a listing has for the start and the end of a shard belong to no record.
+    if int(number) <= (0 if split is None else sequence_of(split.starting_sequence)):
+        return AtHorizon(pinned=now)
+    ending = None if split is None else split.ending_sequence
+    if ending is not None and int(number) >= sequence_of(ending):
+        return Closed()
     return After(number) if start.kind == "AFTER_SEQUENCE_NUMBER" else before(number)
 
 
 def _positions_by_shard(start: PerShard, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
+    splits = list(splits)
     ids = [split.id for split in splits]
     streams = {split.stream for split in ids}  # which start now; others go on from a checkpoint
     unknown = sorted({split for split in start.positions if split.stream in streams} - set(ids))
@@ -330,8 +337,8 @@ def _positions_by_shard(start: PerShard, splits: Iterable[Split], now: int) -> M
             f"does not have: its shards are {shown}"
         )
     return {
-        split: shard_position(start.positions[split], now)
-        if split in start.positions
+        split.id: shard_position(start.positions[split.id], now, split)
+        if split.id in start.positions
         else AtHorizon(pinned=now)
-        for split in ids
+        for split in splits
     }
