@@ -37,6 +37,16 @@ def test_horizon_and_time() -> None:
     assert positions("AT_TIMESTAMP", "2100-01-01T00:00:00Z") == [AtTime(NOW)] * 3
 
 
+@pytest.mark.parametrize("micros", [1, 500, 999, 1000])
+def test_a_time_between_two_milliseconds_is_the_later_one(micros: int) -> None:
+    """Arrival times are whole milliseconds, and services cut the start to them."""
+    second = 1_600_000_000
+    text = f"{second}.{micros:06d}"
+    assert positions("AT_TIMESTAMP", text) == [AtTime(second * 1_000_000 + 1000)] * 3
+    by_shard = json.dumps({"shardId-0": {"AT_TIMESTAMP": text}})
+    assert positions(by_shard)[0] == AtTime(second * 1_000_000 + 1000)
+
+
 def test_numbers_by_shard() -> None:
     """AT includes the record, AFTER does not, and every record is after 0."""
     text = '{"shardId-0": {"AT_SEQUENCE_NUMBER": "500"}, "shardId-1": {"AFTER_SEQUENCE_NUMBER": "500"}}'

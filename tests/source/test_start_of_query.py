@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -10,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from integration.model import KinesisModel, Laws, ManualClock, ModelLog
-from memory_log import S0, MemoryLog, new_log, put_many
-from query import Query, at_latest, check_exactly_once
+from memory_log import S0, SECOND, MemoryLog, new_log, put_many
+from query import Query, at_latest, check_exactly_once, new_enumerator, new_reader, read_range
 
-from sluice.kinesis.starting_positions import PerShard, initial_positions
+from sluice.kinesis.starting_positions import AtTimestamp, PerShard, ending_instant, initial_positions
 from sluice.source.offsets import After, Closed
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart, Record
@@ -127,6 +128,36 @@ def test_latest_is_every_record_from_the_start_on_and_none_before(
     records = take(later)
     query.run_to_end(step=3.0)
     check_exactly_once(query, records)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    pauses=st.lists(st.sampled_from([0, 500, 1000, 3000]), max_size=30),
+    cuts=st.sets(st.integers(-2000, 40_000), min_size=1, max_size=4),
+)
+def test_reads_of_adjoining_times_have_each_record_once(seed: int, pauses: list[int], cuts: set[int]) -> None:
+    """In the read of its arrival. Times may be finer than the milliseconds that the service counts in.
+
+    Args:
+        pauses: between two records (microseconds).
+        cuts: between two reads (microseconds from the first record on).
+    """
+    log = ModelLog(KinesisModel(Laws(arrival_disorder=0.0), ManualClock(), seed))
+    log.create("s", 2)
+    log.pass_time(10)
+    begin = log.now
+    records: list[Record] = []
+    for pause in pauses:
+        records.append(log.put("s", str(len(records)), arrival=log.now // 1000 * 1000))
+        log.pass_time(pause / SECOND)
+    log.pass_time(60)
+    bounds = [begin - SECOND, *(begin + cut for cut in sorted(cuts)), begin + 30 * SECOND]
+    reader = new_reader(log)
+    for since, until in itertools.pairwise(bounds):
+        enumerator = new_enumerator(log, ["s"], initial=initial_positions(AtTimestamp(since)))
+        ranges = enumerator.bounded(ending_instant(AtTimestamp(until)))
+        found = [record for each in ranges for record in read_range(reader, each)]
+        assert sorted(found) == sorted(each for each in records if since <= each.arrival < until)
 
 
 def two_streams() -> MemoryLog:

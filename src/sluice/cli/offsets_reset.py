@@ -40,6 +40,7 @@ from sluice.kinesis.starting_positions import (
     PerShard,
     ShardStart,
     shard_position,
+    time_position,
 )
 from sluice.source.offsets import VERSIONS, AtHorizon, AtTime, Closed, Offsets, Position
 from sluice.source.splits import Split, SplitId
@@ -235,7 +236,7 @@ def _same_position(arguments: argparse.Namespace, now: int) -> Position:
         ) from None
     if instant > now:
         raise UsageError(f"--to-timestamp is {iso_instant(instant)}, which is in the future")
-    return AtTime(instant, pinned=now)
+    return time_position(instant, now)
 
 
 def _table(given: str, streams: Collection[str]) -> Mapping[SplitId, ShardStart]:

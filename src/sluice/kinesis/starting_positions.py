@@ -38,9 +38,11 @@ __all__ = [
     "StartingPosition",
     "TrimHorizon",
     "Word",
+    "ending_instant",
     "initial_positions",
     "shard_position",
     "starting_text",
+    "time_position",
 ]
 
 
@@ -233,7 +235,7 @@ STARTING_TIMESTAMP = Option(
     TIMESTAMP,
     None,
     "With `AT_TIMESTAMP`: ISO-8601 (UTC where it has no offset), or seconds since the epoch from 1000000000 "
-    "to a day from now.",
+    "to a day from now. A time in the future is the time at which the query starts.",
 )
 ENDING = Option(
     "endingPosition",
@@ -270,8 +272,7 @@ def initial_positions(start: StartingPosition) -> InitialPositions:
             # Some services cut arrival times to seconds: the next record must not seem to be older.
             position = AtTime(now // MICROS_PER_SECOND * MICROS_PER_SECOND, pinned=now)
         elif isinstance(start, AtTimestamp):
-            # The service refuses times in its future, where there are no records yet.
-            position = AtTime(min(start.instant, now), pinned=now)
+            position = time_position(start.instant, now)
         return {split.id: position for split in splits}
 
     return positions_of
@@ -304,6 +305,30 @@ def _start_text(start: ShardStart) -> tuple[str, str | None]:
             return start.kind, start.sequence_number
 
 
+def time_position(instant: int, now: int) -> AtTime:
+    """The position of the first record that arrived at or after `instant`.
+
+    Args:
+        instant, now: microseconds since the epoch; `now` is the service's time.
+    """
+    # The service refuses times in its future, where there are no records yet.
+    return AtTime(min(_whole_millisecond(instant), now), pinned=now)
+
+
+def ending_instant(end: EndingPosition) -> int | None:
+    """The instant (microseconds since the epoch) before which the records of a read arrived; None: any."""
+    return _whole_millisecond(end.instant) if isinstance(end, AtTimestamp) else None
+
+
+def _whole_millisecond(instant: int) -> int:
+    """The first instant of those from `instant` on (microseconds) at which a record can arrive.
+
+    Arrival times are whole milliseconds, and the service cuts the instants that it is asked for to those. So
+    it would find records that arrived before.
+    """
+    return -(-instant // 1000) * 1000
+
+
 def shard_position(start: ShardStart, now: int, split: Split | None = None) -> Position:
     """The position at which a shard starts that the user named.
 
@@ -314,7 +339,7 @@ def shard_position(start: ShardStart, now: int, split: Split | None = None) -> P
     if isinstance(start, After | Closed):
         return start
     if start.timestamp is not None:
-        return AtTime(min(start.timestamp, now), pinned=now)
+        return time_position(start.timestamp, now)
     number = start.sequence_number or "0"
     # The numbers that a listing has for the start and the end of a shard belong to no record.
     if int(number) <= (0 if split is None else sequence_of(split.starting_sequence)):
