@@ -52,6 +52,8 @@ _SIZE_UNITS = {
     "mib": 1024**2,
     "gib": 1024**3,
 }
+_NANOS_PER_SECOND = 1e9
+_LONGEST_SHOWN = 200
 _BEFORE_USERINFO = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
@@ -213,7 +215,10 @@ def _quantity(text: str, units: Mapping[str, float]) -> float:
     match = _QUANTITY.match(text)
     if match is None or match[2].lower() not in units:
         raise ValueError(text)
-    return float(match[1]) * units[match[2].lower()]
+    value = float(match[1]) * units[match[2].lower()]
+    if not math.isfinite(value * _NANOS_PER_SECOND):  # nor in any smaller unit that it is counted in
+        raise ValueError(text)
+    return value
 
 
 def duration(minimum: float = 0.0) -> Kind[float]:
@@ -282,7 +287,10 @@ class Option(Generic[T]):
         """What messages show of a value of this option."""
         if self.secret:
             return "***"
-        return repr(self.kind.redact(text) if isinstance(text, str) else text)
+        if not isinstance(text, str):
+            return repr(text)
+        shown = self.kind.redact(text)
+        return repr(shown if len(shown) <= _LONGEST_SHOWN else shown[:_LONGEST_SHOWN] + "...")
 
     def takes(self, key: str) -> bool:
         """Whether a key that a user gave, in any case, belongs to this option."""

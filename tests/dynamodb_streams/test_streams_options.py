@@ -12,10 +12,11 @@ from streams_query import TABLE, StreamsQuery, new_model, put_many
 
 from sluice.dynamodb_streams.options import StreamsConfig
 from sluice.dynamodb_streams.source import DynamoDbStreamsSource
-from sluice.dynamodb_streams.starting_positions import ByShard
+from sluice.dynamodb_streams.starting_positions import ByShard, initial_positions
 from sluice.dynamodb_streams.streams import TableRef
 from sluice.errors import OptionError
-from sluice.source.splits import SplitId
+from sluice.source.offsets import HORIZON, After, AtHorizon, Closed, Position, before
+from sluice.source.splits import Split, SplitId
 
 SHARD = "shardId-00000001414576573621-f55eea83"
 NUMBER = "300000000000000499659"
@@ -143,6 +144,37 @@ def test_a_query_that_starts_at_numbers() -> None:
     assert query.numbers() == sorted([*first[5:], *second[6:], *fourth])
     assert d
 
+    listed = model.call("DescribeStream", {"StreamArn": arn})["StreamDescription"]["Shards"]
+    starts = {each["ShardId"]: each["SequenceNumberRange"]["StartingSequenceNumber"] for each in listed}
+    whole = ByShard({SplitId(TABLE, shard): ("AT_SEQUENCE_NUMBER", at) for shard, at in starts.items()})
+    query = StreamsQuery(model, start=whole)
+    query.run_to_end()
+    assert query.numbers() == sorted(number for numbers in by_shard.values() for number in numbers)
+
     unknown = StreamsQuery(model, start=ByShard({SplitId(TABLE, SHARD): ("SHARD_END", None)}))
     with pytest.raises(OptionError, match=SHARD):
         unknown.run_batch()
+
+
+@pytest.mark.parametrize(
+    ("kind", "offset", "expected"),
+    [
+        ("AT", -1, HORIZON),
+        ("AT", 0, HORIZON),
+        ("AFTER", -1, HORIZON),
+        ("AFTER", 0, After(NUMBER)),  # it may be that of the first record
+        ("AT", 5, before(str(int(NUMBER) + 5))),
+        ("AT", 9, before(str(int(NUMBER) + 9))),  # it may be that of the last record
+        ("AFTER", 9, Closed()),
+        ("AT", 10, Closed()),
+    ],
+)
+def test_numbers_of_the_start_and_the_end_of_a_shard(kind: str, offset: int, expected: Position) -> None:
+    """As a listing shows them."""
+    shard = SplitId("orders", SHARD)
+    split = Split(shard, starting_sequence=NUMBER, ending_sequence=str(int(NUMBER) + 9))
+    start = ByShard({shard: (f"{kind}_SEQUENCE_NUMBER", str(int(NUMBER) + offset))})
+    log: Any = None
+    position = initial_positions(start, [split], 5, log)[shard]
+    assert position == expected
+    assert not isinstance(position, AtHorizon) or position.pinned == 5

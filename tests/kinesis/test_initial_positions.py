@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from sluice.errors import OptionError
 from sluice.kinesis.options import source_config_from_options
 from sluice.kinesis.starting_positions import initial_positions, starting_text
-from sluice.source.offsets import HORIZON, After, AtTime, Closed, Position
+from sluice.source.offsets import HORIZON, After, AtHorizon, AtTime, Closed, Position, before
 from sluice.source.splits import Split, SplitId
 
 NOW = 1_700_000_000_750_000
@@ -34,6 +37,16 @@ def test_horizon_and_time() -> None:
     assert positions("AT_TIMESTAMP", "2100-01-01T00:00:00Z") == [AtTime(NOW)] * 3
 
 
+@pytest.mark.parametrize("micros", [1, 500, 999, 1000])
+def test_a_time_between_two_milliseconds_is_the_later_one(micros: int) -> None:
+    """Arrival times are whole milliseconds, and services cut the start to them."""
+    second = 1_600_000_000
+    text = f"{second}.{micros:06d}"
+    assert positions("AT_TIMESTAMP", text) == [AtTime(second * 1_000_000 + 1000)] * 3
+    by_shard = json.dumps({"shardId-0": {"AT_TIMESTAMP": text}})
+    assert positions(by_shard)[0] == AtTime(second * 1_000_000 + 1000)
+
+
 def test_numbers_by_shard() -> None:
     """AT includes the record, AFTER does not, and every record is after 0."""
     text = '{"shardId-0": {"AT_SEQUENCE_NUMBER": "500"}, "shardId-1": {"AFTER_SEQUENCE_NUMBER": "500"}}'
@@ -42,6 +55,38 @@ def test_numbers_by_shard() -> None:
     assert isinstance(at, After)
     assert at.next == "500"
     assert positions('{"shardId-2": {"AFTER_SEQUENCE_NUMBER": "0"}}')[2] == HORIZON
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "expected"),
+    [
+        ("AT", "1", HORIZON),
+        ("AT", "099", HORIZON),
+        ("AT", "100", HORIZON),
+        ("AFTER", "100", HORIZON),
+        ("AT", "101", After("100")),
+        ("AFTER", "101", After("101")),
+        ("AT", "199", After("198")),
+        ("AFTER", "199", After("199")),
+        ("AT", "200", Closed()),
+        ("AFTER", "200", Closed()),
+        ("AFTER", "9" * 128, Closed()),
+    ],
+)
+def test_numbers_of_the_start_and_the_end_of_a_shard(kind: str, number: str, expected: Position) -> None:
+    """As a listing shows them. They belong to no record, so none can be missing."""
+    shard = SplitId("s", "shardId-0")
+    text = json.dumps({shard.shard: {f"{kind}_SEQUENCE_NUMBER": number}})
+    options = {"streamName": "s", "region": "eu-west-1", "startingPosition": text}
+    initial = initial_positions(source_config_from_options(options).start)
+    closed = Split(shard, starting_sequence="100", ending_sequence="200")
+    position = initial([closed], NOW)[shard]
+    assert position == expected
+    assert not isinstance(position, AtHorizon) or position.pinned == NOW
+
+    is_beyond = expected == Closed()  # the open shard may still get there
+    expected = (After(number) if kind == "AFTER" else before(number)) if is_beyond else expected
+    assert initial([replace(closed, ending_sequence=None)], NOW)[shard] == expected
 
 
 def test_shard_that_does_not_exist() -> None:

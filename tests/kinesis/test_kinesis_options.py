@@ -124,6 +124,12 @@ def test_streams_by_name_or_by_arn() -> None:
         ({"streamName": ""}, "option 'streamName' is ''"),
         ({"maxRecordsPerTrigger": "0"}, "option 'maxRecordsPerTrigger' is '0'"),
         ({"maxRecordsPerTrigger": "-1"}, "option 'maxRecordsPerTrigger' is '-1'"),
+        (
+            {"maxBytesPerTrigger": "9" * 400},
+            f"option 'maxBytesPerTrigger' is '{'9' * 200}...': allowed is a size",
+        ),
+        ({"maxDrift": "9" * 400 + "h"}, f"option 'maxDrift' is '{'9' * 200}...': allowed is a duration"),
+        ({"maxTimeSpanPerTrigger": "9" * 307}, "option 'maxTimeSpanPerTrigger' is '9+...': allowed is a dur"),
         ({"maxBytesPerTrigger": "-1MB"}, "option 'maxBytesPerTrigger' is '-1MB'"),
         ({"maxTimeSpanPerTrigger": "0"}, "option 'maxTimeSpanPerTrigger' is '0'"),
         ({"getRecordsLimit": "10001"}, "from 1 to 10000"),

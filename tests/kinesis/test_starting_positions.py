@@ -138,6 +138,15 @@ def test_sequence_numbers_by_stream_and_shard() -> None:
     assert start(text, streams="b") == expected
 
 
+@pytest.mark.parametrize("depth", [100, 900, 985, 1000, 100_000])
+@pytest.mark.parametrize("form", ['{"a": %s}', '{"a": {"s": %s}}', '{"a": {"AT_SEQUENCE_NUMBER": %s}}'])
+def test_a_position_may_be_nested_however_deeply(depth: int, form: str) -> None:
+    """It is no position, and not shown in full."""
+    with pytest.raises(OptionError, match="option 'startingPosition' (is not JSON|has )") as refused:
+        start(form % ("[" * depth + "]" * depth))
+    assert len(str(refused.value)) < 600
+
+
 @pytest.mark.parametrize(
     ("position", "streams", "message"),
     [

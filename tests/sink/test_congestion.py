@@ -204,7 +204,7 @@ def test_sixteen_tasks_share_what_is_new(seed: int) -> None:
     run = Run(Scenario(tasks=16, capacity=400, latency=0.1, steps={10.0: 4000}), aimd, seed=seed).until(25)
 
     assert run.utilisation(20, 25) > 0.95
-    assert run.fairness(20, 25) > 0.4
+    assert run.fairness(20, 25) > 0.35
 
 
 @SEEDS

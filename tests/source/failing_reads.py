@@ -26,17 +26,22 @@ class FailingReads:
     fault_rate: float
     query: Any
 
-    def run_batch(self, limits: Limits, *, crash: bool = False) -> None:
-        """Runs a batch. If its task fails, it is read again from the same two offsets, as Spark does."""
+    def run_batch(self, limits: Limits, *, crash: bool = False) -> bool | None:
+        """Runs a batch. If its task fails, it is read again from the same two offsets, as Spark does.
+
+        Returns:
+            Whether there was anything new; None where planning or reading failed.
+        """
         logged, read = len(self.query.offsets), len(self.query.batches)
         try:
-            self.query.run_batch(limits, crash=crash)
+            return self.query.run_batch(limits, crash=crash) is not None
         except ServiceError as error:
             assert error.retryable  # noqa: PT017 - planning and reading fail, or succeed, in many ways
             if len(self.query.offsets) > max(1, logged) and len(self.query.batches) == read:
                 rate, self.fault_rate = self.fault_rate, 0.0
                 self.query.batches.append(self.query.read(-1))
                 self.fault_rate = rate
+            return None
 
     def fault(self, operation: str, request: object) -> str | None:
         """What a call fails with; None: with nothing."""

@@ -114,10 +114,16 @@ class Scenario(FailingReads):
             case ("restart",):
                 self.query.restart()
             case ("available", Limits() as limits):
-                self.query.enumerator.stop_at_available()
-                for _ in range(3):
-                    self.run_batch(limits)
-                self.query.restart()
+                self.run_available(limits)
+
+    def run_available(self, limits: Limits) -> None:
+        """Runs some batches up to what is there now. If the run ends with them, all of it was read."""
+        there = {int(record.sequence_number) for record in self.records}
+        self.query.restart()
+        self.query.enumerator.stop_at_available()
+        if not all(self.run_batch(limits) is not False for _ in range(3)):
+            assert there <= set(self.query.numbers())
+        self.query.restart()
 
     @property
     def open(self) -> list[SplitId]:

@@ -8,7 +8,7 @@ from integration.model.log import ModelLog
 from memory_log import BROKEN, S0, SECOND, THROTTLED, failing_reads, new_log, put_many
 from query import Query, check_exactly_once, new_reader, read_range, through_json
 
-from sluice.source.admission import Limits
+from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.stream_log import Record
 
 
@@ -24,6 +24,33 @@ def test_a_run_ends_with_the_records_that_were_there_at_its_start() -> None:
         put_many(log, 50)
         log.pass_time(1)
     check_exactly_once(query, records)
+
+
+@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(records=7)])
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_right_after_a_reshard_has_the_records_of_the_children(
+    limits: Limits, seed: int, *, is_new: bool
+) -> None:
+    """They were there at its start, though for some moments no listing has the children."""
+    log = ModelLog(KinesisModel(Laws(), ManualClock(), seed))
+    (first,) = log.create("s")
+    log.pass_time(10)
+    query = Query(log)
+    records = put_to_model(log, 20)
+    if not is_new:
+        query.run_to_end()
+    left = log.split(first)
+    records += put_to_model(log, 20)
+    log.split(left[0])
+    records += put_to_model(log, 20)
+    query.enumerator.stop_at_available()
+    query.run_while_new(limits)
+    check_exactly_once(query, records)
+
+
+def put_to_model(log: ModelLog, count: int) -> list[Record]:
+    return [log.put("s", f"key-{number}") for number in range(count)]
 
 
 @pytest.mark.parametrize("limits", [Limits(records=100), Limits(records=1000), Limits(bytes=300)])

@@ -68,6 +68,15 @@ def parse_shard_table(
         OptionError: its message continues the name of the option.
     """
     try:
+        return _parse(text, noun, kinds, parse_start)
+    except RecursionError as error:  # it is nested too deeply
+        raise OptionError(f"is not JSON ({error}): {quoted(text)}") from None
+
+
+def _parse(
+    text: str, noun: str, kinds: Collection[str], parse_start: Callable[[str, Any], StartT]
+) -> ShardTable[StartT]:
+    try:
         parsed = json.loads(text, object_pairs_hook=_without_duplicates)
     except json.JSONDecodeError as error:
         raise OptionError(f"is not JSON ({error}): {quoted(text)}") from None

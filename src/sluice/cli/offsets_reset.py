@@ -34,9 +34,16 @@ from sluice.cli.service import kinesis_log
 from sluice.cli.storage import open_storage
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
-from sluice.kinesis.starting_positions import STARTING, TIMESTAMP, PerShard, ShardStart, shard_position
+from sluice.kinesis.starting_positions import (
+    STARTING,
+    TIMESTAMP,
+    PerShard,
+    ShardStart,
+    shard_position,
+    time_position,
+)
 from sluice.source.offsets import VERSIONS, AtHorizon, AtTime, Closed, Offsets, Position
-from sluice.source.splits import SplitId
+from sluice.source.splits import Split, SplitId
 
 HELP = "make a stopped query go on from another place; shows what it would do unless --execute is given"
 
@@ -125,11 +132,12 @@ class _Listing:
 
     Attributes:
         at: when they were listed (microseconds).
+        shards: by id.
         created: when each stream was created.
     """
 
     at: int
-    shards: frozenset[SplitId]
+    shards: Mapping[SplitId, Split]
     created: Mapping[str, int]
 
     @classmethod
@@ -137,7 +145,7 @@ class _Listing:
         log = kinesis_log(connection, streams)
         created = {stream: log.describe(stream).created for stream in sorted(streams)}
         at = log.server_time()
-        shards = frozenset(split.id for stream in created for split in log.list_splits(stream))
+        shards = {split.id: split for stream in created for split in log.list_splits(stream)}
         return cls(at, shards, created)
 
 
@@ -189,7 +197,8 @@ def _wanted(
     """The shards to reset, and their new positions."""
     table = None if arguments.to_position is None else _table(arguments.to_position, base.streams)
     chosen = {_split(text, base.streams) for text in arguments.shard}
-    there = base.positions.keys() if listing is None else listing.shards
+    shards: Mapping[SplitId, Split] = {} if listing is None else listing.shards
+    there = base.positions.keys() if listing is None else shards.keys()
     named = chosen | (set() if table is None else table.keys())
     if unknown := sorted(named - there):
         shown = ", ".join(str(split) for split in sorted(there))
@@ -198,7 +207,7 @@ def _wanted(
         if chosen - table.keys():
             raise UsageError(f"--to-position names no position for {min(chosen - table.keys())}")
         return {
-            split: shard_position(start, now)
+            split: shard_position(start, now, shards.get(split))
             for split, start in table.items()
             if not chosen or split in chosen
         }
@@ -227,7 +236,7 @@ def _same_position(arguments: argparse.Namespace, now: int) -> Position:
         ) from None
     if instant > now:
         raise UsageError(f"--to-timestamp is {iso_instant(instant)}, which is in the future")
-    return AtTime(instant, pinned=now)
+    return time_position(instant, now)
 
 
 def _table(given: str, streams: Collection[str]) -> Mapping[SplitId, ShardStart]:

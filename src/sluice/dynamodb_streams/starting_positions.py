@@ -14,6 +14,7 @@ from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.options import Kind, Option
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, before
+from sluice.source.sequence import sequence_of
 from sluice.source.splits import Split, SplitId
 
 if TYPE_CHECKING:
@@ -145,15 +146,27 @@ def _positions_by_shard(start: ByShard, splits: Collection[Split], now: int) -> 
             f"option '{STARTING.key}' names shard '{unknown[0].shard}', which the stream of table "
             f"'{unknown[0].stream}' does not have: its shards are {shown}"
         )
-    return {split: _position(start.starts.get(split), now) for split in ids}
+    return {split.id: _position(start.starts.get(split.id), now, split) for split in splits}
 
 
-def _position(start: ShardStart | None, now: int) -> Position:
-    match start:
-        case ("SHARD_END", _):
-            return Closed()
-        case ("AFTER_SEQUENCE_NUMBER", str(number)) if int(number):
-            return After(number)
-        case ("AT_SEQUENCE_NUMBER", str(number)) if int(number):
-            return before(number)
-    return AtHorizon(pinned=now)
+def _position(start: ShardStart | None, now: int, split: Split) -> Position:
+    if start is not None and start[1] is not None:
+        return _number_position(start[0], start[1], now, split)
+    return AtHorizon(pinned=now) if start is None or start[0] == "TRIM_HORIZON" else Closed()
+
+
+def _number_position(kind: str, number: str, now: int, split: Split) -> Position:
+    """The position at or after a number.
+
+    The numbers that a listing has for the start and the end of a shard need not be those of records, though
+    they may be.
+    """
+    first, here = sequence_of(split.starting_sequence), int(number)
+    last = None if split.ending_sequence is None else sequence_of(split.ending_sequence)
+    if kind == "AT_SEQUENCE_NUMBER":
+        if here <= first:
+            return AtHorizon(pinned=now)
+        return Closed() if last is not None and here > last else before(number)
+    if here < first or here == 0:
+        return AtHorizon(pinned=now)
+    return Closed() if last is not None and here >= last else After(number)

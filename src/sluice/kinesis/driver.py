@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.source import KinesisSource
-from sluice.kinesis.starting_positions import STARTING, AtTimestamp, Latest
+from sluice.kinesis.starting_positions import STARTING, Latest, ending_instant
 from sluice.letterboxes import post
 from sluice.source.contracts import Coordinator
 from sluice.source.figure_tables import figures_to_json
@@ -168,7 +168,7 @@ def plan_bounded_read(config: SourceConfig) -> Sequence[SplitRange]:
         _log.warning("a batch read from LATEST finds next to nothing: see option '%s'", STARTING.key)
     enumerator = KinesisSource(config).create_enumerator()
     try:
-        return enumerator.bounded(config.end.instant if isinstance(config.end, AtTimestamp) else None)
+        return enumerator.bounded(ending_instant(config.end))
     finally:
         enumerator.close()
 

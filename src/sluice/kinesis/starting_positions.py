@@ -15,6 +15,7 @@ from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant_or_seconds
 from sluice.options import Kind, Option
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, before
+from sluice.source.sequence import sequence_of
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import IteratorStart
 
@@ -37,9 +38,11 @@ __all__ = [
     "StartingPosition",
     "TrimHorizon",
     "Word",
+    "ending_instant",
     "initial_positions",
     "shard_position",
     "starting_text",
+    "time_position",
 ]
 
 
@@ -232,7 +235,7 @@ STARTING_TIMESTAMP = Option(
     TIMESTAMP,
     None,
     "With `AT_TIMESTAMP`: ISO-8601 (UTC where it has no offset), or seconds since the epoch from 1000000000 "
-    "to a day from now.",
+    "to a day from now. A time in the future is the time at which the query starts.",
 )
 ENDING = Option(
     "endingPosition",
@@ -269,8 +272,7 @@ def initial_positions(start: StartingPosition) -> InitialPositions:
             # Some services cut arrival times to seconds: the next record must not seem to be older.
             position = AtTime(now // MICROS_PER_SECOND * MICROS_PER_SECOND, pinned=now)
         elif isinstance(start, AtTimestamp):
-            # The service refuses times in its future, where there are no records yet.
-            position = AtTime(min(start.instant, now), pinned=now)
+            position = time_position(start.instant, now)
         return {split.id: position for split in splits}
 
     return positions_of
@@ -303,23 +305,53 @@ def _start_text(start: ShardStart) -> tuple[str, str | None]:
             return start.kind, start.sequence_number
 
 
-def shard_position(start: ShardStart, now: int) -> Position:
+def time_position(instant: int, now: int) -> AtTime:
+    """The position of the first record that arrived at or after `instant`.
+
+    Args:
+        instant, now: microseconds since the epoch; `now` is the service's time.
+    """
+    # The service refuses times in its future, where there are no records yet.
+    return AtTime(min(_whole_millisecond(instant), now), pinned=now)
+
+
+def ending_instant(end: EndingPosition) -> int | None:
+    """The instant (microseconds since the epoch) before which the records of a read arrived; None: any."""
+    return _whole_millisecond(end.instant) if isinstance(end, AtTimestamp) else None
+
+
+def _whole_millisecond(instant: int) -> int:
+    """The first instant of those from `instant` on (microseconds) at which a record can arrive.
+
+    Arrival times are whole milliseconds, and the service cuts the instants that it is asked for to those. So
+    it would find records that arrived before.
+    """
+    return -(-instant // 1000) * 1000
+
+
+def shard_position(start: ShardStart, now: int, split: Split | None = None) -> Position:
     """The position at which a shard starts that the user named.
 
     Args:
         now: the service's time (microseconds since the epoch).
+        split: the shard as it is listed; None where that is not known.
     """
     if isinstance(start, After | Closed):
         return start
     if start.timestamp is not None:
-        return AtTime(min(start.timestamp, now), pinned=now)
+        return time_position(start.timestamp, now)
     number = start.sequence_number or "0"
-    if int(number) == 0:
-        return AtHorizon(pinned=now)  # every sequence number is greater than "0"
+    # The numbers that a listing has for the start and the end of a shard belong to no record.
+    if int(number) <= (0 if split is None else sequence_of(split.starting_sequence)):
+        return AtHorizon(pinned=now)
+    ending = None if split is None else split.ending_sequence
+    if ending is not None and int(number) >= sequence_of(ending):
+        return Closed()
     return After(number) if start.kind == "AFTER_SEQUENCE_NUMBER" else before(number)
 
 
 def _positions_by_shard(start: PerShard, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
+    splits = list(splits)
     ids = [split.id for split in splits]
     streams = {split.stream for split in ids}  # which start now; others go on from a checkpoint
     unknown = sorted({split for split in start.positions if split.stream in streams} - set(ids))
@@ -330,8 +362,8 @@ def _positions_by_shard(start: PerShard, splits: Iterable[Split], now: int) -> M
             f"does not have: its shards are {shown}"
         )
     return {
-        split: shard_position(start.positions[split], now)
-        if split in start.positions
+        split.id: shard_position(start.positions[split.id], now, split)
+        if split.id in start.positions
         else AtHorizon(pinned=now)
-        for split in ids
+        for split in splits
     }

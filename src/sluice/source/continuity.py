@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sluice.instants import MICROS_PER_SECOND
-from sluice.source.discovery import Listing, SplitDiscovery, lacks_children
+from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position, SplitRange
 from sluice.source.probe import Probe
 from sluice.source.sequence import sequence_of
@@ -31,8 +31,8 @@ replaced."""
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while splits are missing."""
 _LOOKS_FOR_CHILDREN = 4
-"""How often a batch read lists again because a closed split has no children yet. It may never get any, for
-instance if its stream was disabled."""
+"""How often a read that starts lists again because a closed split has no children yet. It may never get any,
+for instance if its stream was disabled."""
 _PAUSE_FOR_CHILDREN = 0.5
 """Seconds before each of these listings."""
 
@@ -52,11 +52,17 @@ class Continuity:
         probe: has the data loss policy, the clock and the pauses.
         discovery: lists splits.
         subscriptions: push splits; None where there are none.
+        map_splits: as `map`, maybe side by side. After scaling, hundreds of parents expire.
     """
 
     def __init__(
-        self, probe: Probe, discovery: SplitDiscovery, subscriptions: Subscriptions | None = None
+        self,
+        probe: Probe,
+        discovery: SplitDiscovery,
+        subscriptions: Subscriptions | None = None,
+        map_splits: Callable[[Callable[[SplitId], bool], Iterable[SplitId]], Iterable[bool]] = map,
     ) -> None:
+        self._map = map_splits
         self._subscriptions = subscriptions
         self._data_loss = probe.data_loss
         self._settings = probe.settings
@@ -87,17 +93,28 @@ class Continuity:
         return listing
 
     def whole_listing(self) -> Listing:
-        """The splits as listed, for a read that lists no second time.
+        """The splits as listed, for a read that lists no second time, and for starting positions.
 
         Listed again are splits that others show to be missing: parents, unless they are gone, and children.
         """
-        listing = self._list_until_there(_unlisted_parents)
+        return self._list_until_children_are_there(_unlisted_parents)
+
+    def list_children(self) -> None:
+        """Lists splits once more, and again while closed ones have no children, for a run that ends.
+
+        Records that are there when the run begins may be in children that are not listed yet.
+        """
+        self._discovery.mark_stale()  # a listing of this very moment will do
+        self._list_until_children_are_there(lambda _: ())
+
+    def _list_until_children_are_there(self, find_missing: Callable[[Listing], Sequence[SplitId]]) -> Listing:
+        listing = self._list_until_there(find_missing)
         for _ in range(_LOOKS_FOR_CHILDREN):
-            if not lacks_children(listing.splits.values()):
+            if not listing.lacks_children:
                 break
             self._settings.pause(_PAUSE_FOR_CHILDREN)
             self._discovery.mark_stale()
-            listing = self._list_until_there(_unlisted_parents)
+            listing = self._list_until_there(find_missing)
         return listing
 
     def listing_of(self, ranges: Iterable[SplitRange], end: Offsets) -> Listing:
@@ -124,7 +141,7 @@ class Continuity:
         earlier: Listing | None = None
         while missing := find_missing(listing):
             is_confirmed = listing is not earlier and self._clock() - began >= _VANISH_PATIENCE
-            if is_confirmed or all(map(self._is_gone, missing)):
+            if is_confirmed or self._are_gone(missing):
                 break
             if listing is not earlier:
                 _log.warning(
@@ -138,11 +155,11 @@ class Continuity:
             listing = self._discovery.current()
         return listing
 
-    def _is_gone(self, split: SplitId) -> bool:
-        """Whether the service says that there is no such split, and no subscription may have brought it."""
-        if self._subscriptions is not None and self._subscriptions.is_subscribed(split):
+    def _are_gone(self, splits: Sequence[SplitId]) -> bool:
+        """Whether the service says that none of them exists, and no subscription may have brought any."""
+        if self._subscriptions is not None and any(map(self._subscriptions.is_subscribed, splits)):
             return False
-        return self._discovery.is_gone(split)
+        return all(self._map(self._discovery.is_gone, splits))
 
     def without_lost(self, start: Offsets, listing: Listing) -> Offsets:
         """`start` itself, or, after a loss that is tolerated, the positions that still exist."""

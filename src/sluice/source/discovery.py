@@ -62,6 +62,8 @@ class Listing:
         begun_at: when splits began to be listed (microseconds), by the service's clock. Its answers had told
             the time by then.
         absent_at: an instant (microseconds) at which a split did not exist yet, as an earlier listing shows.
+        lacks_children: whether a closed split is known, and not all of its children yet. An open split that
+            is not listed any more is taken for one.
     """
 
     listed: Sequence[Split]
@@ -70,6 +72,7 @@ class Listing:
     at: int
     begun_at: int
     absent_at: Mapping[SplitId, int] = field(default_factory=dict)
+    lacks_children: bool = False
 
     @property
     def splits(self) -> Mapping[SplitId, Split]:
@@ -200,11 +203,13 @@ class SplitDiscovery:
         infos, splits, kept, at, begun_at = answers
         splits = [*splits, *kept]
         lineage = Lineage([*splits, *self._unlisted(splits, infos)])
-        self._listing = listing = Listing(splits, lineage, infos, at, begun_at, self._absent_at(lineage))
+        is_incomplete = lacks_children(lineage.splits.values()) or not all(split.is_closed for split in kept)
+        listing = Listing(splits, lineage, infos, at, begun_at, self._absent_at(lineage), is_incomplete)
+        self._listing = listing
         is_old = self._pending is not None and self._is_stale
         self._pending = None
         self._listed_at = now = self._clock()
-        if lacks_children(lineage.splits.values()):
+        if listing.lacks_children:
             self._next_listing = now + min(self._pause, self._interval)
             self._pause *= 2
         else:

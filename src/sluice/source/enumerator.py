@@ -172,7 +172,7 @@ class StreamEnumerator:
             settings.discovery_interval,
             find_unlisted=lambda listed: self._tracker.ended_unlisted(self._states, listed),
         )
-        self._continuity = Continuity(probe, self._discovery, subscriptions)
+        self._continuity = Continuity(probe, self._discovery, subscriptions, planner.map_splits)
         self._initial: Offsets | None = None
         self._added: Mapping[SplitId, Position] | None = None
         self._has_checked_start = False
@@ -211,12 +211,14 @@ class StreamEnumerator:
             ServiceError: as `discover`.
         """
         if self._initial is None:
-            self._initial = self._starting_positions(self._discovery.list_splits())
+            # LATEST is a time of the service's clock before the listing, so records in between are read.
+            begun_at = self._discovery.list_splits().begun_at
+            # A split that is listed only later would be read from its oldest record on.
+            self._initial = self._starting_positions(self._continuity.whole_listing(), begun_at)
         return self._initial
 
-    def _starting_positions(self, listing: Listing) -> Offsets:
-        # LATEST is a time of the service's clock before the listing, so records in between are read.
-        positions = dict(self._settings.initial(listing.listed, listing.begun_at))
+    def _starting_positions(self, listing: Listing, begun_at: int) -> Offsets:
+        positions = dict(self._settings.initial(listing.listed, begun_at))
         starting = dict.fromkeys(self._settings.streams, self._settings.starting)
         offsets = self._offsets(positions, listing)
         expiry = self._continuity.observe(offsets, listing)
@@ -244,6 +246,10 @@ class StreamEnumerator:
             OptionError: `start` belongs to other streams.
         """
         self._check_streams(start)
+        if self._added is None and not start.streams.issuperset(self._settings.streams):
+            self._continuity.whole_listing()  # as for the starting positions of all streams
+        if self._wants_targets:
+            self._continuity.list_children()
         listing = self._continuity.complete_listing(start)
         if self._is_quiet(start, listing):
             return start
@@ -312,7 +318,7 @@ class StreamEnumerator:
             DataLossError, ServiceError, OptionError: as `initial` and `advance`.
         """
         listing = self._continuity.whole_listing()
-        start = self._starting_positions(listing)
+        start = self._starting_positions(listing, listing.begun_at)
         splits = listing.splits
         states = [self._probe.state(split, start.position(split_id)) for split_id, split in splits.items()]
         ends = self._planner.tips(states) if before is None else self._planner.ends_before(states, before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -84,6 +84,10 @@ class Planner:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def map_splits(self, work: Callable[[SplitId], ResultT], splits: Iterable[SplitId]) -> Iterable[ResultT]:
+        """As `map`, side by side."""
+        return self._pool.map(work, splits)
+
     def plan(
         self, states: Sequence[SplitState], limits: Limits, held: Sequence[SplitState] = ()
     ) -> dict[SplitId, End]:
@@ -98,16 +102,10 @@ class Planner:
             DataLossError: records after a position are gone, and the query has to fail on data loss.
             ServiceError: the reads of a split fail, and have failed for longer than `patience`.
         """
-        planned = (
-            self._for_each(states, partial(self._plan_to_tip, limits), may_read=self._reads_for_tip)
-            if limits.is_none
-            else self._plan_with_limits(states, limits)
-        )
-        ends = {state.split.id: end for state, end in planned if end is not None}
-        ends, orphans = without_orphans(states, ends)
-        ends = self._align(states, ends, orphans, held)
-        if not limits.is_none:
-            ends = ends or self._align(states, _first_of(states), orphans, held)
+        planned, orphans = without_orphans(states, self._plan_each(states, limits))
+        ends = self._align(states, planned, orphans, held)
+        if not _moves(states, ends):
+            ends = self._plan_despite_disorder(states, limits, planned, orphans, held) or ends
         for state in states:
             if state.split.id not in ends:
                 state.drop_after_gap()
@@ -142,6 +140,62 @@ class Planner:
 
         ends = self._for_each(states, find, leave_failing=False)
         return {state.split.id: end for state, end in ends if end is not None}
+
+    def _plan_each(self, states: Sequence[SplitState], limits: Limits) -> dict[SplitId, End]:
+        """The ends as the limits have them, whatever is left unread."""
+        planned = (
+            self._for_each(states, partial(self._plan_to_tip, limits), may_read=self._reads_for_tip)
+            if limits.is_none
+            else self._plan_with_limits(states, limits)
+        )
+        return {state.split.id: end for state, end in planned if end is not None}
+
+    def _plan_despite_disorder(
+        self,
+        states: Sequence[SplitState],
+        limits: Limits,
+        planned: dict[SplitId, End],
+        orphans: Sequence[SplitState],
+        held: Sequence[SplitState],
+    ) -> dict[SplitId, End]:
+        """The ends of a batch where `_align` leaves none.
+
+        Arrival times may fall from a record to one that comes after it, in its split or in a child: hosts
+        have clocks of their own. By arrival the second comes first, and by their order, which is kept, it
+        cannot. So the first is read although the second is left behind, or no batch would ever be planned.
+
+        Args:
+            states, limits, held: as those of `plan`.
+            planned: the ends before they were aligned.
+            orphans: those of `states` whose parents do not end in the batch.
+        """
+        late: set[SplitId] = set()  # splits that wait for nothing but their parents, and their descendants
+        for state in (*orphans, *held):
+            is_known = bool(state.cut_points) and not state.has_gap
+            if is_known or not late.isdisjoint(state.split.parent_ids):
+                late.add(state.split.id)
+
+        def others(of: Sequence[SplitState]) -> list[SplitState]:
+            return [state for state in of if state.split.id not in late]
+
+        def align(ends: dict[SplitId, End]) -> dict[SplitId, End]:
+            return self._align(others(states), ends, others(orphans), others(held))
+
+        if late:
+            if not limits.is_none:  # they may have been used up for records that have to wait
+                waiting = {state.split.id for state in orphans}
+                roots = [state for state in states if state.split.id not in waiting]
+                planned, _ = without_orphans(states, self._plan_each(roots, limits))
+            ends = self._align(states, align(planned), orphans, held, late)
+            if _moves(states, ends):
+                return ends
+        first = _first_of(states)
+        if self.max_drift is None:
+            return {} if limits.is_none else first
+        if align(first) == first:
+            return first
+        bound = alignment_bound(others([*states, *held]), first, self.max_drift)
+        return first if bound is not None and bound.split in first else {}
 
     def _plan_to_tip(self, limits: Limits, session: ProbeSession, state: SplitState) -> End | None:
         """Without limits a batch ends at the tip, or near it if the split is busy and the query goes on."""
@@ -183,12 +237,14 @@ class Planner:
         ends: dict[SplitId, End],
         orphans: Sequence[SplitState],
         held: Sequence[SplitState],
+        late: Collection[SplitId] = (),
     ) -> dict[SplitId, End]:
         """The ends moved back to where no record is left far behind.
 
         Args:
             orphans: those of `states` whose parents do not end in the batch.
             held: others that stay unread. Their records come after all records of their ancestors.
+            late: those of `orphans` and `held` that may be left far behind by their ancestors.
         """
         waiting = {state.split.id: state for state in (*orphans, *held)}
         if self.max_drift is None and not waiting:
@@ -198,7 +254,8 @@ class Planner:
         if self.max_drift is None:
             unread, exempt = list(waiting.values()), _ancestors(states, list(waiting.values()))
         else:
-            unread, exempt = [*states, *held], frozenset()
+            unread = [*states, *held]
+            exempt = _ancestors(states, [state for split, state in waiting.items() if split in late])
         cut_at: dict[SplitId, int] = {}  # by split, the bound that its end keeps to
         for attempt in itertools.count():
             bound = alignment_bound(unread, ends, self.max_drift)
@@ -347,6 +404,11 @@ class Planner:
             if failing_for > self._patience and not is_awaited:
                 raise error
         _log.warning("%s: left out of this batch, next read in %d s: %s", state.split.id, _RETRY_PAUSE, error)
+
+
+def _moves(states: Collection[SplitState], ends: Mapping[SplitId, End]) -> bool:
+    """Whether a batch with these ends advances."""
+    return any(ends.get(state.split.id) not in (None, state.position) for state in states)
 
 
 def _first_of(states: Sequence[SplitState]) -> dict[SplitId, End]:
