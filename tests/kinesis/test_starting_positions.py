@@ -142,7 +142,7 @@ def test_sequence_numbers_by_stream_and_shard() -> None:
 @pytest.mark.parametrize("form", ['{"a": %s}', '{"a": {"s": %s}}', '{"a": {"AT_SEQUENCE_NUMBER": %s}}'])
 def test_a_position_may_be_nested_however_deeply(depth: int, form: str) -> None:
     """It is no position, and not shown in full."""
-    with pytest.raises(OptionError, match="option 'startingPosition' (is not JSON|has )") as refused:
+    with pytest.raises(OptionError, match=r"option 'startingPosition' (is not JSON|has )") as refused:
         start(form % ("[" * depth + "]" * depth))
     assert len(str(refused.value)) < 600
 
