@@ -196,10 +196,7 @@ def test_the_strategy_limits_batches_and_is_told_their_real_size() -> None:
     driven.at(100.0).requests(draining=True)
     driven.fail(1)
 
-    lost = strategy.seen.pop()
-    assert strategy.seen == [RequestInfo(3), ResultInfo(1, 3), RequestInfo(2)]
-    assert isinstance(lost, ResultInfo)
-    assert (lost.failed_messages, lost.batch_size, lost.failed_otherwise) == (2, 2, 2)
+    assert strategy.seen == [RequestInfo(3), ResultInfo(1, 3), RequestInfo(2), ResultInfo(2, 2)]
     assert strategy.asked == [3, 2]
 
 
@@ -550,9 +547,7 @@ def test_a_request_took_until_it_was_answered() -> None:
         (ServiceError("x", code="429", retryable=True, throttling=True), (2, 0, 0)),
         (ServiceError("x", code="Broken", retryable=True), (0, 2, 0)),
         (ServiceError("x", code="Odd", retryable=True), (0, 0, 2)),
-        (ValueError("x"), (0, 0, 2)),
-        (ConnectionResetError("gone"), (0, 2, 0)),
-        (TimeoutError("late"), (0, 2, 0)),
+        (OSError("gone"), (0, 0, 2)),
     ],
 )
 def test_a_strategy_is_told_why_a_whole_request_failed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sluice.sink.bases import BaseDestination, with_defaults
 from sluice.sink.well_known_codes import is_throttling_code
 
 
@@ -30,7 +31,16 @@ def test_codes_of_load(code: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["InternalFailure", "InternalServerException", "InternalServiceException", "InternalServiceFailure"],
+    [
+        "InternalFailure",
+        "InternalServerException",
+        "InternalServiceException",
+        "InternalServiceFailure",
+        "ConnectionResetError",
+        "TimeoutError",
+        "OSError",
+        "ReadTimeout",
+    ],
 )
 def test_codes_of_failures(code: str) -> None:
     assert is_throttling_code(code) is False
@@ -42,3 +52,30 @@ def test_codes_of_failures(code: str) -> None:
 def test_codes_that_do_not_say(code: str) -> None:
     """Some services use them for both: the rate limiting strategy finds out."""
     assert is_throttling_code(code) is None
+
+
+class Plain:
+    """A destination as the interface shows it, as far as it matters here."""
+
+
+class Undecided:
+    """One that says of most codes that they do not tell."""
+
+    def is_throttling(self, code: str) -> bool | None:
+        return {"Throttled": True}.get(code)
+
+
+def test_a_destination_that_says_nothing_is_judged_by_its_codes() -> None:
+    plain = with_defaults(Plain(), BaseDestination)
+
+    assert plain.is_throttling("ThrottlingException") is True
+    assert plain.is_throttling("ConnectionResetError") is False
+    assert plain.is_throttling("Unprocessed") is None
+
+
+def test_the_word_of_a_destination_counts() -> None:
+    """It may know that a lost connection means load, or may leave it to the strategy to find out."""
+    undecided = with_defaults(Undecided(), BaseDestination)
+
+    assert undecided.is_throttling("ThrottlingException") is None
+    assert undecided.is_throttling("TimeoutError") is None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sluice.sink.contracts import StructType
+from sluice.sink.plain_schema import PlainField, PlainSchema, PlainType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,27 +37,8 @@ def schema_of_rows(schema: pa.Schema) -> StructType:
 
         made: StructType = from_arrow_schema(schema, prefer_timestamp_ntz=True)
     except Exception:  # noqa: BLE001 - see above; the errors differ between versions of PySpark
-        return _Schema([_Field(each.name, _Type(_name_of(each.type))) for each in schema])
+        return PlainSchema([PlainField(each.name, PlainType(_name_of(each.type))) for each in schema])
     return made
-
-
-@dataclass(frozen=True)
-class _Type:
-    name: str
-
-    def simpleString(self) -> str:  # noqa: N802 - PySpark's name
-        return self.name
-
-
-@dataclass(frozen=True)
-class _Field:
-    name: str
-    dataType: _Type  # noqa: N815 - PySpark's name
-
-
-@dataclass(frozen=True)
-class _Schema:
-    fields: Sequence[_Field]
 
 
 def _name_of(kind: Any) -> str:

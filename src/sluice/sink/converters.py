@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -20,6 +19,7 @@ from sluice.sink.avro_rows import AvroRows, avro_schema, load_fastavro, parse_sc
 from sluice.sink.bases import destination_name
 from sluice.sink.contracts import Destination, ElementConverter, StructType
 from sluice.sink.json_rows import JsonRows, unsupported_type
+from sluice.sink.plain_schema import PlainField, PlainSchema, PlainType
 from sluice.sink.same_names import same_names
 
 __all__ = ["AvroConverter", "DataConverter", "JsonConverter"]
@@ -28,25 +28,6 @@ __all__ = ["AvroConverter", "DataConverter", "JsonConverter"]
 _ROWS_AT_A_TIME: Final = 1024
 # What serializing a value that Python or the format cannot hold may raise.
 _UNSERIALIZABLE: Final = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, pa.ArrowException)
-
-
-@dataclass(frozen=True)
-class _DataType:
-    name: str
-
-    def simpleString(self) -> str:  # noqa: N802 - PySpark's name
-        return self.name
-
-
-@dataclass(frozen=True)
-class _Field:
-    name: str
-    dataType: _DataType  # noqa: N815 - PySpark's name
-
-
-@dataclass(frozen=True)
-class _Schema:
-    fields: Sequence[Any]
 
 
 class DataConverter(ABC):
@@ -113,14 +94,14 @@ class DataConverter(ABC):
         beside = [field for field in schema.fields if field.name.lower() in self._beside]
         rest = [field for field in schema.fields if field.name.lower() not in self._beside]
         # Python has no rows with them: a dictionary holds a name once.
-        twice = sorted({name for name, _ in same_names(_Schema(rest), key=str)})
+        twice = sorted({name for name, _ in same_names(PlainSchema(rest), key=str)})
         if not rest:
             raise OptionError(f"there is no column to write as {self.format_name}")
         if twice:
             raise OptionError(f"columns are there twice: {', '.join(twice)}")
-        self.check(_Schema(rest))
+        self.check(PlainSchema(rest))
         if self._own is not None:
-            self._own.open(_Schema([*beside, _Field(self._data_column, _DataType("binary"))]))
+            self._own.open(PlainSchema([*beside, PlainField(self._data_column, PlainType("binary"))]))
 
     def convert(self, batch: pa.RecordBatch) -> Iterable[Any]:
         """The entries of a batch, in the order of its rows.

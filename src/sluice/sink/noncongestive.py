@@ -42,11 +42,12 @@ __all__ = ["NonCongestiveRefusals"]
 _SELDOM: Final = 0.003
 _OFTEN: Final = 0.01
 # The part of the reference at which the pace is held. It is the second one if it is known what refusals are,
-# as others may have begun since then; and the third if it was proved at a held pace that they are load.
+# as others may have begun since then; and the third if it was proved that they are load, at a held pace, or in
+# the first seconds (the last number) after a clear overload, while tasks find their shares.
 _HELD: Final = 0.95
 _HELD_IF_KNOWN: Final = 0.85
 _HELD_IF_PROVED: Final = 0.5
-_NEW: Final = 25.0
+_FIND_SHARES_FOR: Final = 25.0
 # Where answers are late, and dips at least so many times as long as usual, proof takes so long that more has
 # to be left to chance: it is the second one, too. Where dips would be longer than that there are none.
 _LATE: Final = 4.0
@@ -117,7 +118,7 @@ class NonCongestiveRefusals:
         self._is_held = False
         self._is_proved_anew = False  # that refusals are load, while it was held
         self._proved_at = -math.inf  # when it was
-        self._is_new = True  # there was a clear overload a while ago: tasks are finding their shares
+        self._finds_share = True  # as the last clear overload was a moment ago
         self._overloaded_at = -math.inf  # when there was a clear overload
         self._outside = DecayingSum()  # parts of requests that were refused, since the last dip that counted
         self._lately = DecayingSum()  # the same in the last seconds
@@ -146,7 +147,7 @@ class NonCongestiveRefusals:
     @property
     def floor(self) -> float:
         """Refusals do not lower the pace below this one (entries a second)."""
-        if self._is_proved and (self._is_proved_anew or self._is_new):
+        if self._is_proved and (self._is_proved_anew or self._finds_share):
             return _HELD_IF_PROVED * self._reference
         is_known = self._is_decided or self._dips.scale >= _LATE
         return (_HELD_IF_KNOWN if is_known else _HELD) * self._reference
@@ -236,7 +237,7 @@ class NonCongestiveRefusals:
             seconds: the time that its request stands for.
             now: the time.
         """
-        self._is_new = now < self._overloaded_at + _NEW
+        self._finds_share = now < self._overloaded_at + _FIND_SHARES_FOR
         if len(self._recent) < _FEWEST:
             return
         let_through = self._let_through
@@ -252,7 +253,7 @@ class NonCongestiveRefusals:
         if self._is_proved_anew and (pace > _HELD * self._reference or now - self._proved_at > self._fades):
             self._reference, self._is_proved_anew = let_through, False
         if self._is_proved and pace <= self.floor:
-            if self._is_proved_anew or self._is_new:
+            if self._is_proved_anew or self._finds_share:
                 self._reference, self._is_proved_anew = pace, False
             self._in_dips, self._expected = DecayingSum(), DecayingSum()
         if self._is_held and self._is_proved:

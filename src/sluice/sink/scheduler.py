@@ -249,8 +249,6 @@ class SinkScheduler(Generic[EntryT]):
         code = str(getattr(error, "code", "") or type(error).__name__)
         size = len(request.batch)
         is_load = True if getattr(error, "throttling", False) is True else self._is_throttling(code)
-        if is_load is None and isinstance(error, OSError):
-            is_load = False  # the connection or the answer is lost: to slow down would not help
         counts = _RefusalCounts(size if is_load else 0, size if is_load is False else 0)
         self._report_to_strategy(request, size, counts, ended_at)
         if fatal or self._config.fail_on_error:

@@ -2,8 +2,8 @@
 
 Without such refusals a sender knows that there is more to have when it is not refused for a while. With them
 it is always refused now and then. So it sends faster for a moment (as BBR does: Cardwell and others, ACM
-Queue 14(5), 2016): if the service is at its limit, clearly more is refused then. All tasks of
-a destination do so in the same moments of the wall clock, or what one sends would hardly matter.
+Queue 14(5), 2016): if the service is at its limit, clearly more is refused then. All tasks of a destination
+do so in the same moments of the wall clock, or what one sends would hardly matter.
 
 A probe costs what is refused in it. So after each one that shows the limit, half as many follow.
 """
