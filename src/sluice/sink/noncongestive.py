@@ -42,8 +42,8 @@ __all__ = ["NonCongestiveRefusals"]
 _SELDOM: Final = 0.003
 _OFTEN: Final = 0.01
 # The part of the reference at which the pace is held. It is the second one if it is known what refusals are,
-# as others may have begun since then; and the third if it was proved that they are load, at a held pace, or in
-# the first seconds (the last number) after a clear overload, while tasks find their shares.
+# as others may have begun since then; and the third if it was proved that they are load, at a held pace, or
+# in the first seconds (the last number) after a clear overload, while tasks find their shares.
 _HELD: Final = 0.95
 _HELD_IF_KNOWN: Final = 0.85
 _HELD_IF_PROVED: Final = 0.5
