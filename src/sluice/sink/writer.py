@@ -30,6 +30,7 @@ from sluice.sink.contracts import (
     SubmitResult,
 )
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
+from sluice.sink.entry_sizes import EntrySizes
 from sluice.sink.entry_taker import EntryTaker, TakenEntries, measured
 from sluice.sink.figures import SinkFigures, figures_of_destination
 from sluice.sink.mailbox import Mailbox
@@ -141,7 +142,8 @@ class AsyncSinkWriter(Generic[EntryT]):
             keeps_rejected=dead_letters is not None,
         )
         self._opened = False
-        self._taker = EntryTaker(self._destination.size_in_bytes, config.max_record_size_in_bytes)
+        self._sizes_of = EntrySizes(self._destination.size_in_bytes, self.name)
+        self._taker = EntryTaker(self._sizes_of, config.max_record_size_in_bytes)
         self._slice = 1  # rows that are converted at once, where some of them may be invalid
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
         self._requests: _Requests[EntryT]
@@ -399,7 +401,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                         dead_letter_of_row(rows, error.reason, data_is_sent=self._data_is_sent)
                     )
                 continue
-            taken = measured(entries, list(map(self._destination.size_in_bytes, entries)))
+            taken = measured(entries, self._sizes_of(entries))
             fill_a_request = self._config.max_batch_size_in_bytes * rows.num_rows // max(1, taken.at_most)
             self._slice = max(1, min(2 * self._slice, _SLICE, fill_a_request))
             yield self._without_oversized(taken)

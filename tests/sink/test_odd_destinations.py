@@ -1,0 +1,79 @@
+"""Destinations whose own code is wrong: the error says what is, and no row is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sink_fakes import FakeDestination, config, fast_clock, rows
+
+from sluice.errors import SluiceError
+from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy
+from sluice.sink.contracts import Origin
+from sluice.sink.dead_letters import LocalDeadLetterQueue
+
+
+def write(destination: Any, letters: Path | None = None, **changes: Any) -> int:
+    """Writes 20 rows. Returns how many were accepted."""
+    queue = None if letters is None else LocalDeadLetterQueue(letters, Origin("fake"))
+    writer = AsyncSinkWriter(
+        destination,
+        config(**changes),
+        NoRateLimitingStrategy(),
+        clock=fast_clock(1000),
+        dead_letters=queue,
+    )
+    try:
+        writer.write(rows(str(n) for n in range(20)))
+        writer.flush()
+    finally:
+        writer.close()
+    return writer.figures.records
+
+
+# --- sizes ------------------------------------------------------------------------------------------------
+
+
+class Sized(FakeDestination):
+    def __init__(self, size_of: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._size_of = size_of
+
+    def size_in_bytes(self, entry: str) -> int:
+        size: int = self._size_of(entry)
+        return size
+
+
+def end_early(entry: str) -> int:
+    """As `next` of an iterator that is empty."""
+    empty: Iterator[int] = iter(())
+    return 1 if entry < "15" else next(empty)
+
+
+@pytest.mark.parametrize("with_letters", [False, True])
+@pytest.mark.parametrize(
+    ("size_of", "given"),
+    [
+        (lambda _: float("nan"), "nan"),
+        (lambda _: -5, "-5"),
+        (lambda _: None, "None"),
+        (lambda _: "12", "a value of type str"),
+        (lambda entry: len(entry) if entry < "15" else None, "None"),
+        (end_early, "no size for an entry (it raised StopIteration)"),
+    ],
+)
+def test_a_size_that_is_no_number_of_bytes_is_refused(
+    size_of: Callable[[str], Any], given: str, with_letters: bool, tmp_path: Path
+) -> None:
+    """With NaN, a comparison would say that there is no room, and the rows behind it would be left out."""
+    with pytest.raises(SluiceError, match="Sized") as caught:
+        write(Sized(size_of), tmp_path if with_letters else None)
+
+    assert f"size_in_bytes returned {given}" in str(caught.value)
+    assert "allowed are bytes, from 0" in str(caught.value)
+
+
+def test_sizes_may_be_fractions() -> None:
+    assert write(Sized(lambda entry: len(entry) * 1.5)) == 20
