@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sink_fakes import FakeDestination, config, fast_clock, rows
 
-from sluice.errors import SluiceError
+from sluice.errors import ServiceError, SluiceError
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy
 from sluice.sink.contracts import Origin
 from sluice.sink.dead_letters import LocalDeadLetterQueue
@@ -77,3 +77,68 @@ def test_a_size_that_is_no_number_of_bytes_is_refused(
 
 def test_sizes_may_be_fractions() -> None:
     assert write(Sized(lambda entry: len(entry) * 1.5)) == 20
+
+
+# --- errors that cannot be read ---------------------------------------------------------------------------
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("it has no text")
+
+
+class UncodedError(Exception):
+    @property
+    def code(self) -> str:
+        raise RuntimeError("it has no code")
+
+
+class Judging(FakeDestination):
+    """Fails all requests; one of its own judgements of the error fails, too."""
+
+    def __init__(self, error: Exception, hook: str = "") -> None:
+        super().__init__(lambda *_: error)
+        self._hook = hook
+
+    def is_fatal(self, error: Exception) -> bool:
+        assert self._hook != "is_fatal", "it has no answer"
+        return super().is_fatal(error)
+
+    def is_throttling(self, code: str) -> bool | None:
+        assert self._hook != "is_throttling", code
+        return None
+
+
+@pytest.mark.parametrize(
+    ("destination", "message"),
+    [
+        (Judging(SilentError()), "it has no text"),
+        (Judging(UncodedError()), "it has no code"),
+        (Judging(KeyError("id"), "is_fatal"), "it has no answer"),
+        (Judging(KeyError("id"), "is_throttling"), "KeyError"),
+        (Judging(ServiceError("no", retryable=True, retry_after="5")), "float"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_fails_in_judging_an_error_does_not_hide_it(destination: Judging, message: str) -> None:
+    with pytest.raises(Exception, match=message) as caught:
+        write(destination)
+
+    assert isinstance(caught.value.__cause__, SilentError | UncodedError | KeyError | ServiceError)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("id"), "KeyError: 'id'"),
+        (StopIteration(1), "StopIteration: 1"),
+        (ValueError(), "ValueError"),
+        (ServiceError("it is busy", retryable=True), "it is busy"),
+        (ValueError("x" * 100_000), "ValueError: " + "x" * 2000 + "..."),
+    ],
+)
+def test_a_retry_that_is_given_up_says_what_was_raised(error: Exception, text: str) -> None:
+    """`'id'` alone says nothing, nor does a text without an end."""
+    with pytest.raises(ServiceError) as caught:
+        write(FakeDestination(lambda *_: error), max_retry_duration=10.0)
+
+    assert str(caught.value).endswith(f"(maxRetryDuration is 10 s): {text}")

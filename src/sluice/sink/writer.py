@@ -344,15 +344,20 @@ class AsyncSinkWriter(Generic[EntryT]):
             if answer.error is None:
                 self._scheduler.complete(answer.request, answer.result, now, answered_at=answer.at)
             else:
-                fatal = self._is_fatal(answer.error)
-                self._scheduler.fail(
-                    answer.request, answer.error, fatal=fatal, now=now, answered_at=answer.at
-                )
+                self._fail(answer, answer.error, now)
         for rejection in self._scheduler.rejected:
             self._add_dead_letters_of(rejection.entry, rejection.reason)
         self._scheduler.rejected.clear()
         for request in self._scheduler.advance(now, draining=draining):
             self._requests.run(request)
+
+    def _fail(self, answer: _Answer[EntryT], error: BaseException, now: float) -> None:
+        try:
+            fatal = self._is_fatal(error)
+            self._scheduler.fail(answer.request, error, fatal=fatal, now=now, answered_at=answer.at)
+        except Exception as other:
+            # The destination cannot judge the error, or the error cannot say what it is: both are shown.
+            raise other from error
 
     def _check(self) -> None:
         if self._scheduler.failure is not None:
