@@ -114,3 +114,11 @@ def test_headers_that_cannot_be_read_are_not_logged(caplog: pytest.LogCaptureFix
         assert not made.submit([b"2"]).failed
 
     assert "t0k3n" not in caplog.text
+
+
+def test_timeouts_may_be_longer_than_any_clock_counts() -> None:
+    """As JVMs spell "never": the largest long, in milliseconds."""
+    never = "9223372036854775807"
+    with raw_endpoint(ACCEPTED) as endpoint:
+        made = destination(url=endpoint.url, connectTimeout=never, readTimeout=never)
+        assert not made.submit([b"1"]).failed
