@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sink_fakes import FakeDestination, config, fast_clock, rows
+from sink_fakes import FakeConverter, FakeDestination, config, fast_clock, rows
 
 from sluice.errors import ServiceError, SluiceError
-from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy
+from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, Rejection, SubmitResult
 from sluice.sink.contracts import Origin
 from sluice.sink.dead_letters import LocalDeadLetterQueue
 
@@ -142,3 +142,49 @@ def test_a_retry_that_is_given_up_says_what_was_raised(error: Exception, text: s
         write(FakeDestination(lambda *_: error), max_retry_duration=10.0)
 
     assert str(caught.value).endswith(f"(maxRetryDuration is 10 s): {text}")
+
+
+# --- rows that would be lost ------------------------------------------------------------------------------
+
+
+class ReturningConverter(FakeConverter):
+    def __init__(self, returned: Any) -> None:
+        super().__init__()
+        self._returned = returned
+
+    def convert(self, _: Any) -> Any:
+        return self._returned
+
+
+class Converting(FakeDestination):
+    def __init__(self, returned: Any) -> None:
+        super().__init__()
+        self.converter = ReturningConverter(returned)
+
+
+@pytest.mark.parametrize("with_letters", [False, True])
+@pytest.mark.parametrize("returned", ["all rows", b"all rows", {"data": "all rows"}, None])
+def test_a_converter_that_makes_one_text_of_all_rows_is_refused(
+    returned: Any, with_letters: bool, tmp_path: Path
+) -> None:
+    """Each of its characters would be an entry."""
+    kind = type(returned).__name__
+    with pytest.raises(TypeError, match=f"Converting: the converter .* returned {kind} from convert"):
+        write(Converting(returned), tmp_path if with_letters else None)
+
+
+class Emptying(FakeDestination):
+    """Rejects the first entry of each request, and says that it holds no records."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _, entries: SubmitResult(rejected=[Rejection(entries[0], "no")]))
+
+    def unpacked(self, entry: str) -> list[str]:  # noqa: ARG002 - the contract's
+        return []
+
+
+def test_an_entry_without_records_is_a_dead_letter_itself(tmp_path: Path) -> None:
+    assert write(Emptying(), tmp_path) == 18
+
+    letters = [line for file in tmp_path.rglob("*.jsonl") for line in file.read_text().splitlines()]
+    assert len(letters) == 2

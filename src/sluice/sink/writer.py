@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
@@ -305,14 +305,15 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     def _converted(self, rows: pa.RecordBatch) -> Iterator[EntryT]:
         entries = self._converter.convert(rows)
-        try:
-            return iter(entries)
-        except TypeError:
-            kind = type(self._converter)
-            raise TypeError(
-                f"{self.name}: the converter {kind.__module__}:{kind.__qualname__} ('elementConverter', or "
-                f"the destination's own) returned {type(entries).__name__} from convert, and no entries"
-            ) from None
+        # Of a text, each character would be an entry.
+        if not isinstance(entries, str | bytes | bytearray | Mapping):
+            with contextlib.suppress(TypeError):
+                return iter(entries)
+        kind = type(self._converter)
+        raise TypeError(
+            f"{self.name}: the converter {kind.__module__}:{kind.__qualname__} ('elementConverter', or "
+            f"the destination's own) returned {type(entries).__name__} from convert, and no entries"
+        )
 
     def _await_room(self) -> None:
         self._check()
@@ -431,7 +432,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         return measured(kept, [size for size in taken.sizes if size <= limit])
 
     def _add_dead_letters_of(self, entry: EntryT, reason: str) -> None:
-        for record in self._destination.unpacked(entry):
+        for record in list(self._destination.unpacked(entry)) or [entry]:
             self._add_dead_letter(dead_letter_of_entry(record, reason))
 
     def _add_dead_letter(self, dead_letter: DeadLetter) -> None:
