@@ -390,3 +390,17 @@ def test_what_a_destination_leaves_running_is_cancelled() -> None:
     write(Refreshing(), 1)
 
     assert ended == ["sluice-sink-request-loop"]
+
+
+def test_what_a_plain_close_returns_is_not_awaited() -> None:
+    """As of `return self._client.close()`: the rows are written, and the task must not fail."""
+
+    class Returning(AsyncDestination):
+        def close(self) -> Any:
+            self.closed_on.append(0)
+            return True
+
+    destination = Returning()
+    write(destination, 3)
+
+    assert (len(destination.stored), destination.closed_on) == (3, [0])

@@ -198,7 +198,7 @@ def close_destination(destination: Any) -> None:
 
 async def _call(last: Callable[[], Awaitable[None] | None]) -> None:
     found = last()
-    if found is not None:
+    if inspect.isawaitable(found):
         await found
 
 
