@@ -39,16 +39,17 @@ class EntrySizes(Generic[EntryT]):
         """
         sizes = list(map(self._size_of, entries))
         if len(sizes) < len(entries):  # `map` has taken the error for the end of its entries
-            raise self._error("no size for an entry (it raised StopIteration)")
+            raise self._mistake("no size for an entry (it raised StopIteration)")
         try:
             # Three passes in C cost less than one look at each size in Python. A sum with NaN in it is NaN.
             if not sizes or (min(sizes) >= 0 and sum(sizes) >= 0):
                 return sizes
         except TypeError:
             pass
-        raise self._error(next(shown for size in sizes if (shown := _shown(size)) is not None))
+        wrong = (shown for size in sizes if (shown := _shown(size)) is not None)
+        raise self._mistake(next(wrong, "sizes that cannot be compared"))
 
-    def _error(self, given: str) -> EntrySizeError:
+    def _mistake(self, given: str) -> EntrySizeError:
         return EntrySizeError(f"{self._name}: size_in_bytes returned {given}: allowed are bytes, from 0")
 
 
