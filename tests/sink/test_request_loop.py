@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -404,3 +405,22 @@ def test_what_a_plain_close_returns_is_not_awaited() -> None:
     write(destination, 3)
 
     assert (len(destination.stored), destination.closed_on) == (3, [0])
+
+
+def test_patience_is_used_up_once() -> None:
+    """A job that cannot be cancelled is waited for by `close`, and not by `end` again."""
+    held = asyncio.Event()
+
+    async def stay(_: int) -> int:
+        while not held.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await held.wait()
+        return 1
+
+    loop = RequestLoop(stay, lambda _: None, name="fake", patience=1.0)
+    loop.run(1)
+    assert loop.close(0.01) == 1
+    started = time.monotonic()
+    loop.end()
+
+    assert time.monotonic() - started < 0.9

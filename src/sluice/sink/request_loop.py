@@ -154,13 +154,13 @@ class RequestLoop(Generic[JobT, ResultT]):
     async def _cancel_the_rest(self) -> None:
         """Cancels what the destination has begun by itself and left running, as `asyncio.run` does.
 
-        Jobs that are left were cancelled before, and have not ended.
+        Jobs that are left were cancelled before, and have not ended: for them, all patience is used up.
         """
         rest = asyncio.all_tasks() - self._tasks - {asyncio.current_task()}
         for task in rest:
             task.cancel()
         if rest:
-            await asyncio.wait(rest, timeout=self._patience)
+            await asyncio.wait(rest, timeout=0.0 if self._tasks else self._patience)
 
     def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
         self._has_ended = True
