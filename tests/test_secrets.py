@@ -112,6 +112,18 @@ def test_a_secret_is_one_for_spark_as_well(option: Option[Any]) -> None:
     assert "hunter2" not in problems(option, "hunter2\nhunter2")
 
 
+def test_no_representation_of_a_sink_shows_a_secret() -> None:
+    """Tools that show the variables of a traceback print it."""
+    options = {
+        "destination": "http",
+        "url": "https://orders.test/?key=s3cr3t-key",
+        "bearerToken": "s3cr3t-token",
+    }
+    setup = read_sink(options)
+
+    assert "s3cr3t" not in repr(setup) + repr(setup.destination)
+
+
 def test_an_external_id_is_no_secret() -> None:
     """AWS does not treat it as one, and Spark shows it: an error that hides it only puzzles.
 

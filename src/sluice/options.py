@@ -53,6 +53,7 @@ _SIZE_UNITS = {
     "gib": 1024**3,
 }
 _NANOS_PER_SECOND = 1e9
+_LONGEST_DURATION = 9e9  # seconds, some 285 years: longer ones overflow what sockets and locks count in
 _LONGEST_SHOWN = 200
 _BEFORE_USERINFO = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
@@ -232,7 +233,7 @@ def duration(minimum: float = 0.0) -> Kind[float]:
         value = _quantity(text, _DURATION_UNITS)
         if value < minimum:
             raise ValueError(text)
-        return value
+        return min(value, _LONGEST_DURATION)
 
     bound = f" of at least {minimum * 1000:g} ms" if minimum else ""
     return Kind("duration", f"a duration{bound}: milliseconds, or 250ms, 5s, 2m, 1h", parse)

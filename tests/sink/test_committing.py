@@ -441,3 +441,55 @@ def test_what_makes_a_destination_two_phase() -> None:
     assert is_committing(Recording)
     assert is_committing(GlobalCommitterAlone(Recording()))
     assert not is_committing(object())
+
+
+class Answering(EpochCommitter):
+    """Its methods return what they are told to."""
+
+    def __init__(self, outer: Recording, answers: dict[str, Any]) -> None:
+        super().__init__(outer, EPOCH)
+        self.answers = answers
+
+    def filter_recovered_committables(self, committables: Sequence[str]) -> Sequence[str]:
+        given: Sequence[str] = self.answers.get("filter", committables)
+        return given
+
+    def commit(self, committables: Sequence[str]) -> Sequence[str]:
+        self.outer.note("commit globally", list(committables))
+        given: Sequence[str] = self.answers.get("commit", [])
+        return given
+
+
+class RecordingAnswering(Recording):
+    def __init__(self, answers: dict[str, Any]) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def create_global_committer(self, epoch: Epoch) -> Any:  # noqa: ARG002 - the contract's
+        return Answering(self, self.answers)
+
+
+@pytest.mark.parametrize(
+    ("answers", "shown"),
+    [
+        ({"filter": None}, "filter_recovered_committables returned None"),
+        ({"filter": False}, "filter_recovered_committables returned a value of type bool"),
+        ({"filter": iter(["a"])}, "filter_recovered_committables returned a value of type list_iterator"),
+        ({"commit": False}, "commit returned a value of type bool"),
+        ({"commit": iter(["a"])}, "commit returned a value of type list_iterator"),
+    ],
+)
+def test_what_a_committer_returns_is_no_guess(answers: dict[str, Any], shown: str) -> None:
+    """None of `filter_recovered_committables` would have the rows removed, and the epoch count as written."""
+    made = RecordingAnswering(answers)
+
+    with pytest.raises(CommitError, match=f"recording: .*{shown}: allowed is a sequence, such as a list"):
+        commit(made).commit(["a"])
+    assert ("abort", ["a"]) not in made.calls
+
+
+def test_a_commit_that_returns_nothing_has_left_nothing() -> None:
+    made = RecordingAnswering({"commit": None})
+
+    commit(made).commit(["a"])
+    assert made.calls[-2:] == [("commit globally", ["a"]), ("clean up", (7, True))]

@@ -20,7 +20,7 @@ def counted(sizes: list[int], made: list[int]) -> Iterator[int]:
 def test_no_more_is_made_than_there_is_room_for() -> None:
     """Where entries are as large as those before them, one may pass the bound."""
     made: list[int] = []
-    taken = EntryTaker(int, 100).take(counted([90] * 500, made), 500, 200)
+    taken = EntryTaker(list, 100).take(counted([90] * 500, made), 500, 200)
 
     assert taken.entries == taken.sizes == made == [90, 90, 90]
     assert (taken.largest, taken.at_most) == (90, 270)
@@ -29,7 +29,7 @@ def test_no_more_is_made_than_there_is_room_for() -> None:
 def test_an_entry_that_is_larger_than_the_room_is_taken_alone() -> None:
     """Or it would never be."""
     entries = counted([500, 500], [])
-    taker = EntryTaker(int, 1000)
+    taker = EntryTaker(list, 1000)
 
     assert taker.take(entries, 10, 1).entries == [500]
     assert taker.take(entries, 10, 1).entries == [500]
@@ -39,7 +39,7 @@ def test_an_entry_that_is_larger_than_the_room_is_taken_alone() -> None:
 def test_small_entries_are_taken_many_at_a_time() -> None:
     """After a few pieces. The first large ones behind them may be too many, the next ones are not."""
     made: list[int] = []
-    taker = EntryTaker(int, 1000)
+    taker = EntryTaker(list, 1000)
     entries = counted([1] * 300 + [600] * 20, made)
     assert len(taker.take(entries, 300, 1000).entries) == 300
 
@@ -54,7 +54,7 @@ def test_small_entries_are_taken_many_at_a_time() -> None:
 def test_nothing_is_lost(sizes: list[int], calls: list[tuple[int, int]]) -> None:
     """Entries come in their order, no more than asked for, with their sizes."""
     entries = iter(sizes)
-    taker: EntryTaker[int] = EntryTaker(int, 100)
+    taker: EntryTaker[int] = EntryTaker(list, 100)
     found: list[int] = []
     for most, room in calls:
         taken = taker.take(entries, most, room)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -332,3 +334,93 @@ def test_what_does_not_end_is_not_waited_for(caplog: pytest.LogCaptureFixture) -
     held.set()
 
     assert "fake: requests have not ended within 0.05 s" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_close_may_ask_for_the_end_of_the_process(kind: type[BaseException]) -> None:
+    """asyncio ends a loop for these two. The task must hear of them at once, and not of a closed loop."""
+    loop: RequestLoop[int, int] = RequestLoop(lambda _: asyncio.sleep(0, 1), lambda _: None, name="fake")
+
+    async def leave() -> None:
+        raise kind("from close")
+
+    started = time.monotonic()
+    with pytest.raises(kind, match="from close"):
+        loop.end(leave)
+    assert time.monotonic() - started < 5.0
+
+
+def test_the_loop_outlives_what_a_destination_runs_beside_its_requests(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Or requests in flight would have no answer until they time out, and those after them no loop."""
+
+    async def leave() -> None:
+        sys.exit("no reason")
+
+    async def respond() -> SubmitResult[str]:
+        with pytest.raises(SystemExit):
+            await asyncio.create_task(leave())
+        return SubmitResult()
+
+    destination = AsyncDestination(lambda *_: respond())
+    write(destination, 30)
+
+    assert len(destination.stored) == 30
+    assert len(destination.closed_on) == 1
+    assert "asynchronous: something on the event loop of the requests has raised SystemExit" in caplog.text
+
+
+def test_what_a_destination_leaves_running_is_cancelled() -> None:
+    """On the loop, which is still there then: it may have connections to close."""
+    ended: list[str] = []
+
+    async def refresh() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(threading.current_thread().name)
+
+    class Refreshing(AsyncDestination):
+        async def submit(self, entries: Sequence[str]) -> Any:
+            self.refreshing = asyncio.create_task(refresh())
+            await asyncio.sleep(0)
+            return await super().submit(entries)
+
+    write(Refreshing(), 1)
+
+    assert ended == ["sluice-sink-request-loop"]
+
+
+def test_what_a_plain_close_returns_is_not_awaited() -> None:
+    """As of `return self._client.close()`: the rows are written, and the task must not fail."""
+
+    class Returning(AsyncDestination):
+        def close(self) -> Any:
+            self.closed_on.append(0)
+            return True
+
+    destination = Returning()
+    write(destination, 3)
+
+    assert (len(destination.stored), destination.closed_on) == (3, [0])
+
+
+def test_patience_is_used_up_once() -> None:
+    """A job that cannot be cancelled is waited for by `close`, and not by `end` again."""
+    held = asyncio.Event()
+
+    async def stay(_: int) -> int:
+        while not held.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await held.wait()
+        return 1
+
+    loop = RequestLoop(stay, lambda _: None, name="fake", patience=1.0)
+    loop.run(1)
+    assert loop.close(0.01) == 1
+    started = time.monotonic()
+    loop.end()
+
+    assert time.monotonic() - started < 0.9

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from sluice.errors import CommitError, SluiceError
@@ -145,7 +145,8 @@ class EpochCommit:
         combined: Sequence[Any] = ()
         if global_committer is not None:
             combined = [self._call(lambda: global_committer.combine(committables))]
-            if not self._call(lambda: global_committer.filter_recovered_committables(combined)):
+            new = self._call(lambda: global_committer.filter_recovered_committables(combined))
+            if not self._checked("filter_recovered_committables", new):
                 _log.warning(
                     "%s: %s had been committed before the restart; removing the rows that were written again",
                     self._name,
@@ -167,13 +168,26 @@ class EpochCommit:
 
         def attempt() -> None:
             nonlocal left
-            left = commit(left)
+            # Without a `return` nothing is left.
+            found = commit(left)
+            left = () if found is None else self._checked("commit", found)
             if left:
                 raise SluiceError(
                     f"{len(left)} of {len(committables)} committables are not committed", retryable=True
                 )
 
         self._call(attempt)
+
+    def _checked(self, method: str, returned: Any) -> Sequence[Any]:
+        """What a committer returned, if it is a sequence: anything else may mean its contrary."""
+        if isinstance(returned, Collection) and not isinstance(returned, str | bytes | Mapping):
+            checked: Sequence[Any] = returned  # type: ignore[assignment]
+            return checked
+        given = "None" if returned is None else f"a value of type {type(returned).__name__}"
+        raise CommitError(
+            f"{self._name}: {self._described} is not committed: {method} returned {given}: allowed is a "
+            "sequence, such as a list"
+        )
 
     def _call(self, function: Callable[[], CommT], *, abort: bool = False) -> CommT:
         backoff = _ABORT_RETRIES if abort else self._backoff

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Generic, TypeVar
@@ -44,12 +44,12 @@ class EntryTaker(Generic[EntryT]):
     those before them.
 
     Args:
-        size_of: the size of an entry, in bytes.
+        sizes_of: the sizes of entries, in bytes.
         limit: of the size of an entry; a larger one is refused later.
     """
 
-    def __init__(self, size_of: Callable[[EntryT], int], limit: int) -> None:
-        self._size_of = size_of
+    def __init__(self, sizes_of: Callable[[Sequence[EntryT]], list[int]], limit: int) -> None:
+        self._sizes_of = sizes_of
         self._limit = limit
         self._longest = 1  # of the next piece, as far as its entries are not known to fit
         self._largest = 0  # entry of the last piece
@@ -64,7 +64,7 @@ class EntryTaker(Generic[EntryT]):
             piece = list(islice(entries, length))
             if not piece:
                 break
-            sizes = list(map(self._size_of, piece))
+            sizes = self._sizes_of(piece)
             self._largest = max(sizes)
             self._longest = min(2 * length, _LONGEST_PIECE)
             taken.largest = max(taken.largest, self._largest)

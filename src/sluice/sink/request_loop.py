@@ -132,10 +132,35 @@ class RequestLoop(Generic[JobT, ResultT]):
         asyncio.set_event_loop(loop)
         try:
             while not self._has_ended:  # a job may have stopped the loop, which is not its own
-                loop.run_forever()
+                self._run(loop)
+            loop.run_until_complete(self._cancel_the_rest())
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            # asyncio stops for these two, whoever raises them. Jobs and `end` have them reported by their own
+            # tasks; of what the destination runs beside them, only the log can tell.
+            _log.warning(
+                "%s: something on the event loop of the requests has raised %s; the loop goes on",
+                self._name,
+                type(error).__name__,
+                exc_info=True,
+            )
+
+    async def _cancel_the_rest(self) -> None:
+        """Cancels what the destination has begun by itself and left running, as `asyncio.run` does.
+
+        Jobs that are left were cancelled before, and have not ended: for them, all patience is used up.
+        """
+        rest = asyncio.all_tasks() - self._tasks - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=0.0 if self._tasks else self._patience)
 
     def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
         self._has_ended = True
@@ -173,7 +198,7 @@ def close_destination(destination: Any) -> None:
 
 async def _call(last: Callable[[], Awaitable[None] | None]) -> None:
     found = last()
-    if found is not None:
+    if inspect.isawaitable(found):
         await found
 
 

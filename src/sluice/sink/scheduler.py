@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from sluice.errors import InvalidRecordError, ServiceError, SluiceError
+from sluice.errors import InvalidRecordError, ServiceError, SluiceError, redact_urls
 from sluice.retry import Backoff
 from sluice.sink.bases import DEFAULT_DELAY, BaseRateLimitingStrategy, with_defaults
 from sluice.sink.buffer import Batch, Buffered, RequestBuffer
@@ -40,6 +40,7 @@ _SHORTEST_WAIT: Final = 0.001
 # How long a strategy may block without a request in flight before the log says so (seconds).
 _STANDSTILL: Final = 60.0
 _NANOSECONDS: Final = 1_000_000_000  # of a second
+_LONGEST_TEXT: Final = 2000  # characters of an error of another library
 _REJECTED: Final = "rejected"  # the code of entries that are refused for good, which have a reason instead
 
 
@@ -255,7 +256,7 @@ class SinkScheduler(Generic[EntryT]):
             self.figures.refuse(self._records(request.batch), {code: size}, size)
             self.stop(error)
         else:
-            self._requeue(request, request.batch.items, _Cause(code, str(error) or code), now)
+            self._requeue(request, request.batch.items, _Cause(code, _text_of(error) or code), now)
             if isinstance(error, ServiceError):
                 self._apply_retry_after(error.retry_after, now)
 
@@ -538,3 +539,13 @@ class SinkScheduler(Generic[EntryT]):
 
 def _entries(items: Sequence[Buffered]) -> list[Any]:
     return [item.entry for item in items]
+
+
+def _text_of(error: BaseException) -> str:
+    """The text of an error; with its class where it may say nothing without, as that of KeyError."""
+    if isinstance(error, SluiceError):
+        return str(error)
+    text = redact_urls(str(error))  # before it is cut: of half a URL nothing would be hidden
+    if len(text) > _LONGEST_TEXT:
+        text = text[:_LONGEST_TEXT] + "..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from sluice.channels.channel import Address
@@ -66,7 +66,7 @@ class AsyncSinkSetup:
     destination: Destination[Any]
     config: AsyncSinkConfig
     create_strategy: Callable[[], RateLimitingStrategy]
-    strategy_cache_key: Hashable
+    strategy_cache_key: Hashable = field(repr=False)  # made of the options, secrets included
     dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
     load_listener: Callable[[], ProgressListener] | None = None
     ignores_unknown_columns: bool = False

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
@@ -30,6 +30,7 @@ from sluice.sink.contracts import (
     SubmitResult,
 )
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
+from sluice.sink.entry_sizes import EntrySizes
 from sluice.sink.entry_taker import EntryTaker, TakenEntries, measured
 from sluice.sink.figures import SinkFigures, figures_of_destination
 from sluice.sink.mailbox import Mailbox
@@ -141,7 +142,8 @@ class AsyncSinkWriter(Generic[EntryT]):
             keeps_rejected=dead_letters is not None,
         )
         self._opened = False
-        self._taker = EntryTaker(self._destination.size_in_bytes, config.max_record_size_in_bytes)
+        self._sizes_of = EntrySizes(self._destination.size_in_bytes, self.name)
+        self._taker = EntryTaker(self._sizes_of, config.max_record_size_in_bytes)
         self._slice = 1  # rows that are converted at once, where some of them may be invalid
         self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
         self._requests: _Requests[EntryT]
@@ -303,14 +305,15 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     def _converted(self, rows: pa.RecordBatch) -> Iterator[EntryT]:
         entries = self._converter.convert(rows)
-        try:
-            return iter(entries)
-        except TypeError:
-            kind = type(self._converter)
-            raise TypeError(
-                f"{self.name}: the converter {kind.__module__}:{kind.__qualname__} ('elementConverter', or "
-                f"the destination's own) returned {type(entries).__name__} from convert, and no entries"
-            ) from None
+        # Of a text, each character would be an entry.
+        if not isinstance(entries, str | bytes | bytearray | Mapping):
+            with contextlib.suppress(TypeError):
+                return iter(entries)
+        kind = type(self._converter)
+        raise TypeError(
+            f"{self.name}: the converter {kind.__module__}:{kind.__qualname__} ('elementConverter', or "
+            f"the destination's own) returned {type(entries).__name__} from convert, and no entries"
+        )
 
     def _await_room(self) -> None:
         self._check()
@@ -342,15 +345,20 @@ class AsyncSinkWriter(Generic[EntryT]):
             if answer.error is None:
                 self._scheduler.complete(answer.request, answer.result, now, answered_at=answer.at)
             else:
-                fatal = self._is_fatal(answer.error)
-                self._scheduler.fail(
-                    answer.request, answer.error, fatal=fatal, now=now, answered_at=answer.at
-                )
+                self._fail(answer, answer.error, now)
         for rejection in self._scheduler.rejected:
             self._add_dead_letters_of(rejection.entry, rejection.reason)
         self._scheduler.rejected.clear()
         for request in self._scheduler.advance(now, draining=draining):
             self._requests.run(request)
+
+    def _fail(self, answer: _Answer[EntryT], error: BaseException, now: float) -> None:
+        try:
+            fatal = self._is_fatal(error)
+            self._scheduler.fail(answer.request, error, fatal=fatal, now=now, answered_at=answer.at)
+        except Exception as other:
+            # The destination cannot judge the error, or the error cannot say what it is: both are shown.
+            raise other from error
 
     def _check(self) -> None:
         if self._scheduler.failure is not None:
@@ -399,7 +407,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                         dead_letter_of_row(rows, error.reason, data_is_sent=self._data_is_sent)
                     )
                 continue
-            taken = measured(entries, list(map(self._destination.size_in_bytes, entries)))
+            taken = measured(entries, self._sizes_of(entries))
             fill_a_request = self._config.max_batch_size_in_bytes * rows.num_rows // max(1, taken.at_most)
             self._slice = max(1, min(2 * self._slice, _SLICE, fill_a_request))
             yield self._without_oversized(taken)
@@ -424,7 +432,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         return measured(kept, [size for size in taken.sizes if size <= limit])
 
     def _add_dead_letters_of(self, entry: EntryT, reason: str) -> None:
-        for record in self._destination.unpacked(entry):
+        for record in list(self._destination.unpacked(entry)) or [entry]:
             self._add_dead_letter(dead_letter_of_entry(record, reason))
 
     def _add_dead_letter(self, dead_letter: DeadLetter) -> None:

@@ -102,3 +102,23 @@ def test_an_endpoint_whose_answer_breaks_off_has_answered(broken: bytes, code: s
 
             assert caught.value.code == expected
             assert not made.is_fatal(caught.value)
+
+
+def test_headers_that_cannot_be_read_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """urllib3 would log what stands behind them, as it came: an endpoint may repeat a credential there."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n"
+    broken = head + b"no header\r\nauthorization: Bearer t0k3n-0f-u5\r\n\r\n{}"
+    with caplog.at_level("DEBUG"), raw_endpoint(broken, HINTS + broken) as endpoint:
+        made = destination(url=endpoint.url, bearerToken="t0k3n-0f-u5")
+        assert not made.submit([b"1"]).failed
+        assert not made.submit([b"2"]).failed
+
+    assert "t0k3n" not in caplog.text
+
+
+def test_timeouts_may_be_longer_than_any_clock_counts() -> None:
+    """As JVMs spell "never": the largest long, in milliseconds."""
+    never = "9223372036854775807"
+    with raw_endpoint(ACCEPTED) as endpoint:
+        made = destination(url=endpoint.url, connectTimeout=never, readTimeout=never)
+        assert not made.submit([b"1"]).failed

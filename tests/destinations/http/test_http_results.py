@@ -77,6 +77,16 @@ def test_as_bigquery_answers() -> None:
     assert read({"bad": [{"row": 1}]}, 4, "$.bad", index="$.row") == {1: RowResult(None, "Refused", "")}
 
 
+def test_an_error_needs_no_status() -> None:
+    body = [{"status": 200}, {"status": None, "why": "busy"}, {"why": {"is": "full"}}]
+
+    assert read(body, 3, "$", status="$.status", error="$.why") == {
+        0: RowResult(200, "200", ""),
+        1: RowResult(None, "busy", "busy"),
+        2: RowResult(None, "Refused", '{"is":"full"}'),
+    }
+
+
 def test_true_and_false() -> None:
     """Whether a row was accepted."""
     body = [{"ok": True}, {"ok": False, "why": "no room left on this device"}]
@@ -101,6 +111,13 @@ def test_true_and_false() -> None:
         ({"r": None}, {"status": "$.status"}, "'\\$.r' is not an array"),
         ({"r": {"0": 200}}, {"status": "$.status"}, "'\\$.r' is not an array"),
         ({"r": [{"status": 200}, {}]}, {"status": "$.status"}, "a result has no '\\$.status'"),
+        (
+            {"r": [{"status": 200}, {}]},
+            {"status": "$.status", "error": "$.why"},
+            "a result has no '\\$.status'",
+        ),
+        ({"r": [None, None]}, {"status": "$.status", "error": "$.why"}, "a result has no '\\$.status'"),
+        ({"r": [{"state": 429}] * 2}, {"status": "$.status", "error": "$.why"}, "has no '\\$.status'"),
         ({"r": [{"status": 200}, {"status": "late"}]}, {"status": "$.status"}, "is not a status"),
         ({"r": [{"index": 2}]}, {"index": "$.index"}, "a result has no row's number"),
         ({"r": [{"index": True}]}, {"index": "$.index"}, "a result has no row's number"),

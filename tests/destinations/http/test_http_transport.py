@@ -71,6 +71,27 @@ def test_a_proxy_that_cannot_work_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("proxy", "why"),
+    [
+        ("http://me:hun/ter2@proxy:1", "a '/', '?' or '#' of its password has to be escaped"),
+        ("http://me:12#hunter2@proxy:1", "a '/', '?' or '#' of its password has to be escaped"),
+        ("http://me:12?hunter2@proxy:1", "a '/', '?' or '#' of its password has to be escaped"),
+        ("http://me:hun ter2@proxy:99999", "Failed to parse"),
+        ("http://me:hun[ter2@proxy:1", "Invalid IPv6 URL"),
+    ],
+)
+def test_a_proxy_with_an_odd_password_is_not_guessed(
+    monkeypatch: pytest.MonkeyPatch, proxy: str, why: str
+) -> None:
+    """What stands before the first `/` would be the host, and the rest of the password in the message."""
+    monkeypatch.setattr(transport, "getproxies", lambda: {"https": proxy})
+    with pytest.raises(OptionError, match=r"the proxy 'http://\*\*\*@proxy:\d+'") as caught:
+        pool()
+    assert why in str(caught.value)
+    assert not any(part in str(caught.value) for part in ("hun", "ter2", "12"))
+
+
 def test_connections_outlive_a_destination() -> None:
     """Destinations are made anew for every epoch."""
     assert pool() is pool(url="https://host/other", read_timeout=1.0)

@@ -38,12 +38,18 @@ def read_past_informational_responses(manager: urllib3.PoolManager) -> None:
 class _Response(http.client.HTTPResponse):
     def begin(self) -> None:
         for _ in range(_MOST):
-            super().begin()
+            self._begin()
             if not is_informational(self.status) or self.status == _SWITCHED:
                 return
             # http.client reads a status and headers where it has none yet.
             self.headers = self.msg = None  # type: ignore[assignment]
+        self._begin()
+
+    def _begin(self) -> None:
         super().begin()
+        # urllib3 logs headers that cannot be read, as they came: an endpoint may repeat credentials in them.
+        self.headers.defects = []
+        self.headers.set_payload("")
 
 
 # Messages of urllib3 begin with the names of these classes: they are those that users know.

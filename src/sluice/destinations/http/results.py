@@ -40,7 +40,7 @@ class ResultPaths:
     Attributes:
         results: the results, in an array or by a wildcard.
         status: in a result: its status, or true if the row was accepted and false if it was refused.
-        error: in a result: its error; a row without one was accepted if there is no status either.
+        error: in a result: its error; without `status`, a row that has none was accepted.
         index: in a result: the row's number in the request, from 0; rows without a result were accepted.
             None: there is a result for each row, in their order.
     """
@@ -102,11 +102,13 @@ class ResultPaths:
             return RowResult(status, str(status), message)
         elif status is not None:
             raise ValueError(f"a result's '{self.status.text if self.status else ''}' is not a status")
-        elif self.error is not None or self.index is not None:
-            # A result with a row's number is there because the row was refused.
-            refused = self.index is not None or error not in (None, False, "", [], {})
+        elif self.index is not None:
+            refused = True  # a result with a row's number is there for that
         else:
-            raise ValueError(f"a result has no '{self.status.text if self.status else ''}'")
+            refused = error not in (None, False, "", [], {})
+            if self.status is not None and not refused:
+                # With a wrong path, or of a null, all rows would count as accepted.
+                raise ValueError(f"a result has no '{self.status.text}'")
         if not refused:
             return RowResult(_ACCEPTED_STATUS, "", "")
         return RowResult(None, message if _CODE.fullmatch(message) else UNNAMED, message)

@@ -21,6 +21,7 @@ from sluice.destinations.http.informational_responses import (
     read_past_informational_responses,
 )
 from sluice.errors import OptionError, redact_urls
+from sluice.options import redact_url
 
 __all__ = [
     "Answer",
@@ -219,9 +220,8 @@ def _new_pool(transport: HttpTransport, proxy: str | None) -> urllib3.PoolManage
 
 
 def _proxy_manager(transport: HttpTransport, proxy: str, context: ssl.SSLContext) -> urllib3.ProxyManager:
-    parts = urlsplit(proxy)
-    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
     try:
+        login = _login_of(proxy)
         return urllib3.ProxyManager(
             proxy,
             maxsize=transport.connections,
@@ -229,10 +229,19 @@ def _proxy_manager(transport: HttpTransport, proxy: str, context: ssl.SSLContext
             proxy_headers=urllib3.make_headers(proxy_basic_auth=login) if login else None,
         )
     except (http.HTTPError, ValueError) as error:
+        shown = redact_url(proxy)  # as a whole: a password may have any character
         raise OptionError(
-            f"the environment names the proxy {redact_urls(proxy)!r} for the scheme of option 'url', which "
-            f"cannot be used: {redact_urls(str(error))}"
+            f"the environment names the proxy {shown!r} for the scheme of option 'url', which "
+            f"cannot be used: {redact_urls(str(error).replace(proxy, shown))}"
         ) from None
+
+
+def _login_of(proxy: str) -> str | None:
+    """User and password; None without a user. Raises ValueError if it is not clear where they end."""
+    parts = urlsplit(proxy)
+    if "@" in proxy and "@" not in parts.netloc:
+        raise ValueError("a '/', '?' or '#' of its password has to be escaped, as %2F, %3F or %23")
+    return f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
 
 
 def _tls_context(transport: HttpTransport) -> ssl.SSLContext:
