@@ -19,7 +19,7 @@ from sluice.source.split_state import SplitState
 from sluice.source.splits import Split, SplitId
 from sluice.source.subscriptions import Subscriptions
 
-__all__ = ["Continuity", "recreated"]
+__all__ = ["Continuity", "is_within", "recreated"]
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,9 @@ class Continuity:
         """The splits as listed, with all that have not been read to their end, unless they are gone."""
         listing = self._discovery.current()
         if listing is not self._complete:
-            self._complete = listing = self._list_until_there(lambda listing: _missing(start, listing))
+            self._complete = listing = self._list_until_there(
+                lambda now: [*_missing(start, now), *_not_listed_again(start.positions, start, now)]
+            )
         return listing
 
     def whole_listing(self) -> Listing:
@@ -121,13 +123,14 @@ class Continuity:
         """The splits as listed, with all those of a batch, unless they are gone.
 
         Args:
-            end: where the batch ends. Splits of streams that were created again since then are gone.
+            end: where the batch ends.
         """
-        needed = {each.split for each in ranges}
+        ends = {each.split: each.end for each in ranges}
 
         def find_missing(listing: Listing) -> Sequence[SplitId]:
             others = recreated(end, listing)
-            return sorted(split for split in needed - listing.splits.keys() if split.stream not in others)
+            missing = (split for split in ends.keys() - listing.splits.keys() if split.stream not in others)
+            return sorted([*missing, *_not_listed_again(ends, end, listing)])
 
         return self._list_until_there(find_missing)
 
@@ -170,7 +173,7 @@ class Continuity:
             positions = {
                 s: p
                 for s, p in positions.items()
-                if s.stream != stream or _is_within(p, listing.splits.get(s))
+                if s.stream != stream or is_within(p, listing.splits.get(s))
             }
         if missing := _missing(start, listing):
             names = ", ".join(map(str, missing))
@@ -194,11 +197,16 @@ class Continuity:
                 self._data_loss.check_start(state.split.id, state.position, state.caught_up_at)
                 state.mark_start_reported(now)
 
+    def has_retention_changed(self, start: Offsets, listing: Listing) -> bool:
+        """Whether to log a batch for this alone.
+
+        While the query is stopped records may expire, and the retention may become what it was before.
+        """
+        logged = {stream: expiry.retention for stream, expiry in start.expiry.items()}
+        return bool(logged) and logged != listing.retention
+
     def are_hints_due(self, start: Offsets, listing: Listing, states: Mapping[SplitId, SplitState]) -> bool:
         """Whether to log a batch without records, so that hints do not become older than records."""
-        retention = {stream: expiry.retention for stream, expiry in start.expiry.items()}
-        if retention and retention != listing.retention:
-            return True
         oldest = {
             name: min(kept, _SHORTEST_RETENTION) // _HINTS_PER_RETENTION
             for name, kept in listing.retention.items()
@@ -241,6 +249,21 @@ def _missing(start: Offsets, listing: Listing) -> list[SplitId]:
     return sorted(split for split in unfinished - listing.splits.keys() if split.stream not in others)
 
 
+def _not_listed_again(
+    positions: Mapping[SplitId, Position], offsets: Offsets, listing: Listing
+) -> list[SplitId]:
+    """The splits of streams that were created again that may be in the new stream, too.
+
+    It may have been read before a listing showed that it is another one.
+    """
+    streams = recreated(offsets, listing)
+    return sorted(
+        split
+        for split, position in positions.items()
+        if split.stream in streams and split not in listing.splits and isinstance(position, After)
+    )
+
+
 def _last_known(position: Position) -> int | None:
     """The last instant (microseconds) at which no record after the position is known to have expired."""
     match position:
@@ -254,7 +277,7 @@ def _last_known(position: Position) -> int | None:
             return None
 
 
-def _is_within(position: Position, split: Split | None) -> bool:
+def is_within(position: Position, split: Split | None) -> bool:
     """Whether a position was reached in this split, and not in one of the same name before it.
 
     Sequence numbers rise with time: no record of a split has a lower number than the one it starts with.

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from sluice.errors import OptionError
 from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.continuity import Continuity, recreated
+from sluice.source.continuity import Continuity, is_within, recreated
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import (
     After,
@@ -273,11 +273,11 @@ class StreamEnumerator:
         if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
             self._discovery.mark_stale()
         self._remember_plan(states, ends)
-        are_hints_due = False
+        is_log_due = self._continuity.has_retention_changed(start, listing)
         if self._continuity.is_check_due():
             self._continuity.check_starts(states)
-            are_hints_due = self._continuity.are_hints_due(start, listing, self._states)
-        if not ends and has_all_splits and not are_hints_due:
+            is_log_due |= self._continuity.are_hints_due(start, listing, self._states)
+        if not ends and has_all_splits and not is_log_due:
             self._quiet = self._quiet_until_read(start, listing)
             return start
         end = replace(
@@ -298,7 +298,7 @@ class StreamEnumerator:
 
         Raises:
             DataLossError: a stream was created again since `end` was planned, and the query has to fail on
-                data loss. Otherwise the batch has no records of it.
+                data loss. Otherwise the batch has the records of the new one that it was planned with.
             ServiceError: as `discover`.
             OptionError: `end` belongs to other streams.
         """
@@ -540,9 +540,14 @@ class StreamEnumerator:
         if not ranges:
             return ranges
         listing = self._continuity.listing_of(ranges, end)
-        if lost := self._continuity.report_recreated(end, listing):
-            ranges = [each for each in ranges if each.split.stream not in lost]
         splits = listing.splits
+        if lost := self._continuity.report_recreated(end, listing):
+            # A batch may have been planned before a listing showed that the stream is another one.
+            ranges = [
+                each
+                for each in ranges
+                if each.split.stream not in lost or is_within(each.end, splits.get(each.split))
+            ]
         read = {each.split for each in ranges}
         return [
             replace(

@@ -159,7 +159,7 @@ class Offsets:
 
     def ranges_to(self, end: Offsets) -> list[SplitRange]:
         """The ranges between these offsets and `end`, by split. The same pair gives the same ranges."""
-        if self == end:
+        if self == end and self.created == end.created:
             return []
         if end.start is not None:
             return replace(end, positions=end.start).ranges_to(replace(end, start=None))
