@@ -13,8 +13,11 @@ from contextlib import contextmanager
 from hypothesis import example, given
 from hypothesis import strategies as st
 from integration.model import Accepted, KinesisModel, Laws, ManualClock, ModelLog
+from memory_subscriptions import ALL_FAULTS, MemoryAgent
 from query import Query, at_horizon, at_latest
+from scenario import LIMITS
 
+from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.enumerator import InitialPositions
 from sluice.source.splits import SplitId
 
@@ -34,6 +37,7 @@ STEP = st.one_of(
     st.tuples(st.just("retention"), st.sampled_from([24, 48, 168])),
     st.tuples(st.just("stop"), st.booleans()),
     st.tuples(st.just("start")),
+    st.tuples(st.just("available")),
     st.tuples(st.just("recreate"), st.integers(1, 3)),
 )
 
@@ -46,20 +50,32 @@ class History:
         longest_stop: how long the query was stopped at most (hours).
         is_recreated: whether the stream is another one of the same name by now.
         deleted: the records of those before it.
+        is_lowered: whether its retention was lowered while the query was stopped.
     """
 
-    def __init__(self, seed: int, shards: int, initial: InitialPositions) -> None:
+    def __init__(
+        self,
+        seed: int,
+        shards: int,
+        initial: InitialPositions,
+        *,
+        is_pushed: bool = False,
+        limits: Limits = NO_LIMITS,
+        max_drift: int | None = None,
+    ) -> None:
         self.rng = random.Random(seed)
         self.model = KinesisModel(Laws(), ManualClock(), seed)
         self.log = ModelLog(self.model)
         self.log.create("s", shards)
         self.log.pass_time(10)
-        self.query = Query(self.log, initial=initial, fail=False)
+        self.agent = MemoryAgent(self.log, faults=ALL_FAULTS, seed=seed) if is_pushed else None
+        self.limits = limits
+        self.query = Query(self.log, initial=initial, fail=False, agent=self.agent, max_drift=max_drift)
         self.began = self.log.now
         self.query.log_start()
         self.is_running = True
         self.longest_stop = self.stopped_for = 0.0
-        self.is_recreated = False
+        self.is_recreated = self.is_lowered = False
         self.deleted: list[Accepted] = []
 
     def take(self, steps: Iterable[tuple[object, ...]]) -> None:
@@ -71,10 +87,12 @@ class History:
                     self.stop(in_mid_batch=in_mid_batch)
                 case ("start",):
                     self.start()
+                case ("available",):
+                    self.run_available()
                 case (str(change), int(size)):
                     self.change_stream(change, size)
         self.start()
-        self.query.run_to_end(empty_triggers=8, step=12.0)
+        self.query.run_to_end(self.limits, empty_triggers=8, step=12.0)
 
     def change_stream(self, change: str, size: int) -> None:
         """What producers and operators do."""
@@ -100,7 +118,7 @@ class History:
             return
         end = self.log.now + hours * HOUR * 1_000_000
         while self.log.now < end:
-            self.query.run_batch()
+            self.query.run_while_new(self.limits)
             self.log.pass_time(min(HOUR, 1 + (end - self.log.now) / 1_000_000))
 
     def stop(self, *, in_mid_batch: bool) -> None:
@@ -108,7 +126,7 @@ class History:
         if not self.is_running:
             return
         if in_mid_batch:
-            end = self.query.plan()
+            end = self.query.plan(self.limits)
             if end.to_json() != self.query.offsets[-1]:
                 self.query.log_end(end)
         self.is_running, self.stopped_for = False, 0.0
@@ -116,25 +134,39 @@ class History:
     def start(self) -> None:
         if self.is_running:
             return
-        self.is_running = True
+        self.is_running, self.is_lowered = True, False
         self.query.restart()
         if len(self.query.offsets) - 1 > len(self.query.batches):
             self.query.batches.append(self.query.read(-1))
 
+    def run_available(self) -> None:
+        """A run of a query that is stopped otherwise."""
+        self.start()
+        self.stop(in_mid_batch=False)
+        self.start()
+        self.query.enumerator.stop_at_available()
+        self.query.run_while_new(self.limits)
+        self.stop(in_mid_batch=False)
+
     def set_retention(self, hours: int) -> None:
+        """One that is lowered and raised again between two listings would go unseen."""
         now = self.log.describe("s").retention / HOUR
-        if hours != now:
+        if hours < now or (hours > now and not self.is_lowered):
             operation = "IncreaseStreamRetentionPeriod" if hours > now else "DecreaseStreamRetentionPeriod"
             self.model.call(operation, {"StreamName": "s", "RetentionPeriodHours": hours})
             self.log.pass_time(12)
-            if self.is_running:  # one that is lowered and raised again between two listings goes unseen
-                self.query.run_batch()
+            if self.is_running:
+                self.query.run_batch(self.limits)
+            else:
+                self.is_lowered = hours < now
 
     def recreate(self, shards: int) -> None:
         """The stream is deleted, and one of the same name is created."""
         self.is_recreated = True
         self.deleted += self.model.oracle.records("s")
         self.log.delete("s")
+        if self.agent is not None:
+            self.agent.subscriptions.lose()
         self.log.pass_time(2)
         self.log.create("s", shards)
 
@@ -190,6 +222,9 @@ def capture_reports() -> Iterator[list[str]]:
     seed=380558,
     shards=3,
     initial=at_horizon,
+    is_pushed=False,
+    limits=NO_LIMITS,
+    max_drift=None,
 )
 @example(  # a retention that was lowered went unlogged until the check that is made once a minute
     steps=[
@@ -203,34 +238,53 @@ def capture_reports() -> Iterator[list[str]]:
     seed=0,
     shards=1,
     initial=at_horizon,
+    is_pushed=False,
+    limits=NO_LIMITS,
+    max_drift=None,
 )
 @example(  # a batch that was planned before a listing had shown that the stream is another one had no rows
     steps=[("recreate", 1), ("split", 0), ("put", 1)],
     seed=0,
     shards=3,
     initial=at_horizon,
+    is_pushed=False,
+    limits=NO_LIMITS,
+    max_drift=None,
 )
 @example(  # the shards of the old stream and those of the new one were all closed: the batch had no rows
     steps=[("merge", 0), ("wait", 0.1), ("recreate", 2), ("put", 1), ("split", 0), ("split", 92)],
     seed=0,
     shards=2,
     initial=at_horizon,
+    is_pushed=False,
+    limits=NO_LIMITS,
+    max_drift=None,
 )
 @given(
     steps=st.lists(STEP, min_size=1, max_size=14),
     seed=st.integers(0, 2**32),
     shards=st.integers(1, 3),
     initial=st.sampled_from([at_horizon, at_latest]),
+    is_pushed=st.booleans(),
+    limits=LIMITS,
+    max_drift=st.sampled_from([None, 5_000_000]),
 )
 def test_each_record_is_read_once_or_reported_as_lost(
-    steps: list[tuple[object, ...]], seed: int, shards: int, initial: InitialPositions
+    steps: list[tuple[object, ...]],
+    seed: int,
+    shards: int,
+    initial: InitialPositions,
+    *,
+    is_pushed: bool,
+    limits: Limits,
+    max_drift: int | None,
 ) -> None:
     """And nothing is reported where no stop came near to the shortest retention.
 
     A shard that opened and expired while the query was stopped may be known by its descendants alone. What a
     deleted stream held is reported with the stream.
     """
-    history = History(seed, shards, initial)
+    history = History(seed, shards, initial, is_pushed=is_pushed, limits=limits, max_drift=max_drift)
     with capture_reports() as reports:
         history.take(steps)
     numbers = history.query.numbers()
