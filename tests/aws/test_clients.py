@@ -485,6 +485,7 @@ class Rotated:
     def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.file = file
         self.valid = ""
+        self.code = "ExpiredTokenException"
         self.transport = Transport(self._answer)
         new_client = clients._new_client
 
@@ -501,7 +502,7 @@ class Rotated:
     def _answer(self, _operation: str, _params: dict[str, Any]) -> Any:
         if signed_with(self.transport)[-1] == self.valid:
             return answer({"Shards": []})
-        return refusal("ExpiredTokenException", "The security token included in the request is expired")
+        return refusal(self.code, "The security token included in the request is not accepted")
 
 
 def calls_of(connection: ConnectionConfig, wait: Callable[[float], None]) -> Calls:
@@ -529,6 +530,30 @@ def test_expired_credentials_of_a_file_are_loaded_anew(
     rotated.valid = "NEW"
     calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
     assert signed_with(rotated.transport) == ["OLD", "OLD", "OLD", "NEW"]
+
+
+@pytest.mark.parametrize("code", ["UnrecognizedClientException", "InvalidClientTokenId"])
+def test_credentials_of_a_file_that_are_not_known_any_more_are_loaded_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """A key that was replaced and deleted, or a token that expired long ago. A wrong key fails soon."""
+    rotated = Rotated(tmp_path / "credentials", monkeypatch)
+    rotated.code = code
+    calls = calls_of(
+        ConnectionConfig(region="eu-west-1", endpoint_url="http://127.0.0.1:9"), lambda _seconds: None
+    )
+    rotated.write("OLD")
+    rotated.valid = "OLD"
+    calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
+    rotated.write("NEW")
+    rotated.valid = "NEW"
+    calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
+    assert signed_with(rotated.transport) == ["OLD", "OLD", "NEW"]
+
+    rotated.valid = "OTHER"
+    with pytest.raises(ServiceError, match=rf"{code}.*check the credentials"):
+        calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
+    assert len(rotated.transport.requests) == 3 + 2
 
 
 def test_credentials_that_stay_expired_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

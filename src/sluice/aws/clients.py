@@ -1,8 +1,8 @@
 """SDK clients, made from a `ConnectionConfig` and shared by all callers in a process.
 
 Credentials come from static keys, a profile or the SDK's own chain. With ``roleArn`` they are used to assume
-that role, and the SDK refreshes the role's credentials before they expire. Credentials that the service calls
-expired are loaded anew, unless they are options.
+that role, and the SDK refreshes the role's credentials before they expire. Credentials that the service
+calls expired or does not know are loaded anew, unless they are options.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from botocore.session import Session
 
 from sluice.aws import hooks
 from sluice.aws.connection import DEFAULT_SESSION_NAME, ConnectionConfig
-from sluice.aws.errors import EXPIRED_CREDENTIALS, redact
+from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact
 from sluice.aws.service_loader import ServiceLoader
 from sluice.errors import OptionError
 
@@ -174,12 +174,12 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
     )
     hooks.install(client, config.wire_format)
 
-    def forget_expired(*, parsed: dict[str, Any], **_: Any) -> None:
+    def forget_refused(*, parsed: dict[str, Any], **_: Any) -> None:
         # The SDK loads the credentials of a file or of the environment once. A file may hold new ones by now.
-        if parsed.get("Error", {}).get("Code") in EXPIRED_CREDENTIALS:
+        if parsed.get("Error", {}).get("Code") in EXPIRED_CREDENTIALS | UNKNOWN_CREDENTIALS:
             _forget(config)
 
-    client.meta.events.register("after-call", forget_expired)
+    client.meta.events.register("after-call", forget_refused)
     return client
 
 

@@ -23,6 +23,7 @@ from sluice.errors import ServiceError, redact_urls
 
 __all__ = [
     "EXPIRED_CREDENTIALS",
+    "UNKNOWN_CREDENTIALS",
     "DamagedAnswerError",
     "endpoint_of",
     "is_throttling",
@@ -33,6 +34,11 @@ __all__ = [
 
 EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException"})
 """Codes with which services refuse temporary credentials that have expired."""
+
+UNKNOWN_CREDENTIALS: Final = frozenset(
+    {"InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException"}
+)
+"""Codes with which services refuse keys that were deleted, tokens that expired long ago, and wrong ones."""
 
 _THROTTLING: Final = frozenset(
     {
@@ -82,18 +88,17 @@ _INVALID: Final = frozenset(
         "ValidationException",
     }
 )
-_CREDENTIALS: Final = EXPIRED_CREDENTIALS | frozenset(
-    {
+_CREDENTIALS: Final = (
+    EXPIRED_CREDENTIALS
+    | UNKNOWN_CREDENTIALS
+    | {
         "IncompleteSignature",
         "IncompleteSignatureException",
-        "InvalidAccessKeyId",
-        "InvalidClientTokenId",
         "InvalidSignatureException",
         "MissingAuthenticationToken",
         "MissingAuthenticationTokenException",
         "NoCredentialsError",
         "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
     }
 )
 
