@@ -304,6 +304,8 @@ def test_a_damaged_listing_does_not_lose_shards() -> None:
         lambda: refusal("ProvisionedThroughputExceededException"),
         lambda: refusal("LimitExceededException"),
         lambda: refusal("InternalFailure", status=500),
+        lambda: refusal("InvalidSignatureException", "Signature expired: 20260101T000000Z is now earlier"),
+        lambda: answer(b"<html>", 408),
         lambda: answer(b"<html>", 503),
         lambda: sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late")),
         lambda: sdk.ConnectionClosedError(endpoint_url=URL, error=OSError("reset")),

@@ -18,6 +18,7 @@ from sluice.aws.errors import (
     UNKNOWN_CREDENTIALS,
     DamagedAnswerError,
     endpoint_of,
+    is_clock_refused,
     is_unanswered,
     translate,
 )
@@ -106,6 +107,7 @@ class Calls:
                     state.record_answer(error.response, sent, self.clock())
                 endpoint = endpoint_of(error, client.meta.endpoint_url)
                 problem = translate(error, operation=operation, target=target, endpoint=endpoint)
+                problem.retryable |= is_clock_refused(problem)
                 if not self.connection.has_fixed_credentials:
                     unknown += problem.code in UNKNOWN_CREDENTIALS
                     # In place of credentials that have expired there may soon be others; in place of those

@@ -287,6 +287,8 @@ def test_silence_on_the_connection_ends_it() -> None:
         ("ResourceInUseException", 400, True),
         ("LimitExceededException", 400, True),
         ("AccessDeniedException", 400, False),
+        ("RequestTimeTooSkewed", 403, True),
+        ("Whatever", 408, True),
         ("Whatever", 500, True),
     ],
 )
