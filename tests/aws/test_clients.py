@@ -19,11 +19,13 @@ from urllib.parse import parse_qsl
 
 import botocore.session
 import pytest
+from botocore import exceptions as sdk
+from botocore.httpsession import URLLib3Session
 from kinesis_transport import Transport, answer, forget_process_state, header, refusal
 
 from sluice.aws import clients
 from sluice.aws.calls import Calls
-from sluice.aws.clients import client_for, endpoint_for
+from sluice.aws.clients import client_for, credentials_for, endpoint_for
 from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
 from sluice.errors import OptionError, ServiceError
 from sluice.options import read_options
@@ -477,6 +479,25 @@ def test_keys_come_from_a_profile(tmp_path: Path) -> None:
     client.list_shards(StreamName="s")
     assert signed_with(transport) == ["PROFILEKEY"]
     assert client.meta.region_name == "eu-north-1"
+
+
+def test_a_metadata_service_that_fails_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when many workers start at once: the role's credentials are there."""
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
+    asked: list[str] = []
+
+    def send(_session: URLLib3Session, request: Any) -> Any:
+        asked.append(request.url.rpartition("/latest/")[2])
+        if asked[-1] != "api/token" and asked.count(asked[-1]) == 1:
+            raise sdk.ReadTimeoutError(endpoint_url=request.url, error=OSError("late"))
+        key = {"Code": "Success", "AccessKeyId": "ROLEKEY", "SecretAccessKey": "x", "Token": "x"}
+        times = {"Expiration": "2100-01-01T00:00:00Z", "LastUpdated": "2026-01-01T00:00:00Z"}
+        body = {"api/token": b"token", "meta-data/iam/security-credentials/": b"role"}
+        return answer(body.get(asked[-1], json.dumps(key | times).encode()))
+
+    monkeypatch.setattr(URLLib3Session, "send", send)
+    assert credentials_for(ConnectionConfig(region="eu-west-1")).access_key == "ROLEKEY"
+    assert len(asked) == 1 + 2 + 2
 
 
 class Rotated:

@@ -46,6 +46,11 @@ _KEPT: Final = 16
 """The most clients that a process keeps, and the most sessions. A query needs few, but options may bring new
 credentials with every batch. A client takes half a MiB, and 10 ms to make again."""
 
+_METADATA_VARIABLE: Final = "metadata_service_num_attempts"
+_METADATA_ATTEMPTS: Final = 3
+"""The SDK asks a host for its role once, for a second. When many workers start at the same time some get no
+answer, and seem to have no credentials."""
+
 T = TypeVar("T")
 
 _lock = threading.Lock()
@@ -208,6 +213,8 @@ def _bare_session(config: ConnectionConfig) -> Session:
     folders = session.get_config_variable("data_path")
     loader = _loaders.setdefault(folders, ServiceLoader(folders))
     session.register_component("data_loader", loader)
+    attempts = max(_METADATA_ATTEMPTS, session.get_config_variable(_METADATA_VARIABLE))
+    session.set_config_variable(_METADATA_VARIABLE, attempts)
     return session
 
 
