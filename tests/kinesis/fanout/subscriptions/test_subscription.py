@@ -246,6 +246,30 @@ def test_a_broken_stream_raises_a_retryable_error(rest: bytes) -> None:
     assert caught.value.code != CLOSED
 
 
+@pytest.mark.parametrize(
+    "body", ['{"__type":"ThrottlingException","message":"slower"}', "<html>slower</html>"]
+)
+def test_an_answer_that_is_no_event_stream_is_shown(body: str) -> None:
+    """A gateway may send an error with a good status."""
+    with (
+        serving(lambda it: it.send(STREAM, chunk(body.encode()), END)) as server,
+        pytest.raises(ServiceError) as caught,
+    ):
+        subscribe(server).next_payload()
+
+    assert caught.value.retryable
+    assert str(caught.value).endswith(f"the answer is no event stream, but begins with {body}")
+
+
+def test_data_of_a_damaged_stream_are_not_shown() -> None:
+    """Bytes of records may stand where a message should begin."""
+    with serving(lambda it: it.send(STREAM, chunk(IDLE), chunk(b'{"Data": "c2VjcmV0"}'), END)) as server:
+        subscription = subscribe(server)
+        assert subscription.next_payload() is not None
+        with pytest.raises(ServiceError, match=r"the checksum of a message's prelude is wrong$"):
+            subscription.next_payload()
+
+
 def test_a_reset_raises_a_retryable_error() -> None:
     """Load balancers end connections in this way."""
     seen = threading.Event()
