@@ -12,7 +12,7 @@ from botocore.eventstream import ChecksumMismatch
 from botocore.parsers import ResponseParserError
 from urllib3.connection import HTTPConnection
 
-from sluice.aws.errors import DamagedAnswerError, is_unanswered, redact, translate
+from sluice.aws.errors import DamagedAnswerError, is_clock_refused, is_unanswered, redact, translate
 from sluice.errors import ServiceError
 
 ENDPOINT = "https://kinesis.eu-west-1.amazonaws.com"
@@ -157,6 +157,34 @@ def test_refused_credentials_name_the_options() -> None:
     """The message says which options to check."""
     for error in (client_error("UnrecognizedClientException"), sdk.NoCredentialsError()):
         assert "'awsAccessKeyId', 'profile', 'roleArn'" in str(meaning(error))
+
+
+EXPIRED = "Signature expired: 20260101T000000Z is now earlier than 20260101T001000Z (… - 5 min.)"
+EARLY = "Signature not yet current: 20260101T010000Z is still later than 20260101T000500Z"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("InvalidSignatureException", EXPIRED),
+        ("SignatureDoesNotMatch", EARLY),
+        ("RequestTimeTooSkewed", "The difference between the request time and the current time is large."),
+        ("RequestExpired", "Request has expired."),
+    ],
+)
+def test_a_clock_that_is_off_is_called_that_and_may_be_set(code: str, message: str) -> None:
+    """The credentials are good. A host that has slept sets its clock in a moment."""
+    error = meaning(client_error(code, message, 403))
+    assert is_clock_refused(error)
+    assert "options 'awsAccessKeyId'" not in str(error)
+    assert str(error).endswith(f"{message} (the clock of this host differs from the service's)")
+
+
+def test_a_signature_that_does_not_match_is_not_about_the_clock() -> None:
+    """The secret key is wrong."""
+    error = meaning(client_error("InvalidSignatureException", "The request signature does not match"))
+    assert not is_clock_refused(error)
+    assert "options 'awsAccessKeyId'" in str(error)
 
 
 def test_a_role_that_cannot_be_assumed_is_named() -> None:

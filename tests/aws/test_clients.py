@@ -19,11 +19,13 @@ from urllib.parse import parse_qsl
 
 import botocore.session
 import pytest
+from botocore import exceptions as sdk
+from botocore.httpsession import URLLib3Session
 from kinesis_transport import Transport, answer, forget_process_state, header, refusal
 
 from sluice.aws import clients
 from sluice.aws.calls import Calls
-from sluice.aws.clients import client_for, endpoint_for
+from sluice.aws.clients import client_for, credentials_for, endpoint_for
 from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
 from sluice.errors import OptionError, ServiceError
 from sluice.options import read_options
@@ -479,12 +481,32 @@ def test_keys_come_from_a_profile(tmp_path: Path) -> None:
     assert client.meta.region_name == "eu-north-1"
 
 
+def test_a_metadata_service_that_fails_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when many workers start at once: the role's credentials are there."""
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
+    asked: list[str] = []
+
+    def send(_session: URLLib3Session, request: Any) -> Any:
+        asked.append(request.url.rpartition("/latest/")[2])
+        if asked[-1] != "api/token" and asked.count(asked[-1]) == 1:
+            raise sdk.ReadTimeoutError(endpoint_url=request.url, error=OSError("late"))
+        key = {"Code": "Success", "AccessKeyId": "ROLEKEY", "SecretAccessKey": "x", "Token": "x"}
+        times = {"Expiration": "2100-01-01T00:00:00Z", "LastUpdated": "2026-01-01T00:00:00Z"}
+        body = {"api/token": b"token", "meta-data/iam/security-credentials/": b"role"}
+        return answer(body.get(asked[-1], json.dumps(key | times).encode()))
+
+    monkeypatch.setattr(URLLib3Session, "send", send)
+    assert credentials_for(ConnectionConfig(region="eu-west-1")).access_key == "ROLEKEY"
+    assert len(asked) == 1 + 2 + 2
+
+
 class Rotated:
     """A credentials file that is written anew from time to time, and a service that takes one key of it."""
 
     def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.file = file
         self.valid = ""
+        self.code = "ExpiredTokenException"
         self.transport = Transport(self._answer)
         new_client = clients._new_client
 
@@ -501,7 +523,7 @@ class Rotated:
     def _answer(self, _operation: str, _params: dict[str, Any]) -> Any:
         if signed_with(self.transport)[-1] == self.valid:
             return answer({"Shards": []})
-        return refusal("ExpiredTokenException", "The security token included in the request is expired")
+        return refusal(self.code, "The security token included in the request is not accepted")
 
 
 def calls_of(connection: ConnectionConfig, wait: Callable[[float], None]) -> Calls:
@@ -529,6 +551,30 @@ def test_expired_credentials_of_a_file_are_loaded_anew(
     rotated.valid = "NEW"
     calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
     assert signed_with(rotated.transport) == ["OLD", "OLD", "OLD", "NEW"]
+
+
+@pytest.mark.parametrize("code", ["UnrecognizedClientException", "InvalidClientTokenId"])
+def test_credentials_of_a_file_that_are_not_known_any_more_are_loaded_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """A key that was replaced and deleted, or a token that expired long ago. A wrong key fails soon."""
+    rotated = Rotated(tmp_path / "credentials", monkeypatch)
+    rotated.code = code
+    calls = calls_of(
+        ConnectionConfig(region="eu-west-1", endpoint_url="http://127.0.0.1:9"), lambda _seconds: None
+    )
+    rotated.write("OLD")
+    rotated.valid = "OLD"
+    calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
+    rotated.write("NEW")
+    rotated.valid = "NEW"
+    calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
+    assert signed_with(rotated.transport) == ["OLD", "OLD", "NEW"]
+
+    rotated.valid = "OTHER"
+    with pytest.raises(ServiceError, match=rf"{code}.*check the credentials"):
+        calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
+    assert len(rotated.transport.requests) == 3 + 2
 
 
 def test_credentials_that_stay_expired_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

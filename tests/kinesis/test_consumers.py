@@ -20,7 +20,15 @@ ARN = f"{STREAM_ARN}/consumer/me:1700000000"
 NEWER = f"{STREAM_ARN}/consumer/me:1700000009"
 DESCRIBE, REGISTER = "DescribeStreamConsumer", "RegisterStreamConsumer"
 DEREGISTER, LIST = "DeregisterStreamConsumer", "ListStreamConsumers"
-SUMMARY: dict[str, Any] = {"StreamDescriptionSummary": {"StreamName": "orders", "StreamARN": STREAM_ARN}}
+
+
+def stream_is(status: str) -> dict[str, Any]:
+    """The answer that describes the stream."""
+    about = {"StreamName": "orders", "StreamARN": STREAM_ARN, "StreamStatus": status}
+    return {"StreamDescriptionSummary": about}
+
+
+SUMMARY = "DescribeStreamSummary"
 
 
 @pytest.fixture(autouse=True)
@@ -73,9 +81,7 @@ class Service:
     """A registrar over a fake transport, with a list of answers for each operation, the last one for ever."""
 
     def __init__(self, answers: Mapping[str, list[Script]], config: SourceConfig | None = None) -> None:
-        self.left = {"DescribeStreamSummary": [SUMMARY]} | {
-            name: list(each) for name, each in answers.items()
-        }
+        self.left = {SUMMARY: [stream_is("ACTIVE")]} | {name: list(each) for name, each in answers.items()}
         self.slept: list[float] = []
         self.config = config or config_of()
         self.transport = Transport(self._next)
@@ -130,12 +136,16 @@ STATES: dict[str, tuple[dict[str, list[Script]], Consumer, list[str]]] = {
     "registered and deregistered by another at the same time": (
         {DESCRIBE: [GONE, is_("DELETING"), GONE, is_("ACTIVE")], REGISTER: [IN_USE, is_new()]},
         Consumer("me", ARN, True),
-        [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE, REGISTER, DESCRIBE],
+        [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE, SUMMARY, REGISTER, DESCRIBE],
     ),
     "registered, the stream being changed": (
-        {DESCRIBE: [GONE, GONE, GONE, is_("ACTIVE")], REGISTER: [IN_USE, IN_USE, is_new()]},
+        {
+            DESCRIBE: [GONE, GONE, GONE, is_("ACTIVE")],
+            REGISTER: [IN_USE, IN_USE, is_new()],
+            SUMMARY: [stream_is("UPDATING"), stream_is("UPDATING"), stream_is("ACTIVE")],
+        },
         Consumer("me", ARN, True),
-        [DESCRIBE, REGISTER, DESCRIBE, REGISTER, DESCRIBE, REGISTER, DESCRIBE],
+        [DESCRIBE, REGISTER, DESCRIBE, *[SUMMARY] * 3, REGISTER, DESCRIBE, SUMMARY, REGISTER, DESCRIBE],
     ),
     "registered, and not known everywhere yet": (
         {DESCRIBE: [GONE, GONE, GONE, is_("CREATING"), is_("ACTIVE")], REGISTER: [is_new()]},
@@ -157,6 +167,17 @@ def test_a_consumer_is_used_waited_for_or_registered(case: str) -> None:
     service = Service(answers)
     assert service.registrar.ensure("orders") == expected
     assert service.operations == operations
+
+
+def test_a_reshard_that_takes_minutes_is_waited_for() -> None:
+    """No consumer is registered meanwhile. If the stream can't be described, registering is retried as is."""
+    updating = [stream_is("UPDATING")] * 60
+    in_use = [IN_USE] * 5
+    service = Service(
+        {DESCRIBE: [*[GONE] * 6, is_("ACTIVE")], REGISTER: [*in_use, is_new()], SUMMARY: [*updating, DENIED]}
+    )
+    assert service.registrar.ensure("orders").registered
+    assert sum(service.slept) > 180
 
 
 def test_calls_name_the_stream_by_its_arn() -> None:
@@ -478,7 +499,10 @@ def test_polling_has_no_consumers() -> None:
 @pytest.mark.parametrize("refused", [{}, DENIED])
 @pytest.mark.parametrize(
     "failing",
-    [(GONE, is_("ACTIVE"), "DescribeStreamSummary of other"), (SUMMARY, DENIED, "DescribeStreamConsumer of")],
+    [
+        (GONE, is_("ACTIVE"), "DescribeStreamSummary of other"),
+        (stream_is("ACTIVE"), DENIED, "DescribeStreamConsumer of"),
+    ],
 )
 def test_a_load_that_fails_leaves_no_consumer_behind(
     options: dict[str, str],
@@ -491,7 +515,7 @@ def test_a_load_that_fails_leaves_no_consumer_behind(
     """
     second, ready, message = failing
     answers: dict[str, list[Script]] = {
-        "DescribeStreamSummary": [SUMMARY, second],
+        SUMMARY: [stream_is("ACTIVE"), second],
         DESCRIBE: [GONE, ready],
         REGISTER: [is_new()],
         DEREGISTER: [refused],

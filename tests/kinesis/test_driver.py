@@ -12,7 +12,7 @@ import pytest
 
 from sluice import letterboxes
 from sluice.channels.channel import SPARK_DRIVER, Address
-from sluice.errors import OptionError
+from sluice.errors import OptionError, ServiceError
 from sluice.kinesis import consumers, fanout_driver, polling_driver
 from sluice.kinesis.consumers import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
@@ -171,6 +171,37 @@ def test_a_consumer_is_logged_when_tasks_get_a_batch_that_names_it() -> None:
     coordinator.close()
 
     assert (before, agent.logged) == (frozenset(), frozenset({ARN}))
+
+
+def test_without_an_agent_a_consumer_that_is_gone_is_registered_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No agent notices it. Batches go on meanwhile, also where it can't be registered; one look in 10 s."""
+    times = iter([100.0, 101.0, 109.0, 110.0, 120.0])
+    coordinator = create_coordinator(config({"fanOutAgent": "none"}))
+    monkeypatch.setattr(coordinator, "_clock", lambda: next(times))
+    looks: list[str] = []
+
+    def look(_self: FakeRegistrar, stream: str) -> Consumer:
+        looks.append(stream)
+        if len(looks) == 2:
+            raise ServiceError("too many consumers")
+        return Consumer(stream, OTHER_ARN, registered=False)
+
+    monkeypatch.setattr(FakeRegistrar, "ensure", look)
+    found = []
+    for _ in range(5):
+        assigned = coordinator.assign(RANGES)
+        assert assigned is not None
+        found.append(assigned.arns)
+        if (thread := coordinator._looking) is not None:  # type: ignore[attr-defined]
+            thread.join()
+    coordinator.close()
+
+    assert looks == ["clicks"] * 3
+    assert found == [{"clicks": ARN}, *[{"clicks": OTHER_ARN}] * 4]
+    assert coordinator.enumerator.registered == {}
+    assert "clicks: the consumer is gone or going, and can't be registered" in caplog.text
 
 
 @pytest.mark.parametrize(("now", "at_load"), [(True, {}), (False, {"clicks": ARN}), (False, {})])

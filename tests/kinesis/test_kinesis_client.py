@@ -275,6 +275,20 @@ def test_a_damaged_iterator_answer_does_not_end_a_shard(body: bytes) -> None:
     assert service.log.get_iterator(SHARD, IteratorStart("LATEST")) == "it"
 
 
+@pytest.mark.parametrize("fields", [{}, {"ShardIterator": None}])
+def test_an_error_with_a_good_status_is_no_answer(fields: dict[str, Any]) -> None:
+    """As gateways send it. An answer without an iterator would end the shard."""
+    refused = answer({"__type": "InternalFailure", "message": "not now"} | fields)
+    service = Service(refused, {"ShardIterator": "it"})
+    assert service.log.get_iterator(SHARD, IteratorStart("TRIM_HORIZON")) == "it"
+
+    service.left = [refused]
+    with pytest.raises(ServiceError, match="good status and an error, InternalFailure: not now"):
+        service.log.get_iterator(SHARD, IteratorStart("TRIM_HORIZON"))
+    with pytest.raises(ServiceError, match="good status and an error, InternalFailure: not now"):
+        service.log.get_records(SHARD, "it", 1)
+
+
 def test_a_damaged_listing_does_not_lose_shards() -> None:
     """A listing without shards is not taken for a stream without shards."""
     service = Service({}, {"Shards": [shard(0)]})
@@ -290,6 +304,8 @@ def test_a_damaged_listing_does_not_lose_shards() -> None:
         lambda: refusal("ProvisionedThroughputExceededException"),
         lambda: refusal("LimitExceededException"),
         lambda: refusal("InternalFailure", status=500),
+        lambda: refusal("InvalidSignatureException", "Signature expired: 20260101T000000Z is now earlier"),
+        lambda: answer(b"<html>", 408),
         lambda: answer(b"<html>", 503),
         lambda: sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late")),
         lambda: sdk.ConnectionClosedError(endpoint_url=URL, error=OSError("reset")),

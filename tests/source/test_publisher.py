@@ -65,13 +65,19 @@ class Task:
         log: MemoryLog,
         *publishers: RecordPublisher | ServiceError,
         may_poll: bool = True,
+        fail: bool = True,
         pause: Callable[[float], None] | None = None,
     ) -> None:
         self.publishers = list(publishers)
         self.opened: list[Position] = []
         self.paused: list[float] = []
         self.reader = new_reader(
-            log, self.open_publisher, may_poll=may_poll, page_limit=100, pause=pause or self.paused.append
+            log,
+            self.open_publisher,
+            fail=fail,
+            may_poll=may_poll,
+            page_limit=100,
+            pause=pause or self.paused.append,
         )
 
     def open_publisher(self, split_range: SplitRange, position: Position) -> RecordPublisher:
@@ -189,6 +195,20 @@ def suspicious(records: Sequence[Record]) -> dict[str, ScriptedPublisher]:
         "empty pages alone": ScriptedPublisher(CAUGHT_UP),
         "empty pages alone in the end": ScriptedPublisher(page(records[4:12]), CAUGHT_UP),
     }
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_consumer_that_is_missing_is_no_loss(*, is_gone: bool) -> None:
+    """Nobody can subscribe without it. Only a split that is missing itself has lost the batch's records."""
+    log, records = filled_log(20)
+    missing = ServiceError("no such consumer", operation="SubscribeToShard", missing=True)
+    task = Task(log, ScriptedPublisher(missing), may_poll=False, fail=False)
+    if is_gone:
+        log.expire(S0)
+        assert task.read(HORIZON, after(records[14])) == []
+    else:
+        with pytest.raises(ServiceError, match="no such consumer"):
+            task.read(HORIZON, after(records[14]))
 
 
 @pytest.mark.parametrize("kind", suspicious([]))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from memory_log import S0, new_log, put_many
-from query import Query, check_exactly_once, new_policy, new_reader
+from query import Query, check_exactly_once, new_policy, new_reader, read_range
 
 from sluice.errors import ServiceError
 from sluice.source.cursor import Cursor
@@ -32,6 +32,26 @@ def test_an_iterator_that_expires_between_two_pages_is_replaced() -> None:
     log.fault = expire
     query.run_to_end()
     check_exactly_once(query, records)
+
+
+def test_an_iterator_that_is_refused_is_replaced_once() -> None:
+    """It may be one of a stream that was created again. A new one that is refused is an error."""
+    log = new_log()
+    records = put_many(log, 95)
+    reads = iter(range(1000))
+    refused = ServiceError("Invalid ShardIterator.", operation="GetRecords", invalid_argument=True)
+
+    def refuse(operation: str, _: SplitId) -> Exception | None:
+        return refused if operation == "GetRecords" and next(reads) == 3 else None
+
+    log.fault = refuse
+    split_range = SplitRange(S0, HORIZON, After(records[-1].sequence_number))
+    assert read_range(new_reader(log, page_limit=10), split_range) == records
+    assert log.calls["GetShardIterator"] == 2
+
+    log.fault = lambda operation, _: refused if operation == "GetRecords" else None
+    with pytest.raises(ServiceError, match="Invalid ShardIterator"):
+        read_range(new_reader(log), split_range)
 
 
 def test_a_range_that_ends_before_it_starts_is_an_error() -> None:

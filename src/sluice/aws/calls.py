@@ -15,8 +15,10 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.aws.endpoint_state import EndpointState, endpoint_state
 from sluice.aws.errors import (
     EXPIRED_CREDENTIALS,
+    UNKNOWN_CREDENTIALS,
     DamagedAnswerError,
     endpoint_of,
+    is_clock_refused,
     is_unanswered,
     translate,
 )
@@ -87,10 +89,10 @@ class Calls:
         Raises:
             ServiceError: the last one, when it is not retryable or no retry is left.
         """
-        unanswered = 0
+        unanswered = unknown = 0
 
         def attempt() -> T:
-            nonlocal unanswered
+            nonlocal unanswered, unknown
             client = client_for(self.connection, self.service)  # one with new credentials, if they expired
             state = endpoint_state(client.meta.endpoint_url)
             sent = self.clock()
@@ -105,8 +107,13 @@ class Calls:
                     state.record_answer(error.response, sent, self.clock())
                 endpoint = endpoint_of(error, client.meta.endpoint_url)
                 problem = translate(error, operation=operation, target=target, endpoint=endpoint)
-                if problem.code in EXPIRED_CREDENTIALS and not self.connection.has_fixed_credentials:
-                    problem.retryable = True
+                problem.retryable |= is_clock_refused(problem)
+                if not self.connection.has_fixed_credentials:
+                    unknown += problem.code in UNKNOWN_CREDENTIALS
+                    # In place of credentials that have expired there may soon be others; in place of those
+                    # that are not known, there are or they are wrong.
+                    is_first = problem.code in UNKNOWN_CREDENTIALS and unknown == 1
+                    problem.retryable |= problem.code in EXPIRED_CREDENTIALS or is_first
                 is_known = self.is_endpoint_known or endpoint_state(endpoint).reached
                 if is_unanswered(problem) and not is_known:
                     unanswered += 1

@@ -1,8 +1,8 @@
 """SDK clients, made from a `ConnectionConfig` and shared by all callers in a process.
 
 Credentials come from static keys, a profile or the SDK's own chain. With ``roleArn`` they are used to assume
-that role, and the SDK refreshes the role's credentials before they expire. Credentials that the service calls
-expired are loaded anew, unless they are options.
+that role, and the SDK refreshes the role's credentials before they expire. Credentials that the service
+calls expired or does not know are loaded anew, unless they are options.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from botocore.session import Session
 
 from sluice.aws import hooks
 from sluice.aws.connection import DEFAULT_SESSION_NAME, ConnectionConfig
-from sluice.aws.errors import EXPIRED_CREDENTIALS, redact
+from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact
 from sluice.aws.service_loader import ServiceLoader
 from sluice.errors import OptionError
 
@@ -45,6 +45,11 @@ _HOST_WORDS: Final[Mapping[str, Sequence[str]]] = {"dynamodbstreams": ("streams"
 _KEPT: Final = 16
 """The most clients that a process keeps, and the most sessions. A query needs few, but options may bring new
 credentials with every batch. A client takes half a MiB, and 10 ms to make again."""
+
+_METADATA_VARIABLE: Final = "metadata_service_num_attempts"
+_METADATA_ATTEMPTS: Final = 3
+"""The SDK asks a host for its role once, for a second. When many workers start at the same time some get no
+answer, and seem to have no credentials."""
 
 T = TypeVar("T")
 
@@ -174,12 +179,12 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
     )
     hooks.install(client, config.wire_format)
 
-    def forget_expired(*, parsed: dict[str, Any], **_: Any) -> None:
+    def forget_refused(*, parsed: dict[str, Any], **_: Any) -> None:
         # The SDK loads the credentials of a file or of the environment once. A file may hold new ones by now.
-        if parsed.get("Error", {}).get("Code") in EXPIRED_CREDENTIALS:
+        if parsed.get("Error", {}).get("Code") in EXPIRED_CREDENTIALS | UNKNOWN_CREDENTIALS:
             _forget(config)
 
-    client.meta.events.register("after-call", forget_expired)
+    client.meta.events.register("after-call", forget_refused)
     return client
 
 
@@ -208,6 +213,8 @@ def _bare_session(config: ConnectionConfig) -> Session:
     folders = session.get_config_variable("data_path")
     loader = _loaders.setdefault(folders, ServiceLoader(folders))
     session.register_component("data_loader", loader)
+    attempts = max(_METADATA_ATTEMPTS, session.get_config_variable(_METADATA_VARIABLE))
+    session.set_config_variable(_METADATA_VARIABLE, attempts)
     return session
 
 

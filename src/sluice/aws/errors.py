@@ -23,8 +23,10 @@ from sluice.errors import ServiceError, redact_urls
 
 __all__ = [
     "EXPIRED_CREDENTIALS",
+    "UNKNOWN_CREDENTIALS",
     "DamagedAnswerError",
     "endpoint_of",
+    "is_clock_refused",
     "is_throttling",
     "is_unanswered",
     "redact",
@@ -33,6 +35,11 @@ __all__ = [
 
 EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException"})
 """Codes with which services refuse temporary credentials that have expired."""
+
+UNKNOWN_CREDENTIALS: Final = frozenset(
+    {"InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException"}
+)
+"""Codes with which services refuse keys that were deleted, tokens that expired long ago, and wrong ones."""
 
 _THROTTLING: Final = frozenset(
     {
@@ -52,7 +59,7 @@ _THROTTLING: Final = frozenset(
         "TooManyRequestsException",
     }
 )
-# Beyond these, every answer with a status of 500 or more.
+# Beyond these, every answer with a status of 500 or more, or 408 (a proxy's timeout).
 _TRANSIENT: Final = frozenset(
     {
         "InternalError",
@@ -82,20 +89,23 @@ _INVALID: Final = frozenset(
         "ValidationException",
     }
 )
-_CREDENTIALS: Final = EXPIRED_CREDENTIALS | frozenset(
-    {
+_CREDENTIALS: Final = (
+    EXPIRED_CREDENTIALS
+    | UNKNOWN_CREDENTIALS
+    | {
         "IncompleteSignature",
         "IncompleteSignatureException",
-        "InvalidAccessKeyId",
-        "InvalidClientTokenId",
         "InvalidSignatureException",
         "MissingAuthenticationToken",
         "MissingAuthenticationTokenException",
         "NoCredentialsError",
         "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
     }
 )
+
+# Kinesis has one code for wrong keys and wrong clocks.
+_CLOCK_CODES: Final = frozenset({"RequestExpired", "RequestInTheFuture", "RequestTimeTooSkewed"})
+_CLOCK_WORDS: Final = re.compile(r"\bSignature (?:expired|not yet current)\b")
 
 # Transport errors after which it is unknown whether anything listens at the endpoint.
 _UNANSWERED: Final = frozenset(
@@ -158,6 +168,14 @@ def is_unanswered(error: ServiceError) -> bool:
     return error.code in _UNANSWERED
 
 
+def is_clock_refused(error: ServiceError) -> bool:
+    """Whether the request was signed at a time that the service takes for the past or the future.
+
+    The local clock is off, or the process stood still between signing and sending.
+    """
+    return error.code in _CLOCK_CODES or _CLOCK_WORDS.search(str(error)) is not None
+
+
 def endpoint_of(error: Exception, called: str) -> str:
     """The endpoint at which a call of `called` failed. It is that of STS where a role was being assumed."""
     url = getattr(error, "kwargs", {}).get("endpoint_url") if isinstance(error, sdk.BotoCoreError) else None
@@ -214,7 +232,7 @@ def _from_answer(error: sdk.ClientError, operation: str, target: str, endpoint: 
         operation=operation,
         target=target,
         code=name,
-        retryable=throttling or name in _TRANSIENT or status >= 500,
+        retryable=throttling or name in _TRANSIENT or status == 408 or status >= 500,
         throttling=throttling,
         missing=name in _MISSING,
         expired_iterator=name == _EXPIRED_ITERATOR,
@@ -266,7 +284,9 @@ def _message(operation: str, target: str, endpoint: str | None, code: str, cause
     about = f" of {target}" if target else ""
     where = f" at {redact(endpoint)}" if endpoint else ""
     hint = ""
-    if code in _CREDENTIALS:
+    if code in _CLOCK_CODES or _CLOCK_WORDS.search(cause):
+        hint = " (the clock of this host differs from the service's)"
+    elif code in _CREDENTIALS:
         hint = (
             " (check the credentials: options 'awsAccessKeyId', 'profile', 'roleArn', or the SDK's own chain)"
         )

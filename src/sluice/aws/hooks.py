@@ -110,13 +110,22 @@ def refuse_damaged_answer(*, http_response: Any, parsed: dict[str, Any], model: 
     ):
         raise DamagedAnswerError(f"the answer has {len(body)} of {announced} bytes")
     # A chunked answer announces no length. One without fields is rare, so it is worth decoding twice.
-    if len(parsed) <= 1 and model.metadata.get("protocol") == "json" and model.output_shape is not None:
-        try:
-            whole = isinstance(json.loads(body), dict) if body else not model.output_shape.members
-        except ValueError:
-            whole = False
-        if not whole:
-            raise DamagedAnswerError(f"the answer of {len(body)} bytes is not a JSON object")
+    if len(parsed) <= 1 and model.metadata.get("protocol") == "json":
+        _check_without_fields(body, model.output_shape)
+
+
+def _check_without_fields(body: bytes, shape: Any) -> None:
+    try:
+        fields = json.loads(body or b"{}")
+    except ValueError:
+        fields = None
+    is_object = isinstance(fields, dict) and bool(body or not (shape and shape.members))
+    if shape is not None and not is_object:
+        raise DamagedAnswerError(f"the answer of {len(body)} bytes is not a JSON object")
+    if isinstance(fields, dict) and "__type" in fields:  # as gateways answer that stand before the service
+        raise DamagedAnswerError(
+            f"the answer has a good status and an error, {fields['__type']}: {fields.get('message', '')}"
+        )
 
 
 # --- answers -----------------------------------------------------------------------------------------

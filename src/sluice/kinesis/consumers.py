@@ -178,15 +178,8 @@ class ConsumerRegistrar:
         target = f"{stream}/consumer/{name}"
 
         def recover(error: ServiceError) -> Consumer | None:
-            # Either another query has just registered the name, or the stream is being created or changed:
-            # then there is no such consumer yet, and registering is retried.
-            if error.code != "ResourceInUseException":
-                return None
-            try:
-                return self._find(stream, stream_arn, name)
-            except SluiceError as problem:
-                problem.retryable = False  # `_find` has used up its own retries
-                raise
+            in_use = error.code == "ResourceInUseException"
+            return self._find_despite(stream, stream_arn, name) if in_use else None
 
         def read(answer: Mapping[str, Any]) -> Consumer:
             consumer = ConsumerDescription.parse(answer["Consumer"])
@@ -209,6 +202,20 @@ class ConsumerRegistrar:
                 _log.warning("%s: somebody else deregisters it; waiting until it is gone", target)
                 return None
         return consumer
+
+    def _find_despite(self, stream: str, stream_arn: str, name: str) -> Consumer | None:
+        """The consumer that another query has just registered, so that registering it was refused.
+
+        If there is none, the stream is being created or resharded: returns None when that is over.
+        """
+        try:
+            found = self._find(stream, stream_arn, name)
+        except SluiceError as problem:
+            problem.retryable = False  # `_find` has used up its own retries
+            raise
+        if found is None:
+            self._wait_for_stream(stream, stream_arn)
+        return found
 
     def _becomes_active(self, target: str, arn: str) -> bool:
         """Waits for a consumer that was registered a moment ago; False if it is being deleted instead."""
@@ -294,6 +301,22 @@ class ConsumerRegistrar:
                 lambda answer: str(answer["StreamDescriptionSummary"]["StreamARN"]),
             )
         return known
+
+    def _wait_for_stream(self, stream: str, stream_arn: str) -> None:
+        """Waits while the stream is being created or resharded, which may take minutes in all."""
+
+        def read(answer: Mapping[str, Any]) -> bool:
+            status = answer["StreamDescriptionSummary"]["StreamStatus"]
+            if status in ("CREATING", "UPDATING"):
+                raise ServiceError(
+                    f"DescribeStreamSummary of {stream}: the stream is {status}", code=status, retryable=True
+                )
+            return True
+
+        try:
+            self._calls.call("DescribeStreamSummary", stream, {"StreamARN": stream_arn}, read)
+        except ServiceError as error:
+            _log.info("%s: registering again, though the stream may not be ready: %s", stream, error)
 
     def _list(self, stream_arn: str) -> Sequence[ConsumerDescription]:
         return list_consumers(self._calls, stream_arn)

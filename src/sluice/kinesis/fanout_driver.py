@@ -5,7 +5,10 @@ between batches.
 from __future__ import annotations
 
 import logging
+import math
 import os
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -30,6 +33,9 @@ _log = logging.getLogger(__name__)
 _AGENT_START: Final = 45.0
 """Seconds that a batch waits for an agent if tasks may not poll. A silent agent is replaced after 30."""
 
+_LOOK_INTERVAL: Final = 10.0
+"""Seconds between two looks at the consumers of a query without an agent, at least."""
+
 
 class FanOutCoordinator(SourceCoordinator):
     """The coordinator of a query that reads by fan-out. It has consumers and an agent."""
@@ -41,6 +47,9 @@ class FanOutCoordinator(SourceCoordinator):
         self._registered = dict(fan_out.registered)
         self._restored: Mapping[str, str] = {}
         self._logged: frozenset[str] = frozenset()
+        self._clock = time.monotonic
+        self._looking: threading.Thread | None = None
+        self._next_look = -math.inf
         spark = find_spark_settings()
         place = place_agent(fan_out, spark)
         setup = AgentSetup.beside_driver(config, fan_out, place)
@@ -81,7 +90,9 @@ class FanOutCoordinator(SourceCoordinator):
         self._logged = frozenset(self._restored.values())
         self._tell_agent()
         if self._fan_out.agent == "none":
-            return FanOutAssignment(self._arns)
+            assignment = FanOutAssignment(dict(self._arns))
+            self._look_at_consumers()
+            return assignment
         if not self._fan_out.may_poll:
             # Without an agent a task would subscribe itself, and end the subscription of a later agent.
             self._agent.wait_for_agent(_AGENT_START)
@@ -112,6 +123,21 @@ class FanOutCoordinator(SourceCoordinator):
         self._arns[stream] = arn = self._ensure_consumer(stream)
         self._announce_registered()
         return arn
+
+    def _look_at_consumers(self) -> None:
+        """Registers consumers again that somebody has deleted, beside planning: no agent notices it."""
+        now = self._clock()
+        if now >= self._next_look and not (self._looking and self._looking.is_alive()):
+            self._next_look = now + _LOOK_INTERVAL
+            self._looking = threading.Thread(target=self._renew_consumers, daemon=True)
+            self._looking.start()
+
+    def _renew_consumers(self) -> None:
+        for stream in list(self._arns):
+            try:
+                self._renew_consumer(stream)
+            except SluiceError as error:  # noqa: PERF203 - the others may be there
+                _log.warning("%s: the consumer is gone or going, and can't be registered: %s", stream, error)
 
     def _release_consumers(self) -> None:
         """Deregisters the query's consumers, as no task reaches an agent. They are registered again later."""

@@ -73,7 +73,7 @@ class Cursor:
         """
         asked_at = self._log.server_time()
         page = self._read(limit)
-        if page is None:  # the iterator has expired: read once more through a new one
+        if page is None:  # read once more through a new iterator
             page = self._read(limit)
         if page is None:
             raise ServiceError(
@@ -111,7 +111,8 @@ class Cursor:
         self.reopened += 1
 
     def _read(self, limit: int) -> Page | None:
-        """One page; None where the iterator has expired."""
+        """One page; None where another iterator is needed."""
+        is_new = self._iterator is None
         if self._iterator is None:
             self._iterator = self._open()
             self._doubtful_pages = 0
@@ -121,9 +122,11 @@ class Cursor:
         try:
             page = self._log.get_records(self.split, self._iterator, limit)
         except ServiceError as error:
-            if not error.expired_iterator:
+            # A stream that was created again may call an iterator of the one before invalid.
+            is_of_another = error.invalid_argument and not is_new
+            if not (error.expired_iterator or is_of_another):
                 raise
-            _log.info("%s: the iterator has expired; opening a new one at once", self.split)
+            _log.info("%s: the iterator is not taken any more; opening a new one at once", self.split)
             self._iterator = None
             return None
         self._iterator = page.next_iterator

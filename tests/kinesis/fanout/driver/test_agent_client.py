@@ -268,14 +268,16 @@ def test_where_polling_is_forbidden_an_integrity_problem_fails_nothing(make: Cal
     planning.client.follow({SPLIT: HORIZON})
 
 
-def test_a_missing_consumer_is_registered_again(make: Callable[..., Planning]) -> None:
-    """The agent gets the new consumer's ARN, and the shard is subscribed to again at once."""
+@pytest.mark.parametrize("code", ["ResourceNotFoundException", TAKEN_OVER])
+def test_a_missing_consumer_is_registered_again(make: Callable[..., Planning], code: str) -> None:
+    """The agent gets the new consumer's ARN, and the shard is subscribed to again at once.
+
+    A consumer that somebody deletes is not missing yet: it is refused as one that is in use.
+    """
     planning = make()
     agent = planning.started()
     planning.new_arn = "arn:consumer:2"
-    agent.send(
-        SubscriptionEnded(SPLIT, planning.subscribed(), "no such consumer", "ResourceNotFoundException")
-    )
+    agent.send(SubscriptionEnded(SPLIT, planning.subscribed(), "it is DELETING", code))
 
     assert planning.renewed.get(timeout=PATIENT) == "clicks"
     assert agent.received() == ConsumersChanged({"clicks": "arn:consumer:2"}, ())

@@ -246,6 +246,30 @@ def test_a_broken_stream_raises_a_retryable_error(rest: bytes) -> None:
     assert caught.value.code != CLOSED
 
 
+@pytest.mark.parametrize(
+    "body", ['{"__type":"ThrottlingException","message":"slower"}', "<html>slower</html>"]
+)
+def test_an_answer_that_is_no_event_stream_is_shown(body: str) -> None:
+    """A gateway may send an error with a good status."""
+    with (
+        serving(lambda it: it.send(STREAM, chunk(body.encode()), END)) as server,
+        pytest.raises(ServiceError) as caught,
+    ):
+        subscribe(server).next_payload()
+
+    assert caught.value.retryable
+    assert str(caught.value).endswith(f"the answer is no event stream, but begins with {body}")
+
+
+def test_data_of_a_damaged_stream_are_not_shown() -> None:
+    """Bytes of records may stand where a message should begin."""
+    with serving(lambda it: it.send(STREAM, chunk(IDLE), chunk(b'{"Data": "c2VjcmV0"}'), END)) as server:
+        subscription = subscribe(server)
+        assert subscription.next_payload() is not None
+        with pytest.raises(ServiceError, match=r"the checksum of a message's prelude is wrong$"):
+            subscription.next_payload()
+
+
 def test_a_reset_raises_a_retryable_error() -> None:
     """Load balancers end connections in this way."""
     seen = threading.Event()
@@ -287,6 +311,8 @@ def test_silence_on_the_connection_ends_it() -> None:
         ("ResourceInUseException", 400, True),
         ("LimitExceededException", 400, True),
         ("AccessDeniedException", 400, False),
+        ("RequestTimeTooSkewed", 403, True),
+        ("Whatever", 408, True),
         ("Whatever", 500, True),
     ],
 )
@@ -297,6 +323,22 @@ def test_a_refused_call_is_a_service_error(code: str, status: int, retryable: bo
 
     assert (caught.value.code, caught.value.retryable) == (code, retryable)
     assert caught.value.target == str(SPLIT)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_expired_credentials_may_be_renewed_unless_they_are_options(
+    monkeypatch: pytest.MonkeyPatch, *, fixed: bool
+) -> None:
+    """As in every other call: the SDK's chain has others soon, and the next call loads them."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    with serving(lambda it: it.send(refusal("ExpiredTokenException", 400))) as server:
+        config = config_of(server)
+        config = config if fixed else replace(config, access_key_id=None, secret_access_key=None)
+        with pytest.raises(ServiceError) as caught:
+            Subscribing(config, ARN)(SPLIT, HORIZON)
+
+    assert (caught.value.code, caught.value.retryable) == ("ExpiredTokenException", not fixed)
 
 
 def test_a_call_that_reaches_nobody_is_a_service_error() -> None:

@@ -87,7 +87,7 @@ class AgentClient:
     Args:
         setup: what agents are started with.
         arns: stream's name to the ARN of its consumer, as far as that is known; see `set_consumers`.
-        renew: called, in a thread of its own, with a stream whose consumer is missing. Returns the ARN of
+        renew: called, in a thread of its own, with a stream whose consumer may be gone. Returns the ARN of
             the consumer to use from now on. None where the agent polls, without consumers.
         figures: count reads of the agent that were refused or repeated.
         launch: starts an agent. Raises OSError.
@@ -491,7 +491,9 @@ class AgentClient:
             )
         if self._resume_at is not None:
             return  # the consumer is not wanted
-        if ended.code == _CONSUMER_MISSING and self._renew and stream not in self._renewing:
+        # A consumer that somebody deletes is in use until it is gone. One that is there stays as it is.
+        may_be_missing = ended.code in (_CONSUMER_MISSING, TAKEN_OVER)
+        if may_be_missing and self._renew and stream not in self._renewing:
             self._renewing.add(stream)
             threading.Thread(target=self._renew_consumer, args=(self._renew, stream), daemon=True).start()
 
@@ -507,9 +509,8 @@ class AgentClient:
             arn = renew(stream)
         except Exception as error:  # noqa: BLE001 - polling goes on, and so do attempts to subscribe
             _log.warning(
-                "%s: the consumer is missing and can't be registered; polling, next attempt in %g s: %s",
+                "%s: the consumer is gone or going, and can't be registered; polling meanwhile: %s",
                 stream,
-                _SUBSCRIBE_RETRY,
                 error,
             )
             return

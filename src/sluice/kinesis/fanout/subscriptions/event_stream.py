@@ -26,6 +26,9 @@ _FRAMING: Final = _PRELUDE.size + _CHECKSUM.size
 MAX_HEADERS: Final = 128 * 1024
 MAX_PAYLOAD: Final = 24 * 1024 * 1024
 
+_SHOWN: Final = 300
+"""Bytes of an answer that are shown where it is no event stream."""
+
 _CACHED_HEADERS: Final = 32
 """Blocks of headers that are kept parsed: all events of a stream have the same."""
 
@@ -70,7 +73,7 @@ class FrameReader:
             return None
         total, headers_length, checksum = _PRELUDE.unpack(prelude)
         if crc32(prelude[:8]) != checksum:
-            raise DamagedAnswerError("the checksum of a message's prelude is wrong")
+            raise DamagedAnswerError(self._without_prelude(prelude))
         if headers_length > MAX_HEADERS:
             raise DamagedAnswerError(f"a message has {headers_length} bytes of headers")
         if not 0 <= total - headers_length - _FRAMING <= MAX_PAYLOAD:
@@ -81,6 +84,13 @@ class FrameReader:
         if crc32(body, crc32(prelude)) != _CHECKSUM.unpack(rest[-_CHECKSUM.size :])[0]:
             raise DamagedAnswerError(f"the checksum of a message of {total} bytes is wrong")
         return Frame(self._parsed(bytes(body[:headers_length])), body[headers_length:])
+
+    def _without_prelude(self, data: bytes) -> str:
+        # Gateways send errors with a good status. Behind the first message there may be data of records.
+        if self._headers or data[:1] not in (b"{", b"<"):
+            return "the checksum of a message's prelude is wrong"
+        text = (data + self._read(_SHOWN)).decode(errors="replace")
+        return f"the answer is no event stream, but begins with {text}"
 
     def _take(self, size: int, *, may_end: bool = False) -> bytes:
         data = self._read(size)

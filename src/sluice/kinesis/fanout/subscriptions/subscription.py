@@ -17,7 +17,7 @@ from sluice.aws.cbor import Decoder, is_cbor
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.endpoint_state import endpoint_state
-from sluice.aws.errors import DamagedAnswerError, translate
+from sluice.aws.errors import EXPIRED_CREDENTIALS, DamagedAnswerError, is_clock_refused, translate
 from sluice.errors import ServiceError, SluiceError
 from sluice.instants import micros_to_datetime
 from sluice.kinesis.fanout.subscriptions.event_stream import Frame, FrameReader
@@ -195,7 +195,13 @@ class Subscribing:
     ) -> Subscription:
         """See `subscribe`."""
         config = replace(self.connection, read_timeout=self.silence_limit)
-        return subscribe(client_for(config, "kinesis"), self.consumer_arn, split, start, make_space)
+        try:
+            return subscribe(client_for(config, "kinesis"), self.consumer_arn, split, start, make_space)
+        except ServiceError as error:
+            if error.code in EXPIRED_CREDENTIALS and not config.has_fixed_credentials:
+                error.retryable = True  # the next client loads them anew
+            error.retryable |= is_clock_refused(error)
+            raise
 
 
 def _error_of(frame: Frame) -> ClientError:
