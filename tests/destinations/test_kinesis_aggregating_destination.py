@@ -31,7 +31,7 @@ from sluice.aws.responses import Outcome
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
 from sluice.destinations.kinesis.aggregates import hash_key_of
 from sluice.destinations.kinesis.aggregating_destination import AggregatingDestination
-from sluice.destinations.kinesis.shard_map import shard_map_cache
+from sluice.destinations.kinesis.shard_map import Shard, shard_map_cache
 from sluice.errors import InvalidRecordError, ServiceError
 from sluice.kinesis.kpl.deaggregator import hash_key, unpack
 from sluice.kinesis.kpl.format import MAGIC
@@ -290,6 +290,21 @@ def test_split_entries_keep_the_limits_of_a_request() -> None:
     stream.requests.clear()
     destination.submit(large)
     assert [len(request) for request in stream.requests] == [1, 2]
+
+
+def test_rows_whose_shard_is_not_listed_yet_wait_for_their_own_key_only() -> None:
+    """Not for each other, which would send one record at a time until the task ends."""
+    stream = FakeStream([Shard("parent", 0, KEY_SPACE - 1, is_closed=True)])
+    destination = aggregating(stream)
+    given = [*rows(100, keys=50), (b"x", "key-1", "7"), (b"y", "key-2", "7")]
+    entries = convert(destination, given)
+    stream.shards += even_shards(4)
+    found = [destination.ordering_key(entry) for entry in entries]
+
+    assert [entry.data for entry in entries] == [data for data, _, _ in given]
+    assert found[:50] == found[50:100]
+    assert len(set(found)) == 50 + 1
+    assert found[100] == found[101]
 
 
 # --- with the writer ----------------------------------------------------------------------------------

@@ -157,12 +157,15 @@ class AggregatingDestination(BaseDestination[Entry]):
         """The size of the record, as Kinesis counts it, with its partition key."""
         return self._plain.size_in_bytes(_record(entry))
 
-    def ordering_key(self, entry: Entry) -> str | None:
-        """The shard: records for the same shard are accepted in their order."""
+    def ordering_key(self, entry: Entry) -> str | int | None:
+        """The shard: records for the same shard are accepted in their order. While a reshard hides the shard
+        from the listing, the hash key.
+        """
         if isinstance(entry, Aggregate):
             return entry.shard_id
-        shard = self._packing_shards().find(hash_key_of(entry))
-        return shard.id if shard else ""
+        hash_key = hash_key_of(entry)
+        shard = self._packing_shards().find(hash_key)
+        return shard.id if shard else hash_key
 
     def records_in(self, entry: Entry) -> int:
         """The number of user records in an entry."""
