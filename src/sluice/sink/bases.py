@@ -333,7 +333,9 @@ class _WithDefaults:
         optional = vars(self._base)
         if name not in optional or name in self._base.__abstractmethods__:
             return getattr(self._implementation, name)
-        value = getattr(self._implementation, name, None)
+        # A property that raises AttributeError is there: its error is shown.
+        is_there = hasattr(type(self._implementation), name)
+        value = getattr(self._implementation, name) if is_there else getattr(self._implementation, name, None)
         if value is not None:
             return value
         default = optional[name]
