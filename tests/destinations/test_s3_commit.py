@@ -249,6 +249,25 @@ def test_a_removal_that_failed_is_repeated_by_the_next_commit() -> None:
     assert ids(s3) == [1, 2]
 
 
+def test_a_404_that_is_not_from_s3_hides_no_manifest() -> None:
+    """A gateway may answer so for a moment. Only S3 says NoSuchKey: without a manifest, files are removed as
+    orphans, and not listed.
+    """
+    s3 = FakeS3()
+    first, second = Epoch("q", "r", 0), Epoch("q", "r", 1)
+    s3.fault = lambda _number, operation: (
+        refusal("AccessDenied", 403) if operation == "list_multipart_uploads" else None
+    )
+    commit(s3, first).commit(prepared(s3, first, 1))
+    s3.fault = faults(refusal("404", 404), at="get_object")
+    commit(s3, second).commit(prepared(s3, second, 2))
+    assert ids(s3) == [1, 2]
+
+    s3.fault = faults(refusal("404", 404), at="get_object")
+    with pytest.raises(ServiceError, match="GetObject of s3://lake/events/_sluice/q/"):
+        ids(s3)
+
+
 def test_a_missing_upload_fails_the_commit() -> None:
     """It may have been aborted by a rule of the bucket. The error has its key; the epoch is not committed."""
     s3 = FakeS3()
