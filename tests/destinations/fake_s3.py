@@ -186,17 +186,17 @@ class FakeS3:
         if IfNoneMatch and Key in self.objects:
             raise refusal("PreconditionFailed", 412)
         self.objects[Key] = Body
-        return {}
+        return {"ETag": "stored"}
 
     def _do_get_object(self, *, Key: str) -> Any:
         if Key not in self.objects:
             raise refusal("NoSuchKey", 404)
-        return {"Body": io.BytesIO(self.objects[Key])}
+        return {"ETag": "stored", "Body": io.BytesIO(self.objects[Key])}
 
     def _do_head_object(self, *, Key: str) -> Any:
         if Key not in self.objects:
             raise refusal("404", 404)
-        return {}
+        return {"ETag": "stored"}
 
     def _do_delete_object(self, *, Key: str) -> Any:
         self.objects.pop(Key, None)

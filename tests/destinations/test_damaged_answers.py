@@ -167,6 +167,9 @@ SHAPES: list[tuple[Service, str]] = [
     shape(SQS, {"Failed": [{"Id": "0", "Code": 5}]}),
     shape(SQS, {"Failed": [{"Id": "0", "Code": "Busy", "Message": {}}]}),
     *(shape(DYNAMODB, {"UnprocessedItems": items}) for items in UNPROCESSED),
+    shape(DYNAMODB, {}),
+    shape(DYNAMODB, {"message": "welcome"}),
+    shape(DYNAMODB, {"UnprocessedItems": None}),
 ]
 
 

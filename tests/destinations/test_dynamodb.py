@@ -237,7 +237,7 @@ def test_a_write_waits_for_a_timed_out_request() -> None:
             if len(self.sent) == 1:
                 running.set()
                 release.wait(120)
-            return {}
+            return {"UnprocessedItems": {}}
 
     made = DynamoDbDestination(CONNECTION, "orders", key_columns=["id"], client=lambda _, __: Client())
     timed_out = threading.Thread(target=made.submit, args=([put("a")],))
@@ -278,7 +278,7 @@ class SlowOnce:
             self.table[item["id"]["S"]] = item["v"]["N"]
         if is_first:
             self.landed.set()
-        return {}
+        return {"UnprocessedItems": {}}
 
 
 def test_an_old_row_of_a_failed_attempt_does_not_stay_in_the_table() -> None:
@@ -324,7 +324,7 @@ def test_items_are_held_by_table() -> None:
     slow.start()
     client.running.wait(120)
     held = made("arn:aws:dynamodb:eu-west-1:123456789012:table/orders").submit([write])
-    client.batch_write_item = lambda **_: {}  # type: ignore[method-assign]
+    client.batch_write_item = lambda **_: {"UnprocessedItems": {}}  # type: ignore[method-assign]
     others = [made("other"), made(region="eu-north-1"), made(endpoint_url="http://127.0.0.1:1")]
     accepted = [each.submit([write]).failed for each in others]
     client.release.set()

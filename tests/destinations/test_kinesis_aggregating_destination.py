@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from sluice.aws.responses import Outcome
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
 from sluice.destinations.kinesis.aggregates import hash_key_of
 from sluice.destinations.kinesis.aggregating_destination import AggregatingDestination
-from sluice.destinations.kinesis.shard_map import shard_map_cache
+from sluice.destinations.kinesis.shard_map import Shard, shard_map_cache
 from sluice.errors import InvalidRecordError, ServiceError
 from sluice.kinesis.kpl.deaggregator import hash_key, unpack
 from sluice.kinesis.kpl.format import MAGIC
@@ -154,6 +155,75 @@ def test_after_three_attempts_a_misrouted_aggregate_has_failed() -> None:
     assert data_of(stream.read_by_client_library()) == sorted(data for data, _, _ in rows(2000))
 
 
+def failing_once(number: int, call: Callable[[], Any] = lambda: None, *, retryable: bool = True) -> Any:
+    """`call`, which fails the `number`-th time, counted from 1."""
+    numbers = itertools.count(1)
+
+    def wrapped() -> Any:
+        if next(numbers) == number:
+            raise ServiceError("Rate exceeded", code="LimitExceededException", retryable=retryable)
+        return call()
+
+    return wrapped
+
+
+def split_second_shard(stream: FakeStream) -> None:
+    """Of two shards, the first stays as it is."""
+    first, second = stream.shards
+    children = even_shards(4)[2:]
+    stream.shards = [
+        first,
+        second._replace(is_closed=True),
+        *(each._replace(id=f"child-{each.id}") for each in children),
+    ]
+
+
+def test_a_listing_that_fails_sends_nothing_again_that_is_in_its_shard() -> None:
+    """Where the shards of a reshard cannot be listed, aggregates have failed that may be in a wrong one."""
+    stream = FakeStream(even_shards(2))
+    stream.list_shards = failing_once(2, stream.list_shards)  # type: ignore[method-assign]
+    destination = aggregating(stream)
+    entries = convert(destination, rows(500))
+    split_second_shard(stream)
+    result = destination.submit(entries)
+
+    assert result.failed == [
+        each for each in entries if destination.ordering_key(each) == "shardId-000000000001"
+    ]
+    assert result.codes == {"LimitExceededException": 1}
+    assert destination.submit(result.failed).failed == []
+    assert data_of(stream.read_by_client_library()) == sorted(data for data, _, _ in rows(500))
+
+
+def test_a_request_that_fails_sends_nothing_again_that_was_accepted_before() -> None:
+    """Where a reshard makes several requests of one, and a later one fails."""
+    stream = FakeStream(even_shards(1))
+    destination = aggregating(stream, limit=2_000)
+    entries = convert(destination, rows(40_000, keys=5000))[:490]
+    wanted = sorted(user.data for entry in entries for user in destination.unpacked(entry))
+    stream.reshard(8)
+    destination._shards.invalidate()
+    stream.before = failing_once(3)
+    result = destination.submit(entries)
+
+    assert set(result.codes) == {"LimitExceededException"}
+    assert 0 < len(result.failed) < len(entries)
+    assert destination.submit(result.failed).failed == []
+    assert data_of(stream.read_by_source()) == wanted
+
+
+@pytest.mark.parametrize(("number", "retryable"), [(1, True), (1, False), (2, False)])
+def test_a_request_that_fails_first_or_for_good_is_an_error(number: int, *, retryable: bool) -> None:
+    """The writer judges it."""
+    stream = FakeStream(even_shards(1))
+    destination = aggregating(stream)
+    entries = convert(destination, rows(500))
+    stream.reshard(2)
+    stream.before = failing_once(number, retryable=retryable)
+    with pytest.raises(ServiceError, match="Rate exceeded"):
+        destination.submit(entries)
+
+
 def test_an_aggregate_is_sent_again_if_the_answer_names_no_shard() -> None:
     """It may have gone to the wrong one."""
     stream = FakeStream(even_shards(1))
@@ -220,6 +290,21 @@ def test_split_entries_keep_the_limits_of_a_request() -> None:
     stream.requests.clear()
     destination.submit(large)
     assert [len(request) for request in stream.requests] == [1, 2]
+
+
+def test_rows_whose_shard_is_not_listed_yet_wait_for_their_own_key_only() -> None:
+    """Not for each other, which would send one record at a time until the task ends."""
+    stream = FakeStream([Shard("parent", 0, KEY_SPACE - 1, is_closed=True)])
+    destination = aggregating(stream)
+    given = [*rows(100, keys=50), (b"x", "key-1", "7"), (b"y", "key-2", "7")]
+    entries = convert(destination, given)
+    stream.shards += even_shards(4)
+    found = [destination.ordering_key(entry) for entry in entries]
+
+    assert [entry.data for entry in entries] == [data for data, _, _ in given]
+    assert found[:50] == found[50:100]
+    assert len(set(found)) == 50 + 1
+    assert found[100] == found[101]
 
 
 # --- with the writer ----------------------------------------------------------------------------------

@@ -52,6 +52,29 @@ def test_a_map_is_used_for_half_a_minute() -> None:
     assert stream.listings == 2
 
 
+@pytest.mark.parametrize(
+    ("listed", "is_whole"),
+    [
+        (even_shards(3), True),
+        ([*even_shards(2), Shard("parent", 0, KEY_SPACE - 1)], True),
+        (even_shards(3)[1:], False),
+        (even_shards(3)[:2], False),
+        (even_shards(3)[::2], False),
+        ([Shard("parent", 0, KEY_SPACE - 1, is_closed=True)], False),
+        ([], False),
+    ],
+)
+def test_a_map_with_a_hole_is_used_for_a_second(listed: list[Shard], *, is_whole: bool) -> None:
+    """A listing may show that a shard is closed before it shows its children."""
+    stream, now = FakeStream(listed), [0.0]
+    shards = ShardMapCache(stream.list_shards, clock=lambda: now[0])
+    first = shards.current()
+    now[0] = 0.9
+    assert shards.current() is first
+    now[0] = 1.0
+    assert (shards.current() is first) is is_whole
+
+
 def test_an_outdated_map_is_replaced_once() -> None:
     """All callers that hold the same outdated map share one new listing."""
     stream = FakeStream(even_shards(2))

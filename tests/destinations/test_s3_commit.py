@@ -6,7 +6,8 @@ import json
 import pickle
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import sluice
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
+from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.s3 import S3Destination
 from sluice.errors import CommitError, OptionError, ServiceError
 from sluice.sink import Epoch, Origin
@@ -247,6 +249,25 @@ def test_a_removal_that_failed_is_repeated_by_the_next_commit() -> None:
     assert ids(s3) == [1, 2]
 
 
+def test_a_404_that_is_not_from_s3_hides_no_manifest() -> None:
+    """A gateway may answer so for a moment. Only S3 says NoSuchKey: without a manifest, files are removed as
+    orphans, and not listed.
+    """
+    s3 = FakeS3()
+    first, second = Epoch("q", "r", 0), Epoch("q", "r", 1)
+    s3.fault = lambda _number, operation: (
+        refusal("AccessDenied", 403) if operation == "list_multipart_uploads" else None
+    )
+    commit(s3, first).commit(prepared(s3, first, 1))
+    s3.fault = faults(refusal("404", 404), at="get_object")
+    commit(s3, second).commit(prepared(s3, second, 2))
+    assert ids(s3) == [1, 2]
+
+    s3.fault = faults(refusal("404", 404), at="get_object")
+    with pytest.raises(ServiceError, match="GetObject of s3://lake/events/_sluice/q/"):
+        ids(s3)
+
+
 def test_a_missing_upload_fails_the_commit() -> None:
     """It may have been aborted by a rule of the bucket. The error has its key; the epoch is not committed."""
     s3 = FakeS3()
@@ -360,21 +381,51 @@ def test_expired_credentials_are_loaded_anew_unless_they_are_options(monkeypatch
         bucket(FakeS3(faults(expired, at="put_object"))).put("key", b"body")
 
 
-def test_an_answer_without_a_required_field_is_damaged() -> None:
-    """A truncated listing would hide files, and a completion with an error inside would lose one."""
+@pytest.mark.parametrize(
+    ("method", "call", "field"),
+    [
+        ("create_multipart_upload", lambda made: made.create_upload("events/x", "text/plain"), "UploadId"),
+        ("upload_part", lambda made: made.upload_part("events/x", "u", 1, b"body"), "ETag"),
+        ("complete_multipart_upload", lambda made: made.complete_upload("events/x", "u", []), "ETag"),
+        ("list_multipart_uploads", lambda made: list(made.uploads("events/")), "IsTruncated"),
+        ("list_objects_v2", lambda made: list(made.keys("events/")), "IsTruncated"),
+        ("put_object", lambda made: made.put("events/x", b"body"), "ETag"),
+        ("put_object", lambda made: made.put_if_absent("events/x", b"body"), "ETag"),
+        ("head_object", lambda made: made.exists("events/x"), "ETag"),
+        ("get_object", lambda made: made.get("events/x"), "ETag"),
+    ],
+)
+def test_an_answer_without_a_required_field_is_damaged(
+    method: str, call: Callable[[Bucket], Any], field: str
+) -> None:
+    """A truncated listing would hide files, and a completion with an error inside would lose one. A proxy
+    that answers each request with status 200 and a page of its own has stored nothing, and knows no object.
+    """
+    s3 = FakeS3()
+    setattr(s3, method, lambda **_: {})
+    with pytest.raises(ServiceError, match=f"the answer has no {field}") as caught:
+        call(bucket(s3))
 
-    class Cut(FakeS3):
-        def _do_list_objects_v2(self, **_: Any) -> Any:
+    assert caught.value.retryable
+
+
+def test_a_proxy_that_answers_for_s3_loses_no_epoch() -> None:
+    """Its answers are neither a manifest that was put, nor one of an earlier run that is there."""
+
+    class BehindAProxy(FakeS3):
+        seen: ClassVar[set[str]] = set()
+
+        def _answer(self, method: str, *call: Any) -> Any:
+            if method in self.seen:
+                return super()._answer(method, *call)
+            self.seen.add(method)  # of each method, the first call gets the proxy's answer
             return {}
 
-        def _do_complete_multipart_upload(self, **_: Any) -> Any:
-            return {}
+    s3 = BehindAProxy()
+    epoch = Epoch("q", "r", 0)
+    commit(s3, epoch).commit(prepared(s3, epoch, 1, 2))
 
-    made = bucket(Cut())
-    with pytest.raises(ServiceError, match="the answer has no IsTruncated"):
-        list(made.keys("events/"))
-    with pytest.raises(ServiceError, match="the answer has no ETag"):
-        made.complete_upload("events/x", "u", [])
+    assert ids(s3) == [1, 2]
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"version": 1}', b'{"version": 2}', b"[]"])

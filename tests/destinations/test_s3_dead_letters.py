@@ -30,11 +30,12 @@ class Bucket:
         self.failures = list(failures)
         self.objects: dict[tuple[str, str], list[Any]] = {}
 
-    def put_object(self, *, Bucket: str, Key: str, Body: bytes, ContentType: str) -> None:  # noqa: N803 - S3's
+    def put_object(self, *, Bucket: str, Key: str, Body: bytes, ContentType: str) -> Any:  # noqa: N803 - S3's
         assert ContentType == "application/x-ndjson"
         if self.failures:
             raise self.failures.pop(0)
         self.objects[Bucket, Key] = [json.loads(line)["data"] for line in Body.splitlines()]
+        return {"ETag": "stored"}
 
 
 def refusal(code: str, status: int) -> Exception:

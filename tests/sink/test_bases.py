@@ -57,6 +57,18 @@ def test_what_an_object_has_is_its_own() -> None:
     assert (strategy.delay(RequestInfo(9)), strategy.limit, strategy.rate) == (9, 3, None)
 
 
+def test_a_property_that_fails_is_not_lacking() -> None:
+    """Without its ordering key, a destination would write rows out of their order."""
+
+    class Misspelt(FakeDestination):
+        @property
+        def ordering_key(self) -> Any:
+            return self.key_of  # type: ignore[attr-defined]
+
+    with pytest.raises(AttributeError, match="'Misspelt' object has no attribute 'key_of'"):
+        _ = with_defaults(Misspelt(), BaseDestination).ordering_key
+
+
 def test_the_defaults_of_the_other_contracts() -> None:
     """Each record is an entry, no order, no committers, nothing to clean up, no bytes."""
     destination = with_defaults(FakeDestination(), BaseDestination)

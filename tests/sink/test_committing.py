@@ -488,6 +488,15 @@ def test_what_a_committer_returns_is_no_guess(answers: dict[str, Any], shown: st
     assert ("abort", ["a"]) not in made.calls
 
 
+def test_what_is_left_of_an_epoch_is_committed() -> None:
+    """A global committer may find that a part was committed before a crash, and return the rest."""
+    made = RecordingAnswering({"filter": ["b"]})
+
+    commit(made).commit(["a", "b"])
+    assert ("commit globally", ["b"]) in made.calls
+    assert ("commit globally", ["a+b"]) not in made.calls
+
+
 def test_a_commit_that_returns_nothing_has_left_nothing() -> None:
     made = RecordingAnswering({"commit": None})
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sink_fakes import FakeDestination, Outcome, RefusedError, config, fast_clock, rows
 
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
+from sluice.sink.buffer import Batch
 from sluice.sink.keyed_buffer import KeyedBuffer
 from sluice.sink.scheduler import SinkScheduler
 
@@ -164,3 +165,27 @@ def test_order_by_key_holds_under_any_refusals(
     for request in destination.requests:
         sent_keys = [key_of(entry) for entry in request if key_of(entry) is not None]
         assert len(sent_keys) == len(set(sent_keys))
+
+
+@pytest.mark.parametrize("again", ["another", float("nan"), None, RuntimeError("no key left")])
+def test_a_key_is_asked_for_once(again: Any) -> None:
+    """A destination may change its entries while it submits them, or count what it sees."""
+    asked: set[str] = set()
+
+    def key(entry: str) -> Hashable | None:
+        if entry not in asked:
+            asked.add(entry)
+            return key_of(entry)
+        if isinstance(again, Exception):
+            raise again
+        return again  # type: ignore[no-any-return]
+
+    buffer = KeyedBuffer(key)
+    buffer.add(["a1", "a2", ".1", "b1"], [1] * 4, 0.0)
+    batch = buffer.take(3)
+    refused = batch.items[:1]
+    buffer.put_back(refused)
+    buffer.mark_accepted(batch, refused)
+    assert sent(buffer) == ["a1"]
+    buffer.mark_accepted(Batch(refused, (), 1, 1), ())
+    assert sent(buffer) == ["a2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,25 @@ def test_a_retry_that_is_given_up_says_what_was_raised(error: Exception, text: s
         write(FakeDestination(lambda *_: error), max_retry_duration=10.0)
 
     assert str(caught.value).endswith(f"(maxRetryDuration is 10 s): {text}")
+
+
+def test_a_submit_whose_own_event_loop_cancels_something_is_tried_again() -> None:
+    """By `asyncio.run` in a plain `submit`, for example. It is an error like any other."""
+
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    def behave(number: int, _: Any) -> SubmitResult[str]:
+        if number == 0:
+            asyncio.run(cancelled())
+        return SubmitResult()
+
+    assert write(FakeDestination(behave)) == 20
+
+    unforgiving = FakeDestination(lambda *_: behave(0, ()))
+    unforgiving.is_fatal = lambda error: isinstance(error, ServiceError)  # type: ignore[method-assign]
+    with pytest.raises(ServiceError, match="the request was cancelled before it had an answer"):
+        write(unforgiving)
 
 
 # --- rows that would be lost ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 from sink_fakes import FakeConverter, FakeDestination, Outcome, RefusedError, async_setup, config, rows
 
-from sluice.errors import OptionError, ServiceError
+from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.sink import (
     AIMDScalingStrategy,
     BaseCommittingDestination,
@@ -178,6 +178,37 @@ def test_committables_reach_the_driver() -> None:
     assert result.committables == ((["a", "b"], ORIGIN),)
     assert (result.figures.records, result.figures.bytes, result.limit) == (2, 0, None)
     assert [call for call, _ in destination.calls] == ["prepare", "close"]
+
+
+class Careless(TwoPhase):
+    """Its writers prepare what they are told to."""
+
+    def __init__(self, prepared: Any) -> None:
+        super().__init__()
+        self.prepared = prepared
+
+    def create_writer(self, schema: Any, origin: Origin) -> Any:
+        writer = super().create_writer(schema, origin)
+        writer.prepare_commit = lambda: self.prepared
+        return writer
+
+
+@pytest.mark.parametrize("prepared", [None, "/lake/part-0", b"part", {"path": "/lake/part-0"}, 5])
+def test_committables_that_are_no_sequence_are_refused(prepared: Any) -> None:
+    """Of a text, each character would be one. What was written is removed."""
+    destination = Careless(prepared)
+    kind = "None" if prepared is None else f"a value of type {type(prepared).__name__}"
+    with pytest.raises(
+        SluiceError, match=f"fake: prepare_commit returned {kind}: allowed is a sequence, such as a list"
+    ):
+        prepare(destination, each_in_a_batch("a"))
+
+    assert [call for call, _ in destination.calls] == ["abort", "close"]
+
+
+@pytest.mark.parametrize("prepared", [["a"], ("a",), iter(["a"]), {"a"}, {"a": 1}.keys()])
+def test_any_collection_of_committables_is_taken(prepared: Any) -> None:
+    assert prepare(Careless(prepared), each_in_a_batch("a")).committables == ("a",)
 
 
 def test_a_batch_write_is_an_epoch_of_its_own() -> None:

@@ -60,8 +60,8 @@ class BaseDestination(ABC, Generic[EntryT]):
             of its class.
         ordering_key: a function of an entry, or None. Entries with equal keys are accepted in their order,
             whatever is refused on the way: the next one is sent when the one before it has been accepted. An
-            entry whose key is None is sent at any time. Called on the writer's thread, once when the entry is
-            queued and once when it is accepted.
+            entry whose key is None is sent at any time. Called on the writer's thread, once, when the entry
+            is queued.
         records_in: a function of an entry: how many of the user's records it holds, for figures and
             messages. None: each entry holds one. Limits, batches and rate limiting count entries.
     """
@@ -333,7 +333,9 @@ class _WithDefaults:
         optional = vars(self._base)
         if name not in optional or name in self._base.__abstractmethods__:
             return getattr(self._implementation, name)
-        value = getattr(self._implementation, name, None)
+        # A property that raises AttributeError is there: its error is shown.
+        is_there = hasattr(type(self._implementation), name)
+        value = getattr(self._implementation, name) if is_there else getattr(self._implementation, name, None)
         if value is not None:
             return value
         default = optional[name]

@@ -144,9 +144,10 @@ class EpochCommit:
             raise CommitError(f"{self._name}: {self._described} cannot be committed: it has no committer")
         combined: Sequence[Any] = ()
         if global_committer is not None:
-            combined = [self._call(lambda: global_committer.combine(committables))]
-            new = self._call(lambda: global_committer.filter_recovered_committables(combined))
-            if not self._checked("filter_recovered_committables", new):
+            epoch = self._call(lambda: global_committer.combine(committables))
+            new = self._call(lambda: global_committer.filter_recovered_committables([epoch]))
+            combined = self._checked("filter_recovered_committables", new)
+            if not combined:
                 _log.warning(
                     "%s: %s had been committed before the restart; removing the rows that were written again",
                     self._name,

@@ -25,12 +25,15 @@ class KeyedBuffer(RequestBuffer[EntryT]):
     while only such entries are left, there is nothing to send.
 
     Args:
-        key: the ordering key of an entry; None if it may be sent at any time.
+        key: the ordering key of an entry; None if it may be sent at any time. Called once for each entry.
     """
 
     def __init__(self, key: Callable[[EntryT], Hashable | None]) -> None:
         super().__init__()
         self._key = key
+        # By number, until it is accepted. By then the destination may have changed the entry: under another
+        # key, it would leave those held back behind it where they are.
+        self._keys: dict[int, Hashable] = {}
         # By key, the entries held back, as chunks of one entry. A key is here from when its first entry is
         # queued until its last one is accepted.
         self._held_back: dict[Hashable, deque[Chunk[EntryT]]] = {}
@@ -40,9 +43,9 @@ class KeyedBuffer(RequestBuffer[EntryT]):
         """`batch` was accepted, except for `failed`: releases the entries next in order."""
         refused = {item.number for item in failed}
         for item in batch.items:
-            key = self._key(item.entry)
-            if key is None or item.number in refused:
+            if item.number in refused or item.number not in self._keys:
                 continue
+            key = self._keys.pop(item.number)
             held_back = self._held_back[key]
             if held_back:
                 self._released.append(held_back.popleft())
@@ -55,7 +58,9 @@ class KeyedBuffer(RequestBuffer[EntryT]):
             key = self._key(entry)
             if key is None:
                 self._new.append(single)
-            elif key in self._held_back:
+                continue
+            self._keys[number] = key
+            if key in self._held_back:
                 self._held_back[key].append(single)
             else:
                 self._held_back[key] = deque()

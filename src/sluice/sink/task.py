@@ -6,12 +6,12 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from sluice.errors import OptionError
+from sluice.errors import OptionError, SluiceError
 from sluice.sink.bases import BaseElementConverter, BaseSinkWriter, destination_name, with_defaults
 from sluice.sink.contracts import Origin, StructType
 from sluice.sink.figures import SinkFigures
@@ -227,7 +227,7 @@ def _prepare(
         for batch in batches:
             writer.write(batch)
             records += batch.num_rows
-        committables = tuple(writer.prepare_commit())
+        committables = _checked_committables(writer.prepare_commit(), origin)
         figures = SinkFigures(records=records, bytes=writer.bytes)
     except BaseException:
         _abort(writer, origin)
@@ -239,6 +239,17 @@ def _prepare(
         _abort(writer, origin)  # nobody will commit it
         raise
     return TaskResult(origin=origin, figures=figures, committables=committables)
+
+
+def _checked_committables(returned: Any, origin: Origin) -> tuple[Any, ...]:
+    """What `prepare_commit` returned, unless it is no sequence: of a text, each character would be one."""
+    if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | Mapping):
+        return tuple(returned)
+    given = "None" if returned is None else f"a value of type {type(returned).__name__}"
+    raise SluiceError(
+        f"{origin.destination}: prepare_commit returned {given}: allowed is a sequence, such as a list, also "
+        "if the task had no rows"
+    )
 
 
 def _abort(writer: BaseSinkWriter[Any], origin: Origin) -> None:

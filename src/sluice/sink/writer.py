@@ -455,6 +455,8 @@ class AsyncSinkWriter(Generic[EntryT]):
                 raise SubmitMistakeError(text)  # noqa: TRY301
             at = self._clock()
             return _Answer(request.number, at, checked_result(submitted, request.batch, self.name))
+        except asyncio.CancelledError as error:  # by an event loop that `submit` runs itself
+            return self._cancelled(request, error)
         except BaseException as error:  # noqa: BLE001 - the owner of the state decides if it is fatal
             return _Answer(request.number, self._clock(), error=error)
 
@@ -467,16 +469,19 @@ class AsyncSinkWriter(Generic[EntryT]):
             at = self._clock()
             return _Answer(request.number, at, checked_result(returned, request.batch, self.name))
         except asyncio.CancelledError as error:
-            # Of something that `submit` waited for. When the writer itself cancels, it reads no answers.
-            cancelled = ServiceError(
-                f"{self.name}: the request was cancelled before it had an answer",
-                target=self.name,
-                code=type(error).__name__,
-                retryable=True,
-            )
-            return _Answer(request.number, self._clock(), error=cancelled)
+            return self._cancelled(request, error)
         except BaseException as error:  # noqa: BLE001 - as above; a cancellation ends the task all the same
             return _Answer(request.number, self._clock(), error=error)
+
+    def _cancelled(self, request: Request[EntryT], error: asyncio.CancelledError) -> _Answer[EntryT]:
+        """Of something that `submit` waited for. When the writer itself cancels, it reads no answers."""
+        cancelled = ServiceError(
+            f"{self.name}: the request was cancelled before it had an answer",
+            target=self.name,
+            code=type(error).__name__,
+            retryable=True,
+        )
+        return _Answer(request.number, self._clock(), error=cancelled)
 
     def _unsent(self, request: Request[EntryT]) -> _Answer[EntryT]:
         return _Answer(request.number, self._clock(), error=SluiceError(f"{self.name}: the writer is closed"))

@@ -77,12 +77,22 @@ class Bucket:
 
     def create_upload(self, key: str, content_type: str) -> str:
         """Starts an upload; returns its id. If the answer is lost, that upload is an orphan."""
-        answer = self._call("CreateMultipartUpload", key, Key=key, ContentType=content_type)
+        answer = self._call(
+            "CreateMultipartUpload", key, required="UploadId", Key=key, ContentType=content_type
+        )
         return str(answer["UploadId"])
 
     def upload_part(self, key: str, upload_id: str, number: int, body: bytes) -> dict[str, Any]:
         """Returns what `complete_upload` needs: number, ETag and the checksums that the SDK uses."""
-        answer = self._call("UploadPart", key, Key=key, UploadId=upload_id, PartNumber=number, Body=body)
+        answer = self._call(
+            "UploadPart",
+            key,
+            required="ETag",
+            Key=key,
+            UploadId=upload_id,
+            PartNumber=number,
+            Body=body,
+        )
         checksums = {
             name: answer[name] for name in answer if name.startswith("Checksum") and name != "ChecksumType"
         }
@@ -91,7 +101,7 @@ class Bucket:
     def complete_upload(self, key: str, upload_id: str, parts: Sequence[Mapping[str, Any]]) -> None:
         """Makes the object. Does nothing if the upload was completed before, and the object exists."""
         try:
-            # An answer with status 200 may hold an error, or nothing. Only an ETag shows success.
+            # S3's own answer with status 200 may hold an error, or nothing. Only an ETag shows success.
             self._call(
                 "CompleteMultipartUpload",
                 key,
@@ -138,7 +148,7 @@ class Bucket:
 
     def put(self, key: str, body: bytes, content_type: str = _JSON) -> None:
         """Puts an object in one request; replaces an existing one."""
-        self._call("PutObject", key, Key=key, Body=body, ContentType=content_type)
+        self._call("PutObject", key, required="ETag", Key=key, Body=body, ContentType=content_type)
 
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Puts an object in one request, unless the key exists; returns whether it did.
@@ -147,7 +157,15 @@ class Bucket:
         attempt whose answer was lost.
         """
         try:
-            self._call("PutObject", key, Key=key, Body=body, ContentType=_JSON, IfNoneMatch="*")
+            self._call(
+                "PutObject",
+                key,
+                required="ETag",
+                Key=key,
+                Body=body,
+                ContentType=_JSON,
+                IfNoneMatch="*",
+            )
         except ServiceError as error:
             if error.code in _EXISTS:
                 return False
@@ -161,16 +179,18 @@ class Bucket:
     def get(self, key: str) -> bytes | None:
         """The content of an object; None if it does not exist."""
         try:
-            answer = self._call("GetObject", key, read=lambda answer: answer["Body"].read(), Key=key)
+            answer = self._call(
+                "GetObject", key, required="ETag", read=lambda answer: answer["Body"].read(), Key=key
+            )
         except ServiceError as error:
-            if error.code in _NOT_FOUND:
+            if error.code == "NoSuchKey":  # a gateway in front of S3 may answer 404 for what exists
                 return None
             raise
         return bytes(answer)
 
     def exists(self, key: str) -> bool:
         try:
-            self._call("HeadObject", key, Key=key)
+            self._call("HeadObject", key, required="ETag", Key=key)
         except ServiceError as error:
             if error.code in _NOT_FOUND:
                 return False
@@ -213,7 +233,8 @@ class Bucket:
         Args:
             operation: as S3 spells it.
             target: key or prefix, for messages.
-            required: a field of the answer; an answer without it is damaged, and the call is retried.
+            required: a field that S3's answers have, and those of a proxy in front of it do not; an answer
+                without it is damaged, and the call is retried.
             read: makes the result from the answer; retried with the call.
             parameters: of the call, without the bucket.
         """

@@ -206,8 +206,12 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             if "duplicates" in str(error) and not self._keys:
                 error.args = (f"{error} (option 'keyColumns' makes the last of several rows of a key win)",)
             raise
+        # DynamoDB always says what is left. A proxy in front of it that answers by itself does not.
+        by_table = answer.get("UnprocessedItems")
+        if by_table is None:
+            raise self._call.damaged_answer("the answer has no UnprocessedItems")
         # One table, under its name or its ARN.
-        left = [write for writes in answer.get("UnprocessedItems", {}).values() for write in writes]
+        left = [write for writes in by_table.values() for write in writes]
         if not left:
             return []
         by_content: dict[Hashable, list[DynamoDbWrite]] = defaultdict(list)

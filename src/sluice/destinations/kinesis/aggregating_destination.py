@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sluice.destinations.common.counters import Counters
@@ -25,6 +26,7 @@ from sluice.destinations.kinesis.aggregates import (
 )
 from sluice.destinations.kinesis.converter import KinesisEntry
 from sluice.destinations.kinesis.shard_map import ShardMap, ShardMapCache
+from sluice.errors import ServiceError
 from sluice.sink.bases import BaseDestination
 from sluice.sink.contracts import Rejection, SubmitResult
 
@@ -57,11 +59,36 @@ class _Part(NamedTuple):
     entry: Entry
 
 
+class _Stray(NamedTuple):
+    """An aggregate that was accepted, and is not known to be in the shard that its records belong to.
+
+    Attributes:
+        part: holds the aggregate.
+        aggregate: the same.
+        shard_id: of the shard that took it; None if the answer names none.
+    """
+
+    part: _Part
+    aggregate: Aggregate
+    shard_id: str | None
+
+    def belongs(self, shards: ShardMap) -> bool:
+        """Whether the shard that took it holds the hash keys of all its records."""
+        actual = None if self.shard_id is None else shards.named(self.shard_id)
+        return actual is not None and actual.holds(*hash_key_bounds(self.aggregate))
+
+
 class _Refused:
-    """Collects the parts that were not accepted, by the submitted entry they belong to."""
+    """Collects the parts that were not accepted, by the submitted entry they belong to.
+
+    Attributes:
+        codes: why, as entries by code.
+        answered: whether any request was answered: then parts may have been accepted.
+    """
 
     def __init__(self) -> None:
         self.codes: Counter[str] = Counter()
+        self.answered = False
         self._failed: set[int] = set()
         self._rejected: dict[int, str] = {}
         self._parts: dict[int, list[Entry]] = {}
@@ -70,6 +97,12 @@ class _Refused:
         """A part that may be accepted later."""
         self._parts.setdefault(part.position, []).append(part.entry)
         self._failed.add(part.position)
+
+    def add_all_failed(self, parts: Sequence[_Part], code: str) -> None:
+        """Parts that may be accepted later, which share a reason."""
+        for part in parts:
+            self.add_failed(part)
+        self.codes[code] += len({part.position for part in parts})
 
     def add_rejected(self, part: _Part, reason: str) -> None:
         """A part that will never be accepted."""
@@ -124,12 +157,15 @@ class AggregatingDestination(BaseDestination[Entry]):
         """The size of the record, as Kinesis counts it, with its partition key."""
         return self._plain.size_in_bytes(_record(entry))
 
-    def ordering_key(self, entry: Entry) -> str | None:
-        """The shard: records for the same shard are accepted in their order."""
+    def ordering_key(self, entry: Entry) -> str | int | None:
+        """The shard: records for the same shard are accepted in their order. While a reshard hides the shard
+        from the listing, the hash key.
+        """
         if isinstance(entry, Aggregate):
             return entry.shard_id
-        shard = self._packing_shards().find(hash_key_of(entry))
-        return shard.id if shard else ""
+        hash_key = hash_key_of(entry)
+        shard = self._packing_shards().find(hash_key)
+        return shard.id if shard else hash_key
 
     def records_in(self, entry: Entry) -> int:
         """The number of user records in an entry."""
@@ -150,7 +186,7 @@ class AggregatingDestination(BaseDestination[Entry]):
         """Calls ``PutRecords`` once; more often only during a reshard.
 
         Raises:
-            ServiceError: no record is known to have been accepted.
+            ServiceError: no record is known to have been accepted, or none will be any more.
             OptionError: no client can be made from the connection options.
         """
         shards = self._shards.current()
@@ -159,18 +195,21 @@ class AggregatingDestination(BaseDestination[Entry]):
             _Part(position, part) for position, entry in enumerate(entries) for part in _split(entry, shards)
         ]
         for _ in range(_ATTEMPTS):
-            misrouted = [
-                part
-                for request in _requests(parts, self)
-                for part in self._put_request(request, shards, refused)
-            ]
+            strays = self._put_all(parts, shards, refused)
+            if not strays:
+                return refused.result(entries)
+            try:
+                shards = self._shards.newer_than(shards)
+            except ServiceError as error:
+                if not error.retryable:
+                    raise
+                refused.add_all_failed([stray.part for stray in strays], error.code)
+                return refused.result(entries)
+            misrouted = self._misrouted(strays, shards)
             if not misrouted:
                 return refused.result(entries)
-            shards = self._shards.newer_than(shards)
             parts = [_Part(position, part) for position, entry in misrouted for part in _split(entry, shards)]
-        for part in parts:
-            refused.add_failed(part)
-        refused.codes[_MISROUTED] += len({part.position for part in parts})
+        refused.add_all_failed(parts, _MISROUTED)
         return refused.result(entries)
 
     def is_fatal(self, error: Exception) -> bool:
@@ -197,14 +236,33 @@ class AggregatingDestination(BaseDestination[Entry]):
             self._first_map = self._shards.current()
         return self._first_map
 
-    def _put_request(self, parts: Sequence[_Part], shards: ShardMap, refused: _Refused) -> list[_Part]:
-        """Sends one request; returns the accepted aggregates with records of other shards than took them."""
+    def _put_all(self, parts: Sequence[_Part], shards: ShardMap, refused: _Refused) -> list[_Stray]:
+        """Sends parts; returns the accepted aggregates that are not known to be in their shard.
+
+        Raises:
+            ServiceError: no part is known to have been accepted, or none will be any more.
+        """
+        strays: list[_Stray] = []
+        requests = _requests(parts, self)
+        try:
+            for request in requests:
+                strays += self._put_request(request, shards, refused)
+        except ServiceError as error:
+            # As an error of all entries it would send those again that were accepted before.
+            if not (refused.answered and error.retryable):
+                raise
+            refused.add_all_failed([*request, *chain.from_iterable(requests)], error.code)
+        return strays
+
+    def _put_request(self, parts: Sequence[_Part], shards: ShardMap, refused: _Refused) -> list[_Stray]:
+        """As `_put_all`, in one request."""
         records = [_record(part.entry) for part in parts]
         result, outcomes = self._plain.put(records)
+        refused.answered = True
         refused.codes.update(result.codes)
         failed = set(map(id, result.failed))
         rejected = {id(each.entry): each.reason for each in result.rejected}
-        misrouted: list[_Part] = []
+        strays: list[_Stray] = []
         for part, record, outcome in zip(parts, records, outcomes, strict=True):
             if id(record) in failed:
                 refused.add_failed(part)
@@ -213,24 +271,25 @@ class AggregatingDestination(BaseDestination[Entry]):
                 refused.add_rejected(part, rejected[id(record)])
                 continue
             self._counters.add(kinesis_records_put=1)
-            if isinstance(part.entry, Aggregate) and not self._all_belong(
-                part.entry, outcome.shard_id, shards
-            ):
-                misrouted.append(part)
-                self._counters.add(aggregates_misrouted=1)
-            else:
-                self._counters.add(user_records_put=self.records_in(part.entry))
-        return misrouted
+            if isinstance(part.entry, Aggregate):
+                expected = shards.find(hash_key_of(record))
+                stray = _Stray(part, part.entry, outcome.shard_id)
+                if (expected is None or expected.id != outcome.shard_id) and not stray.belongs(shards):
+                    strays.append(stray)
+                    continue
+            self._counters.add(user_records_put=self.records_in(part.entry))
+        return strays
 
-    def _all_belong(self, aggregate: Aggregate, shard_id: str | None, shards: ShardMap) -> bool:
-        """Whether all records of an aggregate belong to the shard that took it."""
-        expected = shards.find(hash_key_of(aggregate.record))
-        if expected is not None and expected.id == shard_id:
-            return True
-        if shard_id is None:
-            return False
-        actual = shards.named(shard_id) or self._shards.newer_than(shards).named(shard_id)
-        return actual is not None and actual.holds(*hash_key_bounds(aggregate))
+    def _misrouted(self, strays: Sequence[_Stray], shards: ShardMap) -> list[_Part]:
+        """Those of which a record belongs to another shard than took them."""
+        misrouted: list[_Part] = []
+        for stray in strays:
+            if stray.belongs(shards):
+                self._counters.add(user_records_put=stray.aggregate.count)
+            else:
+                self._counters.add(aggregates_misrouted=1)
+                misrouted.append(stray.part)
+        return misrouted
 
 
 def _record(entry: Entry) -> KinesisEntry:

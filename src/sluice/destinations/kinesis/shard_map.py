@@ -19,6 +19,11 @@ __all__ = ["Shard", "ShardMap", "ShardMapCache", "shard_map_cache"]
 # How long a map is used (seconds). Answers to PutRecords show a reshard, but not that the stream was deleted
 # and created again, with shards of the same names and other hash keys. That takes longer than this.
 _MAX_AGE: Final = 30.0
+# The same for a map with a hole. Listings are eventually consistent: for some seconds, one may show that a
+# shard is closed, and not yet the shards that take its records.
+_MAX_AGE_WITH_HOLE: Final = 1.0
+
+_HASH_KEYS: Final = 2**128
 
 _BACKOFF: Final = Backoff(max_retries=10, base=1.0, max=5.0, exponent=1.5)
 
@@ -50,6 +55,9 @@ class Shard(NamedTuple):
 class ShardMap:
     """The result of one ``ListShards``. Immutable.
 
+    Attributes:
+        has_hole: whether there are hash keys that no open shard takes.
+
     Args:
         listed: open and closed shards, in any order.
     """
@@ -60,6 +68,16 @@ class ShardMap:
             (shard for shard in self._by_id.values() if not shard.is_closed), key=lambda shard: shard.first
         )
         self._firsts = [shard.first for shard in self._open]
+        self.has_hole = self._covered() < _HASH_KEYS
+
+    def _covered(self) -> int:
+        """The smallest hash key that no open shard takes."""
+        covered = 0
+        for shard in self._open:
+            if shard.first > covered:
+                break
+            covered = max(covered, shard.last + 1)
+        return covered
 
     def find(self, hash_key: int) -> Shard | None:
         """The open shard that takes records with this hash key; None if none was listed."""
@@ -91,15 +109,17 @@ class ShardMapCache:
         self._listed_at = 0.0
 
     def current(self) -> ShardMap:
-        """A map that is at most 30 s old.
+        """A map that is at most 30 s old, or 1 s if it has a hole.
 
         Raises:
             ServiceError: the shards cannot be listed.
         """
         with self._lock:
-            if self._map is None or self._clock() - self._listed_at >= _MAX_AGE:
-                return self._refresh()
-            return self._map
+            if self._map is not None:
+                max_age = _MAX_AGE_WITH_HOLE if self._map.has_hole else _MAX_AGE
+                if self._clock() - self._listed_at < max_age:
+                    return self._map
+            return self._refresh()
 
     def newer_than(self, outdated: ShardMap) -> ShardMap:
         """A map that was listed after `outdated`.
