@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sink_fakes import FakeDestination
 
+from sluice.errors import SluiceError
 from sluice.sink import (
     BaseCommittingDestination,
     BaseDestination,
@@ -55,6 +57,48 @@ def test_what_an_object_has_is_its_own() -> None:
     strategy = with_defaults(own, BaseRateLimitingStrategy)
 
     assert (strategy.delay(RequestInfo(9)), strategy.limit, strategy.rate) == (9, 3, None)
+
+
+class Writer(BaseSinkWriter[Any]):
+    def write(self, batch: Any) -> None: ...
+    def prepare_commit(self) -> list[Any]:
+        return []
+
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+
+async def asynchronous(*_: Any) -> None: ...
+
+
+def generator(*_: Any) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "method"),
+    [
+        (BaseSinkWriter, Writer, "write"),
+        (BaseRateLimitingStrategy, DuckTyped, "should_block"),
+        (BaseDestination, object, "is_fatal"),
+    ],
+)
+@pytest.mark.parametrize("function", [asynchronous, generator, staticmethod(asynchronous)])
+def test_a_method_that_would_not_run_is_refused(
+    base: type[Any], own: type[Any], method: str, function: Any
+) -> None:
+    """Nobody would await it or iterate over it, and its rows would be lost without an error."""
+    wrong = type("Wrong", (own,), {method: function})()
+    with pytest.raises(SluiceError, match=rf"^Wrong\.{method} is (async def|a generator), and would not run"):
+        with_defaults(wrong, base)
+
+
+def test_what_may_be_asynchronous_or_a_generator_is_taken() -> None:
+    """`submit` and `close` of a destination, and what returns several values."""
+    destination = type("Own", (), {"submit": asynchronous, "close": asynchronous, "unpacked": generator})()
+    assert with_defaults(destination, BaseDestination).submit is not None
+    writer = type("OwnWriter", (Writer,), {"prepare_commit": generator})()
+    assert with_defaults(writer, BaseSinkWriter) is writer
 
 
 def test_a_property_that_fails_is_not_lacking() -> None:

@@ -7,10 +7,12 @@ and Python names what was forgotten. Objects that do not inherit work as well: w
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from sluice.errors import SluiceError
 from sluice.sink.contracts import (
     Committer,
     ElementConverter,
@@ -316,10 +318,37 @@ def with_defaults(implementation: object, base: type[Any]) -> Any:
     Returns:
         `implementation` itself if its class inherits from `base`. Else an object that passes everything on to
         it, except for the optional attributes that it lacks (or that are None): these come from `base`.
+
+    Raises:
+        SluiceError: a method of it would not run when it is called.
     """
-    if isinstance(implementation, base | _WithDefaults):
+    if isinstance(implementation, _WithDefaults):
         return implementation
-    return _WithDefaults(implementation, base)
+    _check_methods(implementation, base)
+    return implementation if isinstance(implementation, base) else _WithDefaults(implementation, base)
+
+
+def _check_methods(implementation: object, base: type[Any]) -> None:
+    """Refuses coroutines and generators where nobody awaits or iterates: rows would be lost without an error.
+
+    Raises:
+        SluiceError: one of the methods is such a function.
+    """
+    for name, method in vars(base).items():
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        given = inspect.getattr_static(implementation, name, None)
+        given = getattr(given, "__func__", given)  # of a class method or a static one
+        returns = str(method.__annotations__["return"])
+        is_async = inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given)
+        if (is_async and "Awaitable" not in returns) or (
+            inspect.isgeneratorfunction(given) and "Iterable" not in returns and "Sequence" not in returns
+        ):
+            kind = "async def" if is_async else "a generator"
+            raise SluiceError(
+                f"{type(implementation).__name__}.{name} is {kind}, and would not run: it has to be a plain "
+                "method. Allowed as async def are 'submit' and 'close' of a destination"
+            )
 
 
 class _WithDefaults:
