@@ -193,6 +193,20 @@ def test_retention_that_is_raised_later_brings_no_record_back() -> None:
         query.run_to_end()
 
 
+def test_a_retention_is_logged_when_it_changes_and_not_again() -> None:
+    """A log of one's own may give any fraction of a second, and offsets have milliseconds."""
+    log = new_log()
+    query = Query(log)
+    put_many(log, 1)
+    query.run_to_end()
+    log.retention = 40 * 3600.0 + 1.23e-5
+    logged = []
+    for _ in range(3):
+        log.pass_time(12)
+        logged.append(query.run_batch() is not None)
+    assert logged == [True, False, False]
+
+
 def test_the_oldest_record_is_checked_when_the_first_batch_is_read_again() -> None:
     """A start at the horizon names the record that was the oldest; for an hour it may expire."""
     log = new_log()

@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -207,6 +208,14 @@ def capture_reports() -> Iterator[list[str]]:
         logger.removeHandler(reports)
 
 
+PLAIN: dict[str, Any] = {
+    "initial": at_horizon,
+    "is_pushed": False,
+    "limits": NO_LIMITS,
+    "max_drift": None,
+}
+
+
 @example(  # hints were as old as the longer retention allows
     steps=[
         ("put", 21),
@@ -221,10 +230,7 @@ def capture_reports() -> Iterator[list[str]]:
     ],
     seed=380558,
     shards=3,
-    initial=at_horizon,
-    is_pushed=False,
-    limits=NO_LIMITS,
-    max_drift=None,
+    **PLAIN,
 )
 @example(  # a retention that was lowered went unlogged until the check that is made once a minute
     steps=[
@@ -237,28 +243,19 @@ def capture_reports() -> Iterator[list[str]]:
     ],
     seed=0,
     shards=1,
-    initial=at_horizon,
-    is_pushed=False,
-    limits=NO_LIMITS,
-    max_drift=None,
+    **PLAIN,
 )
 @example(  # a batch that was planned before a listing had shown that the stream is another one had no rows
     steps=[("recreate", 1), ("split", 0), ("put", 1)],
     seed=0,
     shards=3,
-    initial=at_horizon,
-    is_pushed=False,
-    limits=NO_LIMITS,
-    max_drift=None,
+    **PLAIN,
 )
 @example(  # the shards of the old stream and those of the new one were all closed: the batch had no rows
     steps=[("merge", 0), ("wait", 0.1), ("recreate", 2), ("put", 1), ("split", 0), ("split", 92)],
     seed=0,
     shards=2,
-    initial=at_horizon,
-    is_pushed=False,
-    limits=NO_LIMITS,
-    max_drift=None,
+    **PLAIN,
 )
 @given(
     steps=st.lists(STEP, min_size=1, max_size=14),

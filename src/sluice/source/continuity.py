@@ -202,8 +202,8 @@ class Continuity:
 
         While the query is stopped records may expire, and the retention may become what it was before.
         """
-        logged = {stream: expiry.retention for stream, expiry in start.expiry.items()}
-        return bool(logged) and logged != listing.retention
+        logged = {stream: expiry.retention // 1000 for stream, expiry in start.expiry.items()}
+        return bool(logged) and logged != {name: kept // 1000 for name, kept in listing.retention.items()}
 
     def are_hints_due(self, start: Offsets, listing: Listing, states: Mapping[SplitId, SplitState]) -> bool:
         """Whether to log a batch without records, so that hints do not become older than records."""

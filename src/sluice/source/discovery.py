@@ -15,7 +15,7 @@ from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.probe import Probe
 from sluice.source.splits import Lineage, Split, SplitId
-from sluice.source.stream_log import IteratorStart, StreamInfo
+from sluice.source.stream_log import StreamInfo, is_gone
 
 __all__ = ["Listing", "SplitDiscovery", "lacks_children"]
 
@@ -174,11 +174,7 @@ class SplitDiscovery:
 
     def is_gone(self, split: SplitId) -> bool:
         """Whether the service says that there is no such split."""
-        try:
-            self._log.get_iterator(split, IteratorStart("TRIM_HORIZON"))
-        except ServiceError as error:
-            return error.missing
-        return False
+        return is_gone(self._log, split)
 
     def _ask(self) -> _Answers:
         infos = {stream: self._log.describe(stream) for stream in self._streams}

@@ -17,7 +17,7 @@ from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Position, SplitRange, expected_record
 from sluice.source.sequence import sequence_of
-from sluice.source.stream_log import IteratorStart, Page, StreamLog
+from sluice.source.stream_log import Page, StreamLog, is_gone
 
 __all__ = ["OpenPublisher", "PublisherCursor", "RecordPublisher"]
 
@@ -103,7 +103,7 @@ class PublisherCursor(Cursor):
         except ServiceError as error:
             if not self._may_poll:
                 # What a publisher needs, such as its consumer, may be missing where the split is not.
-                error.missing = error.missing and self._is_gone()
+                error.missing = error.missing and is_gone(self._log, self.split)
                 raise
             return self._poll_instead(limit, str(error))
         problem = self._integrity_problem(page)
@@ -136,13 +136,6 @@ class PublisherCursor(Cursor):
         is_caught_up = not page.records and page.next_iterator is not None and page.millis_behind == 0
         self._caught_up_pages = self._caught_up_pages + 1 if is_caught_up else 0
         return page
-
-    def _is_gone(self) -> bool:
-        try:
-            self._log.get_iterator(self.split, IteratorStart("TRIM_HORIZON"))
-        except ServiceError as error:
-            return error.missing
-        return False
 
     def _poll_instead(self, limit: int, why: str) -> Page:
         _log.warning(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from sluice.errors import ServiceError
 from sluice.instants import micros_from_seconds
 from sluice.source.splits import Split, SplitId
 
@@ -23,6 +24,7 @@ __all__ = [
     "StreamInfo",
     "StreamLog",
     "ValueRecord",
+    "is_gone",
     "size_in_bytes",
 ]
 
@@ -168,3 +170,12 @@ class StreamLog(Protocol):
     def close(self) -> None:
         """Releases what the log holds. It is not used afterwards."""
         return
+
+
+def is_gone(log: StreamLog, split: SplitId) -> bool:
+    """Whether the service says that there is no such split."""
+    try:
+        log.get_iterator(split, IteratorStart("TRIM_HORIZON"))
+    except ServiceError as error:
+        return error.missing
+    return False
