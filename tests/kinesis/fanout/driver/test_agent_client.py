@@ -286,6 +286,24 @@ def test_a_missing_consumer_is_registered_again(make: Callable[..., Planning], c
     assert agent.received() == Subscribe(SPLIT, 2, AT_HORIZON)
 
 
+def test_the_next_agent_deregisters_no_consumer_that_another_reader_uses(
+    make: Callable[..., Planning],
+) -> None:
+    """It has not seen that the consumer was taken over."""
+    planning = make()
+    planning.client.set_registered(frozenset({ARN, "arn:consumer:2"}))
+    first = planning.started(ConsumersChanged({"clicks": ARN}, (ARN, "arn:consumer:2")))
+    assert not planning.client.is_contested(ARN)
+    first.send(SubscriptionEnded(SPLIT, planning.subscribed(), "taken over", TAKEN_OVER, ARN))
+    planning.until(lambda: planning.client.is_contested(ARN))
+
+    first.die()
+    planning.until(lambda: first.is_closed)
+    planning.now += 2.0
+
+    planning.started(ConsumersChanged({"clicks": ARN}, ("arn:consumer:2",)))
+
+
 def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]) -> None:
     """Not sooner than 2 s after the first one was started; until then no subscription covers anything."""
     planning = make()

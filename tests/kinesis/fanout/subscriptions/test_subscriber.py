@@ -50,7 +50,6 @@ def test_events_are_handed_out_with_their_payload() -> None:
     assert (head.numbers, head.skipped) == (["1", "2"], 0)
     assert numbers(subscriber, 2) == [[], ["7"]]
     assert service.starts == [start(AT, 1)]
-    assert not subscriber.was_taken_over
 
 
 # --- where it resumes -----------------------------------------------------------------------------------
@@ -329,7 +328,6 @@ def test_a_refusal_as_the_first_message_is_one_of_the_call() -> None:
     subscriber = service.subscriber()
 
     assert numbers(subscriber, 1) == [["1"]]
-    assert not subscriber.was_taken_over
     assert service.time.slept == [5.5]
 
 
@@ -342,7 +340,6 @@ def test_a_takeover_ends_it() -> None:
     with pytest.raises(ServiceError) as caught:
         subscriber.next_event()
     assert caught.value is IN_USE
-    assert subscriber.was_taken_over
     assert service.opened[0].is_closed
 
 

@@ -120,6 +120,7 @@ class AgentClient:
         self._arns = dict(arns)
         self._registered: frozenset[str] = frozenset()
         self._logged: frozenset[str] = frozenset()
+        self._contested: set[str] = set()
         self._renewing: set[str] = set()
         self._lock = threading.RLock()
         self._setup = setup
@@ -148,6 +149,10 @@ class AgentClient:
     def hosts(self) -> frozenset[str]:
         """Worker hosts that have an agent."""
         return self._hosts
+
+    def is_contested(self, arn: str) -> bool:
+        """Whether a reader that is not of this query uses a consumer, so that it must not be deregistered."""
+        return arn in self._contested
 
     def figures(self) -> dict[str, Any]:
         """The agent's state and its buffer, for progress reports.
@@ -484,10 +489,12 @@ class AgentClient:
             ended.reason,
         )
         if ended.code == TAKEN_OVER:
+            self._contested |= {ended.consumer}
             _log.warning(
-                "%s: another reader uses consumer %s, so it stays registered when this query is stopped",
+                "%s: another reader uses consumer %s, so it stays registered when this query is stopped, or "
+                "somebody deletes it",
                 stream,
-                self._arns.get(stream),
+                ended.consumer,
             )
         if self._resume_at is not None:
             return  # the consumer is not wanted
@@ -526,7 +533,9 @@ class AgentClient:
                         shard.retry_now()
 
     def _send_consumers(self) -> None:
-        registered, logged = tuple(sorted(self._registered)), tuple(sorted(self._logged))
+        # The agent learns of contested ones by itself, but the next agent does not.
+        registered = tuple(sorted(self._registered - self._contested))
+        logged = tuple(sorted(self._logged))
         self._supervisor.send(ConsumersChanged(dict(self._arns), registered, logged))
 
 

@@ -154,7 +154,7 @@ class Subscriber:
     Attributes:
         space: space for events: none is received without it; None: there is always space. To be set before
             the first event is asked for.
-        was_taken_over: another reader has subscribed with the same consumer, which has ended this one.
+        consumer: ARN of the consumer of the current subscription; without one, that of the last call.
         asked_at: the service's time at which the current subscription was asked for, or somewhat earlier
             (microseconds). Its events were made after that, but when is not known: they may have waited in a
             socket while this process did not read. The service ends a subscription after 5 minutes, so
@@ -169,7 +169,7 @@ class Subscriber:
         settings: SubscriberSettings,
         timing: Timing = _REAL_TIME,
     ) -> None:
-        self.was_taken_over = False
+        self.consumer = ""
         self.asked_at = 0
         self._subscribe = subscribe
         self.space: EventSpace | None = None
@@ -229,6 +229,11 @@ class Subscriber:
             self._watchdog.disarm(self)
             self.space.make_space(size)
             self._begin_silence()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a subscription, which may be about to be renewed."""
+        return self._current is not None
 
     def close(self) -> None:
         """Ends the subscription. A call of `next_event` that waits for the service ends then."""
@@ -368,7 +373,6 @@ class Subscriber:
             self._wait(error)
         else:
             # The newest reader keeps the shard: two that take it from each other get nothing done.
-            self.was_taken_over = reaction is _Reaction.IN_USE
             raise error
 
     def _handle_end(self) -> None:
@@ -437,7 +441,12 @@ def open_subscriber(
     """
 
     def subscribe(split: SplitId, start: IteratorStart) -> Subscription:
-        return Subscribing(config.connection, arn())(split, start, subscriber.make_space)
+        consumer = arn()
+        if not subscriber.is_open:
+            subscriber.consumer = consumer
+        opened = Subscribing(config.connection, consumer)(split, start, subscriber.make_space)
+        subscriber.consumer = consumer
+        return opened
 
     timing = Timing(now=KinesisLog.of(config).server_time)
     settings = SubscriberSettings(config.backoffs[OPERATION])
