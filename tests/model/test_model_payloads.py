@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelSubscribing
 
+from sluice.aws.watchdog import Watchdog
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.subscriptions.subscriber import Subscriber, SubscriberSettings, Timing
-from sluice.kinesis.fanout.subscriptions.watchdog import Watchdog
 from sluice.retry import Backoff
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart

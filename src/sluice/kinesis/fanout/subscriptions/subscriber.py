@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from sluice.aws.watchdog import Watchdog, shared_watchdog
 from sluice.errors import ServiceError
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.fanout.subscriptions.events import EventHead, decode_head
@@ -22,7 +23,6 @@ from sluice.kinesis.fanout.subscriptions.subscription import (
     Subscribing,
     Subscription,
 )
-from sluice.kinesis.fanout.subscriptions.watchdog import Watchdog, shared_watchdog
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Backoff
 from sluice.source.splits import SplitId

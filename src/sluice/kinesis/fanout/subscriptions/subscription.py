@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.endpoint_state import endpoint_state
 from sluice.aws.errors import EXPIRED_CREDENTIALS, DamagedAnswerError, is_clock_refused, translate
+from sluice.aws.receiving import shut_down
 from sluice.errors import ServiceError, SluiceError
 from sluice.instants import micros_to_datetime
 from sluice.kinesis.fanout.subscriptions.event_stream import Frame, FrameReader
@@ -100,7 +100,7 @@ class Subscription:
     def close(self) -> None:
         """Ends the subscription. A call of `next_payload` that blocks raises at once."""
         self._is_closed = True
-        self._shut_down()
+        shut_down(self._body)
         # A reader closes the connection itself; without one that is done here.
         if self._reading.acquire(blocking=False):
             try:
@@ -121,15 +121,6 @@ class Subscription:
 
     def _translated(self, error: Exception) -> ServiceError:
         return translate(error, operation=OPERATION, target=self._target, endpoint=self._endpoint)
-
-    def _shut_down(self) -> None:
-        # Closing the body would wait for the reader, which holds the lock of the socket's buffer.
-        shutdown = getattr(self._body, "shutdown", None)
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # the connection has ended before
-            if shutdown is not None:
-                shutdown()
-            else:  # urllib3 before 2.3
-                getattr(self._body.connection, "sock", None).shutdown(socket.SHUT_RD)  # type: ignore[union-attr]
 
     def _release(self) -> None:
         # Closed, not given back to the SDK's pool: a part of the answer may be left in the connection.
