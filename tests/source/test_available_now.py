@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from integration.model import KinesisModel, Laws, ManualClock
 from integration.model.log import ModelLog
 from memory_log import BROKEN, S0, SECOND, THROTTLED, failing_reads, new_log, put_many
 from query import Query, check_exactly_once, new_reader, read_range, through_json
 
+from sluice.errors import ServiceError
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.stream_log import Record
 
@@ -88,6 +91,25 @@ def test_a_run_does_not_end_because_reads_fail() -> None:
         query.run_planned(end)
     assert next(refusals, None) is None
     check_exactly_once(query, records)
+
+
+def test_a_run_waits_for_reads_that_fail_when_it_begins() -> None:
+    """Where it looks for its target; those that fail for a minute are an outage."""
+    log = new_log()
+    query = Query(log)
+    records = put_many(log, 3_000, per_second=100)
+    query.log_start()
+    query.enumerator.stop_at_available()
+    log.fault = failing_reads(iter([THROTTLED] * 50 + [BROKEN] * 10))
+    end = query.plan()
+    log.fault = None
+    query.run_planned(end)
+    check_exactly_once(query, records)
+
+    query.enumerator.stop_at_available()
+    log.fault = failing_reads(itertools.repeat(BROKEN))
+    with pytest.raises(ServiceError, match="500"):
+        query.plan()
 
 
 @pytest.mark.parametrize("limits", [Limits(may_be_last=True), Limits(records=10**6, may_be_last=True)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from botocore import xform_name
@@ -32,6 +32,9 @@ T = TypeVar("T")
 # An endpoint that never answered is more likely mistyped than busy: fail within seconds.
 _FIRST_CONTACT_RETRIES: Final = 1
 
+_PLANNING_WAIT: Final = 10.0
+"""Seconds for which a plan waits for a read. The pages that planners ask for come within a second."""
+
 
 @dataclass(frozen=True)
 class Calls:
@@ -55,6 +58,20 @@ class Calls:
     retrier: Retrier = field(default_factory=Retrier)
     clock: Callable[[], float] = time.time
     is_endpoint_known: bool = False
+
+    def for_planning(self) -> Calls:
+        """The same for a process that plans batches, which goes on without a shard that is not read soon.
+
+        A silent service would hold the whole query for the read timeout, once for each attempt.
+        """
+        reads = {
+            operation: replace(backoff, give_up_after=_PLANNING_WAIT)
+            for operation, backoff in self.backoffs.items()
+            if operation in ("GetRecords", "GetShardIterator")
+        }
+        timeout = min(self.connection.read_timeout, _PLANNING_WAIT)
+        connection = replace(self.connection, read_timeout=timeout)
+        return replace(self, connection=connection, backoffs={**self.backoffs, **reads})
 
     def server_time(self) -> float:
         """Seconds since the epoch: not later than the service's own time, as far as answers have shown it."""
