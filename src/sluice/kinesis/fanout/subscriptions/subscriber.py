@@ -77,7 +77,7 @@ class _Reaction(enum.Enum):
 
 
 # The errors in https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShard.html and
-# .../API_SubscribeToShardEventStream.html. For others, `ServiceError.retryable` decides.
+# .../API_SubscribeToShardEventStream.html. For others of a call, `ServiceError.retryable` decides.
 _REACTIONS: Final[Mapping[str, _Reaction]] = {
     "AccessDeniedException": _Reaction.FAIL,
     "InternalFailureException": _Reaction.RETRY,
@@ -365,7 +365,8 @@ class Subscriber:
     def _handle_error(self, error: ServiceError) -> None:
         """Waits before the next attempt, or raises the error."""
         self._check_not_closed()
-        reaction = _reaction(error)
+        # The service has taken the call. If an unknown error does not pass, it refuses the next one.
+        reaction = _REACTIONS.get(error.code, _Reaction.RETRY)
         if reaction is _Reaction.IN_USE and self._is_first_event:
             # The call came too soon; one implementation says so in the stream.
             self._wait(error, self._takeover_pause())
