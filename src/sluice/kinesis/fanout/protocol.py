@@ -208,6 +208,7 @@ class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
         code: that of the service, if it ended or refused the subscription; `INTEGRITY_PROBLEM`, `FAR_BEHIND`
             or `NOT_READ`; or empty, if another subscription may follow at once.
         consumer: ARN of the consumer that it was subscribed with; empty where the agent does not know it.
+        retryable: as that of the `ServiceError` that ended it.
     """
 
     split: SplitId
@@ -215,6 +216,7 @@ class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
     reason: str
     code: str = ""
     consumer: str = ""
+    retryable: bool = False
 
 
 class ReadRange(msgspec.Struct, tag=True, frozen=True):

@@ -380,13 +380,15 @@ def test_a_shard_without_a_subscription_is_unavailable(make: Callable[..., Bench
 
 
 def test_the_planner_learns_which_consumer_a_subscription_had(make: Callable[..., Bench]) -> None:
-    """Another one may have been registered in its place meanwhile."""
+    """Another one may have been registered in its place meanwhile. And whether the reason may pass."""
     bench = make()
     source = bench.subscribe()
     source.consumer = "arn:consumer:1"
-    source.outcomes.put(ServiceError("taken over", code=TAKEN_OVER))
+    source.outcomes.put(ServiceError("taken over", code=TAKEN_OVER, retryable=True))
 
-    assert bench.report() == SubscriptionEnded(SPLIT, 1, "taken over", TAKEN_OVER, "arn:consumer:1")
+    assert bench.report() == SubscriptionEnded(
+        SPLIT, 1, "taken over", TAKEN_OVER, "arn:consumer:1", retryable=True
+    )
 
 
 def large(*numbers: int) -> tuple[bytes, EventHead]:

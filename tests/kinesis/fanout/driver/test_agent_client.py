@@ -244,18 +244,25 @@ def test_a_subscription_that_is_not_behind_is_left_alone(
     assert [agent.received(), agent.received()] == [Acknowledge(SPLIT, "900"), Unsubscribe(SPLIT)]
 
 
-def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[..., Planning]) -> None:
-    """The error names the reason, the shard and the option that forbids polling."""
+@pytest.mark.parametrize("retryable", [True, False])
+def test_where_polling_is_forbidden_a_refusal_fails_the_query(
+    make: Callable[..., Planning], *, retryable: bool
+) -> None:
+    """The error names the reason, the shard and the option that forbids polling. It may pass if its reason
+    may.
+    """
     planning = make(subscribeToShardFallback="fail")
     agent = planning.started()
-    agent.send(SubscriptionEnded(SPLIT, planning.subscribed(), "not allowed", "AccessDeniedException"))
+    generation = planning.subscribed()
+    agent.send(SubscriptionEnded(SPLIT, generation, "not allowed", "AccessDenied", retryable=retryable))
     planning.until(lambda: planning.client._shards[SPLIT].ended)
 
     with pytest.raises(
         ServiceError,
         match=r"not allowed; clicks/shardId-0 is not polled instead, since option 'subscribeToShardFallback'",
-    ):
+    ) as caught:
         planning.client.follow({SPLIT: HORIZON})
+    assert caught.value.retryable == retryable
 
 
 def test_where_polling_is_forbidden_an_integrity_problem_fails_nothing(make: Callable[..., Planning]) -> None:

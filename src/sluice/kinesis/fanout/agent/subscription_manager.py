@@ -193,7 +193,7 @@ class SubscriptionManager:
             return self._handle_event(subscription, *subscription.source.next_event())
         except ServiceError as error:
             if not subscription.is_closed:
-                self._give_up(subscription, str(error), error.code)
+                self._give_up(subscription, str(error), error.code, retryable=error.retryable)
         except SluiceError as error:
             if not subscription.is_closed:
                 self._give_up(subscription, str(error))
@@ -267,11 +267,12 @@ class SubscriptionManager:
             request.split, request.generation, subscription.first, progress, self._settings.server
         )
 
-    def _give_up(self, subscription: _ShardSubscription, reason: str, code: str = "") -> None:
+    def _give_up(
+        self, subscription: _ShardSubscription, reason: str, code: str = "", *, retryable: bool = False
+    ) -> None:
         subscription.close(reason)
-        request = subscription.request
-        consumer = subscription.source.consumer
-        self._report(SubscriptionEnded(request.split, request.generation, reason, code, consumer))
+        request, consumer = subscription.request, subscription.source.consumer
+        self._report(SubscriptionEnded(request.split, request.generation, reason, code, consumer, retryable))
 
 
 def _cut_points(head: EventHead, size: int, at_most: int) -> Iterator[CutPoint]:

@@ -354,7 +354,7 @@ class AgentClient:
                 operation="SubscribeToShard",
                 target=str(ended.split),
                 code=ended.code,
-                retryable=True,
+                retryable=ended.retryable,
             )
 
     # --- agents that no task reaches ------------------------------------------------------------------
