@@ -25,7 +25,7 @@ from sluice.aws.errors import (
 from sluice.errors import ServiceError, SluiceError
 from sluice.retry import Backoff, Retrier
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "failure_of"]
 
 T = TypeVar("T")
 
@@ -123,14 +123,10 @@ class Calls:
                 if isinstance(error, ClientError) and error.operation_name == operation:
                     state.record_answer(error.response, sent, self.clock())
                 endpoint = endpoint_of(error, client.meta.endpoint_url)
-                problem = translate(error, operation=operation, target=target, endpoint=endpoint)
-                problem.retryable |= is_clock_refused(problem)
-                if not self.connection.has_fixed_credentials:
-                    unknown += problem.code in UNKNOWN_CREDENTIALS
-                    # In place of credentials that have expired there may soon be others; in place of those
-                    # that are not known, there are or they are wrong.
-                    is_first = problem.code in UNKNOWN_CREDENTIALS and unknown == 1
-                    problem.retryable |= problem.code in EXPIRED_CREDENTIALS or is_first
+                problem = failure_of(error, self.connection, operation, target, endpoint)
+                if problem.code in UNKNOWN_CREDENTIALS:
+                    unknown += 1
+                    problem.retryable = problem.retryable and unknown == 1  # there are others, or it is wrong
                 is_known = self.is_endpoint_known or endpoint_state(endpoint).reached
                 if is_unanswered(problem) and not is_known:
                     unanswered += 1
@@ -140,6 +136,25 @@ class Calls:
             raise problem from None
 
         return self.retrier.call(self.backoffs[operation], attempt)
+
+
+def failure_of(
+    error: Exception, connection: ConnectionConfig, operation: str, target: str, endpoint: str
+) -> ServiceError:
+    """The ServiceError for what a call has raised, retryable where another attempt may help.
+
+    That may also be so because the next attempt is signed anew: at another time, or with credentials that
+    were loaded anew in place of those that have expired or are not known any more.
+
+    Args:
+        connection: that of the call.
+        operation, target, endpoint: as those of `translate`.
+    """
+    problem = translate(error, operation=operation, target=target, endpoint=endpoint)
+    is_refused = problem.code in EXPIRED_CREDENTIALS | UNKNOWN_CREDENTIALS
+    is_mended = is_refused and not connection.has_fixed_credentials
+    problem.retryable = problem.retryable or is_mended or is_clock_refused(problem)
+    return problem
 
 
 def _read_answer(answer: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
