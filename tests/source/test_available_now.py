@@ -110,6 +110,15 @@ def test_a_run_waits_for_reads_that_fail_when_it_begins() -> None:
     log.fault = failing_reads(itertools.repeat(BROKEN))
     with pytest.raises(ServiceError, match="500"):
         query.plan()
+    log.fault = None
+    records += put_many(log, 500)
+    query.run_planned(query.plan())
+    records_of_next_run = put_many(log, 500)
+    assert query.run_batch() is None
+    check_exactly_once(query, records)
+    query.restart()
+    query.run_to_end()
+    check_exactly_once(query, records + records_of_next_run)
 
 
 @pytest.mark.parametrize("limits", [Limits(may_be_last=True), Limits(records=10**6, may_be_last=True)])
