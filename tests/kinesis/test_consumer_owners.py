@@ -44,7 +44,7 @@ PLANNING = textwrap.dedent("""
     coordinator.restore(start)
     while (end := enumerator.advance(start)) is start:
         time.sleep(0.1)
-    print("planned", flush=True)
+    print("planned", coordinator._agent._supervisor._agent.process.pid, flush=True)
     input()
     end = Offsets.from_json(end.to_json())  # from the offset log
     coordinator.restore(end)
@@ -80,7 +80,15 @@ class Query:
     def is_planned(self) -> None:
         """It has planned a batch, which nobody has logged."""
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "planned\n"
+        word, agent = self.process.stdout.readline().split()
+        assert word == "planned"
+        self._agent = int(agent)
+
+    def has_no_agent(self) -> None:
+        """Its agent has died, and there is no trigger that would start another one."""
+        self.is_planned()
+        os.kill(self._agent, signal.SIGKILL)
+        time.sleep(CREATION / 5)
 
     def is_logged(self) -> None:
         """The end of a batch is in the offset log."""
@@ -178,7 +186,10 @@ def running(server: ModelServer, **options: str) -> Iterator[Query]:
 
 
 @pytest.mark.parametrize("agent", ["driver", "none"])
-@pytest.mark.parametrize("moment", [Query.is_asked, Query.is_creating, Query.is_planned, Query.is_logged])
+@pytest.mark.parametrize(
+    "moment",
+    [Query.is_asked, Query.is_creating, Query.is_planned, Query.is_logged, Query.has_no_agent],
+)
 def test_a_query_that_is_stopped_leaves_no_consumer(
     server: ModelServer, moment: Callable[[Query], None], agent: str
 ) -> None:

@@ -381,6 +381,30 @@ def test_the_agent_is_told_of_a_stop_unless_consumers_are_to_stay(
     assert agent.is_closed
 
 
+def test_an_agent_is_started_for_a_stop_where_there_is_none(make: Callable[..., Planning]) -> None:
+    """The one before has died, and no trigger has come since. Not if there is nothing to deregister."""
+    planning = make()
+    agent = planning.started()
+    planning.client.set_registered(frozenset({ARN}))
+    agent.die()
+    planning.until(lambda: agent.is_closed)
+    planning.client.tell_stop()
+
+    assert len(planning.agents) == 2
+    assert planning.agent.received() == ConsumersChanged({"clicks": ARN}, (ARN,))
+    assert planning.agent.stops == 1
+
+    planning.launch_error = OSError("no memory")
+    planning.client.tell_stop()
+    planning.launch_error = None
+    planning.client.set_registered(frozenset())
+    planning.client.tell_stop()
+    planning.client.set_registered(frozenset({ARN}))
+    planning.client.close()
+    planning.client.tell_stop()
+    assert len(planning.agents) == 2
+
+
 def test_progress_reports_tell_the_agents_state_and_buffer(make: Callable[..., Planning]) -> None:
     """What a silent or dead agent buffered last is not known any more."""
     planning = make()
