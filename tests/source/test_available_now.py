@@ -152,7 +152,7 @@ def test_a_batch_read_ends_exactly_at_the_tip(count: int, age: float) -> None:
     assert sorted(read_bounded(Query(log))) == sorted(records)
 
 
-@pytest.mark.parametrize("left_out", ["parent", "children", "child", "family"])
+@pytest.mark.parametrize("left_out", ["parent", "children", "child", "family", "all"])
 def test_a_batch_read_finds_what_a_listing_leaves_out(left_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lists no second time while it reads: shards that others show to be there are listed again."""
     log = new_log(2)
@@ -166,6 +166,7 @@ def test_a_batch_read_finds_what_a_listing_leaves_out(left_out: str, monkeypatch
         "children": children,
         "child": children[:1],
         "family": [*parent, *children],
+        "all": every,
     }[left_out]
     listings = iter([[split for split in every if split not in hidden]] * 2)
     monkeypatch.setattr(log, "list_splits", lambda _stream: next(listings, every))

@@ -31,7 +31,7 @@ def hide_once(log: MemoryLog, hidden: Collection[SplitId], monkeypatch: pytest.M
     monkeypatch.setattr(log, "list_splits", list_some)
 
 
-@pytest.mark.parametrize("hidden", ["parent", "children", "family"])
+@pytest.mark.parametrize("hidden", ["parent", "children", "family", "all"])
 @pytest.mark.parametrize("is_added", [False, True])
 def test_a_shard_that_the_first_listing_lacks_starts_where_the_query_says(
     hidden: str, monkeypatch: pytest.MonkeyPatch, *, is_added: bool
@@ -48,7 +48,7 @@ def test_a_shard_that_the_first_listing_lacks_starts_where_the_query_says(
         query.run_batch()
         query.streams = ["s", "t"]
         query.restart()
-    family = {"parent": [S0], "children": children, "family": [S0, *children]}
+    family = {"parent": [S0], "children": children, "family": [S0, *children], "all": log.shards}
     hide_once(log, family[hidden], monkeypatch)
     query.run_batch()
     log.pass_time(1)

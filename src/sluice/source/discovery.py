@@ -199,7 +199,9 @@ class SplitDiscovery:
         infos, splits, kept, at, begun_at = answers
         splits = [*splits, *kept]
         lineage = Lineage([*splits, *self._unlisted(splits, infos)])
-        is_incomplete = lacks_some(lineage.splits.values()) or not all(split.is_closed for split in kept)
+        is_incomplete = lacks_some(self._streams, lineage.splits.values()) or not all(
+            split.is_closed for split in kept
+        )
         listing = Listing(splits, lineage, infos, at, begun_at, self._absent_at(lineage), is_incomplete)
         self._listing = listing
         is_old = self._pending is not None and self._is_stale
@@ -248,16 +250,16 @@ class SplitDiscovery:
         return [split for split in unlisted if created.get(split.id.stream) == infos[split.id.stream].created]
 
 
-def lacks_some(splits: Collection[Split]) -> bool:
-    """Whether splits show that others of their streams are missing: listings are eventually consistent.
+def lacks_some(streams: Iterable[str], splits: Collection[Split]) -> bool:
+    """Whether splits show that others of the streams are missing: listings are eventually consistent.
 
     Children take over all hash keys of their parents, so a closed split shows that they are missing. A
-    parent may be missing, too: then the hash keys of all of them are.
+    parent may be missing, too, or all splits: then hash keys are.
     """
-    ranges: dict[str, list[tuple[int, int]]] = {}
+    ranges: dict[str, list[tuple[int, int]]] = {stream: [] for stream in streams}
     children: dict[SplitId, list[tuple[int, int]]] = {}
     for split in splits:
-        ranges.setdefault(split.id.stream, []).append(split.hash_range)
+        ranges[split.id.stream].append(split.hash_range)
         for parent in split.parents:
             children.setdefault(SplitId(split.id.stream, parent), []).append(split.hash_range)
     has_hole = not all(_cover(each, ALL_HASH_KEYS) for each in ranges.values())
