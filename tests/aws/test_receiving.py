@@ -186,13 +186,19 @@ def test_a_body_that_comes_in_time_is_not_given_up() -> None:
     assert watchdog._armed == {}
 
 
-def test_an_answer_that_is_read_event_by_event_is_left_to_its_reader() -> None:
-    receiver, session = receiver_and_session(from_the_network())
+@pytest.mark.parametrize(("status", "is_read"), [(200, False), (400, True), (500, True)])
+def test_an_answer_that_is_read_event_by_event_is_left_to_its_reader(status: int, *, is_read: bool) -> None:
+    """But for errors: a subscriber that waited for one could not even be closed."""
+    answered = from_the_network()
+    answered.status_code = status
+    receiver, _ = receiver_and_session(answered)
     request = Request()
     request.stream_output = True
+    received = receiver.send(request=request)
 
-    assert receiver.send(request=request) is None
-    assert session.requests == []
+    assert received is not None
+    assert (received is not answered) == is_read
+    assert received.content == BODY
 
 
 def test_what_the_session_raises_reaches_the_sdk() -> None:

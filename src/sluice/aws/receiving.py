@@ -52,18 +52,21 @@ class BodyReceiver:
     def send(self, *, request: Any, **_: Any) -> AWSResponse | None:
         """Handles ``before-send``: returns the answer, or None for the SDK to send the request.
 
-        The SDK sends the requests until the client's first answer, which shows the session, and those whose
-        answers are read by somebody else, bit by bit.
+        The SDK sends the requests until the client's first answer, which shows the session. An answer that
+        the caller reads bit by bit is left unread, unless it is an error.
 
         Raises:
             Exception: as the SDK's session, or as urllib3 while the body is read.
         """
-        if self._session is None or request.stream_output:
+        if self._session is None:
             return None
+        is_stream = request.stream_output
         request.stream_output = True  # the session leaves the body unread
-        response = self._session.send(request)
-        body = _ReadBody(self._read(response))
-        return AWSResponse(response.url, response.status_code, response.headers, body)
+        response: AWSResponse = self._session.send(request)
+        if is_stream and response.status_code < 300:
+            return response
+        headers: Any = response.headers
+        return AWSResponse(response.url, response.status_code, headers, _ReadBody(self._read(response)))
 
     def _read(self, response: AWSResponse) -> bytes:
         body: Any = response.raw
@@ -95,11 +98,12 @@ def shut_down(body: Any) -> None:
         body: a ``urllib3.HTTPResponse``.
     """
     shutdown = getattr(body, "shutdown", None)
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # the connection has ended before
+    # The connection may have ended before.
+    with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
         if shutdown is not None:
             shutdown()
         else:  # urllib3 before 2.3
-            getattr(body.connection, "sock", None).shutdown(socket.SHUT_RD)  # type: ignore[union-attr]
+            body.connection.sock.shutdown(socket.SHUT_RD)
 
 
 class _ReadBody:
