@@ -39,7 +39,8 @@ def subscriber(subscribe: ModelSubscribing, clock: ManualClock, seed: int = 0) -
 def test_a_subscriber_gets_every_record_once_whatever_the_service_does(seed: int) -> None:
     """Twenty minutes of renewals, errors, ends and silence, to the end of the shard."""
     model, clock, subscribe = opened(seed)
-    rates = {"InternalFailureException": 0.01, "end": 0.01, "silence": 0.003, "KMSThrottlingException": 0.01}
+    codes = ("InternalFailureException", "KMSThrottlingException", "SomethingNewException", "end")
+    rates = {**dict.fromkeys(codes, 0.01), "silence": 0.003}
     model.faults = FaultPlan(
         {"SubscribeToShard.event": rates, "SubscribeToShard": {"InternalFailure": 0.1}}, seed=seed
     )
