@@ -7,6 +7,7 @@ FLIP-128; https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitt
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -32,6 +33,8 @@ class Backoff:
     Attributes:
         throttle_patience: seconds. Until they have been waited in all, attempts that the service throttled
             use up no retries.
+        give_up_after: seconds after the first attempt began from which on none follows. An attempt that the
+            service leaves unanswered may take all of them.
     """
 
     max_retries: int
@@ -39,6 +42,7 @@ class Backoff:
     max: float
     exponent: float
     throttle_patience: float = 0.0
+    give_up_after: float = math.inf
 
     def ceiling(self, attempt: int) -> float:
         """The longest wait after failed attempt number `attempt`, counted from 0."""
@@ -55,10 +59,12 @@ class Retrier:
     Args:
         sleep: waits a number of seconds. It may raise to end `call`, as in a task that stops.
         jitter: returns a random number in [0, 1).
+        clock: monotonic seconds.
     """
 
     sleep: Callable[[float], None] = time.sleep
     jitter: Callable[[], float] = random.random
+    clock: Callable[[], float] = time.monotonic
 
     def call(self, backoff: Backoff, function: Callable[[], T]) -> T:
         """Returns what `function` returns.
@@ -81,12 +87,14 @@ class Retrier:
                 patience = backoff.throttle_patience
                 _log.warning("throttled; trying for up to %.0f s, next in %.3f s: %s", patience, pause, error)
 
-        throttled = 0
+        throttled, begun = 0, self.clock()
 
         def is_over(state: tenacity.RetryCallState) -> bool:
             nonlocal throttled
             error = state.outcome.exception() if state.outcome else None
             throttled += isinstance(error, ServiceError) and error.throttling
+            if self.clock() - begun >= backoff.give_up_after:
+                return True
             if state.attempt_number - throttled > backoff.max_retries:
                 return True
             return state.attempt_number > backoff.max_retries and state.idle_for >= backoff.throttle_patience

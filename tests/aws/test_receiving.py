@@ -1,13 +1,17 @@
-"""Pages received in one piece: through the SDK's session, as soon as an answer has shown it."""
+"""Answers received in one piece: through the SDK's session, as soon as an answer has shown it."""
 
 from __future__ import annotations
 
 import http.client
 import io
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ReadTimeoutError
 from botocore.httpsession import URLLib3Session
 from kinesis_transport import Transport, answer
 from urllib3.exceptions import ProtocolError
@@ -16,7 +20,8 @@ from urllib3.response import HTTPResponse
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.errors import translate
-from sluice.aws.receiving import PageReceiver
+from sluice.aws.receiving import BodyReceiver
+from sluice.aws.watchdog import Watchdog
 
 BODY = b"x" * 1_000_000
 
@@ -68,9 +73,18 @@ class Request:
     stream_output = False
 
 
-def receiver_and_session(given: Any) -> tuple[PageReceiver, Session]:
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def receiver_and_session(
+    given: Any, clock: Callable[[], float] = time.monotonic, watchdog: Watchdog | None = None
+) -> tuple[BodyReceiver, Session]:
     """A receiver after the first answer, and the session that answers with `given`."""
-    receiver, session = PageReceiver(), Session(given)
+    receiver, session = BodyReceiver(clock, watchdog), Session(given)
     receiver.remember_session(response=(from_the_network(), {}), endpoint=Endpoint(session))
     return receiver, session
 
@@ -91,7 +105,7 @@ def test_a_body_is_read_at_once() -> None:
 
 def test_before_the_first_answer_the_sdk_sends() -> None:
     """A failed attempt has no answer, and shows no session."""
-    receiver = PageReceiver()
+    receiver = BodyReceiver()
     receiver.remember_session(response=None, endpoint=Endpoint(Session(from_the_network())))
 
     assert receiver.send(request=Request()) is None
@@ -99,7 +113,7 @@ def test_before_the_first_answer_the_sdk_sends() -> None:
 
 def test_the_sdk_sends_where_the_endpoint_has_no_session() -> None:
     """A later SDK may have something else in its place."""
-    receiver = PageReceiver()
+    receiver = BodyReceiver()
     receiver.remember_session(response=(from_the_network(), {}), endpoint=object())
 
     assert receiver.send(request=Request()) is None
@@ -114,6 +128,79 @@ def test_a_body_that_is_cut_short_is_retryable() -> None:
     assert translate(caught.value, operation="GetRecords", target="s", endpoint=None).retryable
 
 
+class Trickle:
+    """A body of which a byte comes every 50 s, until the connection is shut down: never 60 s of silence."""
+
+    def __init__(self, clock: Clock, watchdog: Watchdog, *, says_so: bool) -> None:
+        self._clock = clock
+        self._watchdog = watchdog
+        self._says_so = says_so
+        self._is_shut = False
+        self.is_closed = False
+
+    def read(self) -> bytes:
+        while not self._is_shut:
+            assert self._clock.now < 1_000.0, "it is read for ever"
+            self._clock.now += 50.0
+            self._watchdog.check()
+        if self._says_so:
+            raise ProtocolError("Connection broken")
+        return b'{"Records": []'
+
+    def shutdown(self) -> None:
+        self._is_shut = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_body_that_trickles_is_given_up(*, says_so: bool) -> None:
+    """A body without a length ends where its connection does, and the transport takes it for whole."""
+    clock = Clock()
+    watchdog = Watchdog(clock)
+    watchdog._thread = threading.current_thread()  # none of its own
+    body: Any = Trickle(clock, watchdog, says_so=says_so)
+    headers: Any = {}
+    receiver, _ = receiver_and_session(AWSResponse("http://fake", 200, headers, body), clock, watchdog)
+    with pytest.raises(ReadTimeoutError) as caught:
+        receiver.send(request=Request())
+
+    assert clock.now <= 200.0
+    assert body.is_closed
+    error = translate(caught.value, operation="GetRecords", target="s", endpoint="http://fake")
+    assert error.retryable
+    assert "the answer was not complete after 120 s" in str(error)
+    assert watchdog._armed == {}
+
+
+def test_a_body_that_comes_in_time_is_not_given_up() -> None:
+    clock = Clock()
+    watchdog = Watchdog(clock)
+    watchdog._thread = threading.current_thread()
+    receiver, _ = receiver_and_session(from_the_network(), clock, watchdog)
+    received = receiver.send(request=Request())
+
+    assert received is not None
+    assert received.content == BODY
+    assert watchdog._armed == {}
+
+
+@pytest.mark.parametrize(("status", "is_read"), [(200, False), (400, True), (500, True)])
+def test_an_answer_that_is_read_event_by_event_is_left_to_its_reader(status: int, *, is_read: bool) -> None:
+    """But for errors: a subscriber that waited for one could not even be closed."""
+    answered = from_the_network()
+    answered.status_code = status
+    receiver, _ = receiver_and_session(answered)
+    request = Request()
+    request.stream_output = True
+    received = receiver.send(request=request)
+
+    assert received is not None
+    assert (received is not answered) == is_read
+    assert received.content == BODY
+
+
 def test_what_the_session_raises_reaches_the_sdk() -> None:
     """The SDK hands the error to the caller."""
     receiver, session = receiver_and_session(ConnectionRefusedError("nobody there"))
@@ -123,7 +210,7 @@ def test_what_the_session_raises_reaches_the_sdk() -> None:
 
 
 def test_a_client_receives_in_one_piece_from_its_second_page_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK calls the hooks; other operations stay as they are."""
+    """The SDK calls the hooks. All operations have the same limit of time."""
     left_unread: list[bool] = []
 
     def send(_session: Any, request: Any) -> AWSResponse:
@@ -136,7 +223,7 @@ def test_a_client_receives_in_one_piece_from_its_second_page_on(monkeypatch: pyt
     answers = [client.get_records(ShardIterator="i") for _ in range(3)]
     client.list_shards(StreamName="s")
 
-    assert left_unread == [False, True, True, False]
+    assert left_unread == [False, True, True, True]
     assert [each["MillisBehindLatest"] for each in answers] == [7, 7, 7]
 
 

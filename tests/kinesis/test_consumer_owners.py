@@ -30,6 +30,7 @@ LAWS = Laws(
     creating_limit=None,
 )
 PATIENT = 20.0
+SHARD = "shardId-000000000000"
 
 PLANNING = textwrap.dedent("""
     import json, sys, time
@@ -43,13 +44,15 @@ PLANNING = textwrap.dedent("""
     coordinator.restore(start)
     while (end := enumerator.advance(start)) is start:
         time.sleep(0.1)
-    print("planned", flush=True)
+    print("planned", coordinator._agent._supervisor._agent.process.pid, flush=True)
     input()
     end = Offsets.from_json(end.to_json())  # from the offset log
     coordinator.restore(end)
     coordinator.assign(enumerator.ranges(start, end))
     print("logged", flush=True)
-    time.sleep(600)
+    while True:
+        enumerator.advance(end)
+        time.sleep(0.1)
 """)
 
 
@@ -77,7 +80,15 @@ class Query:
     def is_planned(self) -> None:
         """It has planned a batch, which nobody has logged."""
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "planned\n"
+        word, agent = self.process.stdout.readline().split()
+        assert word == "planned"
+        self._agent = int(agent)
+
+    def has_no_agent(self) -> None:
+        """Its agent has died, and there is no trigger that would start another one."""
+        self.is_planned()
+        os.kill(self._agent, signal.SIGKILL)
+        time.sleep(CREATION / 5)
 
     def is_logged(self) -> None:
         """The end of a batch is in the offset log."""
@@ -87,6 +98,26 @@ class Query:
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "logged\n"
+
+    def is_taken_over(self) -> None:
+        """Another reader has subscribed with its consumer."""
+        self.is_logged()
+        self._wait(self._is_pushed)
+        looks = self.model.calls["DescribeStreamConsumer"]
+        self.model.subscriptions("s", SHARD)[0].take_over()
+        # It looks whether the consumer is still there.
+        self._wait(lambda: self.model.calls["DescribeStreamConsumer"] > looks)
+
+    def loses_consumer_to_others(self) -> None:
+        """Somebody has deleted its consumer while a subscription was open, and it has registered another."""
+        self.is_logged()
+        self._wait(self._is_pushed)
+        old = self.model.call("ListStreamConsumers", {"StreamARN": self._stream_arn})["Consumers"][0]
+        self.model.call("DeregisterStreamConsumer", {"ConsumerARN": old["ConsumerARN"]})
+        self.model.faults.force("SubscribeToShard.event", "ResourceInUseException")
+        self.model.put("s", "key", b"data")
+        self._wait(lambda: self.model.calls["RegisterStreamConsumer"] > 1)
+        self._wait(self._is_pushed)
 
     def has_failed(self) -> None:
         """It could not begin."""
@@ -102,6 +133,10 @@ class Query:
         """It is there after longer than it takes to go."""
         time.sleep(2 * CREATION)
         assert self._statuses() == ["ACTIVE"]
+
+    def _is_pushed(self) -> bool:
+        """Whether a subscription has brought an event."""
+        return any(each._last for each in self.model.subscriptions("s", SHARD))
 
     def _statuses(self) -> Sequence[str]:
         consumers = self.model.call("ListStreamConsumers", {"StreamARN": self._stream_arn})["Consumers"]
@@ -151,7 +186,10 @@ def running(server: ModelServer, **options: str) -> Iterator[Query]:
 
 
 @pytest.mark.parametrize("agent", ["driver", "none"])
-@pytest.mark.parametrize("moment", [Query.is_asked, Query.is_creating, Query.is_planned, Query.is_logged])
+@pytest.mark.parametrize(
+    "moment",
+    [Query.is_asked, Query.is_creating, Query.is_planned, Query.is_logged, Query.has_no_agent],
+)
 def test_a_query_that_is_stopped_leaves_no_consumer(
     server: ModelServer, moment: Callable[[Query], None], agent: str
 ) -> None:
@@ -187,12 +225,29 @@ def test_a_query_that_dies_later_keeps_its_consumer(server: ModelServer) -> None
         query.keeps_consumer()
 
 
+def test_a_query_whose_consumer_somebody_deletes_leaves_none(server: ModelServer) -> None:
+    """The service ends a subscription with such a consumer as if another reader had taken it over."""
+    with running(server) as query:
+        query.loses_consumer_to_others()
+        query.process.send_signal(signal.SIGTERM)
+
+        query.loses_consumer()
+
+
 def test_a_query_that_gets_no_consumer_for_its_second_stream(server: ModelServer) -> None:
     """It fails, and the consumer of the first stream goes."""
     with running(server, streamName="s,gone") as query:
         query.has_failed()
         assert server.model.calls["RegisterStreamConsumer"] == 1
         query.loses_consumer()
+
+
+def test_a_consumer_that_another_reader_uses_stays(server: ModelServer) -> None:
+    with running(server) as query:
+        query.is_taken_over()
+        query.process.send_signal(signal.SIGTERM)
+
+        query.keeps_consumer()
 
 
 @pytest.mark.parametrize("moment", [Query.is_creating, Query.is_planned])

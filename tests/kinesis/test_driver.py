@@ -46,6 +46,7 @@ class FakeAgentClient:
         self.setup = setup
         self.release: Callable[[], None] = lambda: None
         self.calls: list[Any] = []
+        self.contested: set[str] = set()
 
     def start(self) -> None:
         self.calls.append("start")
@@ -56,6 +57,9 @@ class FakeAgentClient:
     def set_registered(self, registered: frozenset[str], logged: frozenset[str]) -> None:
         self.calls.append(registered)
         self.logged = logged
+
+    def is_contested(self, arn: str) -> bool:
+        return arn in self.contested
 
     def wait_for_agent(self, seconds: float) -> None:
         self.calls.append(f"wait {seconds:g} s")
@@ -231,19 +235,23 @@ def test_the_death_of_the_driver_is_noticed() -> None:
 def test_a_consumer_that_no_task_reaches_is_deregistered_if_it_is_the_querys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not one of somebody else's, nor against ``consumerDeregistration``. What is gone is told no more."""
+    """Not one of somebody else's, nor one that somebody else uses, nor against ``consumerDeregistration``.
+    What is gone is told no more.
+    """
     gone: list[str] = []
     monkeypatch.setattr(FakeRegistrar, "deregister", lambda _self, arn: gone.append(arn), raising=False)
 
-    def release(*, registers: bool, **options: str) -> SourceCoordinator:
+    def release(*, registers: bool, contested: str = "", **options: str) -> SourceCoordinator:
         monkeypatch.setattr(FakeRegistrar, "registers", registers)
         coordinator = create_coordinator(config(options))
+        coordinator._agent.contested = {contested}  # type: ignore[attr-defined]
         coordinator._agent.release()  # type: ignore[attr-defined]
         coordinator.close()
         return coordinator
 
     release(registers=False)
     release(registers=True, consumerDeregistration="never")
+    release(registers=True, contested=ARN)
     assert gone == []
     coordinator = release(registers=True)
 

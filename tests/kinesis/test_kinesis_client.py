@@ -334,6 +334,40 @@ def test_reads_that_were_refused_and_repeated_are_counted() -> None:
     assert figures.splits() == {SHARD: SplitFigures(refused=1 + 4, retries=2 + 3)}
 
 
+def test_a_read_that_is_silent_holds_a_plan_once() -> None:
+    """For ten seconds, whatever the read timeout; the planner tries again. What fails at once is repeated."""
+    silence = sdk.ReadTimeoutError(endpoint_url=URL)
+    service = Service(refusal("InternalFailure", status=500), silence, is_endpoint_known=True)
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    def send(operation: str, params: dict[str, Any]) -> Answer:
+        nonlocal now
+        now += 1.0 if len(service.left) > 1 else calls.connection.read_timeout
+        return service._next(operation, params)
+
+    calls = kinesis_calls(
+        CONFIG, retrier=Retrier(service.slept.append, clock=clock), is_endpoint_known=True
+    ).for_planning()
+    transport = Transport(send)
+    transport.install(client_for(calls.connection, "kinesis"))
+    log = KinesisLog(calls, {"orders": None})
+    for read in (
+        lambda: log.get_records(SHARD, "it", 1),
+        lambda: log.get_iterator(SHARD, IteratorStart("LATEST")),
+    ):
+        with pytest.raises(ServiceError, match="ReadTimeoutError") as caught:
+            read()
+        assert caught.value.retryable
+
+    assert [operation for operation, _ in transport.calls] == ["GetRecords"] * 2 + ["GetShardIterator"]
+    assert now == 21.0
+    short = replace(calls, connection=replace(CONFIG.connection, read_timeout=3.0))
+    assert short.for_planning().connection.read_timeout == 3.0
+
+
 def test_the_error_after_the_last_retry_is_complete() -> None:
     """Stream, shard, operation, endpoint and cause; without a traceback of the SDK."""
     service = Service(refusal("ProvisionedThroughputExceededException", "Rate exceeded"))

@@ -334,6 +334,11 @@ def wait_for_subscriptions(query: Query) -> None:
 def check_exactly_once(query: Query, expected: Iterable[Record]) -> None:
     """Every record came once, those of a split in order, and those of a child after its parents'."""
     assert query.numbers() == sorted(int(record.sequence_number) for record in expected)
+    check_order(query)
+
+
+def check_order(query: Query) -> None:
+    """Records of a split came in order, and those of a child after its parents'."""
     for records in query.by_split().values():
         sequence = [int(record.sequence_number) for record in records]
         assert sequence == sorted(sequence)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from integration.model import KinesisModel, Laws, ManualClock
 from integration.model.log import ModelLog
 from memory_log import BROKEN, S0, SECOND, THROTTLED, failing_reads, new_log, put_many
 from query import Query, check_exactly_once, new_reader, read_range, through_json
 
+from sluice.errors import ServiceError
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.stream_log import Record
 
@@ -90,6 +93,34 @@ def test_a_run_does_not_end_because_reads_fail() -> None:
     check_exactly_once(query, records)
 
 
+def test_a_run_waits_for_reads_that_fail_when_it_begins() -> None:
+    """Where it looks for its target; those that fail for a minute are an outage."""
+    log = new_log()
+    query = Query(log)
+    records = put_many(log, 3_000, per_second=100)
+    query.log_start()
+    query.enumerator.stop_at_available()
+    log.fault = failing_reads(iter([THROTTLED] * 50 + [BROKEN] * 10))
+    end = query.plan()
+    log.fault = None
+    query.run_planned(end)
+    check_exactly_once(query, records)
+
+    query.enumerator.stop_at_available()
+    log.fault = failing_reads(itertools.repeat(BROKEN))
+    with pytest.raises(ServiceError, match="500"):
+        query.plan()
+    log.fault = None
+    records += put_many(log, 500)
+    query.run_planned(query.plan())
+    records_of_next_run = put_many(log, 500)
+    assert query.run_batch() is None
+    check_exactly_once(query, records)
+    query.restart()
+    query.run_to_end()
+    check_exactly_once(query, records + records_of_next_run)
+
+
 @pytest.mark.parametrize("limits", [Limits(may_be_last=True), Limits(records=10**6, may_be_last=True)])
 @pytest.mark.parametrize("age", [0.0, 1.0, 60.0, 7200.0])
 @pytest.mark.parametrize("count", [0, 1, 101, 3_000, 30_000])
@@ -121,16 +152,22 @@ def test_a_batch_read_ends_exactly_at_the_tip(count: int, age: float) -> None:
     assert sorted(read_bounded(Query(log))) == sorted(records)
 
 
-@pytest.mark.parametrize("left_out", ["parent", "children", "child"])
+@pytest.mark.parametrize("left_out", ["parent", "children", "child", "family", "all"])
 def test_a_batch_read_finds_what_a_listing_leaves_out(left_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lists no second time while it reads: shards that others show to be there are listed again."""
-    log = new_log()
+    log = new_log(2)
     records = put_many(log, 100)
     log.split(S0)
     records += put_many(log, 100)
     every = log.list_splits("s")
-    children = [split for split in every if split.parents]
-    hidden = {"parent": every[:1], "children": children, "child": children[:1]}[left_out]
+    parent, children = every[:1], [split for split in every if split.parents]
+    hidden = {
+        "parent": parent,
+        "children": children,
+        "child": children[:1],
+        "family": [*parent, *children],
+        "all": every,
+    }[left_out]
     listings = iter([[split for split in every if split not in hidden]] * 2)
     monkeypatch.setattr(log, "list_splits", lambda _stream: next(listings, every))
 

@@ -39,11 +39,19 @@ def test_failures_far_apart_are_no_outage() -> None:
         fail_once(log, query)
 
 
-def test_failures_without_a_pause_are_an_outage() -> None:
-    """Reads that fail for a minute, one after the other, fail the query."""
+@pytest.mark.parametrize("seconds", [0, 40, 240])
+def test_failures_without_a_pause_are_an_outage(seconds: int) -> None:
+    """Reads that fail for a minute, one after the other, fail the query; also where each takes minutes."""
     log = new_log()
     query = Query(log)
     query.run_batch()
-    log.fault = failing_reads(iter([BROKEN] * 1000))
+
+    def fail(operation: str, _request: object) -> Exception | None:
+        if operation != "GetRecords":
+            return None
+        log.pass_time(seconds)
+        return BROKEN
+
+    log.fault = fail
     with pytest.raises(ServiceError, match="500"):
         query.run_to_end(empty_triggers=100)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +15,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from integration.model import Accepted, KinesisModel, Laws, ManualClock, ModelLog
 from memory_subscriptions import ALL_FAULTS, MemoryAgent
-from query import Query, at_horizon, at_latest
+from query import Query, at_horizon, at_latest, check_order
 from scenario import LIMITS
 
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.enumerator import InitialPositions
-from sluice.source.splits import SplitId
+from sluice.source.splits import Split, SplitId
 
 HOUR = 3600
 LONGEST_SAFE_STOP = 17.0
@@ -40,7 +40,32 @@ STEP = st.one_of(
     st.tuples(st.just("start")),
     st.tuples(st.just("available")),
     st.tuples(st.just("recreate"), st.integers(1, 3)),
+    st.tuples(st.just("hide"), st.integers(0, 100)),
 )
+
+
+class PatchyLog(ModelLog):
+    """Some of its listings lack shards, among them such as show that others are missing."""
+
+    def __init__(self, model: KinesisModel) -> None:
+        super().__init__(model)
+        self._hidden: set[SplitId] = set()
+        self._listings = 0  # that lack them
+
+    def hide(self, number: int) -> None:
+        """The next listings, up to three, lack a closed shard and its children."""
+        closed = sorted(shard.id for shard in self.shards.values() if shard.ending_sequence is not None)
+        if closed:
+            parent = closed[number % len(closed)]
+            children = (each.id for each in self.shards.values() if parent.shard in each.parents)
+            self._hidden, self._listings = {parent, *children}, 1 + number % 3
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        listed = super().list_splits(stream)
+        if self._listings == 0:
+            return listed
+        self._listings -= 1
+        return [split for split in listed if split.id not in self._hidden]
 
 
 class History:
@@ -66,7 +91,7 @@ class History:
     ) -> None:
         self.rng = random.Random(seed)
         self.model = KinesisModel(Laws(), ManualClock(), seed)
-        self.log = ModelLog(self.model)
+        self.log = PatchyLog(self.model)
         self.log.create("s", shards)
         self.log.pass_time(10)
         self.agent = MemoryAgent(self.log, faults=ALL_FAULTS, seed=seed) if is_pushed else None
@@ -110,6 +135,8 @@ class History:
                 self.set_retention(size)
             case "recreate":
                 self.recreate(size)
+            case "hide":
+                self.log.hide(size)
 
     def wait(self, hours: float) -> None:
         if not self.is_running:
@@ -287,6 +314,8 @@ def test_each_record_is_read_once_or_reported_as_lost(
     numbers = history.query.numbers()
     assert len(numbers) == len(set(numbers))
     read = set(numbers)
+    if not history.is_recreated:
+        check_order(history.query)
 
     def is_unread(record: Accepted) -> bool:
         is_early = initial is at_latest and record.arrival < history.began

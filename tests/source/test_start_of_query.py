@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -32,13 +31,13 @@ def hide_once(log: MemoryLog, hidden: Collection[SplitId], monkeypatch: pytest.M
     monkeypatch.setattr(log, "list_splits", list_some)
 
 
-@pytest.mark.parametrize("hidden", ["parent", "children"])
+@pytest.mark.parametrize("hidden", ["parent", "children", "family", "all"])
 @pytest.mark.parametrize("is_added", [False, True])
 def test_a_shard_that_the_first_listing_lacks_starts_where_the_query_says(
     hidden: str, monkeypatch: pytest.MonkeyPatch, *, is_added: bool
 ) -> None:
     """And not at its oldest record, as a shard does that opens later."""
-    log = new_log()
+    log = new_log(2)
     log.create("t")
     put_many(log, 10)
     children = log.split(S0)
@@ -49,7 +48,8 @@ def test_a_shard_that_the_first_listing_lacks_starts_where_the_query_says(
         query.run_batch()
         query.streams = ["s", "t"]
         query.restart()
-    hide_once(log, [S0] if hidden == "parent" else children, monkeypatch)
+    family = {"parent": [S0], "children": children, "family": [S0, *children], "all": log.shards}
+    hide_once(log, family[hidden], monkeypatch)
     query.run_batch()
     log.pass_time(1)
     records = put_many(log, 5)
@@ -82,8 +82,12 @@ CHANGE = st.one_of(
 
 @given(
     seed=st.integers(0, 2**32),
-    # Not both: then a listing may have neither a closed shard nor what shows that there is one.
-    laws=st.sampled_from([Laws(listing_gaps=0.5, listing_delay=0.0), Laws(listing_gaps=0.0)]),
+    laws=st.builds(
+        Laws,
+        listing_gaps=st.sampled_from([0.0, 0.5]),
+        listing_delay=st.sampled_from([0.0, 2.0]),
+        arrival_disorder=st.just(0.0),
+    ),
     shards=st.integers(1, 3),
     changes=st.lists(CHANGE, max_size=12),
     later=st.lists(CHANGE, max_size=6),
@@ -96,7 +100,7 @@ def test_latest_is_every_record_from_the_start_on_and_none_before(
     later: Sequence[tuple[str, int]],
 ) -> None:
     """Whatever the listings leave out, which have gaps where others have read."""
-    log = ModelLog(KinesisModel(replace(laws, arrival_disorder=0.0), ManualClock(), seed))
+    log = ModelLog(KinesisModel(laws, ManualClock(), seed))
     log.create("s", shards)
     log.pass_time(10)
     rng = random.Random(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from botocore import xform_name
@@ -25,12 +25,15 @@ from sluice.aws.errors import (
 from sluice.errors import ServiceError, SluiceError
 from sluice.retry import Backoff, Retrier
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "failure_of"]
 
 T = TypeVar("T")
 
 # An endpoint that never answered is more likely mistyped than busy: fail within seconds.
 _FIRST_CONTACT_RETRIES: Final = 1
+
+_PLANNING_WAIT: Final = 10.0
+"""Seconds for which a plan waits for a read. The pages that planners ask for come within a second."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,20 @@ class Calls:
     retrier: Retrier = field(default_factory=Retrier)
     clock: Callable[[], float] = time.time
     is_endpoint_known: bool = False
+
+    def for_planning(self) -> Calls:
+        """The same for a process that plans batches, which goes on without a shard that is not read soon.
+
+        A silent service would hold the whole query for the read timeout, once for each attempt.
+        """
+        reads = {
+            operation: replace(backoff, give_up_after=_PLANNING_WAIT)
+            for operation, backoff in self.backoffs.items()
+            if operation in ("GetRecords", "GetShardIterator")
+        }
+        timeout = min(self.connection.read_timeout, _PLANNING_WAIT)
+        connection = replace(self.connection, read_timeout=timeout)
+        return replace(self, connection=connection, backoffs={**self.backoffs, **reads})
 
     def server_time(self) -> float:
         """Seconds since the epoch: not later than the service's own time, as far as answers have shown it."""
@@ -106,14 +123,10 @@ class Calls:
                 if isinstance(error, ClientError) and error.operation_name == operation:
                     state.record_answer(error.response, sent, self.clock())
                 endpoint = endpoint_of(error, client.meta.endpoint_url)
-                problem = translate(error, operation=operation, target=target, endpoint=endpoint)
-                problem.retryable |= is_clock_refused(problem)
-                if not self.connection.has_fixed_credentials:
-                    unknown += problem.code in UNKNOWN_CREDENTIALS
-                    # In place of credentials that have expired there may soon be others; in place of those
-                    # that are not known, there are or they are wrong.
-                    is_first = problem.code in UNKNOWN_CREDENTIALS and unknown == 1
-                    problem.retryable |= problem.code in EXPIRED_CREDENTIALS or is_first
+                problem = failure_of(error, self.connection, operation, target, endpoint)
+                if problem.code in UNKNOWN_CREDENTIALS:
+                    unknown += 1
+                    problem.retryable = problem.retryable and unknown == 1  # there are others, or it is wrong
                 is_known = self.is_endpoint_known or endpoint_state(endpoint).reached
                 if is_unanswered(problem) and not is_known:
                     unanswered += 1
@@ -123,6 +136,25 @@ class Calls:
             raise problem from None
 
         return self.retrier.call(self.backoffs[operation], attempt)
+
+
+def failure_of(
+    error: Exception, connection: ConnectionConfig, operation: str, target: str, endpoint: str
+) -> ServiceError:
+    """The ServiceError for what a call has raised, retryable where another attempt may help.
+
+    That may also be so because the next attempt is signed anew: at another time, or with credentials that
+    were loaded anew in place of those that have expired or are not known any more.
+
+    Args:
+        connection: that of the call.
+        operation, target, endpoint: as those of `translate`.
+    """
+    problem = translate(error, operation=operation, target=target, endpoint=endpoint)
+    is_refused = problem.code in EXPIRED_CREDENTIALS | UNKNOWN_CREDENTIALS
+    is_mended = is_refused and not connection.has_fixed_credentials
+    problem.retryable = problem.retryable or is_mended or is_clock_refused(problem)
+    return problem
 
 
 def _read_answer(answer: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:

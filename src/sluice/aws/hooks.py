@@ -14,7 +14,7 @@ from botocore.parsers import ResponseParserFactory
 
 from sluice.aws.changes import read_changes
 from sluice.aws.errors import DamagedAnswerError
-from sluice.aws.receiving import PageReceiver
+from sluice.aws.receiving import BodyReceiver
 from sluice.aws.request_bodies import insert_body, substitute
 from sluice.aws.responses import (
     error_in_json,
@@ -31,6 +31,8 @@ __all__ = ["ParserFactory", "install"]
 
 _CONTEXT_KEY: Final = "sluice_timestamp"
 
+_SOURCES: Final = ("kinesis", "dynamodb-streams")
+
 
 def install(client: Any, wire_format: str = "json") -> None:
     """Registers the hooks with an SDK client. Events of other services than the client's never come.
@@ -39,15 +41,15 @@ def install(client: Any, wire_format: str = "json") -> None:
         wire_format: how records are asked for, see `ConnectionConfig`.
     """
     service = client.meta.service_model.service_id.hyphenize()
-    receiver = PageReceiver()
+    receiver = BodyReceiver()
     cbor = CborRequests(wire_format, client.meta.endpoint_url)
     hooks = (
         # Large requests: the library writes their bodies.
         (f"before-parameter-build.{service}", substitute),
         (f"before-call.{service}", insert_body),
-        # Large answers: received in one piece.
-        ("needs-retry.kinesis", receiver.remember_session),
-        ("before-send.kinesis.GetRecords", receiver.send),
+        # Answers of what is read: received in one piece, within a limit of time. S3 lets some trickle.
+        *((f"needs-retry.{source}", receiver.remember_session) for source in _SOURCES),
+        *((f"before-send.{source}", receiver.send) for source in _SOURCES),
         # Answers that are cut short.
         (f"after-call.{service}", refuse_damaged_answer),
         # Timestamps with microseconds.

@@ -1,27 +1,44 @@
-"""Receives pages of records in one piece.
+"""Receives answers in one piece, within a limit of time.
 
 The SDK reads every answer 64 KiB at a time and joins the pieces, which for a page of 10 MiB costs three
-times the CPU of reading it at once. A handler of the event ``before-send`` may send a request in the SDK's
-place (https://botocore.amazonaws.com/v1/documentation/api/latest/topics/events.html). This one sends it
+times the CPU of reading it at once. And its read timeout starts anew with every byte, so an answer of which
+bytes trickle in would be read for ever. A handler of the event ``before-send`` may send a request in the
+SDK's place (https://botocore.amazonaws.com/v1/documentation/api/latest/topics/events.html). This one sends it
 through the client's own HTTP session, with its connections, proxies, certificates and timeouts; only the
 body is read differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ReadTimeoutError
 from urllib3.response import HTTPResponse
 
-__all__ = ["PageReceiver"]
+from sluice.aws.watchdog import Watchdog, shared_watchdog
+
+__all__ = ["BodyReceiver", "shut_down"]
+
+_LIMIT: Final = 120.0
+"""Seconds for the body of one answer: 10 MiB at 90 KiB/s. Iterators expire after five minutes."""
 
 
-class PageReceiver:
-    """Sends the requests of one client. Called from several threads."""
+class BodyReceiver:
+    """Sends the requests of one client. Called from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        clock: monotonic seconds.
+        watchdog: ends reads that take too long, by the same clock; None for the one of the process.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, watchdog: Watchdog | None = None) -> None:
+        self._clock = clock
+        self._watchdog = watchdog
         self._session: Any = None
 
     def remember_session(self, *, response: Any, endpoint: Any, **_: Any) -> None:
@@ -35,17 +52,58 @@ class PageReceiver:
     def send(self, *, request: Any, **_: Any) -> AWSResponse | None:
         """Handles ``before-send``: returns the answer, or None for the SDK to send the request.
 
-        The SDK sends the requests until the client's first answer, which shows the session.
+        The SDK sends the requests until the client's first answer, which shows the session. An answer that
+        the caller reads bit by bit is left unread, unless it is an error.
 
         Raises:
             Exception: as the SDK's session, or as urllib3 while the body is read.
         """
         if self._session is None:
             return None
+        is_stream = request.stream_output
         request.stream_output = True  # the session leaves the body unread
-        response = self._session.send(request)
-        body = _ReadBody(response.raw.read())
-        return AWSResponse(response.url, response.status_code, response.headers, body)
+        response: AWSResponse = self._session.send(request)
+        if is_stream and response.status_code < 300:
+            return response
+        headers: Any = response.headers
+        return AWSResponse(response.url, response.status_code, headers, _ReadBody(self._read(response)))
+
+    def _read(self, response: AWSResponse) -> bytes:
+        body: Any = response.raw
+        deadline = self._clock() + _LIMIT
+        watchdog = self._watchdog or shared_watchdog()
+        watchdog.arm(body, deadline, lambda: shut_down(body))
+        try:
+            data: bytes = body.read()
+        except Exception:
+            if self._clock() <= deadline:
+                raise
+        else:
+            # A body without a length ends where its connection was shut down.
+            if self._clock() <= deadline:
+                return data
+        finally:
+            watchdog.disarm(body)
+        body.close()
+        late = TimeoutError(f"the answer was not complete after {_LIMIT:g} s")
+        raise ReadTimeoutError(endpoint_url=response.url, error=late)
+
+
+def shut_down(body: Any) -> None:
+    """Ends the connection that an answer's body comes through: a thread that waits for it goes on at once.
+
+    Closing the body would wait for that thread, which holds the lock of the socket's buffer.
+
+    Args:
+        body: a ``urllib3.HTTPResponse``.
+    """
+    shutdown = getattr(body, "shutdown", None)
+    # The connection may have ended before.
+    with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
+        if shutdown is not None:
+            shutdown()
+        else:  # urllib3 before 2.3
+            body.connection.sock.shutdown(socket.SHUT_RD)
 
 
 class _ReadBody:

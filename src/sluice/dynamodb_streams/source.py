@@ -183,6 +183,7 @@ class DynamoDbStreamsSource(LogSource):
             Retrier(sleep=pause),
             is_endpoint_known=is_endpoint_known,
         )
+        calls = calls if is_endpoint_known else calls.for_planning()  # only tasks know it
         return DynamoDbStreamsLog(calls, config.tables, empty_pages=empty_pages, arns=self._arns)
 
 

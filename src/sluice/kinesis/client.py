@@ -90,6 +90,10 @@ class KinesisLog(StreamLog):
         calls = kinesis_calls(config, retrier=retrier, is_endpoint_known=is_endpoint_known)
         return cls(calls, {stream.name: stream.arn for stream in config.streams}, figures, read_page)
 
+    def for_planning(self) -> KinesisLog:
+        """The same for a process that plans batches; see `Calls.for_planning`."""
+        return KinesisLog(self._calls.for_planning(), self._stream_arns, self._figures, self._read_page)
+
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""
         return self._calls.call(

@@ -143,7 +143,8 @@ class FanOutCoordinator(SourceCoordinator):
         """Deregisters the query's consumers, as no task reaches an agent. They are registered again later."""
         if self._fan_out.deregister:
             for stream, arn in list(self._registered.items()):
-                self._release_consumer(stream, arn)
+                if not self._agent.is_contested(arn):
+                    self._release_consumer(stream, arn)
             self._announce_registered()
 
     def _release_consumer(self, stream: str, arn: str) -> None:

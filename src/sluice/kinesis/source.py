@@ -157,7 +157,8 @@ class KinesisSource(LogSource):
         from sluice.kinesis.client import KinesisLog  # noqa: PLC0415 - see above
         from sluice.source.log_assembly import assemble_enumerator  # noqa: PLC0415
 
-        return assemble_enumerator(self, KinesisLog.of(self.config, figures=figures), subscriptions)
+        log = KinesisLog.of(self.config, figures=figures).for_planning()
+        return assemble_enumerator(self, log, subscriptions)
 
     def create_coordinator(self) -> Coordinator:
         from sluice.kinesis.driver import create_coordinator  # noqa: PLC0415 - see above

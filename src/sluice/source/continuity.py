@@ -97,22 +97,23 @@ class Continuity:
     def whole_listing(self) -> Listing:
         """The splits as listed, for a read that lists no second time, and for starting positions.
 
-        Listed again are splits that others show to be missing: parents, unless they are gone, and children.
+        Listed again are splits that others show to be missing: parents, unless they are gone, children, and
+        both.
         """
-        return self._list_until_children_are_there(_unlisted_parents)
+        return self._list_until_whole(_unlisted_parents)
 
     def list_children(self) -> None:
-        """Lists splits once more, and again while closed ones have no children, for a run that ends.
+        """Lists splits once more, and again while they show that others are missing, for a run that ends.
 
         Records that are there when the run begins may be in children that are not listed yet.
         """
         self._discovery.mark_stale()  # a listing of this very moment will do
-        self._list_until_children_are_there(lambda _: ())
+        self._list_until_whole(lambda _: ())
 
-    def _list_until_children_are_there(self, find_missing: Callable[[Listing], Sequence[SplitId]]) -> Listing:
+    def _list_until_whole(self, find_missing: Callable[[Listing], Sequence[SplitId]]) -> Listing:
         listing = self._list_until_there(find_missing)
         for _ in range(_LOOKS_FOR_CHILDREN):
-            if not listing.lacks_children:
+            if not listing.is_incomplete:
                 break
             self._settings.pause(_PAUSE_FOR_CHILDREN)
             self._discovery.mark_stale()

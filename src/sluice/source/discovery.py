@@ -14,10 +14,10 @@ from typing import NamedTuple
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.probe import Probe
-from sluice.source.splits import Lineage, Split, SplitId
+from sluice.source.splits import ALL_HASH_KEYS, Lineage, Split, SplitId
 from sluice.source.stream_log import StreamInfo, is_gone
 
-__all__ = ["Listing", "SplitDiscovery", "lacks_children"]
+__all__ = ["Listing", "SplitDiscovery", "lacks_some"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ class Listing:
         begun_at: when splits began to be listed (microseconds), by the service's clock. Its answers had told
             the time by then.
         absent_at: an instant (microseconds) at which a split did not exist yet, as an earlier listing shows.
-        lacks_children: whether a closed split is known, and not all of its children yet. An open split that
-            is not listed any more is taken for one.
+        is_incomplete: whether the splits show that others are missing. An open split that is not listed any
+            more is taken for a closed one, whose children are not known yet.
     """
 
     listed: Sequence[Split]
@@ -72,7 +72,7 @@ class Listing:
     at: int
     begun_at: int
     absent_at: Mapping[SplitId, int] = field(default_factory=dict)
-    lacks_children: bool = False
+    is_incomplete: bool = False
 
     @property
     def splits(self) -> Mapping[SplitId, Split]:
@@ -199,13 +199,15 @@ class SplitDiscovery:
         infos, splits, kept, at, begun_at = answers
         splits = [*splits, *kept]
         lineage = Lineage([*splits, *self._unlisted(splits, infos)])
-        is_incomplete = lacks_children(lineage.splits.values()) or not all(split.is_closed for split in kept)
+        is_incomplete = lacks_some(self._streams, lineage.splits.values()) or not all(
+            split.is_closed for split in kept
+        )
         listing = Listing(splits, lineage, infos, at, begun_at, self._absent_at(lineage), is_incomplete)
         self._listing = listing
         is_old = self._pending is not None and self._is_stale
         self._pending = None
         self._listed_at = now = self._clock()
-        if listing.lacks_children:
+        if listing.is_incomplete:
             self._next_listing = now + min(self._pause, self._interval)
             self._pause *= 2
         else:
@@ -248,16 +250,20 @@ class SplitDiscovery:
         return [split for split in unlisted if created.get(split.id.stream) == infos[split.id.stream].created]
 
 
-def lacks_children(splits: Collection[Split]) -> bool:
-    """Whether a closed split is known, and not all of its children yet: listings are eventually consistent.
+def lacks_some(streams: Iterable[str], splits: Collection[Split]) -> bool:
+    """Whether splits show that others of the streams are missing: listings are eventually consistent.
 
-    Children take over all hash keys of their parents.
+    Children take over all hash keys of their parents, so a closed split shows that they are missing. A
+    parent may be missing, too, or all splits: then hash keys are.
     """
+    ranges: dict[str, list[tuple[int, int]]] = {stream: [] for stream in streams}
     children: dict[SplitId, list[tuple[int, int]]] = {}
     for split in splits:
+        ranges[split.id.stream].append(split.hash_range)
         for parent in split.parents:
             children.setdefault(SplitId(split.id.stream, parent), []).append(split.hash_range)
-    return any(
+    has_hole = not all(_cover(each, ALL_HASH_KEYS) for each in ranges.values())
+    return has_hole or any(
         split.is_closed and not _cover(children.get(split.id, ()), split.hash_range) for split in splits
     )
 

@@ -433,8 +433,8 @@ class StreamEnumerator:
         self._held = readable.held
         self._states = states
         if self._wants_targets:
-            self._wants_targets = False
             self._targets = self._find_targets(states, base, listing, limits)
+            self._wants_targets = False  # not before: the search may fail
         if self._targets is None:
             return list(states.values())
         for split_id, state in states.items():

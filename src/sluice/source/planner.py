@@ -116,7 +116,7 @@ class Planner:
         """The exact tips of all splits as of now: where a run ends that reads what is available.
 
         Raises:
-            DataLossError, ServiceError: as `plan`; an error that may pass is not waited for.
+            DataLossError, ServiceError: as `plan`; also if a split is missing.
         """
         until = self._now() + _CLOCK_DOUBT
         ends = self._for_each(
@@ -357,25 +357,24 @@ class Planner:
         Args:
             may_read: whether the work of a split may read it.
             leave_failing: if the reads of a split fail, leave it where it is for now; its result is None.
-                Otherwise throttling is waited out, and other errors are raised.
+                Otherwise, and where a run has to reach its target, they are repeated.
         """
 
         def run(state: SplitState) -> ResultT | None:
             session = self._probe.session(state)
             while True:
+                begun_at = self._clock()
                 try:
                     result = work(session, state)
                 except ServiceError as error:
-                    if not leave_failing and error.throttling:
-                        session.back_off()
-                        continue
                     session.end()
-                    if not leave_failing:
+                    if error.missing and not leave_failing:
                         raise
-                    self._tolerate(state, error)
-                    if state.target is None or error.missing:
+                    is_left = leave_failing and (state.target is None or error.missing)
+                    self._tolerate(state, error, begun_at, is_left=is_left)
+                    if is_left:
                         return None
-                    session.back_off()  # a run with a target would end if the split stayed where it is
+                    session.back_off()  # the run would end if the split stayed where it is
                     continue
                 session.end()
                 if session.has_read:
@@ -390,8 +389,13 @@ class Planner:
         done |= zip(reading, results, strict=True)
         return [(state, done[state.split.id]) for state in states]
 
-    def _tolerate(self, state: SplitState, error: ServiceError) -> None:
-        """Leaves a split where it is for now; raises `error` if it will not pass, or has lasted too long."""
+    def _tolerate(self, state: SplitState, error: ServiceError, begun_at: float, *, is_left: bool) -> None:
+        """Puts off the next read of a split; raises `error` if it will not pass, or has lasted too long.
+
+        Args:
+            begun_at: when the reads were begun that have failed (monotonic seconds).
+            is_left: the batch goes on without the split.
+        """
         if not (error.retryable or error.throttling or error.missing):
             raise error
         now = self._clock()
@@ -399,11 +403,12 @@ class Planner:
         if error.throttling:
             state.mark_throttled(now, next_read_at)
         else:
-            failing_for = state.mark_failed(now, next_read_at, is_missing=error.missing)
+            failing_for = state.mark_failed(now, next_read_at, is_missing=error.missing, begun_at=begun_at)
             is_awaited = error.missing and not self._fail_on_missing
             if failing_for > self._patience and not is_awaited:
                 raise error
-        _log.warning("%s: left out of this batch, next read in %d s: %s", state.split.id, _RETRY_PAUSE, error)
+        what = "left out of this batch" if is_left else "the batch waits for it"
+        _log.warning("%s: %s, next read in %d s: %s", state.split.id, what, _RETRY_PAUSE, error)
 
 
 def _moves(states: Collection[SplitState], ends: Mapping[SplitId, End]) -> bool:

@@ -374,18 +374,22 @@ class SplitState:
         self.is_missing = False
         self.next_read_at = next_read_at
 
-    def mark_failed(self, now: float, next_read_at: float, *, is_missing: bool) -> float:
+    def mark_failed(
+        self, now: float, next_read_at: float, *, is_missing: bool, begun_at: float | None = None
+    ) -> float:
         """Caller: the planner, when a read has failed and may succeed later. Affects: `failing_since`,
         `failed_at`, `next_read_at`, `is_missing`, `unanswered_since`.
 
         Args:
             now: monotonic seconds.
+            begun_at: when the read was begun (monotonic seconds); None: just now.
 
         Returns:
             For how long reads have failed, one after the other (seconds). A failure long after the one
             before it begins anew: nothing was tried in between.
         """
-        if self.failing_since is None or now - self.failed_at > _FAILURE_MEMORY:
+        begun_at = now if begun_at is None else begun_at
+        if self.failing_since is None or begun_at - self.failed_at > _FAILURE_MEMORY:
             self.failing_since = now
         self._mark_unanswered(now)
         self.failed_at = now

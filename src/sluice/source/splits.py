@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["Lineage", "Split", "SplitId", "families", "held_back"]
+__all__ = ["ALL_HASH_KEYS", "Lineage", "Split", "SplitId", "families", "held_back"]
+
+
+ALL_HASH_KEYS: Final = (0, 2**128 - 1)
 
 
 class SplitId(NamedTuple):
@@ -27,14 +30,14 @@ class Split:
         parents: ids of the shards it was split or merged from, two after a merge. They may have expired.
         starting_sequence: no record of the shard has a lower sequence number.
         ending_sequence: None while the shard is open.
-        hash_range: first and last hash key, both included.
+        hash_range: first and last hash key, both included. The splits of a stream have all of them together.
     """
 
     id: SplitId
     parents: tuple[str, ...] = ()
     starting_sequence: str = "0"
     ending_sequence: str | None = None
-    hash_range: tuple[int, int] = (0, 2**128 - 1)
+    hash_range: tuple[int, int] = ALL_HASH_KEYS
 
     @property
     def parent_ids(self) -> tuple[SplitId, ...]:

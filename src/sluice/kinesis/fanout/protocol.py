@@ -45,7 +45,9 @@ __all__ = [
 
 
 TAKEN_OVER: Final = "ResourceInUseException"
-"""The service's code for a subscription that ended because another reader subscribed with its consumer."""
+"""The service's code for a subscription that ended because another reader subscribed with its consumer.
+
+Also for one whose consumer is being deleted."""
 
 INTEGRITY_PROBLEM: Final = "RecordsMayHaveExpired"
 """The code of a subscription that the agent ended because only polling can tell whether records are lost."""
@@ -205,12 +207,16 @@ class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
         reason: a sentence for the log.
         code: that of the service, if it ended or refused the subscription; `INTEGRITY_PROBLEM`, `FAR_BEHIND`
             or `NOT_READ`; or empty, if another subscription may follow at once.
+        consumer: ARN of the consumer that it was subscribed with; empty where the agent does not know it.
+        retryable: as that of the `ServiceError` that ended it.
     """
 
     split: SplitId
     generation: int
     reason: str
     code: str = ""
+    consumer: str = ""
+    retryable: bool = False
 
 
 class ReadRange(msgspec.Struct, tag=True, frozen=True):

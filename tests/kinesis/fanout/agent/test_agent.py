@@ -5,24 +5,36 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from sluice.channels.channel import Channel
 from sluice.channels.processes import child_environment
 from sluice.errors import ServiceError
+from sluice.kinesis.consumers import ConsumerRegistrar
 from sluice.kinesis.fanout.agent.agent import Agent
 from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
 from sluice.kinesis.fanout.agent.poller import Poller
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.link import Link
-from sluice.kinesis.fanout.protocol import BufferHeld, CallsCounted, RangesAsked, ReadRange
+from sluice.kinesis.fanout.protocol import (
+    TAKEN_OVER,
+    BufferHeld,
+    CallsCounted,
+    ConsumersChanged,
+    RangesAsked,
+    ReadRange,
+    SubscriptionEnded,
+)
+from sluice.kinesis.fanout.subscriptions.subscription import Subscribing
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 
 START = IteratorStart("TRIM_HORIZON")
+OLD, NEW = (f"arn:aws:kinesis:us-east-1:000000000000:stream/clicks/consumer/app:{at}" for at in (1, 2))
 
 
 @pytest.fixture
@@ -91,6 +103,48 @@ def test_an_agent_says_which_of_its_reads_were_refused(agent: Agent, monkeypatch
         agent.report_figures()
 
     assert [each for each in reported if not isinstance(each, BufferHeld)] == [CallsCounted(split, 2, 3)]
+
+
+def test_a_consumer_that_was_taken_over_stays(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another reader uses it. One that was registered in place of another is another consumer."""
+    gone: list[str] = []
+    monkeypatch.setattr(ConsumerRegistrar, "deregister", lambda _self, arn: gone.append(arn))
+    split = SplitId("clicks", "shardId-0")
+    agent.report(SubscriptionEnded(split, 1, "taken over", TAKEN_OVER, OLD))
+    agent.report(SubscriptionEnded(split, 2, "no", "AccessDeniedException", NEW))
+    agent.deregister([OLD, NEW])
+
+    assert gone == [NEW]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_source_knows_the_consumer_of_its_subscription(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    """Not the one that its next subscription was to have. Without a subscription it is that of the call."""
+    refusals: list[str] = []
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+    def subscribe(subscribing: Subscribing, *_: object) -> object:
+        if subscribing.consumer_arn in refusals:
+            raise ServiceError("no", code="AccessDeniedException")
+        return SimpleNamespace(close=lambda: None, next_payload=lambda: b'{"ContinuationSequenceNumber":"1"}')
+
+    monkeypatch.setattr(Subscribing, "__call__", subscribe)
+    source = agent._open_source(SplitId("clicks", "shardId-0"), START, ShardBuffer(START, BufferBudget(100)))
+    agent._handle_message(ConsumersChanged({"clicks": OLD}, ()))
+    if is_refused:
+        refusals.append(OLD)
+    else:
+        source.next_event()
+        agent._handle_message(ConsumersChanged({"clicks": NEW}, ()))
+        refusals.append(NEW)
+        source._renew_at = 0.0
+    with pytest.raises(ServiceError):
+        source.next_event()
+
+    assert source.consumer == OLD
 
 
 def test_an_agent_has_few_memory_arenas(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ class FakeSource:
         self.asked_at = asked_at
         self._buffer = buffer
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        self.was_taken_over = False
+        self.consumer = ""
         self.is_closed = False
 
     def next_event(self) -> tuple[bytes, EventHead]:
@@ -379,18 +379,16 @@ def test_a_shard_without_a_subscription_is_unavailable(make: Callable[..., Bench
         bench.read(None, 1)
 
 
-def test_a_consumer_that_another_reader_uses_is_contested(make: Callable[..., Bench]) -> None:
-    """Its stream stays contested when the shard is not subscribed to any more."""
+def test_the_planner_learns_which_consumer_a_subscription_had(make: Callable[..., Bench]) -> None:
+    """Another one may have been registered in its place meanwhile. And whether the reason may pass."""
     bench = make()
     source = bench.subscribe()
-    assert bench.manager.contested == frozenset()
-    source.was_taken_over = True
-    source.outcomes.put(ServiceError("taken over", code=TAKEN_OVER))
-    bench.report()
+    source.consumer = "arn:consumer:1"
+    source.outcomes.put(ServiceError("taken over", code=TAKEN_OVER, retryable=True))
 
-    assert bench.manager.contested == {"clicks"}
-    bench.manager.unsubscribe(SPLIT)
-    assert bench.manager.contested == {"clicks"}
+    assert bench.report() == SubscriptionEnded(
+        SPLIT, 1, "taken over", TAKEN_OVER, "arn:consumer:1", retryable=True
+    )
 
 
 def large(*numbers: int) -> tuple[bytes, EventHead]:

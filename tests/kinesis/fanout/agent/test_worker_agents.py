@@ -280,17 +280,17 @@ def test_the_planner_learns_what_agents_are_asked_for_and_refused(hub: Hub, mess
     assert hub.report() == message
 
 
-def test_a_consumer_that_another_reader_uses_is_contested(hub: Hub) -> None:
+def test_the_planner_learns_which_consumer_was_taken_over(hub: Hub) -> None:
     """Whichever agent noticed."""
     worker = hub.join("a")
     hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
     worker.received()
+    ended = SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER, "arn:consumer:1")
 
-    worker.send(SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER))
+    worker.send(ended)
 
-    assert hub.report() == SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER)
-    assert hub.workers.contested == {"clicks"}
+    assert hub.report() == ended
 
 
 # --- agents that are silent -----------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_messages_of_a_silent_agent_about_what_it_has_lost_are_ignored(hub: Hub)
     worker.leave()
 
     assert hub.report() == WorkerHosts(())
-    assert hub.workers.contested == frozenset()
+    assert hub.reports.empty()
 
 
 def test_the_hub_never_waits_for_an_agent(hub: Hub) -> None:

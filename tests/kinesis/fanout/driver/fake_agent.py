@@ -58,8 +58,9 @@ class FakeAgent:
         self.is_closed = False
         self.ended: float | None = None
 
-    def tell_stop(self) -> None:
+    def tell_stop(self) -> bool:
         self.stops += 1
+        return True
 
     def close(self) -> None:
         self.is_closed = True

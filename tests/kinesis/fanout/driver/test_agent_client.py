@@ -244,18 +244,25 @@ def test_a_subscription_that_is_not_behind_is_left_alone(
     assert [agent.received(), agent.received()] == [Acknowledge(SPLIT, "900"), Unsubscribe(SPLIT)]
 
 
-def test_where_polling_is_forbidden_a_refusal_fails_the_query(make: Callable[..., Planning]) -> None:
-    """The error names the reason, the shard and the option that forbids polling."""
+@pytest.mark.parametrize("retryable", [True, False])
+def test_where_polling_is_forbidden_a_refusal_fails_the_query(
+    make: Callable[..., Planning], *, retryable: bool
+) -> None:
+    """The error names the reason, the shard and the option that forbids polling. It may pass if its reason
+    may.
+    """
     planning = make(subscribeToShardFallback="fail")
     agent = planning.started()
-    agent.send(SubscriptionEnded(SPLIT, planning.subscribed(), "not allowed", "AccessDeniedException"))
+    generation = planning.subscribed()
+    agent.send(SubscriptionEnded(SPLIT, generation, "not allowed", "AccessDenied", retryable=retryable))
     planning.until(lambda: planning.client._shards[SPLIT].ended)
 
     with pytest.raises(
         ServiceError,
         match=r"not allowed; clicks/shardId-0 is not polled instead, since option 'subscribeToShardFallback'",
-    ):
+    ) as caught:
         planning.client.follow({SPLIT: HORIZON})
+    assert caught.value.retryable == retryable
 
 
 def test_where_polling_is_forbidden_an_integrity_problem_fails_nothing(make: Callable[..., Planning]) -> None:
@@ -284,6 +291,24 @@ def test_a_missing_consumer_is_registered_again(make: Callable[..., Planning], c
     planning.until(lambda: planning.client._shards[SPLIT].may_retry)
     planning.client.follow({SPLIT: HORIZON})
     assert agent.received() == Subscribe(SPLIT, 2, AT_HORIZON)
+
+
+def test_the_next_agent_deregisters_no_consumer_that_another_reader_uses(
+    make: Callable[..., Planning],
+) -> None:
+    """It has not seen that the consumer was taken over."""
+    planning = make()
+    planning.client.set_registered(frozenset({ARN, "arn:consumer:2"}))
+    first = planning.started(ConsumersChanged({"clicks": ARN}, (ARN, "arn:consumer:2")))
+    assert not planning.client.is_contested(ARN)
+    first.send(SubscriptionEnded(SPLIT, planning.subscribed(), "taken over", TAKEN_OVER, ARN))
+    planning.until(lambda: planning.client.is_contested(ARN))
+
+    first.die()
+    planning.until(lambda: first.is_closed)
+    planning.now += 2.0
+
+    planning.started(ConsumersChanged({"clicks": ARN}, ("arn:consumer:2",)))
 
 
 def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]) -> None:
@@ -354,6 +379,30 @@ def test_the_agent_is_told_of_a_stop_unless_consumers_are_to_stay(
 
     assert agent.stops == stops
     assert agent.is_closed
+
+
+def test_an_agent_is_started_for_a_stop_where_there_is_none(make: Callable[..., Planning]) -> None:
+    """The one before has died, and no trigger has come since. Not if there is nothing to deregister."""
+    planning = make()
+    agent = planning.started()
+    planning.client.set_registered(frozenset({ARN}))
+    agent.die()
+    planning.until(lambda: agent.is_closed)
+    planning.client.tell_stop()
+
+    assert len(planning.agents) == 2
+    assert planning.agent.received() == ConsumersChanged({"clicks": ARN}, (ARN,))
+    assert planning.agent.stops == 1
+
+    planning.launch_error = OSError("no memory")
+    planning.client.tell_stop()
+    planning.launch_error = None
+    planning.client.set_registered(frozenset())
+    planning.client.tell_stop()
+    planning.client.set_registered(frozenset({ARN}))
+    planning.client.close()
+    planning.client.tell_stop()
+    assert len(planning.agents) == 2
 
 
 def test_progress_reports_tell_the_agents_state_and_buffer(make: Callable[..., Planning]) -> None:

@@ -120,7 +120,7 @@ def test_an_agent_that_does_not_end_is_killed(
         os.kill(agent.pid, number)
 
     assert agent.end(0.0) == -signal.SIGKILL
-    agent.tell_stop()
+    assert not agent.tell_stop()
     agent.close()
 
 
@@ -155,7 +155,7 @@ def test_an_agent_that_is_gone_can_still_be_told(monkeypatch: pytest.MonkeyPatch
     agent = agent_process.AgentProcess(SETUP)
     agent._process.wait(PATIENT)
 
-    agent.tell_stop()
+    assert not agent.tell_stop()
 
     assert agent.end(PATIENT) == 0
 

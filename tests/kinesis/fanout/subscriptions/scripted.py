@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice.aws.watchdog import Watchdog
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.subscriptions.subscriber import (
     PayloadSource,
@@ -16,7 +17,6 @@ from sluice.kinesis.fanout.subscriptions.subscriber import (
     Timing,
 )
 from sluice.kinesis.fanout.subscriptions.subscription import CLOSED
-from sluice.kinesis.fanout.subscriptions.watchdog import Watchdog
 from sluice.retry import Backoff
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart

@@ -325,20 +325,21 @@ def test_a_refused_call_is_a_service_error(code: str, status: int, retryable: bo
     assert caught.value.target == str(SPLIT)
 
 
+@pytest.mark.parametrize("code", ["ExpiredTokenException", "UnrecognizedClientException"])
 @pytest.mark.parametrize("fixed", [True, False])
 def test_expired_credentials_may_be_renewed_unless_they_are_options(
-    monkeypatch: pytest.MonkeyPatch, *, fixed: bool
+    monkeypatch: pytest.MonkeyPatch, code: str, *, fixed: bool
 ) -> None:
     """As in every other call: the SDK's chain has others soon, and the next call loads them."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    with serving(lambda it: it.send(refusal("ExpiredTokenException", 400))) as server:
+    with serving(lambda it: it.send(refusal(code, 400))) as server:
         config = config_of(server)
         config = config if fixed else replace(config, access_key_id=None, secret_access_key=None)
         with pytest.raises(ServiceError) as caught:
             Subscribing(config, ARN)(SPLIT, HORIZON)
 
-    assert (caught.value.code, caught.value.retryable) == ("ExpiredTokenException", not fixed)
+    assert (caught.value.code, caught.value.retryable) == (code, not fixed)
 
 
 def test_a_call_that_reaches_nobody_is_a_service_error() -> None:

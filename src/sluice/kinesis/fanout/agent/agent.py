@@ -49,6 +49,7 @@ from sluice.kinesis.fanout.agent.worker_agents import WorkerAgents
 from sluice.kinesis.fanout.launch import AgentSetup, WorkerAgentSetup
 from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, Link
 from sluice.kinesis.fanout.protocol import (
+    TAKEN_OVER,
     Acknowledge,
     BufferHeld,
     CallsCounted,
@@ -60,6 +61,7 @@ from sluice.kinesis.fanout.protocol import (
     ReadRange,
     Server,
     Subscribe,
+    SubscriptionEnded,
     ToAgent,
     Unsubscribe,
     decode_to_agent,
@@ -96,6 +98,7 @@ class Agent:
         self._config = setup.config
         self._link = link
         self._consumers = ConsumersChanged({}, ())
+        self._contested: set[str] = set()
         self._figures = ReadFigures()
         is_polling = setup.config.fan_out is None
         workers = WorkerAgents(self.report, is_polling=is_polling) if assigns_to_workers else None
@@ -133,6 +136,8 @@ class Agent:
 
     def report(self, message: FromAgent | JoinHub) -> None:
         """Sends a message to the other end of the link. May be called from any thread, and never blocks."""
+        if isinstance(message, SubscriptionEnded) and message.code == TAKEN_OVER:
+            self._contested |= {message.consumer}
         self._link.send(encode(message))
 
     def report_figures(self) -> None:
@@ -187,7 +192,7 @@ class Agent:
         registrar = ConsumerRegistrar(self._config, is_endpoint_known=True)
         for arn in arns:
             stream = consumer_path(arn).partition("/")[0]
-            if stream in self._shards.contested and self._consumers.arns.get(stream) == arn:
+            if arn in self._contested:
                 _log.warning("%s: consumer %s stays registered: another reader uses it", stream, arn)
                 continue
             try:

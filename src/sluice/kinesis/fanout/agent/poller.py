@@ -182,11 +182,11 @@ class Poller:
         figures: count reads that were refused or repeated.
 
     Attributes:
-        was_taken_over: never: any number of readers may poll a shard.
+        consumer: none: any number of readers may poll a shard.
         asked_at: when the last page was asked for, by the service's time (microseconds).
     """
 
-    was_taken_over = False
+    consumer = ""
 
     def __init__(  # noqa: PLR0913 - a shard, where its pages go, and when
         self,

@@ -41,7 +41,7 @@ _ENVELOPE: Final = 100
 class EventSource(Protocol):
     """What the manager needs of a `Subscriber` or a `Poller`: the events of one shard, each record once."""
 
-    was_taken_over: bool
+    consumer: str
     asked_at: int
 
     def next_event(self) -> tuple[bytes | memoryview, EventHead]:
@@ -127,22 +127,11 @@ class SubscriptionManager:
         self._now = now
         self._retention = retention
         self._subscriptions: dict[SplitId, _ShardSubscription] = {}
-        self._contested: set[str] = set()
 
     @property
     def count(self) -> int:
         """How many shards have a subscription, or are polled."""
         return len(self._subscriptions)
-
-    @property
-    def contested(self) -> frozenset[str]:
-        """Streams whose consumer another reader has used as well."""
-        taken_over = {
-            split.stream
-            for split, subscription in self._subscriptions.items()
-            if subscription.source.was_taken_over
-        }
-        return frozenset(self._contested | taken_over)
 
     @property
     def held(self) -> int:
@@ -168,8 +157,6 @@ class SubscriptionManager:
     ) -> None:
         """Ends the subscription to a shard, if there is one. Tasks that read from it are told `reason`."""
         if (subscription := self._subscriptions.pop(split, None)) is not None:
-            if subscription.source.was_taken_over:
-                self._contested.add(split.stream)
             subscription.close(reason)
 
     def read(self, request: ReadRange) -> Iterator[bytes | memoryview]:
@@ -206,7 +193,7 @@ class SubscriptionManager:
             return self._handle_event(subscription, *subscription.source.next_event())
         except ServiceError as error:
             if not subscription.is_closed:
-                self._give_up(subscription, str(error), error.code)
+                self._give_up(subscription, str(error), error.code, retryable=error.retryable)
         except SluiceError as error:
             if not subscription.is_closed:
                 self._give_up(subscription, str(error))
@@ -280,10 +267,12 @@ class SubscriptionManager:
             request.split, request.generation, subscription.first, progress, self._settings.server
         )
 
-    def _give_up(self, subscription: _ShardSubscription, reason: str, code: str = "") -> None:
+    def _give_up(
+        self, subscription: _ShardSubscription, reason: str, code: str = "", *, retryable: bool = False
+    ) -> None:
         subscription.close(reason)
-        request = subscription.request
-        self._report(SubscriptionEnded(request.split, request.generation, reason, code))
+        request, consumer = subscription.request, subscription.source.consumer
+        self._report(SubscriptionEnded(request.split, request.generation, reason, code, consumer, retryable))
 
 
 def _cut_points(head: EventHead, size: int, at_most: int) -> Iterator[CutPoint]:

@@ -16,7 +16,6 @@ from sluice.channels.channel import Channel
 from sluice.kinesis.fanout.agent.shard_loads import BalanceWatch, ShardLoads, plan_moves
 from sluice.kinesis.fanout.link import GIVEN_UP_AFTER, SILENT_AFTER, Link
 from sluice.kinesis.fanout.protocol import (
-    TAKEN_OVER,
     Acknowledge,
     BufferHeld,
     CallsCounted,
@@ -118,13 +117,7 @@ class WorkerAgents:
         self._waits_since: float | None = None  # since when it waits for others to join
         self._deal_at = 0.0
         self._consumers: ConsumersChanged | None = None
-        self._contested: set[str] = set()
         self._lock = threading.Lock()
-
-    @property
-    def contested(self) -> frozenset[str]:
-        """Streams whose consumer another reader has used as well."""
-        return frozenset(self._contested)
 
     def use_consumers(self, consumers: ConsumersChanged) -> None:
         """Passes consumers on to all agents, also to those that join later. These agents deregister none."""
@@ -336,8 +329,6 @@ class WorkerAgents:
             if isinstance(message, SubscriptionEnded):
                 del agent.subscriptions[message.split]
                 self._totals = None
-                if message.code == TAKEN_OVER:
-                    self._contested.add(message.split.stream)
             else:
                 self._loads.record(message.split, sum(point.size for point in message.progress.cut_points))
         self._report(message)

@@ -7,6 +7,7 @@ by then. While the agent is silent, the planner probes as well, and no call here
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -40,6 +41,7 @@ from sluice.kinesis.fanout.protocol import (
     Unsubscribe,
     WorkerHosts,
     decode_from_agent,
+    encode,
 )
 from sluice.retry import Backoff
 from sluice.source.cursor import iterator_start
@@ -120,9 +122,12 @@ class AgentClient:
         self._arns = dict(arns)
         self._registered: frozenset[str] = frozenset()
         self._logged: frozenset[str] = frozenset()
+        self._contested: set[str] = set()
         self._renewing: set[str] = set()
         self._lock = threading.RLock()
         self._setup = setup
+        self._is_closed = False
+        self._launch = launch
         self._supervisor = AgentSupervisor(self._streams, lambda: launch(self._setup), clock)
         self._use = AgentUse(clock)
         self.release: Callable[[], None] = lambda: None
@@ -148,6 +153,10 @@ class AgentClient:
     def hosts(self) -> frozenset[str]:
         """Worker hosts that have an agent."""
         return self._hosts
+
+    def is_contested(self, arn: str) -> bool:
+        """Whether a reader that is not of this query uses a consumer, so that it must not be deregistered."""
+        return arn in self._contested
 
     def figures(self) -> dict[str, Any]:
         """The agent's state and its buffer, for progress reports.
@@ -297,14 +306,22 @@ class AgentClient:
     def tell_stop(self) -> None:
         """Tells the agent to deregister what the query registered, once this process has ended.
 
-        Called in a signal handler: takes no lock.
+        Called in a signal handler: takes no lock. If the agent has died, and no trigger has started another
+        one yet, one is started for this alone. A second signal may start a second one, which does no harm.
         """
-        if self._deregisters:
-            self._supervisor.tell_stop()
+        if not self._deregisters or self._is_closed or self._supervisor.tell_stop():
+            return
+        consumers = self._consumers()
+        if consumers.registered:
+            with contextlib.suppress(OSError):
+                agent = self._launch(self._setup)
+                agent.channel.send(encode(consumers))
+                agent.tell_stop()
 
     def close(self) -> None:
         """Closes the link, at which the agent ends. Without `tell_stop` before, consumers stay."""
         with self._lock:
+            self._is_closed = True
             self._supervisor.close()
 
     # --- subscribing ----------------------------------------------------------------------------------
@@ -349,7 +366,7 @@ class AgentClient:
                 operation="SubscribeToShard",
                 target=str(ended.split),
                 code=ended.code,
-                retryable=True,
+                retryable=ended.retryable,
             )
 
     # --- agents that no task reaches ------------------------------------------------------------------
@@ -484,10 +501,12 @@ class AgentClient:
             ended.reason,
         )
         if ended.code == TAKEN_OVER:
+            self._contested |= {ended.consumer}
             _log.warning(
-                "%s: another reader uses consumer %s, so it stays registered when this query is stopped",
+                "%s: another reader uses consumer %s, so it stays registered when this query is stopped, or "
+                "somebody deletes it",
                 stream,
-                self._arns.get(stream),
+                ended.consumer,
             )
         if self._resume_at is not None:
             return  # the consumer is not wanted
@@ -526,8 +545,13 @@ class AgentClient:
                         shard.retry_now()
 
     def _send_consumers(self) -> None:
-        registered, logged = tuple(sorted(self._registered)), tuple(sorted(self._logged))
-        self._supervisor.send(ConsumersChanged(dict(self._arns), registered, logged))
+        self._supervisor.send(self._consumers())
+
+    def _consumers(self) -> ConsumersChanged:
+        # The agent learns of contested ones by itself, but the next agent does not.
+        registered = tuple(sorted(self._registered - self._contested))
+        logged = tuple(sorted(self._logged))
+        return ConsumersChanged(dict(self._arns), registered, logged)
 
 
 def _described(position: Position) -> str:

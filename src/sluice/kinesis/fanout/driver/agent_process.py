@@ -31,10 +31,13 @@ class RunningAgent(Protocol):
     def pid(self) -> int:
         """Its process id, for the log."""
 
-    def tell_stop(self) -> None:
+    def tell_stop(self) -> bool:
         """Tells the agent that the query is being stopped, so that it deregisters consumers at its end.
 
         Takes no lock: signal handlers call it.
+
+        Returns:
+            Whether the agent is there.
         """
 
     def close(self) -> None:
@@ -85,11 +88,11 @@ class AgentProcess:
         with contextlib.suppress(OSError):  # it has died, which the thread that receives from it notices
             self.channel.send(pickle.dumps(setup))
 
-    def tell_stop(self) -> None:
+    def tell_stop(self) -> bool:
         """See `RunningAgent.tell_stop`."""
-        if self._stop is not None:
-            with contextlib.suppress(OSError):  # it has died
-                os.write(self._stop, STOP)
+        with contextlib.suppress(OSError):  # it has died
+            return self._stop is not None and os.write(self._stop, STOP) > 0
+        return False
 
     def close(self) -> None:
         """See `RunningAgent.close`."""

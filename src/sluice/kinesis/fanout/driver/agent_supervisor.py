@@ -183,11 +183,10 @@ class AgentSupervisor:
             _RESTARTS.base,
         )
 
-    def tell_stop(self) -> None:
+    def tell_stop(self) -> bool:
         """See `RunningAgent.tell_stop`."""
         agent = self._agent
-        if agent is not None:
-            agent.process.tell_stop()
+        return agent is not None and agent.process.tell_stop()
 
     def close(self) -> None:
         """Closes the link, at which the agent ends."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from sluice.aws.watchdog import Watchdog, shared_watchdog
 from sluice.errors import ServiceError
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.fanout.subscriptions.events import EventHead, decode_head
@@ -22,7 +23,6 @@ from sluice.kinesis.fanout.subscriptions.subscription import (
     Subscribing,
     Subscription,
 )
-from sluice.kinesis.fanout.subscriptions.watchdog import Watchdog, shared_watchdog
 from sluice.kinesis.options import SourceConfig
 from sluice.retry import Backoff
 from sluice.source.splits import SplitId
@@ -77,7 +77,7 @@ class _Reaction(enum.Enum):
 
 
 # The errors in https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShard.html and
-# .../API_SubscribeToShardEventStream.html. For others, `ServiceError.retryable` decides.
+# .../API_SubscribeToShardEventStream.html. For others of a call, `ServiceError.retryable` decides.
 _REACTIONS: Final[Mapping[str, _Reaction]] = {
     "AccessDeniedException": _Reaction.FAIL,
     "InternalFailureException": _Reaction.RETRY,
@@ -154,7 +154,7 @@ class Subscriber:
     Attributes:
         space: space for events: none is received without it; None: there is always space. To be set before
             the first event is asked for.
-        was_taken_over: another reader has subscribed with the same consumer, which has ended this one.
+        consumer: ARN of the consumer of the current subscription; without one, that of the last call.
         asked_at: the service's time at which the current subscription was asked for, or somewhat earlier
             (microseconds). Its events were made after that, but when is not known: they may have waited in a
             socket while this process did not read. The service ends a subscription after 5 minutes, so
@@ -169,7 +169,7 @@ class Subscriber:
         settings: SubscriberSettings,
         timing: Timing = _REAL_TIME,
     ) -> None:
-        self.was_taken_over = False
+        self.consumer = ""
         self.asked_at = 0
         self._subscribe = subscribe
         self.space: EventSpace | None = None
@@ -229,6 +229,11 @@ class Subscriber:
             self._watchdog.disarm(self)
             self.space.make_space(size)
             self._begin_silence()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a subscription, which may be about to be renewed."""
+        return self._current is not None
 
     def close(self) -> None:
         """Ends the subscription. A call of `next_event` that waits for the service ends then."""
@@ -360,7 +365,8 @@ class Subscriber:
     def _handle_error(self, error: ServiceError) -> None:
         """Waits before the next attempt, or raises the error."""
         self._check_not_closed()
-        reaction = _reaction(error)
+        # The service has taken the call. If an unknown error does not pass, it refuses the next one.
+        reaction = _REACTIONS.get(error.code, _Reaction.RETRY)
         if reaction is _Reaction.IN_USE and self._is_first_event:
             # The call came too soon; one implementation says so in the stream.
             self._wait(error, self._takeover_pause())
@@ -368,7 +374,6 @@ class Subscriber:
             self._wait(error)
         else:
             # The newest reader keeps the shard: two that take it from each other get nothing done.
-            self.was_taken_over = reaction is _Reaction.IN_USE
             raise error
 
     def _handle_end(self) -> None:
@@ -437,7 +442,12 @@ def open_subscriber(
     """
 
     def subscribe(split: SplitId, start: IteratorStart) -> Subscription:
-        return Subscribing(config.connection, arn())(split, start, subscriber.make_space)
+        consumer = arn()
+        if not subscriber.is_open:
+            subscriber.consumer = consumer
+        opened = Subscribing(config.connection, consumer)(split, start, subscriber.make_space)
+        subscriber.consumer = consumer
+        return opened
 
     timing = Timing(now=KinesisLog.of(config).server_time)
     settings = SubscriberSettings(config.backoffs[OPERATION])

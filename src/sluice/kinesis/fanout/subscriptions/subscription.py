@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -13,18 +12,20 @@ from typing import Any, Final
 import msgspec
 from botocore.exceptions import ClientError
 
+from sluice.aws.calls import failure_of
 from sluice.aws.cbor import Decoder, is_cbor
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.endpoint_state import endpoint_state
-from sluice.aws.errors import EXPIRED_CREDENTIALS, DamagedAnswerError, is_clock_refused, translate
-from sluice.errors import ServiceError, SluiceError
+from sluice.aws.errors import DamagedAnswerError, endpoint_of, translate
+from sluice.aws.receiving import shut_down
+from sluice.errors import ServiceError
 from sluice.instants import micros_to_datetime
 from sluice.kinesis.fanout.subscriptions.event_stream import Frame, FrameReader
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
 
-__all__ = ["CLOSED", "OPERATION", "SILENCE_LIMIT", "Subscribing", "Subscription", "subscribe"]
+__all__ = ["CLOSED", "OPERATION", "SILENCE_LIMIT", "Subscribing", "Subscription"]
 
 OPERATION: Final = "SubscribeToShard"
 
@@ -100,7 +101,7 @@ class Subscription:
     def close(self) -> None:
         """Ends the subscription. A call of `next_payload` that blocks raises at once."""
         self._is_closed = True
-        self._shut_down()
+        shut_down(self._body)
         # A reader closes the connection itself; without one that is done here.
         if self._reading.acquire(blocking=False):
             try:
@@ -122,56 +123,10 @@ class Subscription:
     def _translated(self, error: Exception) -> ServiceError:
         return translate(error, operation=OPERATION, target=self._target, endpoint=self._endpoint)
 
-    def _shut_down(self) -> None:
-        # Closing the body would wait for the reader, which holds the lock of the socket's buffer.
-        shutdown = getattr(self._body, "shutdown", None)
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # the connection has ended before
-            if shutdown is not None:
-                shutdown()
-            else:  # urllib3 before 2.3
-                getattr(self._body.connection, "sock", None).shutdown(socket.SHUT_RD)  # type: ignore[union-attr]
-
     def _release(self) -> None:
         # Closed, not given back to the SDK's pool: a part of the answer may be left in the connection.
         with contextlib.suppress(Exception):
             self._body.close()
-
-
-def subscribe(
-    client: Any,
-    consumer_arn: str,
-    split: SplitId,
-    start: IteratorStart,
-    make_space: Callable[[int], None] = lambda _size: None,
-) -> Subscription:
-    """Calls ``SubscribeToShard`` once.
-
-    Args:
-        client: of the SDK, from `sluice.aws.clients.client_for`. Its read timeout is how long the connection
-            may be silent.
-        make_space: see `FrameReader`.
-
-    Raises:
-        ServiceError: the call failed. It is not retried.
-    """
-    position: dict[str, Any] = {"Type": start.kind}
-    if start.sequence_number is not None:
-        position["SequenceNumber"] = start.sequence_number
-    if start.timestamp is not None:
-        position["Timestamp"] = micros_to_datetime(start.timestamp)
-    endpoint = client.meta.endpoint_url
-    sent = time.time()
-    try:
-        answer = client.subscribe_to_shard(
-            ConsumerARN=consumer_arn, ShardId=split.shard, StartingPosition=position
-        )
-        endpoint_state(endpoint).record_answer(answer, sent, time.time())
-        return Subscription(answer["EventStream"], str(split), endpoint, make_space)
-    except SluiceError:
-        raise
-    except Exception as error:  # noqa: BLE001 - errors of the SDK do not leave this module
-        problem = translate(error, operation=OPERATION, target=str(split), endpoint=endpoint)
-    raise problem from None
 
 
 @dataclass(frozen=True)
@@ -193,15 +148,35 @@ class Subscribing:
         start: IteratorStart,
         make_space: Callable[[int], None] = lambda _size: None,
     ) -> Subscription:
-        """See `subscribe`."""
+        """Calls ``SubscribeToShard`` once.
+
+        Args:
+            make_space: see `FrameReader`.
+
+        Raises:
+            ServiceError: the call failed. It is not retried.
+        """
+        position: dict[str, Any] = {"Type": start.kind}
+        if start.sequence_number is not None:
+            position["SequenceNumber"] = start.sequence_number
+        if start.timestamp is not None:
+            position["Timestamp"] = micros_to_datetime(start.timestamp)
         config = replace(self.connection, read_timeout=self.silence_limit)
+        client = client_for(config, "kinesis")
+        endpoint = client.meta.endpoint_url
+        state, sent = endpoint_state(endpoint), time.time()
         try:
-            return subscribe(client_for(config, "kinesis"), self.consumer_arn, split, start, make_space)
-        except ServiceError as error:
-            if error.code in EXPIRED_CREDENTIALS and not config.has_fixed_credentials:
-                error.retryable = True  # the next client loads them anew
-            error.retryable |= is_clock_refused(error)
-            raise
+            answer = client.subscribe_to_shard(
+                ConsumerARN=self.consumer_arn, ShardId=split.shard, StartingPosition=position
+            )
+            state.record_answer(answer, sent, time.time())
+            return Subscription(answer["EventStream"], str(split), endpoint, make_space)
+        except Exception as error:  # noqa: BLE001 - errors of the SDK do not leave this module
+            if isinstance(error, ClientError) and error.operation_name == OPERATION:
+                state.record_answer(error.response, sent, time.time())
+            at = endpoint_of(error, endpoint)
+            problem = failure_of(error, config, OPERATION, str(split), at)
+        raise problem from None
 
 
 def _error_of(frame: Frame) -> ClientError:
