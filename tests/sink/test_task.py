@@ -285,6 +285,33 @@ def test_columns_are_checked_without_writing() -> None:
     assert two_phase.calls == [("close", [])]
 
 
+async def asynchronous(*_: Any) -> None: ...
+
+
+@pytest.mark.parametrize("method", ["is_fatal", "create_converter"])
+def test_a_destination_whose_methods_would_not_run_is_refused_at_the_start(method: str) -> None:
+    """And not only in the tasks; it is closed."""
+    destination: Any = type("Wrong", (FakeDestination,), {method: asynchronous})()
+    with pytest.raises(SluiceError, match=rf"^Wrong\.{method} is async def, and would not run"):
+        check_columns(async_setup(destination), SCHEMA, ORIGIN)
+    assert destination.closed == 1
+
+
+def test_a_strategy_whose_methods_would_not_run_is_refused_at_the_start() -> None:
+    """Its coroutine would count as true, and no request would ever be sent."""
+    wrong: Any = type("Wrong", (NoRateLimitingStrategy,), {"should_block": asynchronous})
+    with pytest.raises(SluiceError, match=r"^Wrong\.should_block is async def, and would not run"):
+        check_columns(async_setup(create_strategy=wrong), SCHEMA, ORIGIN)
+
+
+@pytest.mark.parametrize("method", ["create_writer", "create_committer", "clean_up"])
+def test_a_two_phase_destination_whose_methods_would_not_run_is_refused_at_the_start(method: str) -> None:
+    """Nor would its committers be found, before rows are staged for them."""
+    wrong: Any = type("Wrong", (TwoPhase,), {method: asynchronous})()
+    with pytest.raises(SluiceError, match=rf"^Wrong\.{method} is async def, and would not run"):
+        check_columns(CommittingSinkSetup(destination=wrong), SCHEMA, ORIGIN)
+
+
 # --- columns that would not be written ------------------------------------------------------------------
 
 

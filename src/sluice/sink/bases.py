@@ -335,11 +335,12 @@ def _check_methods(implementation: object, base: type[Any]) -> None:
         SluiceError: one of the methods is such a function.
     """
     for name, method in vars(base).items():
-        if name.startswith("_") or not inspect.isfunction(method):
+        if name.startswith("_"):
             continue
         given = inspect.getattr_static(implementation, name, None)
         given = getattr(given, "__func__", given)  # of a class method or a static one
-        returns = str(method.__annotations__["return"])
+        # An optional function, such as an ordering key, is None here: nobody awaits what it returns.
+        returns = str(method.__annotations__["return"]) if inspect.isfunction(method) else ""
         is_async = inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given)
         if (is_async and "Awaitable" not in returns) or (
             inspect.isgeneratorfunction(given) and "Iterable" not in returns and "Sequence" not in returns

@@ -12,7 +12,15 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import OptionError, SluiceError
-from sluice.sink.bases import BaseElementConverter, BaseSinkWriter, destination_name, with_defaults
+from sluice.sink.bases import (
+    BaseCommittingDestination,
+    BaseDestination,
+    BaseElementConverter,
+    BaseRateLimitingStrategy,
+    BaseSinkWriter,
+    destination_name,
+    with_defaults,
+)
 from sluice.sink.contracts import Origin, StructType
 from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import as_line
@@ -58,15 +66,19 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
     Raises:
         OptionError: it cannot; it would not write a column, and is not told to ignore that; or the rate
             limiting strategy cannot be made.
+        SluiceError: a method of the destination, or of what works for it, would not run. Committers are
+            made only where an epoch is committed, and checked there.
     """
     if isinstance(setup, CommittingSinkSetup):
-        writer = with_defaults(setup.destination.create_writer(schema, origin), BaseSinkWriter)
+        destination = with_defaults(setup.destination, BaseCommittingDestination)
+        writer = with_defaults(destination.create_writer(schema, origin), BaseSinkWriter)
         with contextlib.closing(writer):
             _refuse_unknown_columns(setup, schema, writer)
         return
     with contextlib.ExitStack() as stack:
         stack.callback(close_destination, setup.destination)
-        setup.create_strategy()
+        with_defaults(setup.destination, BaseDestination)
+        with_defaults(setup.create_strategy(), BaseRateLimitingStrategy)
         converter = with_defaults(setup.new_converter(), BaseElementConverter)
         try:
             converter.open(schema)
