@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import pickle
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -107,13 +108,18 @@ def _refuse_unknown_columns(
         raise OptionError(f"{start}: {problem}") from None
 
 
-def write_rows(
+def _pickled_and_back(value: Any) -> object:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - it was pickled here
+
+
+def write_rows(  # noqa: PLR0913 - five say what is written, one how its result travels
     setup: SinkSetup,
     schema: StructType,
     origin: Origin,
     batches: Iterable[pa.RecordBatch],
     *,
     write_id: str | None,
+    transport: Callable[[Any], object] = _pickled_and_back,
 ) -> TaskResult:
     """Writes the rows of one task. Returns when all of them are acknowledged, or durable and to be committed.
 
@@ -123,6 +129,7 @@ def write_rows(
         origin: the task.
         batches: the rows.
         write_id: the id of a batch write; None in a streaming query.
+        transport: does with a committable what is done with it on its way to the driver.
     """
     started = time.monotonic()
     if isinstance(setup, AsyncSinkSetup):
@@ -132,7 +139,7 @@ def write_rows(
             # In `foreachBatch`, Spark tells the task the query and the micro-batch around the write. That
             # micro-batch may have several writes, and each of them is committed by itself.
             origin = replace(origin, query=None, run=write_id, batch=None)
-        result = _prepare(setup, schema, origin, batches)
+        result = _prepare(setup, schema, origin, batches, transport)
     return replace(result, duration=round(time.monotonic() - started, 3))
 
 
@@ -229,7 +236,11 @@ def _figures_of_a_failure(writer: AsyncSinkWriter[Any], origin: Origin) -> Itera
 
 
 def _prepare(
-    setup: CommittingSinkSetup, schema: StructType, origin: Origin, batches: Iterable[pa.RecordBatch]
+    setup: CommittingSinkSetup,
+    schema: StructType,
+    origin: Origin,
+    batches: Iterable[pa.RecordBatch],
+    transport: Callable[[Any], object],
 ) -> TaskResult:
     records = 0
     writer: BaseSinkWriter[Any] = with_defaults(
@@ -240,6 +251,7 @@ def _prepare(
             writer.write(batch)
             records += batch.num_rows
         committables = _checked_committables(writer.prepare_commit(), origin)
+        _check_transport(committables, transport, origin)
         figures = SinkFigures(records=records, bytes=writer.bytes)
     except BaseException:
         _abort(writer, origin)
@@ -262,6 +274,20 @@ def _checked_committables(returned: Any, origin: Origin) -> tuple[Any, ...]:
         f"{origin.destination}: prepare_commit returned {given}: allowed is a sequence, such as a list, also "
         "if the task had no rows"
     )
+
+
+def _check_transport(committables: Iterable[Any], transport: Callable[[Any], object], origin: Origin) -> None:
+    """Finds out whether the driver will get the committables, while the writer can still remove its rows."""
+    each: object = None
+    try:
+        for each in committables:
+            transport(each)
+    except Exception as error:
+        kind, why = type(each), f"{type(error).__name__}: {error}"
+        raise SluiceError(
+            f"{origin.destination}: a committable is of class {kind.__module__}.{kind.__qualname__}, "
+            f"which cannot be pickled for the driver, or not be made again there: {why}"
+        ) from error
 
 
 def _abort(writer: BaseSinkWriter[Any], origin: Origin) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -117,7 +118,9 @@ class _SinkWriter:
         setup = with_query_server(read_sink(self._options), server)
         origin = _origin(setup, self._write_id)
         write_id = None if self.is_streaming else self._write_id
-        result = write_rows(setup, self._schema, origin, iterator, write_id=write_id)
+        result = write_rows(
+            setup, self._schema, origin, iterator, write_id=write_id, transport=_pickled_and_back
+        )
         freeze_loaded_objects()
         return CommitMessage(result, not isinstance(setup, CommittingSinkSetup) and _is_speculative())
 
@@ -155,6 +158,13 @@ class StreamSinkWriter(_SinkWriter, _ARROW_WRITER, datasource.DataSourceStreamWr
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._end("aborted", batchId, messages)
+
+
+def _pickled_and_back(value: Any) -> object:
+    """By Spark's own pickler, which takes more than Python's."""
+    pickler: Any = CPickleSerializer()
+    made_again: object = pickler.loads(pickler.dumps(value))
+    return made_again
 
 
 def _is_speculative() -> bool:
