@@ -201,7 +201,7 @@ class AggregatingDestination(BaseDestination[Entry]):
             try:
                 shards = self._shards.newer_than(shards)
             except ServiceError as error:
-                if not error.retryable:
+                if self.is_fatal(error):
                     raise
                 refused.add_all_failed([stray.part for stray in strays], error.code)
                 return refused.result(entries)
@@ -249,7 +249,7 @@ class AggregatingDestination(BaseDestination[Entry]):
                 strays += self._put_request(request, shards, refused)
         except ServiceError as error:
             # As an error of all entries it would send those again that were accepted before.
-            if not (refused.answered and error.retryable):
+            if not refused.answered or self.is_fatal(error):
                 raise
             refused.add_all_failed([*request, *chain.from_iterable(requests)], error.code)
         return strays
