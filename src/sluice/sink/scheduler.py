@@ -110,7 +110,9 @@ class SinkScheduler(Generic[EntryT]):
         self._records_in = records_in
         self._is_throttling = is_throttling or (lambda _: None)
         self._keeps_rejected = keeps_rejected and not config.fail_on_error
-        self._buffer: RequestBuffer[EntryT] = KeyedBuffer(ordering_key) if ordering_key else RequestBuffer()
+        self._buffer: RequestBuffer[EntryT] = (
+            KeyedBuffer(ordering_key, name) if ordering_key else RequestBuffer()
+        )
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
         self._timed_out: set[int] = set()  # their threads are still running
         self._retry_after_until = -math.inf  # the destination asks for no request until then
