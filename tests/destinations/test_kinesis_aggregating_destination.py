@@ -6,7 +6,7 @@ import base64
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +381,31 @@ def test_dead_letters_are_rows(tmp_path: Path) -> None:
     ]
     assert {each["reason"] for each in dead_letters} == {"InvalidThing"}
     assert (figures.dead_letters, figures.records) == (100, 0)
+
+
+@pytest.mark.parametrize("throttled", [(), ("shardId-000000000002",)])
+def test_of_a_split_aggregate_only_the_rows_of_a_rejected_part_are_refused(
+    tmp_path: Path, throttled: Sequence[str]
+) -> None:
+    """Each row is either a record or a dead letter, whether the other part was accepted before or with it."""
+    stream = FakeStream(even_shards(1))
+    codes: dict[str, str] = dict.fromkeys(throttled, "Throttled")
+    stream.refuse = lambda _, shard: (
+        "InvalidThing" if shard == "shardId-000000000001" else codes.pop(shard, None)
+    )
+    destination = aggregating(stream)
+    convert(destination, rows(1))  # from now on the converter packs for one shard
+    stream.reshard(2)
+    destination._shards.invalidate()
+    figures = write(destination, rows(500), dead_letters=LocalDeadLetterQueue(tmp_path, Origin("d"))).figures
+    (file,) = tmp_path.rglob("*.jsonl")
+    letters = file.read_text().splitlines()
+
+    assert 0 < len(letters) < 500
+    assert (figures.dead_letters, figures.records) == (len(letters), len(stream.read_by_source()))
+    assert figures.dead_letters + figures.records == 500
+    with pytest.raises(InvalidRecordError, match=f"^kinesis stream 's': {len(letters)} records were refused"):
+        write(destination, rows(500))
 
 
 def test_messages_count_rows() -> None:

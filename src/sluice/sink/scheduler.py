@@ -46,11 +46,17 @@ _REJECTED: Final = "rejected"  # the code of entries that are refused for good, 
 
 @dataclass(frozen=True, slots=True)
 class Request(Generic[EntryT]):
-    """One request in flight."""
+    """One request in flight.
+
+    Attributes:
+        records: the user's, when it was sent. Of an entry that is refused for good the destination may since
+            have taken out those that were accepted.
+    """
 
     number: int
     batch: Batch[EntryT]
     sent_at: float
+    records: int = 0
 
     @property
     def entries(self) -> list[EntryT]:
@@ -209,7 +215,7 @@ class SinkScheduler(Generic[EntryT]):
             return
         self._buffer.mark_accepted(request.batch, failed)
         missing = [*failed, *rejected]
-        self.figures.records += self._records(request.batch) - self._records(_entries(missing))
+        self.figures.records += request.records - self._records(_entries(missing))
         self.figures.bytes += request.batch.size - sum(item.size for item in missing)
         # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
         counts = self._count_causes(result.codes, len(failed))
@@ -367,12 +373,12 @@ class SinkScheduler(Generic[EntryT]):
 
     def _send(self, count: int, now: float) -> Request[EntryT]:
         batch = self._buffer.take(count)
-        request = Request(self.figures.requests, batch, now)
+        request = Request(self.figures.requests, batch, now, self._records(batch))
         self._in_flight[request.number] = request
         self._strategy.register_in_flight_request(RequestInfo(count, batch.size, now))
         self.figures.requests += 1
         self.figures.retries += self._records(_entries(batch.returned))
-        self.figures.records_out += self._records(batch)
+        self.figures.records_out += request.records
         self.figures.bytes_out += batch.size
         return request
 

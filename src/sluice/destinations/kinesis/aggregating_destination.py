@@ -120,6 +120,9 @@ class _Refused:
             entry = entries[position]
             if isinstance(entry, Aggregate) and parts != [entry]:
                 entry.parts = parts
+                if position not in self._failed:
+                    # Its other parts are written. Until it is over, they count as refused with it.
+                    entry.count = len(user_records(entry))
         return SubmitResult(
             failed=[entries[position] for position in sorted(self._failed)],
             codes=self.codes,
