@@ -408,7 +408,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                     )
                 continue
             taken = measured(entries, self._sizes_of(entries))
-            fill_a_request = self._config.max_batch_size_in_bytes * rows.num_rows // max(1, taken.at_most)
+            fill_a_request = int(self._config.max_batch_size_in_bytes * rows.num_rows / max(1, taken.at_most))
             self._slice = max(1, min(2 * self._slice, _SLICE, fill_a_request))
             yield self._without_oversized(taken)
 
