@@ -23,6 +23,7 @@ from sluice.sink import (
     Origin,
     SubmitResult,
 )
+from sluice.sink.scheduler import SinkScheduler
 from sluice.sink.sink_setup import CommittingSinkSetup
 from sluice.sink.task import TaskResult, check_columns, write_rows
 from sluice.sink.unknown_columns import unknown_columns_problem
@@ -329,6 +330,61 @@ def test_a_two_phase_destination_whose_methods_would_not_run_is_refused_at_the_s
     wrong: Any = type("Wrong", (TwoPhase,), {method: asynchronous})()
     with pytest.raises(SluiceError, match=rf"^Wrong\.{method} is async def, and would not run"):
         check_columns(CommittingSinkSetup(destination=wrong), SCHEMA, ORIGIN)
+
+
+class Awaiting:
+    """What a plain method returns that calls an `async def`, such as one under a decorator."""
+
+    def __await__(self) -> Iterator[Any]:
+        yield
+
+
+def not_run(*_: Any) -> Any:
+    return asynchronous()
+
+
+def generator(*_: Any) -> Any:
+    yield
+
+
+@pytest.mark.parametrize("function", [not_run, lambda *_: Awaiting(), lambda *_: generator()])
+@pytest.mark.parametrize(
+    ("method", "calls"), [("write", ["abort", "close"]), ("close", ["prepare", "abort"])]
+)
+def test_a_writer_that_returns_what_nobody_waits_for_fails_the_task(
+    method: str, calls: list[str], function: Any
+) -> None:
+    """None of it has run: the task would succeed without its rows."""
+
+    class Wrong(TwoPhase):
+        def create_writer(self, schema: Any, origin: Origin) -> Any:  # noqa: ARG002 - the contract's
+            wrong = type("Wrong", (Spool,), {method: lambda *_: function()})
+            return wrong(self.calls, origin)
+
+    destination = Wrong()
+    with pytest.raises(SluiceError, match=r"^Wrong\..* returned a .*, so none of it has run"):
+        prepare(destination, each_in_a_batch("a"))
+
+    assert [call for call, _ in destination.calls] == calls
+
+
+def test_a_converter_that_returns_what_nobody_waits_for_is_refused() -> None:
+    """At the start, and in the task."""
+    destination: Any = FakeDestination()
+    destination.converter.open = not_run
+    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
+        check_columns(async_setup(destination), SCHEMA, ORIGIN)
+    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
+        write_rows(async_setup(destination), SCHEMA, ORIGIN, [rows("a")], write_id=None)
+
+
+def test_a_strategy_that_returns_what_nobody_waits_for_does_not_block_for_good() -> None:
+    """A coroutine is true."""
+    wrong: Any = type("Wrong", (NoRateLimitingStrategy,), {"should_block": not_run})
+    scheduler: SinkScheduler[str] = SinkScheduler(config(), wrong(), name="fake")
+    scheduler.add(["a"], [1], 0.0)
+    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
+        scheduler.advance(0.0, draining=True)
 
 
 # --- columns that would not be written ------------------------------------------------------------------

@@ -40,6 +40,7 @@ __all__ = [
     "BaseRateLimitingStrategy",
     "BaseSinkWriter",
     "destination_name",
+    "run",
     "with_defaults",
 ]
 
@@ -350,6 +351,28 @@ def _check_methods(implementation: object, base: type[Any]) -> None:
                 f"{type(implementation).__name__}.{name} is {kind}, and would not run: it has to be a plain "
                 "method. Allowed as async def are 'submit' and 'close' of a destination"
             )
+
+
+def run(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Calls a method that nobody waits for, and returns what it returned.
+
+    `with_defaults` refuses methods that are coroutine functions themselves. A plain one may call another one
+    that is, or be a decorator's.
+
+    Raises:
+        SluiceError: what it returned would have to be awaited or iterated over.
+    """
+    returned = method(*arguments, **named)
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()  # or Python warns that nobody has awaited it
+        owner = getattr(method, "__self__", None)
+        name = getattr(method, "__name__", "a method")
+        raise SluiceError(
+            f"{name if owner is None else f'{type(owner).__name__}.{name}'} returned a "
+            f"{type(returned).__name__}, so none of it has run: it has to do its work before it returns"
+        )
+    return returned
 
 
 class _WithDefaults:

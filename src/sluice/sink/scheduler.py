@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError, redact_urls
 from sluice.retry import Backoff
-from sluice.sink.bases import DEFAULT_DELAY, BaseRateLimitingStrategy, with_defaults
+from sluice.sink.bases import DEFAULT_DELAY, BaseRateLimitingStrategy, run, with_defaults
 from sluice.sink.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, ResultInfo, SubmitResult
@@ -331,7 +331,7 @@ class SinkScheduler(Generic[EntryT]):
             return 0
         count = self._buffer.measure(most, self._most_bytes)
         request = RequestInfo(count, self._buffer.size_of(count))
-        if self._strategy.should_block(request):
+        if run(self._strategy.should_block, request):  # a coroutine would be true, for good
             delay = self._strategy.delay(request)
             if not delay < math.inf:  # nor is NaN
                 # Without a request in flight no answer will come, and the writer must not hang.

@@ -20,6 +20,7 @@ from sluice.sink.bases import (
     BaseRateLimitingStrategy,
     BaseSinkWriter,
     destination_name,
+    run,
     with_defaults,
 )
 from sluice.sink.contracts import Origin, StructType
@@ -82,7 +83,7 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
         with_defaults(setup.create_strategy(), BaseRateLimitingStrategy)
         converter = with_defaults(setup.new_converter(), BaseElementConverter)
         try:
-            converter.open(schema)
+            run(converter.open, schema)
         except OptionError as error:
             # A required column is often missing because its name is misspelt: one error says both.
             _refuse_unknown_columns(setup, schema, converter, error)
@@ -195,7 +196,7 @@ def _closing(writer: AsyncSinkWriter[Any], origin: Origin) -> Iterator[None]:
 
 def _close_after_failure(writer: AsyncSinkWriter[Any] | BaseSinkWriter[Any], origin: Origin) -> None:
     with _logged(origin, "the writer of this failed task could not be closed"):
-        writer.close()
+        run(writer.close)
 
 
 @contextlib.contextmanager
@@ -248,7 +249,7 @@ def _prepare(
     )
     try:
         for batch in batches:
-            writer.write(batch)
+            run(writer.write, batch)
             records += batch.num_rows
         committables = _checked_committables(writer.prepare_commit(), origin)
         _check_transport(committables, transport, origin)
@@ -258,7 +259,7 @@ def _prepare(
         _close_after_failure(writer, origin)
         raise
     try:
-        writer.close()
+        run(writer.close)
     except BaseException:
         _abort(writer, origin)  # nobody will commit it
         raise
@@ -292,4 +293,4 @@ def _check_transport(committables: Iterable[Any], transport: Callable[[Any], obj
 
 def _abort(writer: BaseSinkWriter[Any], origin: Origin) -> None:
     with _logged(origin, "what this failed task has written could not be removed"):
-        writer.abort()
+        run(writer.abort)

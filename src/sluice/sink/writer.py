@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.sink.arrow_schema import schema_of_rows
-from sluice.sink.bases import BaseDestination, BaseRateLimitingStrategy, destination_name, with_defaults
+from sluice.sink.bases import BaseDestination, BaseRateLimitingStrategy, destination_name, run, with_defaults
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
     Destination,
@@ -169,7 +169,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         Raises:
             OptionError: the destination cannot take such rows.
         """
-        self._converter.open(schema)
+        run(self._converter.open, schema)
         self._opened = True
 
     def write(self, batch: pa.RecordBatch) -> None:
