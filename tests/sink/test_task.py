@@ -387,6 +387,22 @@ def test_a_strategy_that_returns_what_nobody_waits_for_does_not_block_for_good()
         scheduler.advance(0.0, draining=True)
 
 
+def fail(*_: Any) -> Any:
+    raise OSError("no writer")
+
+
+@pytest.mark.parametrize(
+    "change", [{"create_strategy": fail}, {"create_converter": fail}, {"dead_letters": fail}]
+)
+def test_a_task_that_gets_no_writer_closes_its_destination(change: dict[str, Any]) -> None:
+    """Spark tries the task again in the same Python worker, with another destination."""
+    destination = FakeDestination()
+    with pytest.raises(OSError, match="no writer"):
+        write_rows(async_setup(destination, **change), SCHEMA, ORIGIN, [rows("a")], write_id=None)
+
+    assert destination.closed == 1
+
+
 # --- columns that would not be written ------------------------------------------------------------------
 
 

@@ -147,15 +147,15 @@ def write_rows(  # noqa: PLR0913 - five say what is written, one how its result 
 def _deliver(
     setup: AsyncSinkSetup, schema: StructType, origin: Origin, batches: Iterable[pa.RecordBatch]
 ) -> TaskResult:
-    dead_letters = setup.dead_letters(origin) if setup.dead_letters else None
-    with setup.strategy(origin) as strategy:
+    with _closed_unless_taken(setup.destination, origin) as destination, setup.strategy(origin) as strategy:
         writer = AsyncSinkWriter(
             setup.destination,
             setup.config,
             strategy,
-            dead_letters=dead_letters,
+            dead_letters=setup.dead_letters(origin) if setup.dead_letters else None,
             converter=setup.create_converter() if setup.create_converter else None,
         )
+        destination.pop_all()  # from here on the writer closes it
         with _figures_of_a_failure(writer, origin), _closing(writer, origin):
             writer.open(schema)
             for batch in batches:
@@ -170,6 +170,18 @@ def _deliver(
             limit=None if limit is None else int(min(limit, most)),
             rate=None if rate is None or math.isinf(rate) else round(rate, 1),
         )
+
+
+def _closed_unless_taken(destination: Any, origin: Origin) -> contextlib.ExitStack:
+    """Closes the destination of a task that gets no writer, which would close it."""
+
+    def close() -> None:
+        with _logged(origin, "the destination of this failed task could not be closed"):
+            close_destination(destination)
+
+    stack = contextlib.ExitStack()
+    stack.callback(close)
+    return stack
 
 
 def _number(figure: object) -> float | None:
