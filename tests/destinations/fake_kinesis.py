@@ -49,6 +49,7 @@ class FakeStream:
         requests: the records of every request.
         stored: the accepted records of every shard.
         listings: the calls of ``ListShards``.
+        passing: codes of errors that are not fatal, though they say that they are not retryable.
         closed: the calls of ``close``.
     """
 
@@ -60,6 +61,7 @@ class FakeStream:
     listings: int = 0
     name: str = "kinesis stream 's'"
     lock: Any = field(default_factory=threading.RLock)
+    passing: frozenset[str] = frozenset()
     closed: int = 0
 
     def list_shards(self) -> list[Shard]:
@@ -109,7 +111,7 @@ class FakeStream:
         return len(entry.data) + len(entry.partition_key.encode())
 
     def is_fatal(self, error: Exception) -> bool:
-        return isinstance(error, ServiceError) and not error.retryable
+        return isinstance(error, ServiceError) and not error.retryable and error.code not in self.passing
 
     def close(self) -> None:
         self.closed += 1

@@ -171,6 +171,23 @@ def test_an_item_that_is_throttled_by_itself_is_sent_again() -> None:
     assert [each.entry for each in result.rejected] == [entries[2]]
 
 
+def test_credentials_that_expire_half_way_send_nothing_again_that_was_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the SDK may find new ones; those of options are the last, and end the task."""
+    entries = [put("a"), put("b"), put("c")]
+    script = [refusal("ValidationException"), left_over(), refusal("ExpiredTokenException"), left_over()]
+    replies = iter(script)
+    client = client_for(CONNECTION, "dynamodb")
+    made, _ = destination(lambda _, __: next(replies), client=lambda *_: client)
+    with pytest.raises(ServiceError, match="ExpiredTokenException"):
+        made.submit(entries)
+
+    monkeypatch.setattr(ConnectionConfig, "has_fixed_credentials", False)
+    replies = iter(script)
+    assert made.submit(entries).failed == [entries[1]]
+
+
 def test_nothing_is_judged_while_all_others_are_throttled() -> None:
     """The same request comes again."""
     replies = iter([refusal("ValidationException"), refusal("ValidationException")])

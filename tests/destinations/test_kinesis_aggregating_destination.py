@@ -6,7 +6,7 @@ import base64
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,13 +155,18 @@ def test_after_three_attempts_a_misrouted_aggregate_has_failed() -> None:
     assert data_of(stream.read_by_client_library()) == sorted(data for data, _, _ in rows(2000))
 
 
-def failing_once(number: int, call: Callable[[], Any] = lambda: None, *, retryable: bool = True) -> Any:
+THROTTLED = ServiceError("Rate exceeded", code="LimitExceededException", retryable=True)
+# Not retryable, and all the same not fatal for a while, as the SDK may find new ones.
+EXPIRED = ServiceError("expired", code="ExpiredTokenException", retryable=False)
+
+
+def failing_once(number: int, call: Callable[[], Any] = lambda: None, error: ServiceError = THROTTLED) -> Any:
     """`call`, which fails the `number`-th time, counted from 1."""
     numbers = itertools.count(1)
 
     def wrapped() -> Any:
         if next(numbers) == number:
-            raise ServiceError("Rate exceeded", code="LimitExceededException", retryable=retryable)
+            raise error
         return call()
 
     return wrapped
@@ -178,10 +183,11 @@ def split_second_shard(stream: FakeStream) -> None:
     ]
 
 
-def test_a_listing_that_fails_sends_nothing_again_that_is_in_its_shard() -> None:
+@pytest.mark.parametrize("error", [THROTTLED, EXPIRED])
+def test_a_listing_that_fails_sends_nothing_again_that_is_in_its_shard(error: ServiceError) -> None:
     """Where the shards of a reshard cannot be listed, aggregates have failed that may be in a wrong one."""
-    stream = FakeStream(even_shards(2))
-    stream.list_shards = failing_once(2, stream.list_shards)  # type: ignore[method-assign]
+    stream = FakeStream(even_shards(2), passing=frozenset({EXPIRED.code}))
+    stream.list_shards = failing_once(2, stream.list_shards, error)  # type: ignore[method-assign]
     destination = aggregating(stream)
     entries = convert(destination, rows(500))
     split_second_shard(stream)
@@ -190,37 +196,38 @@ def test_a_listing_that_fails_sends_nothing_again_that_is_in_its_shard() -> None
     assert result.failed == [
         each for each in entries if destination.ordering_key(each) == "shardId-000000000001"
     ]
-    assert result.codes == {"LimitExceededException": 1}
+    assert result.codes == {error.code: 1}
     assert destination.submit(result.failed).failed == []
     assert data_of(stream.read_by_client_library()) == sorted(data for data, _, _ in rows(500))
 
 
-def test_a_request_that_fails_sends_nothing_again_that_was_accepted_before() -> None:
+@pytest.mark.parametrize("error", [THROTTLED, EXPIRED])
+def test_a_request_that_fails_sends_nothing_again_that_was_accepted_before(error: ServiceError) -> None:
     """Where a reshard makes several requests of one, and a later one fails."""
-    stream = FakeStream(even_shards(1))
+    stream = FakeStream(even_shards(1), passing=frozenset({EXPIRED.code}))
     destination = aggregating(stream, limit=2_000)
     entries = convert(destination, rows(40_000, keys=5000))[:490]
     wanted = sorted(user.data for entry in entries for user in destination.unpacked(entry))
     stream.reshard(8)
     destination._shards.invalidate()
-    stream.before = failing_once(3)
+    stream.before = failing_once(3, error=error)
     result = destination.submit(entries)
 
-    assert set(result.codes) == {"LimitExceededException"}
+    assert set(result.codes) == {error.code}
     assert 0 < len(result.failed) < len(entries)
     assert destination.submit(result.failed).failed == []
     assert data_of(stream.read_by_source()) == wanted
 
 
-@pytest.mark.parametrize(("number", "retryable"), [(1, True), (1, False), (2, False)])
-def test_a_request_that_fails_first_or_for_good_is_an_error(number: int, *, retryable: bool) -> None:
+@pytest.mark.parametrize(("number", "error"), [(1, THROTTLED), (1, EXPIRED), (2, EXPIRED)])
+def test_a_request_that_fails_first_or_for_good_is_an_error(number: int, error: ServiceError) -> None:
     """The writer judges it."""
     stream = FakeStream(even_shards(1))
     destination = aggregating(stream)
     entries = convert(destination, rows(500))
     stream.reshard(2)
-    stream.before = failing_once(number, retryable=retryable)
-    with pytest.raises(ServiceError, match="Rate exceeded"):
+    stream.before = failing_once(number, error=error)
+    with pytest.raises(ServiceError, match=str(error)):
         destination.submit(entries)
 
 
@@ -374,6 +381,31 @@ def test_dead_letters_are_rows(tmp_path: Path) -> None:
     ]
     assert {each["reason"] for each in dead_letters} == {"InvalidThing"}
     assert (figures.dead_letters, figures.records) == (100, 0)
+
+
+@pytest.mark.parametrize("throttled", [(), ("shardId-000000000002",)])
+def test_of_a_split_aggregate_only_the_rows_of_a_rejected_part_are_refused(
+    tmp_path: Path, throttled: Sequence[str]
+) -> None:
+    """Each row is either a record or a dead letter, whether the other part was accepted before or with it."""
+    stream = FakeStream(even_shards(1))
+    codes: dict[str, str] = dict.fromkeys(throttled, "Throttled")
+    stream.refuse = lambda _, shard: (
+        "InvalidThing" if shard == "shardId-000000000001" else codes.pop(shard, None)
+    )
+    destination = aggregating(stream)
+    convert(destination, rows(1))  # from now on the converter packs for one shard
+    stream.reshard(2)
+    destination._shards.invalidate()
+    figures = write(destination, rows(500), dead_letters=LocalDeadLetterQueue(tmp_path, Origin("d"))).figures
+    (file,) = tmp_path.rglob("*.jsonl")
+    letters = file.read_text().splitlines()
+
+    assert 0 < len(letters) < 500
+    assert (figures.dead_letters, figures.records) == (len(letters), len(stream.read_by_source()))
+    assert figures.dead_letters + figures.records == 500
+    with pytest.raises(InvalidRecordError, match=f"^kinesis stream 's': {len(letters)} records were refused"):
+        write(destination, rows(500))
 
 
 def test_messages_count_rows() -> None:

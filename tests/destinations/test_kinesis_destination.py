@@ -336,6 +336,30 @@ def test_parts_of_a_request_that_fail_for_now_are_sent_again() -> None:
     assert not result.rejected
 
 
+def test_credentials_that_expire_half_way_send_nothing_again_that_was_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the SDK may find new ones; those of options are the last, and end the task."""
+    long = [KinesisEntry(b"y", FACES * 129), KinesisEntry(b"z", FACES * 129)]
+    service = KeyCounter(len)
+    script = [refusal("ValidationException"), None, refusal("ExpiredTokenException"), None]
+    replies = iter(script)
+    client = client_for(CONNECTION, "kinesis")
+    made, _ = destination(
+        lambda operation, params: next(replies) or service(operation, params), client=lambda *_: client
+    )
+    with pytest.raises(ServiceError, match="ExpiredTokenException") as caught:
+        made.submit([*ENTRIES, *long])
+    assert made.is_fatal(caught.value)
+
+    monkeypatch.setattr(ConnectionConfig, "has_fixed_credentials", False)
+    service.stored.clear()
+    replies = iter(script)
+    result = made.submit([*ENTRIES, *long])
+    assert service.stored == [b"a", b"b", b"c", b"z"]
+    assert (result.failed, result.rejected) == ([long[0]], [])
+
+
 def test_a_record_that_only_some_streams_take_does_not_hold_up_the_others() -> None:
     """By default a stream takes 1 MiB, and refuses the whole request for one record that is larger."""
     stored: list[int] = []

@@ -81,6 +81,7 @@ def generator(*_: Any) -> Iterator[None]:
         (BaseSinkWriter, Writer, "write"),
         (BaseRateLimitingStrategy, DuckTyped, "should_block"),
         (BaseDestination, object, "is_fatal"),
+        (BaseDestination, object, "ordering_key"),
     ],
 )
 @pytest.mark.parametrize("function", [asynchronous, generator, staticmethod(asynchronous)])

@@ -502,3 +502,34 @@ def test_a_commit_that_returns_nothing_has_left_nothing() -> None:
 
     commit(made).commit(["a"])
     assert made.calls[-2:] == [("commit globally", ["a"]), ("clean up", (7, True))]
+
+
+async def asynchronous(*_: Any, **__: Any) -> None: ...
+
+
+def test_a_committer_that_returns_what_nobody_waits_for_has_not_aborted() -> None:
+    """Nor ended the input; for cleaning up a line in the log is enough."""
+
+    class Late(EpochCommitter):
+        def abort(self, _: Any) -> Any:
+            return asynchronous()
+
+        def end_of_input(self) -> Any:
+            return asynchronous()
+
+    destination: Any = Recording()
+    destination.create_committer = destination.create_global_committer = lambda epoch: Late(
+        destination, epoch
+    )
+    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
+        EpochCommit(destination, EPOCH).abort(["a"])
+    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
+        EpochCommit(destination, WRITE).commit(["a"])
+
+
+def test_cleaning_up_that_has_not_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    destination: Any = Recording()
+    destination.clean_up = lambda *_, **__: asynchronous()
+    EpochCommit(destination, EPOCH).commit(["a"])
+
+    assert "returned a coroutine, so none of it has run" in caplog.text

@@ -6,7 +6,7 @@ import io
 import json
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from sluice.errors import InvalidRecordError, OptionError
+from sluice.errors import InvalidRecordError, OptionError, SluiceError
 from sluice.sink.avro_rows import avro_schema
 from sluice.sink.converters import AvroConverter, DataConverter, JsonConverter
 
@@ -227,6 +227,38 @@ def test_a_value_that_python_cannot_hold_is_an_invalid_row(make: type[DataConver
     with pytest.raises(InvalidRecordError, match=r"row 0 of a batch"):
         list(converter.convert(rows.slice(1)))
     assert len(list(converter.convert(rows.slice(0, 1)))) == 1
+
+
+def end_early(row: int) -> bytes:
+    """As `next` of an iterator that is empty, which `map` takes for the end of its rows."""
+    if row == 2:
+        raise StopIteration
+    return b"data"
+
+
+@pytest.mark.parametrize(
+    ("serialized", "count"),
+    [
+        (lambda rows: map(end_early, range(rows)), 2),
+        (lambda rows: [b"data"] * (rows + 1), 5),
+        (lambda _: [], 0),
+    ],
+)
+def test_a_converter_that_serializes_more_or_fewer_rows_is_refused(
+    serialized: Callable[[int], Any], count: int
+) -> None:
+    """Rows would be lost, or data go with the key of another row."""
+
+    class Careless(DataConverter):
+        format_name = "notes"
+
+        def check(self, schema: Any) -> None: ...
+
+        def serialize(self, batch: pa.RecordBatch) -> Any:
+            return serialized(batch.num_rows)
+
+    with pytest.raises(SluiceError, match=f"^serialize of Careless made {count} data of 4 rows"):
+        list(Careless().convert(batch(*[{}] * 4)))
 
 
 def test_many_rows_keep_their_order() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sink_fakes import FakeDestination, Outcome, RefusedError, config, fast_clock, rows
 
+from sluice.errors import SluiceError
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
 from sluice.sink.buffer import Batch
 from sluice.sink.keyed_buffer import KeyedBuffer
@@ -24,7 +25,7 @@ def key_of(entry: str) -> Hashable | None:
 
 
 def filled(*entries: str) -> KeyedBuffer[str]:
-    buffer = KeyedBuffer(key_of)
+    buffer = KeyedBuffer(key_of, "fake")
     buffer.add(entries, [1] * len(entries), 0.0)
     return buffer
 
@@ -45,6 +46,19 @@ def write(destination: Keyed, entries: list[str], **changes: Any) -> None:
     writer.write(rows(entries))
     writer.flush()
     writer.close()
+
+
+@pytest.mark.parametrize("key", [[1], ("a", [1]), {"a": 1}])
+def test_a_key_that_cannot_be_hashed_is_refused_by_name(key: Any) -> None:
+    """And not by Python's words alone, which say neither what was returned by whom nor what is allowed."""
+    destination = FakeDestination()
+    destination.ordering_key = lambda _: key  # type: ignore[attr-defined]
+    kind = type(key).__name__
+    with pytest.raises(
+        SluiceError,
+        match=f"^FakeDestination: ordering_key returned a value of type {kind}, which cannot be hashed: al",
+    ):
+        write(destination, ["a"])  # type: ignore[arg-type]
 
 
 def test_only_the_first_of_a_key_may_be_sent() -> None:
@@ -180,7 +194,7 @@ def test_a_key_is_asked_for_once(again: Any) -> None:
             raise again
         return again  # type: ignore[no-any-return]
 
-    buffer = KeyedBuffer(key)
+    buffer = KeyedBuffer(key, "fake")
     buffer.add(["a1", "a2", ".1", "b1"], [1] * 4, 0.0)
     batch = buffer.take(3)
     refused = batch.items[:1]

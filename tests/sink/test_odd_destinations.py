@@ -76,8 +76,13 @@ def test_a_size_that_is_no_number_of_bytes_is_refused(
     assert "allowed are bytes, from 0" in str(caught.value)
 
 
-def test_sizes_may_be_fractions() -> None:
-    assert write(Sized(lambda entry: len(entry) * 1.5)) == 20
+@pytest.mark.parametrize("part", [0.25, 1.5, 5.0, 15.0])
+@pytest.mark.parametrize("with_letters", [False, True])
+def test_sizes_may_be_fractions(part: float, tmp_path: Path, *, with_letters: bool) -> None:
+    """However many entries there is room for."""
+    sized = Sized(lambda entry: len(entry) * part)
+    letters = tmp_path if with_letters else None
+    assert write(sized, letters, max_batch_size=20, max_batch_size_in_bytes=100) == 20
 
 
 # --- errors that cannot be read ---------------------------------------------------------------------------

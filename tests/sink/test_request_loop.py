@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from sink_fakes import FakeConverter, FakeDestination, RefusedError, config, fast_clock, rows
+from sink_fakes import FakeConverter, FakeDestination, RefusedError, async_setup, config, fast_clock, rows
 
 from sluice.errors import ServiceError, SluiceError
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
@@ -405,6 +405,27 @@ def test_what_a_plain_close_returns_is_not_awaited() -> None:
     write(destination, 3)
 
     assert (len(destination.stored), destination.closed_on) == (3, [0])
+
+
+def test_what_a_plain_close_begins_is_awaited_without_requests_on_a_loop() -> None:
+    """As of `return self._pool.aclose()` of one with a plain `submit`: in a task and at the start."""
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append(threading.current_thread().name)
+
+    def begin() -> Any:
+        return close()
+
+    def start(destination: Any) -> None:
+        check_columns(async_setup(destination), None, Origin("test"))  # type: ignore[arg-type]
+
+    for use in (lambda made: write(made, 3), start):
+        destination: Any = FakeDestination()
+        destination.close = begin
+        use(destination)
+
+    assert closed == ["sluice-sink-request-loop"] * 2
 
 
 def test_patience_is_used_up_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import pickle
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from sluice.sink import (
     Origin,
     SubmitResult,
 )
+from sluice.sink.scheduler import SinkScheduler
 from sluice.sink.sink_setup import CommittingSinkSetup
 from sluice.sink.task import TaskResult, check_columns, write_rows
 from sluice.sink.unknown_columns import unknown_columns_problem
@@ -211,6 +213,24 @@ def test_any_collection_of_committables_is_taken(prepared: Any) -> None:
     assert prepare(Careless(prepared), each_in_a_batch("a")).committables == ("a",)
 
 
+class TwoPartsError(Exception):
+    """Pickles, and cannot be made again of its pickle: Python would pass one argument only."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one + two)
+
+
+@pytest.mark.parametrize("bad", [threading.Lock(), TwoPartsError("a", "b")])
+def test_a_committable_that_cannot_reach_the_driver_is_refused(bad: Any) -> None:
+    """In the task, whose writer can still remove what it has staged: after it, nobody would."""
+    destination = Careless(["/lake/part-0", bad])
+    kind = f"{type(bad).__module__}.{type(bad).__qualname__}"
+    with pytest.raises(SluiceError, match=rf"^fake: a committable is of class {kind}, which cannot be pick"):
+        prepare(destination, each_in_a_batch("a"))
+
+    assert [call for call, _ in destination.calls] == ["abort", "close"]
+
+
 def test_a_batch_write_is_an_epoch_of_its_own() -> None:
     """In foreachBatch Spark tells the task the micro-batch around it, which may have several writes."""
     result = prepare(TwoPhase(), [], write_id="w")
@@ -283,6 +303,104 @@ def test_columns_are_checked_without_writing() -> None:
     assert fake.converter.schema is SCHEMA
     assert (fake.requests, fake.closed) == ([], 1)
     assert two_phase.calls == [("close", [])]
+
+
+async def asynchronous(*_: Any) -> None: ...
+
+
+@pytest.mark.parametrize("method", ["is_fatal", "create_converter"])
+def test_a_destination_whose_methods_would_not_run_is_refused_at_the_start(method: str) -> None:
+    """And not only in the tasks; it is closed."""
+    destination: Any = type("Wrong", (FakeDestination,), {method: asynchronous})()
+    with pytest.raises(SluiceError, match=rf"^Wrong\.{method} is async def, and would not run"):
+        check_columns(async_setup(destination), SCHEMA, ORIGIN)
+    assert destination.closed == 1
+
+
+def test_a_strategy_whose_methods_would_not_run_is_refused_at_the_start() -> None:
+    """Its coroutine would count as true, and no request would ever be sent."""
+    wrong: Any = type("Wrong", (NoRateLimitingStrategy,), {"should_block": asynchronous})
+    with pytest.raises(SluiceError, match=r"^Wrong\.should_block is async def, and would not run"):
+        check_columns(async_setup(create_strategy=wrong), SCHEMA, ORIGIN)
+
+
+@pytest.mark.parametrize("method", ["create_writer", "create_committer", "clean_up"])
+def test_a_two_phase_destination_whose_methods_would_not_run_is_refused_at_the_start(method: str) -> None:
+    """Nor would its committers be found, before rows are staged for them."""
+    wrong: Any = type("Wrong", (TwoPhase,), {method: asynchronous})()
+    with pytest.raises(SluiceError, match=rf"^Wrong\.{method} is async def, and would not run"):
+        check_columns(CommittingSinkSetup(destination=wrong), SCHEMA, ORIGIN)
+
+
+class Awaiting:
+    """What a plain method returns that calls an `async def`, such as one under a decorator."""
+
+    def __await__(self) -> Iterator[Any]:
+        yield
+
+
+def not_run(*_: Any) -> Any:
+    return asynchronous()
+
+
+def generator(*_: Any) -> Any:
+    yield
+
+
+@pytest.mark.parametrize("function", [not_run, lambda *_: Awaiting(), lambda *_: generator()])
+@pytest.mark.parametrize(
+    ("method", "calls"), [("write", ["abort", "close"]), ("close", ["prepare", "abort"])]
+)
+def test_a_writer_that_returns_what_nobody_waits_for_fails_the_task(
+    method: str, calls: list[str], function: Any
+) -> None:
+    """None of it has run: the task would succeed without its rows."""
+
+    class Wrong(TwoPhase):
+        def create_writer(self, schema: Any, origin: Origin) -> Any:  # noqa: ARG002 - the contract's
+            wrong = type("Wrong", (Spool,), {method: lambda *_: function()})
+            return wrong(self.calls, origin)
+
+    destination = Wrong()
+    with pytest.raises(SluiceError, match=r"^Wrong\..* returned a .*, so none of it has run"):
+        prepare(destination, each_in_a_batch("a"))
+
+    assert [call for call, _ in destination.calls] == calls
+
+
+def test_a_converter_that_returns_what_nobody_waits_for_is_refused() -> None:
+    """At the start, and in the task."""
+    destination: Any = FakeDestination()
+    destination.converter.open = not_run
+    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
+        check_columns(async_setup(destination), SCHEMA, ORIGIN)
+    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
+        write_rows(async_setup(destination), SCHEMA, ORIGIN, [rows("a")], write_id=None)
+
+
+def test_a_strategy_that_returns_what_nobody_waits_for_does_not_block_for_good() -> None:
+    """A coroutine is true."""
+    wrong: Any = type("Wrong", (NoRateLimitingStrategy,), {"should_block": not_run})
+    scheduler: SinkScheduler[str] = SinkScheduler(config(), wrong(), name="fake")
+    scheduler.add(["a"], [1], 0.0)
+    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
+        scheduler.advance(0.0, draining=True)
+
+
+def fail(*_: Any) -> Any:
+    raise OSError("no writer")
+
+
+@pytest.mark.parametrize(
+    "change", [{"create_strategy": fail}, {"create_converter": fail}, {"dead_letters": fail}]
+)
+def test_a_task_that_gets_no_writer_closes_its_destination(change: dict[str, Any]) -> None:
+    """Spark tries the task again in the same Python worker, with another destination."""
+    destination = FakeDestination()
+    with pytest.raises(OSError, match="no writer"):
+        write_rows(async_setup(destination, **change), SCHEMA, ORIGIN, [rows("a")], write_id=None)
+
+    assert destination.closed == 1
 
 
 # --- columns that would not be written ------------------------------------------------------------------

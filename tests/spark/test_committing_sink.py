@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from sluice.errors import OptionError
+from sluice.errors import OptionError, SluiceError
 from sluice.sink import Epoch, Origin, SinkProgress
 from sluice.spark import sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
@@ -137,6 +139,31 @@ def test_a_task_that_fails_aborts() -> None:
     with pytest.raises(KeyboardInterrupt):
         writer.write(rows())
 
+    assert [call for call, _ in CALLS] == ["abort task", "close"]
+
+
+def write_with(committable: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The message of a task whose writer has prepared that."""
+    writer: Any = source().writer(SCHEMA, False)
+    monkeypatch.setattr(Writer, "prepare_commit", lambda _: [committable])
+    CALLS.clear()
+    return writer.write(batches("a"))
+
+
+def test_a_committable_is_all_that_spark_can_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is more than Python can, such as objects of a class in a function or a notebook."""
+
+    class Local:
+        path = "/lake/part-0"
+
+    pickler: Any = CPickleSerializer()
+    message = pickler.loads(pickler.dumps(write_with(Local(), monkeypatch)))
+    assert [each.path for each in message.result.committables] == ["/lake/part-0"]
+
+    with pytest.raises(
+        SluiceError, match=r"^two-phase: a committable is of class _thread.lock, which cannot"
+    ):
+        write_with(threading.Lock(), monkeypatch)
     assert [call for call, _ in CALLS] == ["abort task", "close"]
 
 

@@ -317,7 +317,13 @@ def test_a_commit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("no.such:x", "cannot be loaded"), ("sys:maxsize", "cannot be called")]
+    ("name", "message"),
+    [
+        ("no.such:x", "cannot be loaded"),
+        ("sys:maxsize", "cannot be called"),
+        ("asyncio:sleep", "is async def or a generator, and would not run"),
+        ("ast:walk", "is async def or a generator, and would not run"),
+    ],
 )
 def test_a_listener_that_is_none_is_refused(name: str, message: str) -> None:
     """Before anything runs."""

@@ -40,6 +40,7 @@ __all__ = [
     "BaseRateLimitingStrategy",
     "BaseSinkWriter",
     "destination_name",
+    "run",
     "with_defaults",
 ]
 
@@ -335,11 +336,12 @@ def _check_methods(implementation: object, base: type[Any]) -> None:
         SluiceError: one of the methods is such a function.
     """
     for name, method in vars(base).items():
-        if name.startswith("_") or not inspect.isfunction(method):
+        if name.startswith("_"):
             continue
         given = inspect.getattr_static(implementation, name, None)
         given = getattr(given, "__func__", given)  # of a class method or a static one
-        returns = str(method.__annotations__["return"])
+        # An optional function, such as an ordering key, is None here: nobody awaits what it returns.
+        returns = str(method.__annotations__["return"]) if inspect.isfunction(method) else ""
         is_async = inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given)
         if (is_async and "Awaitable" not in returns) or (
             inspect.isgeneratorfunction(given) and "Iterable" not in returns and "Sequence" not in returns
@@ -349,6 +351,28 @@ def _check_methods(implementation: object, base: type[Any]) -> None:
                 f"{type(implementation).__name__}.{name} is {kind}, and would not run: it has to be a plain "
                 "method. Allowed as async def are 'submit' and 'close' of a destination"
             )
+
+
+def run(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Calls a method that nobody waits for, and returns what it returned.
+
+    `with_defaults` refuses methods that are coroutine functions themselves. A plain one may call another one
+    that is, or be a decorator's.
+
+    Raises:
+        SluiceError: what it returned would have to be awaited or iterated over.
+    """
+    returned = method(*arguments, **named)
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()  # or Python warns that nobody has awaited it
+        owner = getattr(method, "__self__", None)
+        name = getattr(method, "__name__", "a method")
+        raise SluiceError(
+            f"{name if owner is None else f'{type(owner).__name__}.{name}'} returned a "
+            f"{type(returned).__name__}, so none of it has run: it has to do its work before it returns"
+        )
+    return returned
 
 
 class _WithDefaults:

@@ -18,6 +18,7 @@ from sluice.sink.bases import (
     BaseCommittingDestination,
     BaseGlobalCommitter,
     destination_name,
+    run,
     with_defaults,
 )
 from sluice.sink.contracts import CommittingDestination, Epoch
@@ -90,7 +91,7 @@ class EpochCommit:
             if committables:
                 self._commit_committables(committer, global_committer, committables)
             if is_end_of_input and global_committer is not None:
-                self._call(global_committer.end_of_input)
+                self._call(lambda: run(global_committer.end_of_input))
         self._clean_up(self._epoch, committed=True)
 
     def abort(self, committables: Sequence[Any]) -> None:
@@ -107,7 +108,7 @@ class EpochCommit:
                     create = self._destination.create_committer
                     committer = self._open(stack, create, self._epoch, BaseCommitter, abort=True)
                     if committer is not None:
-                        self._call(lambda: committer.abort(committables), abort=True)
+                        self._call(lambda: run(committer.abort, committables), abort=True)
         finally:
             self._clean_up(self._epoch, committed=False)
 
@@ -130,7 +131,7 @@ class EpochCommit:
 
     def _close(self, committer: BaseCommitter[Any] | BaseGlobalCommitter[Any, Any]) -> None:
         try:
-            committer.close()
+            run(committer.close)
         except Exception as error:  # noqa: BLE001 - whether the epoch is committed is decided already
             _log.warning("%s: %s: a committer could not be closed: %s", self._name, self._described, error)
 
@@ -154,7 +155,7 @@ class EpochCommit:
                     self._described,
                 )
                 if committer is not None:
-                    self._call(lambda: committer.abort(committables))
+                    self._call(lambda: run(committer.abort, committables))
                 return
         if committer is not None:
             self._commit_all(committer.commit, committables)
@@ -203,7 +204,7 @@ class EpochCommit:
 
     def _clean_up(self, epoch: Epoch, *, committed: bool) -> None:
         try:
-            self._destination.clean_up(epoch, committed=committed)
+            run(self._destination.clean_up, epoch, committed=committed)
         except Exception as error:  # noqa: BLE001 - what is left is invisible, and removed by a later epoch
             _log.warning(
                 "%s: %s: what failed attempts have left behind could not be removed; "

@@ -281,8 +281,9 @@ class SinkWriter(Protocol[CommT_co]):
     def prepare_commit(self) -> Sequence[CommT_co]:
         """Makes all rows durable; returns what a committer needs to make them visible.
 
-        Committables are plain data: Spark pickles them and brings them to the driver. Return an empty
-        sequence if the task had no rows.
+        Committables are plain data: Spark pickles them and brings them to the driver. If one of them
+        cannot be pickled, `abort` is called, and the task fails. Return an empty sequence if the task had no
+        rows.
         """
 
     def abort(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 import pyarrow as pa
 
-from sluice.errors import InvalidRecordError, OptionError
+from sluice.errors import InvalidRecordError, OptionError, SluiceError
 from sluice.options import Kind, Option, OptionValues, integer
 from sluice.sink.avro_rows import AvroRows, avro_schema, load_fastavro, parse_schema
 from sluice.sink.bases import destination_name
@@ -78,7 +78,7 @@ class DataConverter(ABC):
 
     @abstractmethod
     def serialize(self, batch: pa.RecordBatch) -> Iterable[bytes]:
-        """The data of each row, in order.
+        """The data of each row, in order. With more or fewer of them the task fails.
 
         Raises:
             ValueError, TypeError, KeyError, ArithmeticError: a row cannot be serialized. The message is not
@@ -121,15 +121,21 @@ class DataConverter(ABC):
     def _serialized(self, batch: pa.RecordBatch) -> list[bytes]:
         data: list[bytes] = []
         for start in range(0, batch.num_rows, _ROWS_AT_A_TIME):
+            count = min(_ROWS_AT_A_TIME, batch.num_rows - start)
             try:
-                data.extend(self.serialize(batch.slice(start, _ROWS_AT_A_TIME)))
-            except _UNSERIALIZABLE as error:  # noqa: PERF203 - once for many rows
-                last = min(start + _ROWS_AT_A_TIME, batch.num_rows) - 1
+                data.extend(self.serialize(batch.slice(start, count)))
+            except _UNSERIALIZABLE as error:
+                last = start + count - 1
                 rows = f"row {start}" if last == start else f"one of rows {start} to {last}"
                 failure = f"cannot be written as {self.format_name}: {type(error).__name__}"
                 raise InvalidRecordError(
                     f"{rows} of a batch of rows (counted from 0) {failure}", reason=f"the row {failure}"
                 ) from None
+            if len(data) != start + count:
+                raise SluiceError(
+                    f"serialize of {type(self).__name__} made {len(data) - start} data of {count} rows: "
+                    "it makes the data of each row, in their order"
+                )
         return data
 
 

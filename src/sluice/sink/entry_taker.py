@@ -60,7 +60,7 @@ class EntryTaker(Generic[EntryT]):
         while (missing := most - len(taken.entries)) and taken.at_most < room:
             left = room - taken.at_most
             likely = min(self._longest, left // (2 * self._largest or 1))
-            length = min(missing, max(1, likely, left // self._limit))
+            length = int(min(missing, max(1, likely, left // self._limit)))  # sizes may be fractions
             piece = list(islice(entries, length))
             if not piece:
                 break

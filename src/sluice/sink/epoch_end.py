@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from sluice.errors import CommitError
 from sluice.letterboxes import post
+from sluice.sink.bases import run
 from sluice.sink.committing import EpochCommit
 from sluice.sink.contracts import Epoch
 from sluice.sink.figures import SinkFigures
@@ -100,7 +101,7 @@ def _sum(
 
 def _call_listener(load: Callable[[], ProgressListener], progress: SinkProgress) -> None:
     try:
-        load()(progress)
+        run(load(), progress)
     except Exception:  # noqa: BLE001 - the epoch has ended, whatever the listener does
         _log.exception(
             "%s, batch %s: what option 'progressListener' names has failed; the epoch stays %s",

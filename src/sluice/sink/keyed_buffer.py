@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
+from sluice.errors import SluiceError
 from sluice.sink.buffer import Batch, Buffered, Chunk, RequestBuffer
 
 __all__ = ["KeyedBuffer"]
@@ -26,11 +27,13 @@ class KeyedBuffer(RequestBuffer[EntryT]):
 
     Args:
         key: the ordering key of an entry; None if it may be sent at any time. Called once for each entry.
+        name: the destination's, for messages.
     """
 
-    def __init__(self, key: Callable[[EntryT], Hashable | None]) -> None:
+    def __init__(self, key: Callable[[EntryT], Hashable | None], name: str) -> None:
         super().__init__()
         self._key = key
+        self._name = name
         # By number, until it is accepted. By then the destination may have changed the entry: under another
         # key, it would leave those held back behind it where they are.
         self._keys: dict[int, Hashable] = {}
@@ -60,11 +63,21 @@ class KeyedBuffer(RequestBuffer[EntryT]):
                 self._new.append(single)
                 continue
             self._keys[number] = key
-            if key in self._held_back:
+            if self._is_known(key):
                 self._held_back[key].append(single)
             else:
                 self._held_back[key] = deque()
                 self._new.append(single)
+
+    def _is_known(self, key: Hashable) -> bool:
+        """Whether an entry with this key is queued or sent, and not accepted yet."""
+        try:
+            return key in self._held_back
+        except TypeError as error:
+            raise SluiceError(
+                f"{self._name}: ordering_key returned a value of type {type(key).__name__}, which cannot be "
+                "hashed: allowed are text, bytes, numbers and tuples of these, and None for no order"
+            ) from error
 
     def _sort(self) -> None:
         super()._sort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import re
 import select
@@ -70,6 +71,12 @@ def _parse_path(text: str) -> str:
 
 
 _PATH: Final = Kind("path", "an absolute directory, or s3://bucket/prefix", _parse_path)
+# Of such functions a call makes a coroutine or a generator, and runs none of their code.
+_NOT_RUN_BY_A_CALL: Final = (
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+    inspect.isgeneratorfunction,
+)
 _POSIX: Final = ((os, "getuid"), (select, "poll"))
 """Functions that only POSIX systems have, and that the query server needs."""
 _PER_DESTINATION: Final = "per destination"
@@ -440,7 +447,7 @@ def load_progress_listener(name: str) -> ProgressListener:
     """Imports the function that is called after commits and aborts; only the driver has to have it.
 
     Raises:
-        OptionError: it cannot be loaded, or not be called.
+        OptionError: it cannot be loaded, or not be called, or would not run when it is called.
     """
     try:
         listener: ProgressListener = load_object(name)
@@ -450,6 +457,10 @@ def load_progress_listener(name: str) -> ProgressListener:
         ) from None
     if not callable(listener):
         raise OptionError(f"option '{PROGRESS_LISTENER.key}' is {name!r}: it cannot be called")
+    if any(test(listener) for test in _NOT_RUN_BY_A_CALL):
+        raise OptionError(
+            f"option '{PROGRESS_LISTENER.key}' is {name!r}: it is async def or a generator, and would not run"
+        )
     return listener
 
 

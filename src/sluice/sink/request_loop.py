@@ -186,14 +186,15 @@ class RequestLoop(Generic[JobT, ResultT]):
 
 
 def close_destination(destination: Any) -> None:
-    """Closes a destination that has run no request, whether its `close` is a coroutine function or not."""
-    if inspect.iscoroutinefunction(destination.close):
-        loop: RequestLoop[Any, Any] = RequestLoop(
-            _nothing, lambda _: None, name=destination_name(destination)
-        )
-        loop.end(destination.close)
-    else:
-        destination.close()
+    """Closes a destination that has run no request on a loop, and waits for what its `close` returns."""
+    last = destination.close
+    if not inspect.iscoroutinefunction(last):
+        found = last()
+        if not inspect.isawaitable(found):
+            return
+        last = lambda: found  # noqa: E731 - the same as a coroutine function, once
+    loop: RequestLoop[Any, Any] = RequestLoop(_nothing, lambda _: None, name=destination_name(destination))
+    loop.end(last)
 
 
 async def _call(last: Callable[[], Awaitable[None] | None]) -> None:

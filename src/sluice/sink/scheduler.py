@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError, redact_urls
 from sluice.retry import Backoff
-from sluice.sink.bases import DEFAULT_DELAY, BaseRateLimitingStrategy, with_defaults
+from sluice.sink.bases import DEFAULT_DELAY, BaseRateLimitingStrategy, run, with_defaults
 from sluice.sink.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, ResultInfo, SubmitResult
@@ -46,11 +46,17 @@ _REJECTED: Final = "rejected"  # the code of entries that are refused for good, 
 
 @dataclass(frozen=True, slots=True)
 class Request(Generic[EntryT]):
-    """One request in flight."""
+    """One request in flight.
+
+    Attributes:
+        records: the user's, when it was sent. Of an entry that is refused for good the destination may since
+            have taken out those that were accepted.
+    """
 
     number: int
     batch: Batch[EntryT]
     sent_at: float
+    records: int = 0
 
     @property
     def entries(self) -> list[EntryT]:
@@ -110,7 +116,9 @@ class SinkScheduler(Generic[EntryT]):
         self._records_in = records_in
         self._is_throttling = is_throttling or (lambda _: None)
         self._keeps_rejected = keeps_rejected and not config.fail_on_error
-        self._buffer: RequestBuffer[EntryT] = KeyedBuffer(ordering_key) if ordering_key else RequestBuffer()
+        self._buffer: RequestBuffer[EntryT] = (
+            KeyedBuffer(ordering_key, name) if ordering_key else RequestBuffer()
+        )
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
         self._timed_out: set[int] = set()  # their threads are still running
         self._retry_after_until = -math.inf  # the destination asks for no request until then
@@ -207,7 +215,7 @@ class SinkScheduler(Generic[EntryT]):
             return
         self._buffer.mark_accepted(request.batch, failed)
         missing = [*failed, *rejected]
-        self.figures.records += self._records(request.batch) - self._records(_entries(missing))
+        self.figures.records += request.records - self._records(_entries(missing))
         self.figures.bytes += request.batch.size - sum(item.size for item in missing)
         # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
         counts = self._count_causes(result.codes, len(failed))
@@ -323,7 +331,7 @@ class SinkScheduler(Generic[EntryT]):
             return 0
         count = self._buffer.measure(most, self._most_bytes)
         request = RequestInfo(count, self._buffer.size_of(count))
-        if self._strategy.should_block(request):
+        if run(self._strategy.should_block, request):  # a coroutine would be true, for good
             delay = self._strategy.delay(request)
             if not delay < math.inf:  # nor is NaN
                 # Without a request in flight no answer will come, and the writer must not hang.
@@ -365,12 +373,12 @@ class SinkScheduler(Generic[EntryT]):
 
     def _send(self, count: int, now: float) -> Request[EntryT]:
         batch = self._buffer.take(count)
-        request = Request(self.figures.requests, batch, now)
+        request = Request(self.figures.requests, batch, now, self._records(batch))
         self._in_flight[request.number] = request
         self._strategy.register_in_flight_request(RequestInfo(count, batch.size, now))
         self.figures.requests += 1
         self.figures.retries += self._records(_entries(batch.returned))
-        self.figures.records_out += self._records(batch)
+        self.figures.records_out += request.records
         self.figures.bytes_out += batch.size
         return request
 

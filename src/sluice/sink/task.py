@@ -5,14 +5,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import pickle
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import OptionError, SluiceError
-from sluice.sink.bases import BaseElementConverter, BaseSinkWriter, destination_name, with_defaults
+from sluice.sink.bases import (
+    BaseCommittingDestination,
+    BaseDestination,
+    BaseElementConverter,
+    BaseRateLimitingStrategy,
+    BaseSinkWriter,
+    destination_name,
+    run,
+    with_defaults,
+)
 from sluice.sink.contracts import Origin, StructType
 from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import as_line
@@ -58,18 +68,22 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
     Raises:
         OptionError: it cannot; it would not write a column, and is not told to ignore that; or the rate
             limiting strategy cannot be made.
+        SluiceError: a method of the destination, or of what works for it, would not run. Committers are
+            made only where an epoch is committed, and checked there.
     """
     if isinstance(setup, CommittingSinkSetup):
-        writer = with_defaults(setup.destination.create_writer(schema, origin), BaseSinkWriter)
+        destination = with_defaults(setup.destination, BaseCommittingDestination)
+        writer = with_defaults(destination.create_writer(schema, origin), BaseSinkWriter)
         with contextlib.closing(writer):
             _refuse_unknown_columns(setup, schema, writer)
         return
     with contextlib.ExitStack() as stack:
         stack.callback(close_destination, setup.destination)
-        setup.create_strategy()
+        with_defaults(setup.destination, BaseDestination)
+        with_defaults(setup.create_strategy(), BaseRateLimitingStrategy)
         converter = with_defaults(setup.new_converter(), BaseElementConverter)
         try:
-            converter.open(schema)
+            run(converter.open, schema)
         except OptionError as error:
             # A required column is often missing because its name is misspelt: one error says both.
             _refuse_unknown_columns(setup, schema, converter, error)
@@ -95,13 +109,18 @@ def _refuse_unknown_columns(
         raise OptionError(f"{start}: {problem}") from None
 
 
-def write_rows(
+def _pickled_and_back(value: Any) -> object:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - it was pickled here
+
+
+def write_rows(  # noqa: PLR0913 - five say what is written, one how its result travels
     setup: SinkSetup,
     schema: StructType,
     origin: Origin,
     batches: Iterable[pa.RecordBatch],
     *,
     write_id: str | None,
+    transport: Callable[[Any], object] = _pickled_and_back,
 ) -> TaskResult:
     """Writes the rows of one task. Returns when all of them are acknowledged, or durable and to be committed.
 
@@ -111,6 +130,7 @@ def write_rows(
         origin: the task.
         batches: the rows.
         write_id: the id of a batch write; None in a streaming query.
+        transport: does with a committable what is done with it on its way to the driver.
     """
     started = time.monotonic()
     if isinstance(setup, AsyncSinkSetup):
@@ -120,22 +140,22 @@ def write_rows(
             # In `foreachBatch`, Spark tells the task the query and the micro-batch around the write. That
             # micro-batch may have several writes, and each of them is committed by itself.
             origin = replace(origin, query=None, run=write_id, batch=None)
-        result = _prepare(setup, schema, origin, batches)
+        result = _prepare(setup, schema, origin, batches, transport)
     return replace(result, duration=round(time.monotonic() - started, 3))
 
 
 def _deliver(
     setup: AsyncSinkSetup, schema: StructType, origin: Origin, batches: Iterable[pa.RecordBatch]
 ) -> TaskResult:
-    dead_letters = setup.dead_letters(origin) if setup.dead_letters else None
-    with setup.strategy(origin) as strategy:
+    with _closed_unless_taken(setup.destination, origin) as destination, setup.strategy(origin) as strategy:
         writer = AsyncSinkWriter(
             setup.destination,
             setup.config,
             strategy,
-            dead_letters=dead_letters,
+            dead_letters=setup.dead_letters(origin) if setup.dead_letters else None,
             converter=setup.create_converter() if setup.create_converter else None,
         )
+        destination.pop_all()  # from here on the writer closes it
         with _figures_of_a_failure(writer, origin), _closing(writer, origin):
             writer.open(schema)
             for batch in batches:
@@ -150,6 +170,18 @@ def _deliver(
             limit=None if limit is None else int(min(limit, most)),
             rate=None if rate is None or math.isinf(rate) else round(rate, 1),
         )
+
+
+def _closed_unless_taken(destination: Any, origin: Origin) -> contextlib.ExitStack:
+    """Closes the destination of a task that gets no writer, which would close it."""
+
+    def close() -> None:
+        with _logged(origin, "the destination of this failed task could not be closed"):
+            close_destination(destination)
+
+    stack = contextlib.ExitStack()
+    stack.callback(close)
+    return stack
 
 
 def _number(figure: object) -> float | None:
@@ -176,7 +208,7 @@ def _closing(writer: AsyncSinkWriter[Any], origin: Origin) -> Iterator[None]:
 
 def _close_after_failure(writer: AsyncSinkWriter[Any] | BaseSinkWriter[Any], origin: Origin) -> None:
     with _logged(origin, "the writer of this failed task could not be closed"):
-        writer.close()
+        run(writer.close)
 
 
 @contextlib.contextmanager
@@ -217,7 +249,11 @@ def _figures_of_a_failure(writer: AsyncSinkWriter[Any], origin: Origin) -> Itera
 
 
 def _prepare(
-    setup: CommittingSinkSetup, schema: StructType, origin: Origin, batches: Iterable[pa.RecordBatch]
+    setup: CommittingSinkSetup,
+    schema: StructType,
+    origin: Origin,
+    batches: Iterable[pa.RecordBatch],
+    transport: Callable[[Any], object],
 ) -> TaskResult:
     records = 0
     writer: BaseSinkWriter[Any] = with_defaults(
@@ -225,16 +261,17 @@ def _prepare(
     )
     try:
         for batch in batches:
-            writer.write(batch)
+            run(writer.write, batch)
             records += batch.num_rows
         committables = _checked_committables(writer.prepare_commit(), origin)
+        _check_transport(committables, transport, origin)
         figures = SinkFigures(records=records, bytes=writer.bytes)
     except BaseException:
         _abort(writer, origin)
         _close_after_failure(writer, origin)
         raise
     try:
-        writer.close()
+        run(writer.close)
     except BaseException:
         _abort(writer, origin)  # nobody will commit it
         raise
@@ -252,6 +289,20 @@ def _checked_committables(returned: Any, origin: Origin) -> tuple[Any, ...]:
     )
 
 
+def _check_transport(committables: Iterable[Any], transport: Callable[[Any], object], origin: Origin) -> None:
+    """Finds out whether the driver will get the committables, while the writer can still remove its rows."""
+    each: object = None
+    try:
+        for each in committables:
+            transport(each)
+    except Exception as error:
+        kind, why = type(each), f"{type(error).__name__}: {error}"
+        raise SluiceError(
+            f"{origin.destination}: a committable is of class {kind.__module__}.{kind.__qualname__}, "
+            f"which cannot be pickled for the driver, or not be made again there: {why}"
+        ) from error
+
+
 def _abort(writer: BaseSinkWriter[Any], origin: Origin) -> None:
     with _logged(origin, "what this failed task has written could not be removed"):
-        writer.abort()
+        run(writer.abort)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.sink.arrow_schema import schema_of_rows
-from sluice.sink.bases import BaseDestination, BaseRateLimitingStrategy, destination_name, with_defaults
+from sluice.sink.bases import BaseDestination, BaseRateLimitingStrategy, destination_name, run, with_defaults
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
     Destination,
@@ -169,7 +169,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         Raises:
             OptionError: the destination cannot take such rows.
         """
-        self._converter.open(schema)
+        run(self._converter.open, schema)
         self._opened = True
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -408,7 +408,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                     )
                 continue
             taken = measured(entries, self._sizes_of(entries))
-            fill_a_request = self._config.max_batch_size_in_bytes * rows.num_rows // max(1, taken.at_most)
+            fill_a_request = int(self._config.max_batch_size_in_bytes * rows.num_rows / max(1, taken.at_most))
             self._slice = max(1, min(2 * self._slice, _SLICE, fill_a_request))
             yield self._without_oversized(taken)
 

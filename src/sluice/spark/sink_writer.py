@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -117,7 +118,9 @@ class _SinkWriter:
         setup = with_query_server(read_sink(self._options), server)
         origin = _origin(setup, self._write_id)
         write_id = None if self.is_streaming else self._write_id
-        result = write_rows(setup, self._schema, origin, iterator, write_id=write_id)
+        result = write_rows(
+            setup, self._schema, origin, iterator, write_id=write_id, transport=_pickled_and_back
+        )
         freeze_loaded_objects()
         return CommitMessage(result, not isinstance(setup, CommittingSinkSetup) and _is_speculative())
 
@@ -157,6 +160,13 @@ class StreamSinkWriter(_SinkWriter, _ARROW_WRITER, datasource.DataSourceStreamWr
         self._end("aborted", batchId, messages)
 
 
+def _pickled_and_back(value: Any) -> object:
+    """By Spark's own pickler, which takes more than Python's."""
+    pickler: Any = CPickleSerializer()
+    made_again: object = pickler.loads(pickler.dumps(value))
+    return made_again
+
+
 def _is_speculative() -> bool:
     """Whether Spark runs slow tasks twice. Tasks know the settings of the session; the driver does not."""
     context = TaskContext.get()
@@ -167,9 +177,9 @@ def _is_speculative() -> bool:
 def _warn_of_speculation(destination: str) -> None:
     """Warns once: the process that commits stays the same from one epoch to the next."""
     _log.warning(
-        "%s: speculation is on (spark.speculation), so Spark may run a slow task twice at the same time, and "
-        "rows of both runs are written: this destination is at-least-once. Turn speculation off for queries "
-        "that write there",
+        "%s: speculation is on (spark.speculation), so Spark may run a slow task twice at a time. Rows "
+        "of both runs are written here, and those of the slow one come late: an old row of a key may follow, "
+        "or replace, a newer one. Turn speculation off for queries that write there",
         destination,
     )
 

@@ -173,6 +173,20 @@ def test_each_row_has_a_result(endpoint: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("statuses", [(400, 201), (201, 400), (400, 400)])
+def test_of_several_results_of_a_row_one_that_refuses_it_counts(
+    endpoint: Any, statuses: tuple[int, ...]
+) -> None:
+    """Where the answer names rows by their numbers, the last one would hide it, and the row would be lost."""
+    results = [{"row": 1, "status": status} for status in statuses]
+    endpoint(lambda _: answer(200, results))
+    made = destination(resultsPath="$", resultIndexPath="$.row", resultStatusPath="$.status")
+    result = made.submit(DOCUMENTS)
+
+    assert [each.entry for each in result.rejected] == [DOCUMENTS[1]]
+    assert result.failed == []
+
+
 def test_a_row_may_be_fatal(endpoint: Any) -> None:
     """With a status that the user calls so."""
     endpoint(lambda _: answer(207, [{"status": 201}, {"status": 401}, {"status": 201}]))

@@ -16,7 +16,7 @@ ACCEPTED = RowResult(200, "", "")
 def read(body: Any, count: int, results: str, **paths: str) -> dict[int, RowResult]:
     parsed = {name: JsonPath.parse(path) for name, path in paths.items()}
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return ResultPaths(results=JsonPath.parse(results), **parsed).read(raw, count)
+    return dict(ResultPaths(results=JsonPath.parse(results), **parsed).read(raw, count))
 
 
 def test_a_status_for_each_row() -> None:

@@ -184,10 +184,12 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         try:
             return _UNPROCESSED if self._write([entry]) else None
         except ServiceError as error:
-            # Others may have been accepted before.
-            if not error.retryable and not self._is_for_an_item(error):
+            if self._is_for_an_item(error):
+                return Refusal(error.code, str(error), "reject")
+            if self.is_fatal(error):
                 raise
-            return Refusal(error.code, str(error), "retry" if error.retryable else "reject")
+            # Others may have been accepted before: only this one is sent again.
+            return Refusal(error.code, str(error), "retry")
 
     def _is_for_an_item(self, error: ServiceError) -> bool:
         """Whether a request may have been refused for one of its items, which would always be refused."""

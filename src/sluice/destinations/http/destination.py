@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import msgspec
@@ -254,16 +255,18 @@ class HttpDestination(BaseDestination[bytes]):
 
     def _result(self, entries: Sequence[bytes], answer: Answer, results: ResultPaths) -> SubmitResult[bytes]:
         try:
-            by_row = results.read(answer.body, len(entries))
+            found = results.read(answer.body, len(entries))
         except ValueError as error:
             raise self._call.damaged_answer(str(error)) from None
         failed: list[bytes] = []
         rejected: list[Rejection[bytes]] = []
         codes: Counter[str] = Counter()
-        for row, result in sorted(by_row.items()):
+        refused: set[int] = set()
+        for row, result in sorted(found, key=itemgetter(0)):
             verdict = "retried" if result.status is None else self._rules.verdict(result.status)
-            if verdict == "accepted":
+            if verdict == "accepted" or row in refused:
                 continue
+            refused.add(row)
             if verdict == "fatal":
                 raise self._call.error_of(_answer_about(answer, result), verdict)
             if verdict in ("throttled", "retried"):

@@ -50,8 +50,10 @@ class ResultPaths:
     error: JsonPath | None = None
     index: JsonPath | None = None
 
-    def read(self, body: bytes, count: int) -> dict[int, RowResult]:
-        """The results by the row's number in the request. A row without a result was accepted.
+    def read(self, body: bytes, count: int) -> list[tuple[int, RowResult]]:
+        """The results, each with the row's number in the request. A row without a result was accepted.
+
+        Where the answer names rows by their numbers, a row may have several results.
 
         Args:
             body: the answer.
@@ -65,7 +67,7 @@ class ResultPaths:
         except RecursionError:
             raise ValueError("the answer is nested too deeply") from None
 
-    def _read(self, body: bytes, count: int) -> dict[int, RowResult]:
+    def _read(self, body: bytes, count: int) -> list[tuple[int, RowResult]]:
         try:
             document = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -78,10 +80,10 @@ class ResultPaths:
                 raise ValueError(f"'{self.results.text}' is not an array")
             results = results[0] if results else []
         if self.index is not None:
-            return {self._index(result, count): self._result(result) for result in results}
+            return [(self._index(result, count), self._result(result)) for result in results]
         if len(results) != count:
             raise ValueError(f"{len(results)} results for {count} rows at '{self.results.text}'")
-        return {number: self._result(result) for number, result in enumerate(results)}
+        return [(number, self._result(result)) for number, result in enumerate(results)]
 
     def _index(self, result: Any, count: int) -> int:
         assert self.index is not None  # noqa: S101 - for mypy; asked by the caller

@@ -38,7 +38,7 @@ class Aggregate:
 
     Attributes:
         record: is sent. Its explicit hash key is that of the first user record.
-        count: its user records.
+        count: its user records; of one that is refused for good, those of its refused parts.
         first, last: the range of its user records' hash keys, both included. May be wider than necessary.
         shard_id: the shard that it was packed for, and in whose order it must be accepted. None if its rows
             have no keys, and so no order.

@@ -120,6 +120,9 @@ class _Refused:
             entry = entries[position]
             if isinstance(entry, Aggregate) and parts != [entry]:
                 entry.parts = parts
+                if position not in self._failed:
+                    # Its other parts are written. Until it is over, they count as refused with it.
+                    entry.count = len(user_records(entry))
         return SubmitResult(
             failed=[entries[position] for position in sorted(self._failed)],
             codes=self.codes,
@@ -201,7 +204,7 @@ class AggregatingDestination(BaseDestination[Entry]):
             try:
                 shards = self._shards.newer_than(shards)
             except ServiceError as error:
-                if not error.retryable:
+                if self.is_fatal(error):
                     raise
                 refused.add_all_failed([stray.part for stray in strays], error.code)
                 return refused.result(entries)
@@ -249,7 +252,7 @@ class AggregatingDestination(BaseDestination[Entry]):
                 strays += self._put_request(request, shards, refused)
         except ServiceError as error:
             # As an error of all entries it would send those again that were accepted before.
-            if not (refused.answered and error.retryable):
+            if not refused.answered or self.is_fatal(error):
                 raise
             refused.add_all_failed([*request, *chain.from_iterable(requests)], error.code)
         return strays

@@ -16,7 +16,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.aws.responses import Outcome, outcomes_of
-from sluice.destinations.common.batch_call import AwsDestination, BatchCall
+from sluice.destinations.common.batch_call import NO_RESULT, AwsDestination, BatchCall
 from sluice.destinations.common.utf8 import utf8_length
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.converter import MAX_KEY_LENGTH, KinesisEntry, KinesisRowConverter
@@ -177,11 +177,15 @@ class KinesisStreamsDestination(AwsDestination[KinesisEntry]):
             outcomes = self._send([entry])
             self._call.result_in_order([entry], outcomes)
         except ServiceError as error:
-            # From here on other entries may have been accepted: only this one is sent again.
+            verdict = self._call.verdict(error.code)
             is_its_own = others_are_taken or _NAMES_A_RECORD.search(str(error))
-            if error.retryable or (is_its_own and self._call.verdict(error.code) == "reject"):
+            if not error.retryable and is_its_own and verdict == "reject":
                 return Outcome(error.code, str(error))
-            raise
+            if self.is_fatal(error):
+                raise
+            # From here on other entries may have been accepted: only this one is sent again, though the code
+            # of a record may be fatal where that of a request is not, such as that of expired credentials.
+            return Outcome(error.code if verdict == "retry" else NO_RESULT, str(error))
         return outcomes[0]
 
 
