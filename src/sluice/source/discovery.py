@@ -259,7 +259,7 @@ def lacks_some(streams: Iterable[str], splits: Collection[Split]) -> bool:
     ranges: dict[str, list[tuple[int, int]]] = {stream: [] for stream in streams}
     children: dict[SplitId, list[tuple[int, int]]] = {}
     for split in splits:
-        ranges[split.id.stream].append(split.hash_range)
+        ranges.setdefault(split.id.stream, []).append(split.hash_range)
         for parent in split.parents:
             children.setdefault(SplitId(split.id.stream, parent), []).append(split.hash_range)
     has_hole = not all(_cover(each, ALL_HASH_KEYS) for each in ranges.values())
