@@ -178,8 +178,8 @@ def test_steps_become_larger_and_need_less_certainty() -> None:
     assert doubts[0] > 1.5
     assert doubts[-1] == 0.0
     assert steps == sorted(steps)
-    assert steps[:3] == [1.05] * 3
-    assert steps[3] > 1.05
+    assert steps[:5] == [1.05] * 5
+    assert steps[5] > 1.05
     assert steps[-1] <= 4.0
 
 

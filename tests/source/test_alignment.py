@@ -401,6 +401,33 @@ class History:
     Limits(records=40),
     SECOND,
 )
+# A closed shard without records is ahead of its child's, which waits for its end.
+@example(
+    [("split", 30), ("split twice", 75), ("merge", 42), ("split", 30)],
+    [
+        *[("put", 24), ("fail", 0.3), ("restart",), ("split twice", 100), ("put", 24), ("merge", 48)],
+        *[("merge", 64), ("fail", 0.3), ("restart",), ("merge", 100), ("put", 25), ("throttle", 14)],
+    ],
+    Service(4441, 1, 0.0, 0.0, (1.0, 3.0, 5.0), (0.0, 0.5, 3.0, 90.0)),
+    NO_LIMITS,
+    MINUTE,
+)
+# Children's records are earlier than their parent's, and those of another shard wait for their own parent.
+@example(
+    [("put", 1), ("split", 1)],
+    [("put", 19), ("split", 0), ("put", 1)],
+    Service(377847139, 2, clocks=(0.0, 0.5, 3.0, 90.0)),
+    Limits(bytes=200),
+    SECOND,
+)
+# So are those of both parents' children.
+@example(
+    [("put", 1), ("split", 1)],
+    [("put", 26), ("split", 0), ("put", 1)],
+    Service(377847139, 2, clocks=(0.0, 0.5, 3.0, 90.0)),
+    Limits(bytes=200),
+    SECOND,
+)
 def test_no_row_comes_later_than_the_drift_allows(
     backlog: Sequence[tuple[object, ...]],
     steps: Sequence[tuple[object, ...]],

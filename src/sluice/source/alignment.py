@@ -32,7 +32,10 @@ class Bound:
 
 
 def alignment_bound(
-    states: Iterable[SplitState], ends: Mapping[SplitId, End], max_drift: int | None
+    states: Iterable[SplitState],
+    ends: Mapping[SplitId, End],
+    max_drift: int | None,
+    not_before: Mapping[SplitId, int],
 ) -> Bound | None:
     """The latest arrival that a batch may take, given where it ends in each split.
 
@@ -42,6 +45,7 @@ def alignment_bound(
         states: the splits that may have unread records after the batch, parents before their children.
         ends: a split without an end does not advance.
         max_drift: microseconds by which a record may be later than the earliest that stays unread.
+        not_before: by split, when its records count as having arrived if they arrived earlier (microseconds).
     """
     known: list[tuple[int, SplitId]] = []
     behind: set[SplitId] = set()  # the splits with unread records, and their descendants
@@ -51,7 +55,7 @@ def alignment_bound(
             behind.add(split.id)
         elif (instant := earliest_unread(state, ends.get(split.id))) is not None:
             behind.add(split.id)
-            known.append((instant, split.id))
+            known.append((max(instant, not_before.get(split.id, 0)), split.id))
     if not known:
         return None
     earliest, earliest_split = min(known)

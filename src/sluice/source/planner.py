@@ -169,11 +169,7 @@ class Planner:
             planned: the ends before they were aligned.
             orphans: those of `states` whose parents do not end in the batch.
         """
-        late: set[SplitId] = set()  # splits that wait for nothing but their parents, and their descendants
-        for state in (*orphans, *held):
-            is_known = bool(state.cut_points) and not state.has_gap
-            if is_known or not late.isdisjoint(state.split.parent_ids):
-                late.add(state.split.id)
+        late = _with_descendants([*orphans, *held], _has_record)
 
         def others(of: Sequence[SplitState]) -> list[SplitState]:
             return [state for state in of if state.split.id not in late]
@@ -186,7 +182,7 @@ class Planner:
                 waiting = {state.split.id for state in orphans}
                 roots = [state for state in states if state.split.id not in waiting]
                 planned, _ = without_orphans(states, self._plan_each(roots, limits))
-            ends = self._align(states, align(planned), orphans, held, late)
+            ends = align(self._align(states, align(planned), orphans, held, late))
             if _moves(states, ends):
                 return ends
         first = _first_of(states)
@@ -194,7 +190,7 @@ class Planner:
             return {} if limits.is_none else first
         if align(first) == first:
             return first
-        bound = alignment_bound(others([*states, *held]), first, self.max_drift)
+        bound = alignment_bound(others([*states, *held]), first, self.max_drift, {})
         return first if bound is not None and bound.split in first else {}
 
     def _plan_to_tip(self, limits: Limits, session: ProbeSession, state: SplitState) -> End | None:
@@ -244,35 +240,37 @@ class Planner:
         Args:
             orphans: those of `states` whose parents do not end in the batch.
             held: others that stay unread. Their records come after all records of their ancestors.
-            late: those of `orphans` and `held` that may be left far behind by their ancestors.
+            late: those of `orphans` and `held` that their ancestors may leave far behind. Their records count
+                as if they had arrived no earlier than the latest of those.
         """
         waiting = {state.split.id: state for state in (*orphans, *held)}
         if self.max_drift is None and not waiting:
             return ends
         self._for_each([state for state in waiting.values() if not state.cut_points], self._find_first)
-        # Without a limit of drift only ancestors are exempt: their records come before those that wait.
+        exempt: Collection[SplitId] = ()
+        unread = [*states, *held]
         if self.max_drift is None:
+            # Only ancestors are exempt: their records come before those that wait.
             unread, exempt = list(waiting.values()), _ancestors(states, list(waiting.values()))
-        else:
-            unread = [*states, *held]
-            exempt = _ancestors(states, [state for split, state in waiting.items() if split in late])
+        not_before = {split: _latest_of(states, _ancestors(unread, [waiting[split]])) for split in late}
         cut_at: dict[SplitId, int] = {}  # by split, the bound that its end keeps to
         for attempt in itertools.count():
-            bound = alignment_bound(unread, ends, self.max_drift)
+            bound = alignment_bound(unread, ends, self.max_drift, not_before)
             if bound is None or bound.instant >= self._now():
                 break
-            late = _late(states, ends, bound, exempt)
-            late = {
-                split: state for split, state in late.items() if cut_at.get(split, math.inf) > bound.instant
+            exceeding = {
+                split: state
+                for split, state in _exceeding(states, ends, bound, exempt).items()
+                if cut_at.get(split, math.inf) > bound.instant
             }
-            if not late:
+            if not exceeding:
                 break
-            self._log_waiting(len(late), bound)
-            before, ends = ends, {split: end for split, end in ends.items() if split not in late}
+            self._log_waiting(len(exceeding), bound)
+            before, ends = ends, {split: end for split, end in ends.items() if split not in exceeding}
             if attempt < _MAX_CUTS:  # a split that cannot be cut stays where it is, and may hold back others
-                moved = self._for_each(late.values(), partial(self._end_by, bound.instant))
+                moved = self._for_each(exceeding.values(), partial(self._end_by, bound.instant))
                 ends |= {s.split.id: _earlier(end, before[s.split.id]) for s, end in moved if end is not None}
-                cut_at |= dict.fromkeys(late, bound.instant)
+                cut_at |= dict.fromkeys(exceeding, bound.instant)
             ends, _ = without_orphans(states, ends)
         return ends
 
@@ -288,6 +286,8 @@ class Planner:
             return state.cut_at(count)
         state.reset()
         session.seek_to_time(bound + 1, exact=True)
+        if not state.cut_points and not state.is_exhausted:
+            session.read_page(1, exact=True)  # it may have ended, and others may wait for that
         return _end_before(state, bound + 1)
 
     def _log_waiting(self, count: int, bound: Bound) -> None:
@@ -416,6 +416,28 @@ def _moves(states: Collection[SplitState], ends: Mapping[SplitId, End]) -> bool:
     return any(ends.get(state.split.id) not in (None, state.position) for state in states)
 
 
+def _latest_of(states: Iterable[SplitState], splits: Collection[SplitId]) -> int:
+    """When the latest known record of these splits arrived (microseconds)."""
+    chosen = [state for state in states if state.split.id in splits]
+    unread = [point.arrival for state in chosen for point in state.cut_points]
+    read = [each.position.arrival or 0 for each in chosen if isinstance(each.position, After)]
+    return max([*unread, *read], default=0)
+
+
+def _has_record(state: SplitState) -> bool:
+    """Whether the next record of a split is known."""
+    return bool(state.cut_points) and not state.has_gap
+
+
+def _with_descendants(states: Iterable[SplitState], is_wanted: Callable[[SplitState], bool]) -> set[SplitId]:
+    """The ids of those splits, and of all that descend from them. Parents come before their children."""
+    found: set[SplitId] = set()
+    for state in states:
+        if is_wanted(state) or not found.isdisjoint(state.split.parent_ids):
+            found.add(state.split.id)
+    return found
+
+
 def _first_of(states: Sequence[SplitState]) -> dict[SplitId, End]:
     """The end after the earliest record known. A batch takes at least one record, even beyond its limits."""
     unread = {state.split.id for state in states}
@@ -427,7 +449,7 @@ def _first_of(states: Sequence[SplitState]) -> dict[SplitId, End]:
     return {} if end is None else {earliest.split.id: end}
 
 
-def _late(
+def _exceeding(
     states: Sequence[SplitState], ends: Mapping[SplitId, End], bound: Bound, exempt: Collection[SplitId]
 ) -> dict[SplitId, SplitState]:
     """The splits whose ends may be after records that arrived later than the bound."""
