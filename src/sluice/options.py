@@ -299,6 +299,10 @@ class Option(Generic[T]):
             return key.lower().startswith(self.key[:-1].lower())
         return key.lower() == self.key.lower()
 
+    def as_declared(self, key: str) -> str:
+        """A key that it takes as the documentation has it: Spark passes keys in lower case."""
+        return self.key[:-1] + key[len(self.key) - 1 :] if self.is_prefix else self.key
+
 
 class OptionValues:
     """Parsed options. Collects the problems until `check` raises them in one error.
@@ -385,10 +389,10 @@ class OptionValues:
             message = str(error)
             for given in (text, text.strip()):  # as the error shows it, which may be too much
                 message = message.replace(redact_urls(repr(given)), shown)
-            self.reject(key, message)
+            self.reject(option.as_declared(key), message)
             return
         except ValueError:
-            self.reject(option.key, f"is {shown}: allowed is {option.kind.allowed}")
+            self.reject(option.as_declared(key), f"is {shown}: allowed is {option.kind.allowed}")
             return
         self._given[option.key] = text
         if option.is_prefix:
