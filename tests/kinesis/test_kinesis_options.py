@@ -180,6 +180,10 @@ WITH_A_CONSUMER = {
     "consumerDeregistration": "never",
     "fanOutAgent": "driver",
     "fanOutAgentAddress": "10.0.0.1",
+    "fanOutAgentBindAddress": "10.0.0.2",
+    "fanOutAgentPorts": "4000",
+    "fanOutEncryption": "tls",
+    "fanOutCertificate": "agent.pem",
     "fanOutBufferSize": "1GiB",
 }
 

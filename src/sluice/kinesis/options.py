@@ -235,8 +235,7 @@ STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
     DISCOVERY_INTERVAL,
     CONSUMER_DEREGISTRATION,
     AGENT,
-    PLACE.address,
-    PLACE.buffer_size,
+    *PLACE.all,
     *POLLING_AGENT_OPTIONS,
 )
 BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING, ENDING_TIMESTAMP)
