@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from sluice.channels.channel import Channel
 from sluice.channels.processes import child_environment
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.agent.agent import Agent
+from sluice.kinesis.fanout.agent.agent import Agent, _start
 from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
 from sluice.kinesis.fanout.agent.poller import Poller
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
+from sluice.kinesis.fanout.driver.agent_place import place_agent
 from sluice.kinesis.fanout.launch import AgentSetup
 from sluice.kinesis.fanout.link import Link
-from sluice.kinesis.fanout.protocol import BufferHeld, CallsCounted, RangesAsked, ReadRange
+from sluice.kinesis.fanout.protocol import (
+    BufferHeld,
+    CallsCounted,
+    RangesAsked,
+    ReadRange,
+    StartFailed,
+    decode_from_agent,
+)
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
+from sluice.spark_settings import SparkSettings
 
+LOCAL = SparkSettings("local[2]", cores=2)
 START = IteratorStart("TRIM_HORIZON")
 
 
@@ -112,3 +124,33 @@ def test_the_buffer_is_reported_when_it_changes(agent: Agent, monkeypatch: pytes
 
     host = agent.place[0]
     assert reports == [BufferHeld(host, 0, 5 * 2**20), BufferHeld(host, 7, 5 * 2**20)]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            {"fanOutAgentBindAddress": "192.0.2.1"},
+            r"it can't listen at 192\.0\.2\.1: .* \(options .*'fanOutAgentBindAddress' and .* say where\)",
+        ),
+        (
+            {"fanOutEncryption": "tls", "fanOutCertificate": "/gone.pem"},
+            r"the agent has no certificate: /gone\.pem: .*No such file.*",
+        ),
+    ],
+)
+def test_an_agent_that_cannot_start_tells_the_planner_why(options: dict[str, str], reason: str) -> None:
+    """The planner's log line has it, and not a traceback elsewhere."""
+    config = source_config_from_options(
+        {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", **options}, streaming=True
+    )
+    assert config.fan_out is not None
+    ours, theirs = socket.socketpair()
+    setup = AgentSetup.beside_driver(config, config.fan_out, place_agent(config.fan_out, LOCAL))
+    with closing(Channel(ours)) as channel, closing(Channel(theirs)) as planner:
+        planner.set_timeout(60.0)
+        with pytest.raises(SystemExit):
+            _start(setup, Link(channel))
+        message = decode_from_agent(planner.receive())
+    assert isinstance(message, StartFailed)
+    assert re.fullmatch(reason, message.reason)

@@ -59,6 +59,7 @@ from sluice.kinesis.fanout.protocol import (
     RangesAsked,
     ReadRange,
     Server,
+    StartFailed,
     Subscribe,
     ToAgent,
     Unsubscribe,
@@ -286,7 +287,7 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int, planner: int)
     channel = Channel(socket.socket(fileno=link_descriptor))
     setup: AgentSetup = pickle.loads(channel.receive())  # noqa: S301 - over a socket pair with our own parent
     link = Link(channel)
-    agent = Agent(setup, link, assigns_to_workers=setup.agent.agent == "workers")
+    agent = _start(setup, link)
 
     def check() -> None:
         agent.report_figures()
@@ -300,6 +301,26 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int, planner: int)
         agent.deregister(agent.registered)
     elif agent.unlogged and termination.wait_for_crash():
         agent.deregister(agent.unlogged)
+
+
+def _start(setup: AgentSetup, link: Link) -> Agent:
+    """Makes the agent beside the driver.
+
+    Raises:
+        SystemExit: it can't start. The planner has been told why: a traceback here is far from its log line.
+    """
+    try:
+        return Agent(setup, link, assigns_to_workers=setup.agent.agent == "workers")
+    except SluiceError as error:
+        reason = str(error)
+    except OSError as error:
+        options = setup.agent.options
+        reason = (
+            f"it can't listen at {setup.place.bind or 'any address'}: {error} (options "
+            f"'{options.address.key}', '{options.bind_address.key}' and '{options.ports.key}' say where)"
+        )
+    link.send(encode(StartFailed(reason)))
+    sys.exit(1)
 
 
 def _run_on_worker() -> None:
