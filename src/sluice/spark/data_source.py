@@ -7,7 +7,7 @@ takes long to import, so it is imported when a query uses the format.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 from pyspark.sql.datasource import DataSource
 
@@ -96,6 +96,21 @@ class SourceDataSource(DataSource):
         source = self._source(streaming=True)
         _check_schema(source, schema)
         return make_stream_reader(source, schema)
+
+    @shorten_traceback
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Called for ``df.write``. Raises OptionError: the format only reads."""
+        del schema, overwrite
+        raise self._unwritable()
+
+    @shorten_traceback
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
+        """As `writer`, for ``df.writeStream``."""
+        del schema, overwrite
+        raise self._unwritable()
+
+    def _unwritable(self) -> OptionError:
+        return OptionError(f"{self.name()}: there is nothing to write to: write with format 'async-sink'")
 
     @classmethod
     def _source_class(cls) -> type[Source]:
