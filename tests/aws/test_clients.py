@@ -27,6 +27,7 @@ from sluice.aws import clients
 from sluice.aws.calls import Calls
 from sluice.aws.clients import client_for, credentials_for, endpoint_for
 from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
+from sluice.aws.errors import translate
 from sluice.errors import OptionError, ServiceError
 from sluice.options import read_options
 from sluice.retry import Backoff, Retrier
@@ -426,6 +427,26 @@ def test_a_role_is_assumed_with_the_given_credentials(monkeypatch: pytest.Monkey
     assert fields["RoleSessionName"] == "me"
     assert fields["ExternalId"] == "ext"
     assert transport.requests[0].url.startswith("http://127.0.0.1:9")
+
+
+def test_an_sts_that_does_not_answer_is_not_taken_for_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the endpoint of STS. It has to say whose it is: the other call was never made."""
+
+    def unreachable(operation: str, _params: dict[str, Any]) -> Any:
+        assert not operation, "nothing but STS is called"
+        raise sdk.EndpointConnectionError(endpoint_url="http://sts.invalid/", error="refused")
+
+    sts = Sts(timedelta(hours=1))
+    monkeypatch.setattr(sts, "answer", unreachable)
+    client, _ = assumed(monkeypatch, sts, role())
+    with pytest.raises(sdk.EndpointConnectionError) as caught:
+        client.list_shards(StreamName="s")
+
+    error = translate(caught.value, operation="ListShards", target="s", endpoint="http://127.0.0.1:9")
+    assert str(error).startswith(
+        "ListShards of s at http://sts.invalid failed: EndpointConnectionError: AssumeRole (options "
+        "'roleArn', 'stsEndpointUrl'): "
+    )
 
 
 def test_role_credentials_are_refreshed_before_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:

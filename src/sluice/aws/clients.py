@@ -29,7 +29,7 @@ from botocore.session import Session
 
 from sluice.aws import hooks
 from sluice.aws.connection import DEFAULT_SESSION_NAME, ConnectionConfig
-from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact
+from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact, set_failed_operation
 from sluice.aws.service_loader import ServiceLoader
 from sluice.errors import OptionError
 
@@ -240,7 +240,15 @@ class _RoleProvider(CredentialProvider):
             role_arn=config.role_arn or "",
             extra_args=extra,
         )
-        return DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method=self.METHOD)
+
+        def fetch() -> Any:
+            try:
+                return fetcher.fetch_credentials()
+            except sdk.BotoCoreError as error:  # lost on the way; a refusal says by itself which call it was
+                set_failed_operation(error, "AssumeRole")
+                raise
+
+        return DeferredRefreshableCredentials(refresh_using=fetch, method=self.METHOD)
 
     def _sts(self, service: str, **credentials: Any) -> Any:
         return _new_client(self._source, self._config, service, **credentials)
