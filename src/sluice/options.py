@@ -20,6 +20,7 @@ __all__ = [
     "BIND_HOST",
     "BOOLEAN",
     "HOST",
+    "SPARK_KEYS",
     "TEXT",
     "Kind",
     "Option",
@@ -38,8 +39,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Keys that Spark adds to the options of a source or sink, or that users set for Spark.
-_SPARK_KEYS = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
+SPARK_KEYS = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
+"""Keys that Spark adds to the options of a source or sink, or that users set for Spark."""
 
 _DURATION_UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE_UNITS = {
@@ -439,7 +440,7 @@ def read_options(
     """
     declared = list(declared)
     values = OptionValues(what)
-    ignored = _SPARK_KEYS | {key.lower() for key in also}
+    ignored = SPARK_KEYS | {key.lower() for key in also}
     brought: dict[Taken, str] = {}
     for key, text in given.items():
         option = next((option for option in declared if option.takes(key)), None)
