@@ -25,7 +25,7 @@ from kinesis_transport import Transport, answer, forget_process_state, header, r
 
 from sluice.aws import clients
 from sluice.aws.calls import Calls
-from sluice.aws.clients import client_for, credentials_for, endpoint_for
+from sluice.aws.clients import client_for, configured_endpoint, credentials_for, endpoint_for
 from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
 from sluice.aws.errors import translate
 from sluice.errors import OptionError, ServiceError
@@ -262,6 +262,29 @@ def test_which_endpoint_a_service_is_called_at(
     """endpointUrl is for all services, unless it is a host of AWS; STS has stsEndpointUrl first."""
     config = ConnectionConfig(endpoint_url=endpoint, sts_endpoint_url=sts_endpoint)
     assert endpoint_for(config, service) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"AWS_ENDPOINT_URL": "http://all"}, "http://all"),
+        ({"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "http://s3"}, "http://s3"),
+        ({"AWS_ENDPOINT_URL_KINESIS": "http://kinesis"}, None),
+        ({"AWS_ENDPOINT_URL": "http://all", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}, None),
+    ],
+)
+def test_what_the_sdk_is_configured_with_is_known_to_other_libraries(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: str | None
+) -> None:
+    """Arrow's client of S3 does not look there: checkpoints would be read from AWS, the rest elsewhere."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    clients._sessions.clear()
+
+    assert configured_endpoint(LOCAL, "s3") == expected
 
 
 # --- clients are few ------------------------------------------------------------------------------------
