@@ -125,6 +125,16 @@ def test_a_bad_option_is_refused_by_name(given: dict[str, str], named: str) -> N
         read(**given)
 
 
+def test_a_zone_is_told_from_a_region() -> None:
+    """No endpoint has a zone in its name. Local zones and what emulators take are left alone."""
+    with pytest.raises(
+        OptionError, match="'eu-west-1a': that is an availability zone, and its region is eu-we"
+    ):
+        read(region="eu-west-1a")
+    for region in ("eu-west-1", "us-gov-west-1", "local", "mars-1"):
+        assert read(region=region).region == region
+
+
 def test_secrets_are_never_shown() -> None:
     """Neither the printed config nor an error holds a secret."""
     secrets = {"awsAccessKeyId": "KEYID", "awsSecretAccessKey": "s3cr3t", "awsSessionToken": "t0k3n"}
