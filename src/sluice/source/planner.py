@@ -169,24 +169,24 @@ class Planner:
             planned: the ends before they were aligned.
             orphans: those of `states` whose parents do not end in the batch.
         """
-        late: set[SplitId] = set()  # splits that wait for nothing but their parents, and their descendants
+        may_lag: set[SplitId] = set()  # splits that wait for nothing but their parents, and their descendants
         for state in (*orphans, *held):
             is_known = bool(state.cut_points) and not state.has_gap
-            if is_known or not late.isdisjoint(state.split.parent_ids):
-                late.add(state.split.id)
+            if is_known or not may_lag.isdisjoint(state.split.parent_ids):
+                may_lag.add(state.split.id)
 
         def others(of: Sequence[SplitState]) -> list[SplitState]:
-            return [state for state in of if state.split.id not in late]
+            return [state for state in of if state.split.id not in may_lag]
 
         def align(ends: dict[SplitId, End]) -> dict[SplitId, End]:
             return self._align(others(states), ends, others(orphans), others(held))
 
-        if late:
+        if may_lag:
             if not limits.is_none:  # they may have been used up for records that have to wait
                 waiting = {state.split.id for state in orphans}
                 roots = [state for state in states if state.split.id not in waiting]
                 planned, _ = without_orphans(states, self._plan_each(roots, limits))
-            ends = self._align(states, align(planned), orphans, held, late)
+            ends = self._align(states, align(planned), orphans, held, may_lag)
             if _moves(states, ends):
                 return ends
         first = _first_of(states)
@@ -237,14 +237,14 @@ class Planner:
         ends: dict[SplitId, End],
         orphans: Sequence[SplitState],
         held: Sequence[SplitState],
-        late: Collection[SplitId] = (),
+        may_lag: Collection[SplitId] = (),
     ) -> dict[SplitId, End]:
         """The ends moved back to where no record is left far behind.
 
         Args:
             orphans: those of `states` whose parents do not end in the batch.
             held: others that stay unread. Their records come after all records of their ancestors.
-            late: those of `orphans` and `held` that may be left far behind by their ancestors.
+            may_lag: those of `orphans` and `held` that may be left far behind by their ancestors.
         """
         waiting = {state.split.id: state for state in (*orphans, *held)}
         if self.max_drift is None and not waiting:
@@ -255,7 +255,7 @@ class Planner:
             unread, exempt = list(waiting.values()), _ancestors(states, list(waiting.values()))
         else:
             unread = [*states, *held]
-            exempt = _ancestors(states, [state for split, state in waiting.items() if split in late])
+            exempt = _ancestors(states, [state for split, state in waiting.items() if split in may_lag])
         cut_at: dict[SplitId, int] = {}  # by split, the bound that its end keeps to
         for attempt in itertools.count():
             bound = alignment_bound(unread, ends, self.max_drift)
