@@ -11,6 +11,7 @@ from sluice.kinesis.source import SCHEMA
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.source import KinesisDataSource
 
+COLUMNS = SCHEMA.replace(" timestamp,", " timestamp_ltz,")
 # What Spark passes on at CREATE TABLE, besides what the statement has.
 TABLE = {"provider": "kinesis-efo", "owner": "root"}
 WITH = r"SELECT \.\.\. FROM <table> WITH \(streamName = '\.\.\.', \.\.\.\)"
@@ -22,9 +23,9 @@ def source(**given: str) -> DataSource:
 
 def test_a_table_without_options_can_be_created() -> None:
     """It has the columns of the source; statements that read it give the options."""
-    assert source(**TABLE).schema() == SCHEMA
-    assert source(**TABLE, comment="clicks", location="file:/x", path="file:/x").schema() == SCHEMA
-    assert source(**TABLE, team="a property of their own").schema() == SCHEMA
+    assert source(**TABLE).schema() == COLUMNS
+    assert source(**TABLE, comment="clicks", location="file:/x", path="file:/x").schema() == COLUMNS
+    assert source(**TABLE, team="a property of their own").schema() == COLUMNS
 
 
 @pytest.mark.parametrize("given", ["option.streamname", "streamname", "initialposition", "option.any"])
