@@ -330,7 +330,7 @@ def _read_end(values: OptionValues, start: StartingPosition) -> EndingPosition:
     if instant is None:
         return LATEST
     if isinstance(start, AtTimestamp) and instant < start.instant:
-        values.reject_value(ENDING_TIMESTAMP, f"is before '{STARTING_TIMESTAMP.key}'")
+        values.reject_value(ENDING_TIMESTAMP, f"it is before '{STARTING_TIMESTAMP.key}'")
     return AtTimestamp(instant)
 
 
