@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import pickle
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
-from sluice.channels.channel import Channel
+from sluice.channels.channel import Address, Channel
 from sluice.channels.processes import child_environment
 from sluice.errors import ServiceError
+from sluice.kinesis.fanout.agent import agent as agent_module
 from sluice.kinesis.fanout.agent.agent import Agent, _start
 from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
 from sluice.kinesis.fanout.agent.poller import Poller
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.fanout.driver.agent_place import place_agent
-from sluice.kinesis.fanout.launch import AgentSetup
+from sluice.kinesis.fanout.launch import ON_THIS_HOST, AgentSetup, WorkerAgentSetup
 from sluice.kinesis.fanout.link import Link
 from sluice.kinesis.fanout.protocol import (
     BufferHeld,
@@ -154,3 +158,31 @@ def test_an_agent_that_cannot_start_tells_the_planner_why(options: dict[str, str
         message = decode_from_agent(planner.receive())
     assert isinstance(message, StartFailed)
     assert re.fullmatch(reason, message.reason)
+
+
+def test_an_agent_on_a_worker_host_that_cannot_start_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a line of its host's log, without a traceback."""
+    config = source_config_from_options(
+        {
+            "streamName": "clicks",
+            "region": "us-east-1",
+            "consumerName": "app",
+            "fanOutAgent": "workers",
+            "fanOutEncryption": "tls",
+            "fanOutCertificate": "/gone.pem",
+        },
+        streaming=True,
+    )
+    assert config.fan_out is not None
+    hub = Address("127.0.0.1", 1, b"secret", b"start")
+    setup = WorkerAgentSetup(config, config.fan_out, ON_THIS_HOST, b"secret", hub)
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(agent_module, "connect", lambda *_args, **_options: Channel(ours))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pickle.dumps(setup))))
+    with closing(Channel(theirs)), closing(ours):
+        agent_module._run_on_worker()
+
+    assert "this host gets no agent, and its tasks read without one: the agent has no cert" in caplog.text
+    assert "Traceback" not in caplog.text

@@ -311,16 +311,19 @@ def _start(setup: AgentSetup, link: Link) -> Agent:
     """
     try:
         return Agent(setup, link, assigns_to_workers=setup.agent.agent == "workers")
-    except SluiceError as error:
-        reason = str(error)
-    except OSError as error:
-        options = setup.agent.options
-        reason = (
-            f"it can't listen at {setup.place.bind or 'any address'}: {error} (options "
-            f"'{options.address.key}', '{options.bind_address.key}' and '{options.ports.key}' say where)"
-        )
-    link.send(encode(StartFailed(reason)))
-    sys.exit(1)
+    except (OSError, SluiceError) as error:
+        link.send(encode(StartFailed(_why_not_started(setup, error))))
+        sys.exit(1)
+
+
+def _why_not_started(setup: AgentSetup, error: OSError | SluiceError) -> str:
+    if isinstance(error, SluiceError):
+        return str(error)
+    options = setup.agent.options
+    return (
+        f"it can't listen at {setup.place.bind or 'any address'}: {error} (options '{options.address.key}', "
+        f"'{options.bind_address.key}' and '{options.ports.key}' say where)"
+    )
 
 
 def _run_on_worker() -> None:
@@ -336,7 +339,13 @@ def _run_on_worker() -> None:
         )
         return
     link = Link(channel)
-    agent = Agent(setup, link, assigns_to_workers=False)
+    try:
+        agent = Agent(setup, link, assigns_to_workers=False)
+    except (OSError, SluiceError) as error:
+        _log.warning(
+            "this host gets no agent, and its tasks read without one: %s", _why_not_started(setup, error)
+        )
+        return
     agent.report(JoinHub(*agent.place))
 
     def check() -> None:
