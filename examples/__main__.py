@@ -41,8 +41,10 @@ def names() -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples", description=__doc__)
-    parser.add_argument("name", nargs="*", choices=[*names(), []], help="which; none: lists them")
+    parser.add_argument("name", nargs="*", help="which; none: lists them")
     chosen = parser.parse_args().name
+    if unknown := [name for name in chosen if name not in names()]:
+        parser.error(f"there is no example {', '.join(unknown)}: there are {', '.join(names())}")
     if not chosen:
         for name in names():
             print(f"{name:18}{_summary(name)}")

@@ -83,6 +83,17 @@ def test_a_temporary_view_has_its_options(place: Place) -> None:
         place.spark.sql("DROP VIEW v")
 
 
+def test_the_columns_are_the_same_whatever_kind_of_timestamp_a_session_means(place: Place) -> None:
+    """Arrival times are instants. The setting says what "timestamp" means in the text of a schema."""
+    place.spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        read = place.spark.read.format("kinesis-efo").options(**place.reading).load()
+        assert dict(read.dtypes)["approximateArrivalTimestamp"] == "timestamp"
+        assert read.where("approximateArrivalTimestamp IS NOT NULL").count() == len(RECORDS)
+    finally:
+        place.spark.conf.unset("spark.sql.timestampType")
+
+
 def test_a_table_gets_its_options_where_it_is_read(place: Place) -> None:
     """Spark keeps what is stored with it to itself."""
     assert place.words(f"SELECT string(data) FROM {place.source} WITH ({clause(place.reading)})") == WORDS

@@ -20,6 +20,7 @@ __all__ = [
     "BIND_HOST",
     "BOOLEAN",
     "HOST",
+    "SPARK_KEYS",
     "TEXT",
     "Kind",
     "Option",
@@ -38,8 +39,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Keys that Spark adds to the options of a source or sink, or that users set for Spark.
-_SPARK_KEYS = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
+SPARK_KEYS = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
+"""Keys that Spark adds to the options of a source or sink, or that users set for Spark."""
 
 _DURATION_UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE_UNITS = {
@@ -299,6 +300,10 @@ class Option(Generic[T]):
             return key.lower().startswith(self.key[:-1].lower())
         return key.lower() == self.key.lower()
 
+    def as_declared(self, key: str) -> str:
+        """A key that it takes as the documentation has it: Spark passes keys in lower case."""
+        return self.key[:-1] + key[len(self.key) - 1 :] if self.is_prefix else self.key
+
 
 class OptionValues:
     """Parsed options. Collects the problems until `check` raises them in one error.
@@ -385,10 +390,10 @@ class OptionValues:
             message = str(error)
             for given in (text, text.strip()):  # as the error shows it, which may be too much
                 message = message.replace(redact_urls(repr(given)), shown)
-            self.reject(key, message)
+            self.reject(option.as_declared(key), message)
             return
         except ValueError:
-            self.reject(option.key, f"is {shown}: allowed is {option.kind.allowed}")
+            self.reject(option.as_declared(key), f"is {shown}: allowed is {option.kind.allowed}")
             return
         self._given[option.key] = text
         if option.is_prefix:
@@ -435,7 +440,7 @@ def read_options(
     """
     declared = list(declared)
     values = OptionValues(what)
-    ignored = _SPARK_KEYS | {key.lower() for key in also}
+    ignored = SPARK_KEYS | {key.lower() for key in also}
     brought: dict[Taken, str] = {}
     for key, text in given.items():
         option = next((option for option in declared if option.takes(key)), None)

@@ -25,8 +25,9 @@ from kinesis_transport import Transport, answer, forget_process_state, header, r
 
 from sluice.aws import clients
 from sluice.aws.calls import Calls
-from sluice.aws.clients import client_for, credentials_for, endpoint_for
+from sluice.aws.clients import client_for, configured_endpoint, credentials_for, endpoint_for
 from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
+from sluice.aws.errors import translate
 from sluice.errors import OptionError, ServiceError
 from sluice.options import read_options
 from sluice.retry import Backoff, Retrier
@@ -122,6 +123,16 @@ def test_a_bad_option_is_refused_by_name(given: dict[str, str], named: str) -> N
     """A bad value, or one that needs another option, is refused in an error that names the option."""
     with pytest.raises(OptionError, match=f"option '{named}'"):
         read(**given)
+
+
+def test_a_zone_is_told_from_a_region() -> None:
+    """No endpoint has a zone in its name. Local zones and what emulators take are left alone."""
+    with pytest.raises(
+        OptionError, match="'eu-west-1a': that is an availability zone, and its region is eu-we"
+    ):
+        read(region="eu-west-1a")
+    for region in ("eu-west-1", "us-gov-west-1", "local", "mars-1"):
+        assert read(region=region).region == region
 
 
 def test_secrets_are_never_shown() -> None:
@@ -261,6 +272,29 @@ def test_which_endpoint_a_service_is_called_at(
     """endpointUrl is for all services, unless it is a host of AWS; STS has stsEndpointUrl first."""
     config = ConnectionConfig(endpoint_url=endpoint, sts_endpoint_url=sts_endpoint)
     assert endpoint_for(config, service) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"AWS_ENDPOINT_URL": "http://all"}, "http://all"),
+        ({"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "http://s3"}, "http://s3"),
+        ({"AWS_ENDPOINT_URL_KINESIS": "http://kinesis"}, None),
+        ({"AWS_ENDPOINT_URL": "http://all", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}, None),
+    ],
+)
+def test_what_the_sdk_is_configured_with_is_known_to_other_libraries(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: str | None
+) -> None:
+    """Arrow's client of S3 does not look there: checkpoints would be read from AWS, the rest elsewhere."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    clients._sessions.clear()
+
+    assert configured_endpoint(LOCAL, "s3") == expected
 
 
 # --- clients are few ------------------------------------------------------------------------------------
@@ -426,6 +460,26 @@ def test_a_role_is_assumed_with_the_given_credentials(monkeypatch: pytest.Monkey
     assert fields["RoleSessionName"] == "me"
     assert fields["ExternalId"] == "ext"
     assert transport.requests[0].url.startswith("http://127.0.0.1:9")
+
+
+def test_an_sts_that_does_not_answer_is_not_taken_for_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the endpoint of STS. It has to say whose it is: the other call was never made."""
+
+    def unreachable(operation: str, _params: dict[str, Any]) -> Any:
+        assert not operation, "nothing but STS is called"
+        raise sdk.EndpointConnectionError(endpoint_url="http://sts.invalid/", error="refused")
+
+    sts = Sts(timedelta(hours=1))
+    monkeypatch.setattr(sts, "answer", unreachable)
+    client, _ = assumed(monkeypatch, sts, role())
+    with pytest.raises(sdk.EndpointConnectionError) as caught:
+        client.list_shards(StreamName="s")
+
+    error = translate(caught.value, operation="ListShards", target="s", endpoint="http://127.0.0.1:9")
+    assert str(error).startswith(
+        "ListShards of s at http://sts.invalid failed: EndpointConnectionError: AssumeRole (options "
+        "'roleArn', 'stsEndpointUrl'): "
+    )
 
 
 def test_role_credentials_are_refreshed_before_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,3 +152,11 @@ def test_what_is_no_arn_of_a_consumer_is_wrong_use() -> None:
 
     assert done.code == 2
     assert "is not the ARN of a consumer" in done.errors
+
+
+def test_an_option_of_the_source_is_not_taken_for_one_of_the_connection() -> None:
+    """The error says which options there are here."""
+    done = sluice("consumers", "list", "--all-streams", "--option", "streamName=orders")
+
+    assert done.code == 2
+    assert "sluice consumers list: connection: option 'streamName' is not known" in done.errors

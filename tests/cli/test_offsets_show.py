@@ -92,6 +92,18 @@ def test_several_sources_and_a_source_without_offset(tmp_path: Path) -> None:
     assert "source 0 is not Sluice's" in sluice("offsets", "show", checkpoint).out
 
 
+def test_an_offset_that_was_cut_is_not_taken_for_another_sources(tmp_path: Path) -> None:
+    """After a full disk, say. Spark's own error is that of a JSON parser, and names no file."""
+    checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+    for file in (checkpoint / "offsets").iterdir():
+        file.write_text(file.read_text()[:-40])
+
+    refused = sluice("offsets", "show", checkpoint)
+
+    assert refused.code == 1
+    assert "an offset of Sluice's is no JSON: its file was cut or changed" in refused.errors
+
+
 def test_version_two_has_a_name_before_each_source(tmp_path: Path) -> None:
     """Spark with source evolution writes sources by name, in any order."""
     checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))

@@ -307,3 +307,11 @@ def test_in_a_pipe_it_prints_a_line_a_look(
 def test_numbers_that_cannot_work_are_refused(wrong: tuple[str, str]) -> None:
     """Exit code 2."""
     assert sluice("top", CHECKPOINT, *wrong).code == 2
+
+
+def test_an_address_without_its_port_is_not_taken_for_a_path_that_lacks_files() -> None:
+    """Who gives one has no checkpointLocation in mind."""
+    done = sluice("top", "localhost", "--once")
+
+    assert done.code == 2
+    assert "neither a checkpoint nor the address of a listener, which has a port" in done.errors

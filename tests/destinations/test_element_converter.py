@@ -117,7 +117,8 @@ def test_an_entry_has_the_row_as_its_data(name: str) -> None:
         ("firehose", f"{__name__}:Unmakeable", "it cannot be made: KeyError: 'no settings'"),
         ("firehose", f"{__name__}:Nowhere", "it cannot be loaded"),
         ("firehose", "no.such.module:Name", "it cannot be loaded: No module named 'no'"),
-        ("firehose", "json", "it cannot be loaded"),
+        ("firehose", "json", "allowed is package.module:Name"),
+        ("firehose", "json:", "allowed is package.module:Name"),
         ("firehose", f"{__name__}:SCHEMA", "it cannot be loaded"),
     ],
 )

@@ -86,6 +86,16 @@ def test_a_two_phase_destination_refuses_the_options_of_batches() -> None:
     assert "option 'deadLetterPath' is not for destination 's3'" in message
 
 
+@pytest.mark.parametrize(
+    ("key", "owner"),
+    [("queueUrl", "sqs"), ("PARTITIONBY", "s3"), ("header.x-a", "http"), ("compression", "http' or 's3")],
+)
+def test_an_option_of_another_destination_is_known_as_such(key: str, owner: str) -> None:
+    """Of its own options none is spelled like it, and to propose the nearest one says nothing."""
+    expected = f"option '{key}' is for destination '{owner}': this is destination 'kinesis'"
+    assert expected in refused(**KINESIS, **{key: "x"})
+
+
 class HalfCommitting:
     """Has a committer, but no writer."""
 

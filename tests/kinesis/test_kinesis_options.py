@@ -151,6 +151,24 @@ def test_a_bad_option_is_refused_by_name(given: dict[str, str], message: str) ->
         source_config_from_options(given if named else {"streamName": "orders", **given})
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"streamname": "a,a"}, "streamName"),
+        ({"STREAMARN": "a"}, "streamArn"),
+        (
+            {"streamname": "a", "startingposition": "AT_TIMESTAMP", "startingtimestamp": "1700000000000"},
+            "startingTimestamp",
+        ),
+        ({"streamname": "a", "consumerarn.a": "me"}, "consumerArn.a"),
+    ],
+)
+def test_an_option_is_named_as_the_documentation_has_it(given: dict[str, str], name: str) -> None:
+    """Spark passes keys in lower case, which users have not written and can't search for."""
+    with pytest.raises(OptionError, match=f"option '{name}' is"):
+        source_config_from_options(given)
+
+
 STREAMING = {
     "maxRecordsPerTrigger": "1",
     "maxBytesPerTrigger": "1MB",
@@ -162,6 +180,10 @@ WITH_A_CONSUMER = {
     "consumerDeregistration": "never",
     "fanOutAgent": "driver",
     "fanOutAgentAddress": "10.0.0.1",
+    "fanOutAgentBindAddress": "10.0.0.2",
+    "fanOutAgentPorts": "4000",
+    "fanOutEncryption": "tls",
+    "fanOutCertificate": "agent.pem",
     "fanOutBufferSize": "1GiB",
 }
 

@@ -212,7 +212,9 @@ def test_the_end_of_a_batch_read() -> None:
         "endingTimestamp": "1000000009",
     }
     assert end("AT_TIMESTAMP", **same) == AtTimestamp(1_000_000_009_000_000)
-    with pytest.raises(OptionError, match="'endingTimestamp' is '1000000008': is before 'startingTimestamp'"):
+    with pytest.raises(
+        OptionError, match="'endingTimestamp' is '1000000008': it is before 'startingTimestamp'"
+    ):
         end("AT_TIMESTAMP", **{**same, "endingTimestamp": "1000000008"})
     with pytest.raises(OptionError, match="option 'endingPosition' is 'TRIM_HORIZON'"):
         end("TRIM_HORIZON")

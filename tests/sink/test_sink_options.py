@@ -199,6 +199,16 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, str], message: str) 
     assert message in refusal(**given)
 
 
+def test_a_rate_that_is_wrong_is_not_missing_as_well() -> None:
+    """One mistake is one problem."""
+    message = refusal(**BUCKET | {"tokenBucketRate": "0"})
+    assert message == "test: option 'tokenBucketRate' is '0': allowed is a number above 0"
+
+
+def test_a_listener_is_named_with_its_module() -> None:
+    assert "'progressListener' is 'mine': allowed is package.module:Name" in refusal(progressListener="mine")
+
+
 def test_all_mistakes_are_in_one_error() -> None:
     """A user need not start the query once for each of them."""
     text = refusal(maxBatchSize="501", rateLimiting="fast", deadLetterPath="x", nonsense="1")

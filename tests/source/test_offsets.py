@@ -84,6 +84,15 @@ def test_offsets_that_no_release_wrote_are_refused(value: dict[str, object]) -> 
         Offsets.from_json(value)
 
 
+def test_a_refusal_is_short_and_has_no_second_traceback() -> None:
+    """Spark shows causes before the error itself, and another source's offsets may name many partitions."""
+    other = {"topic": {str(partition): partition for partition in range(10_000)}}
+    with pytest.raises(SluiceError, match="these are not offsets of this source") as caught:
+        Offsets.from_json(other)
+    assert len(str(caught.value)) < 300
+    assert caught.value.__suppress_context__
+
+
 def test_ranges_lie_between_two_offsets() -> None:
     """A split that has not advanced has no range; a new one starts at the horizon."""
     start = Offsets({A: After("5")})

@@ -16,7 +16,12 @@ from sluice.kinesis.source import KinesisSource
 from sluice.spark.border import shorten_traceback
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.source import KinesisDataSource
-from sluice.spark.source_reader import BatchReader, RangesPartition
+from sluice.spark.source_reader import (
+    HAS_ADMISSION_CONTROL,
+    BatchReader,
+    RangesPartition,
+    make_stream_reader,
+)
 
 DATA = StructType([StructField("data", BinaryType())])
 
@@ -84,3 +89,29 @@ def test_a_read_that_fails_says_why_within_a_few_lines(monkeypatch: pytest.Monke
     with pytest.raises(ServiceError) as caught:
         next(rows)
     assert 'raise ServiceError("GetRecords failed")' not in shown(caught.value)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "initialOffset",
+        "latestOffset",
+        pytest.param(
+            "prepareForTriggerAvailableNow",
+            marks=pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="PySpark has it from 4.2 on"),
+        ),
+    ],
+)
+def test_a_query_that_cannot_start_says_why_within_a_few_lines(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Whichever method Spark calls first, which depends on the trigger."""
+
+    def create_coordinator(_source: object) -> object:
+        raise OptionError("there is no such consumer")
+
+    monkeypatch.setattr(KinesisSource, "create_coordinator", create_coordinator)
+    reader: Any = make_stream_reader(KinesisSource(source_config_from_options({"streamName": "a"})))
+    with pytest.raises(OptionError) as caught:
+        getattr(reader, method)()
+    assert 'raise OptionError("there is no' not in shown(caught.value)

@@ -11,6 +11,7 @@ from sluice.kinesis.source import SCHEMA
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark.source import KinesisDataSource
 
+COLUMNS = SCHEMA.replace(" timestamp,", " timestamp_ltz,")
 # What Spark passes on at CREATE TABLE, besides what the statement has.
 TABLE = {"provider": "kinesis-efo", "owner": "root"}
 WITH = r"SELECT \.\.\. FROM <table> WITH \(streamName = '\.\.\.', \.\.\.\)"
@@ -22,9 +23,9 @@ def source(**given: str) -> DataSource:
 
 def test_a_table_without_options_can_be_created() -> None:
     """It has the columns of the source; statements that read it give the options."""
-    assert source(**TABLE).schema() == SCHEMA
-    assert source(**TABLE, comment="clicks", location="file:/x", path="file:/x").schema() == SCHEMA
-    assert source(**TABLE, team="a property of their own").schema() == SCHEMA
+    assert source(**TABLE).schema() == COLUMNS
+    assert source(**TABLE, comment="clicks", location="file:/x", path="file:/x").schema() == COLUMNS
+    assert source(**TABLE, team="a property of their own").schema() == COLUMNS
 
 
 @pytest.mark.parametrize("given", ["option.streamname", "streamname", "initialposition", "option.any"])
@@ -60,6 +61,21 @@ def test_a_sink_cannot_be_read() -> None:
     """A view of a sink would be one to read; a table to write to has its columns in the statement."""
     with pytest.raises(OptionError, match=r"async-sink: there is nothing to read: write with df\.write"):
         AsyncSinkDataSource(CaseInsensitiveDict({"destination": "kinesis"})).schema()
+
+
+def test_a_table_to_write_to_cannot_be_read() -> None:
+    """It has columns, so Spark asks for the reader at once."""
+    sink = AsyncSinkDataSource(CaseInsensitiveDict({}))
+    for read in (sink.reader, sink.streamReader):
+        with pytest.raises(OptionError, match=r"async-sink: there is nothing to read: write with df\.write"):
+            read(StructType())
+
+
+def test_a_source_cannot_be_written() -> None:
+    """Spark's own words for it, "writer is not implemented", do not say what else to write with."""
+    for write in (source(streamName="a").writer, source(streamName="a").streamWriter):
+        with pytest.raises(OptionError, match="kinesis-efo: there is nothing to write to: write with"):
+            write(StructType(), overwrite=False)
 
 
 def test_forgotten_options_are_not_taken_for_a_table() -> None:

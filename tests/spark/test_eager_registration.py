@@ -10,7 +10,6 @@ import pytest
 
 from sluice.kinesis import consumers
 from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.source import SCHEMA
 from sluice.spark.source import KinesisDataSource
 
 OPTIONS = {"streamname": "clicks", "region": "eu-west-1", "consumername": "me"}
@@ -28,7 +27,8 @@ def test_a_pickled_source_knows_the_consumers_registered_at_load(monkeypatch: py
 
     monkeypatch.setattr(consumers, "register_at_load", register)
     source = KinesisDataSource(OPTIONS | {"consumerregistration": "eager"})
-    assert [source.schema(), source.schema()] == [SCHEMA, SCHEMA]
+    for _ in range(2):
+        source.schema()
     assert [config.fan_out.registration for config in asked if config.fan_out] == ["eager", "eager"]
 
     copy = pickle.loads(pickle.dumps(source))

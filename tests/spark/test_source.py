@@ -33,6 +33,7 @@ from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
 from sluice.source.task_reports import ReportAddress, TaskReports
 from sluice.spark import source_reader
+from sluice.spark.data_source import _for_spark
 from sluice.spark.source import KinesisDataSource
 from sluice.spark.source_reader import HAS_ADMISSION_CONTROL, BatchReader, StreamReader
 
@@ -172,11 +173,19 @@ def test_the_format_has_its_name() -> None:
 
 def test_the_schema_is_that_of_the_record_batches() -> None:
     """Spark checks the names, order and types of Arrow's fields, so both declarations say the same."""
-    assert source().schema() == SCHEMA
+    assert source().schema() == SCHEMA.replace(" timestamp,", " timestamp_ltz,")
     assert [field.split() for field in SCHEMA.split(", ")] == [
         [field.name, field.dataType.simpleString().replace("bigint", "long")] for field in SPARK_SCHEMA
     ]
     assert pa.schema([(field.name, _arrow(field)) for field in SPARK_SCHEMA]) == ARROW_SCHEMA
+
+
+def test_timestamps_are_instants_whatever_the_session_says() -> None:
+    """spark.sql.timestampType says what "timestamp" means; columns and rows would differ."""
+    assert "approximateArrivalTimestamp timestamp_ltz, " in source().schema()
+    assert _for_spark("timestamp long, `a b` TIMESTAMP, c  timestamp") == (
+        "timestamp long, `a b` timestamp_ltz, c timestamp_ltz"
+    )
 
 
 def _arrow(field: StructField) -> pa.DataType:
@@ -710,7 +719,7 @@ def test_commit_keeps_nothing() -> None:
 def test_a_batch_reader_refuses_what_only_a_stream_has() -> None:
     """At ``load()`` Spark does not say which of the two it will be; when it reads, it does."""
     limited = source(maxRecordsPerTrigger="1")
-    assert limited.schema() == SCHEMA
+    assert limited.schema() == source().schema()
     limited.streamReader(SPARK_SCHEMA)
     with pytest.raises(OptionError, match="option 'maxRecordsPerTrigger' is for streaming reads only"):
         limited.reader(SPARK_SCHEMA)

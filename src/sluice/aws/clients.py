@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from botocore import exceptions as sdk
 from botocore.config import Config
+from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.credentials import (
     AssumeRoleCredentialFetcher,
     CredentialProvider,
@@ -29,11 +30,11 @@ from botocore.session import Session
 
 from sluice.aws import hooks
 from sluice.aws.connection import DEFAULT_SESSION_NAME, ConnectionConfig
-from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact
+from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact, set_failed_operation
 from sluice.aws.service_loader import ServiceLoader
 from sluice.errors import OptionError
 
-__all__ = ["Credentials", "client_for", "credentials_for", "endpoint_for"]
+__all__ = ["Credentials", "client_for", "configured_endpoint", "credentials_for", "endpoint_for"]
 
 # A task reads several shards at a time through one client, and an agent holds one subscription per shard. The
 # SDK opens as many connections as there are calls, but logs a warning for each beyond the size of the pool.
@@ -161,6 +162,27 @@ def endpoint_for(config: ConnectionConfig, service: str) -> str | None:
     return config.endpoint_url
 
 
+def configured_endpoint(config: ConnectionConfig, service: str) -> str | None:
+    """The URL of `service` in the SDK's environment variables and files (``AWS_ENDPOINT_URL``), which clients
+    go to by themselves where `endpoint_for` has none. For libraries that make clients of their own.
+
+    Raises:
+        OptionError: as `client_for`.
+    """
+    with _lock:
+        try:
+            session = _kept(_sessions, (os.getpid(), config), lambda: _new_session(config))
+            if session.get_config_variable("ignore_configured_endpoint_urls"):
+                return None
+            files, profile = session.full_config, session.get_scoped_config()
+        except (sdk.BotoCoreError, ValueError) as error:
+            raise _as_option_error(config, error) from None
+    found: str | None = ConfiguredEndpointProvider(
+        full_config=files, scoped_config=profile, client_name=service
+    ).provide()
+    return found
+
+
 def _new_client(session: Session, config: ConnectionConfig, service: str, **credentials: Any) -> Any:
     client = session.create_client(
         service,
@@ -240,7 +262,15 @@ class _RoleProvider(CredentialProvider):
             role_arn=config.role_arn or "",
             extra_args=extra,
         )
-        return DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method=self.METHOD)
+
+        def fetch() -> Any:
+            try:
+                return fetcher.fetch_credentials()
+            except sdk.BotoCoreError as error:  # lost on the way; a refusal says by itself which call it was
+                set_failed_operation(error, "AssumeRole")
+                raise
+
+        return DeferredRefreshableCredentials(refresh_using=fetch, method=self.METHOD)
 
     def _sts(self, service: str, **credentials: Any) -> Any:
         return _new_client(self._source, self._config, service, **credentials)

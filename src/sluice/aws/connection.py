@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from sluice.errors import OptionError
 from sluice.options import TEXT, Kind, Option, OptionValues, duration, matching, redact_url
 
 __all__ = [
@@ -41,7 +42,20 @@ _CREDENTIAL = matching("secret", "printable characters without spaces", r"[!-~]+
 _ROLE = matching("arn", "arn:aws:iam::<account>:role/<name>", r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 _SESSION_NAME = matching("string", "2 to 64 letters, digits or any of _+=,.@-", r"[\w+=,.@-]{2,64}")
 _EXTERNAL_ID = matching("string", "2 to 1224 letters, digits or any of _+=,.@:/-", r"[\w+=,.@:/-]{2,1224}")
-_REGION = matching("string", "an AWS region such as eu-west-1", r"[a-z][a-z0-9-]*[a-z0-9]")
+_REGION_NAME: Final = re.compile(r"[a-z][a-z0-9-]*[a-z0-9]")  # emulators take any
+_ZONE: Final = re.compile(r"([a-z]{2}(?:-[a-z]+)+-\d)[a-z]")
+
+
+def _parse_region(text: str) -> str:
+    region = text.strip()
+    if zone := _ZONE.fullmatch(region):
+        raise OptionError(f"is {text!r}: that is an availability zone, and its region is {zone[1]}")
+    if _REGION_NAME.fullmatch(region) is None:
+        raise ValueError(text)
+    return region
+
+
+_REGION: Kind[str] = Kind("string", "an AWS region such as eu-west-1", _parse_region)
 
 _SDK_CHAIN: Final = "the SDK's own chain"
 

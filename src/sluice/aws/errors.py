@@ -30,6 +30,7 @@ __all__ = [
     "is_throttling",
     "is_unanswered",
     "redact",
+    "set_failed_operation",
     "translate",
 ]
 
@@ -183,6 +184,11 @@ def endpoint_of(error: Exception, called: str) -> str:
     return called if parts.netloc == urlsplit(called).netloc else f"{parts.scheme}://{parts.netloc}"
 
 
+def set_failed_operation(error: sdk.BotoCoreError, operation: str) -> None:
+    """Notes for `translate` which call failed, as the SDK does in errors that a service answers with."""
+    vars(error)["operation_name"] = operation
+
+
 def redact(text: str) -> str:
     """`text` in one line, without what looks like a credential or a signature, cut where it is very long."""
     text = redact_urls(text)
@@ -205,8 +211,9 @@ def translate(error: Exception, *, operation: str, target: str, endpoint: str | 
         return _from_answer(error, operation, target, endpoint)
     code = "IncompleteRead" if _breaks_off(error) else type(error).__name__
     endpoint = endpoint_of(error, endpoint or "") or None
+    cause = _in_role(error, operation, _transport_cause(error))
     return ServiceError(
-        _message(operation, target, endpoint, code, _transport_cause(error)),
+        _message(operation, target, endpoint, code, cause),
         operation=operation,
         target=target,
         code=code,
@@ -223,9 +230,7 @@ def _from_answer(error: sdk.ClientError, operation: str, target: str, endpoint: 
     # Query-compatible services put a namespace before the code, JSON services before a '#'.
     name = re.split(r"[.#]", code)[-1]
     cause = str(details.get("Message") or "") or f"HTTP status {status}"
-    # The SDK assumes the role while it signs another operation, which is not the one that failed.
-    if error.operation_name != operation and error.operation_name == "AssumeRole":
-        cause = f"AssumeRole (options 'roleArn', 'stsEndpointUrl'): {cause}"
+    cause = _in_role(error, operation, cause)
     throttling = name in _THROTTLING or status == 429
     return ServiceError(
         _message(operation, target, endpoint, code, cause),
@@ -238,6 +243,13 @@ def _from_answer(error: sdk.ClientError, operation: str, target: str, endpoint: 
         expired_iterator=name == _EXPIRED_ITERATOR,
         invalid_argument=name in _INVALID,
     )
+
+
+def _in_role(error: Exception, operation: str, cause: str) -> str:
+    """`cause`, with the call that failed: the SDK assumes the role while it signs another operation."""
+    if getattr(error, "operation_name", operation) == "AssumeRole" != operation:
+        return f"AssumeRole (options 'roleArn', 'stsEndpointUrl'): {cause}"
+    return cause
 
 
 def _is_transient(error: Exception) -> bool:

@@ -101,7 +101,7 @@ def load_certificate(path: str) -> Certificate:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # no connection is resumed; a ticket would make an idle one look busy
-    context.load_cert_chain(path)
+    context.load_cert_chain(path, password="")  # a key with a passphrase is refused; OpenSSL would ask for it
     text = Path(path).read_text(encoding="ascii", errors="replace")
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     first = begin + text.partition(begin)[2].partition(end)[0] + end

@@ -31,6 +31,8 @@ __all__ = ["NO_OFFSET", "Checkpoint", "CheckpointError", "LoggedBatch", "SourceO
 
 NO_OFFSET: Final = "-"
 """Stands for a source that has no offset yet."""
+_OURS: Final = '{"version": '
+"""What offsets of Sluice begin with; Spark logs them as the source has written them."""
 _VERSIONS: Final = ("v1", "v2")
 _BATCH: Final = re.compile(r"(?:^|/)(\d+)\Z")
 _NAMED: Final = re.compile(r"([^:{\[\"-][^:]*):(.*)", re.DOTALL)
@@ -57,9 +59,15 @@ class SourceOffset:
         """What Sluice's source has logged; None for another source, or where there is no offset yet.
 
         Raises:
-            SluiceError: Sluice wrote it, and this release does not read it.
+            SluiceError: Sluice wrote it, and this release does not read it, or it was damaged since.
         """
         value = self.json
+        if value is None and self.text.startswith(_OURS):
+            raise CheckpointError(
+                "an offset of Sluice's is no JSON: its file was cut or changed. Remove it, and the files of "
+                "that batch and of later ones, from 'offsets' and 'commits': the query goes on from the "
+                "batch before, and has the rows of the removed ones again"
+            )
         if not isinstance(value, dict) or "version" not in value or "streams" not in value:
             return None
         return Offsets.from_json(value)

@@ -68,7 +68,7 @@ def read_connection(options: Mapping[str, str], *, only: bool = False) -> Connec
     """
     if only:
         options = {key: value for key, value in options.items() if key.lower() in _CONNECTION_KEYS}
-    values = read_options("sluice", CONNECTION_OPTIONS, options)
+    values = read_options("connection", CONNECTION_OPTIONS, options)
     connection = connection_from_options(values)
     values.check()
     return connection

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from sluice.aws.clients import credentials_for, endpoint_for
+from sluice.aws.clients import configured_endpoint, credentials_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.errors import SluiceError
 
@@ -152,7 +152,7 @@ def _s3(connection: ConnectionConfig) -> Any:
         secret_key=credentials.secret_key,
         session_token=credentials.token,
         region=credentials.region,
-        endpoint_override=endpoint_for(connection, "s3"),
+        endpoint_override=endpoint_for(connection, "s3") or configured_endpoint(connection, "s3"),
         connect_timeout=connection.connect_timeout,
         request_timeout=connection.read_timeout,
     )

@@ -7,7 +7,7 @@ A destination is built in, registered as an entry point of the group ``sluice.de
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Final, Protocol, cast
 
 from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
 from sluice.errors import OptionError
-from sluice.options import Option, OptionValues, read_options
+from sluice.option_names import Explained
+from sluice.options import SPARK_KEYS, Option, OptionValues, read_options
 from sluice.sink.committing import is_committing
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import CommittingDestination, Destination, Origin
@@ -126,7 +127,9 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
     found = destination_class(name)
     factory = None if converter is None else converter_factory(converter)
     declared = [*SINK_OPTIONS, *CONNECTION_OPTIONS, *found.OPTIONS, *(factory.options if factory else ())]
-    values = read_options(FORMAT, declared, options, foreign=getattr(found, "FOREIGN_NAMES", ()))
+    unknown = [key for key in options if not any(option.takes(key) for option in declared)]
+    foreign = (*getattr(found, "FOREIGN_NAMES", ()), *_of_other_destinations(unknown, name))
+    values = read_options(FORMAT, declared, options, foreign=foreign)
     connection = connection_from_options(values)
     setup: SinkSetup | None
     if is_committing(found):
@@ -142,6 +145,20 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
     if setup is None:
         raise OptionError(f"{FORMAT}: destination {name!r} was not made: its from_options gave no reason")
     return setup
+
+
+def _of_other_destinations(keys: Sequence[str], name: str) -> Iterator[Explained]:
+    """The options among `keys`, which destination `name` does not have, that other built-in ones do."""
+    for key in keys:
+        if key.lower() not in SPARK_KEYS:  # else every start of a query would import all destinations
+            owners = [
+                f"'{each}'"
+                for each in _BUILT_IN
+                if any(option.takes(key) for option in destination_class(each).OPTIONS)
+            ]
+            if owners:
+                why = f"is for destination {' or '.join(owners)}: this is destination '{name}'"
+                yield Explained(key, FORMAT, why)
 
 
 def _committing_setup(

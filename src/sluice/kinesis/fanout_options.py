@@ -7,21 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sluice.aws.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse_name
-from sluice.errors import OptionError
 from sluice.kinesis.agent_options import AgentConfig, PlaceOptions, missing_for_agents
 from sluice.kinesis.streams import StreamRef
 from sluice.options import Kind, Option, OptionValues, choice
 
 __all__ = ["FAN_OUT_OPTIONS", "PLACE", "FanOutConfig", "fan_out_from_options"]
-
-
-def _parse_keyed_arn(text: str) -> ConsumerArn:
-    # An OptionError is reported under the key that was given, which names the stream; a ValueError under the
-    # option's own.
-    try:
-        return ConsumerArn.parse(text)
-    except ValueError:
-        raise OptionError(f"is {text!r}: allowed is {CONSUMER_ARN_FORM}") from None
 
 
 RECORD_PUBLISHER = Option(
@@ -61,7 +51,7 @@ CONSUMER_ARN = Option(
 )
 CONSUMER_ARNS = Option(
     "consumerArn.*",
-    Kind("arn", CONSUMER_ARN_FORM, _parse_keyed_arn),
+    Kind("arn", CONSUMER_ARN_FORM, ConsumerArn.parse),
     None,
     "The same for one of several streams: `consumerArn.<stream>`, in any case.",
 )

@@ -235,8 +235,7 @@ STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
     DISCOVERY_INTERVAL,
     CONSUMER_DEREGISTRATION,
     AGENT,
-    PLACE.address,
-    PLACE.buffer_size,
+    *PLACE.all,
     *POLLING_AGENT_OPTIONS,
 )
 BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING, ENDING_TIMESTAMP)
@@ -331,7 +330,7 @@ def _read_end(values: OptionValues, start: StartingPosition) -> EndingPosition:
     if instant is None:
         return LATEST
     if isinstance(start, AtTimestamp) and instant < start.instant:
-        values.reject_value(ENDING_TIMESTAMP, f"is before '{STARTING_TIMESTAMP.key}'")
+        values.reject_value(ENDING_TIMESTAMP, f"it is before '{STARTING_TIMESTAMP.key}'")
     return AtTimestamp(instant)
 
 

@@ -24,6 +24,7 @@ from sluice.options import (
     choice,
     duration,
     integer,
+    matching,
     number,
     size,
 )
@@ -153,9 +154,12 @@ MAX_RETRY_DURATION = Option(
     "A record still refused after this long fails the task.",
     shown_default="15m",
 )
+_OBJECT: Final = matching("object", "package.module:Name", "[^:]+:[^:]+")
+"""What `load_object` imports."""
+
 ELEMENT_CONVERTER = Option(
     "elementConverter",
-    TEXT,
+    _OBJECT,
     None,
     "`package.module:Name` of a class or function that makes what turns rows into entries, such as "
     "`sluice.sink.converters:JsonConverter` or `sluice.sink.converters:AvroConverter`.",
@@ -257,7 +261,7 @@ _TOKEN_BUCKET_OPTIONS: Final = (
 
 PROGRESS_LISTENER = Option(
     "progressListener",
-    TEXT,
+    _OBJECT,
     None,
     "`package.module:Name` of a function that is called with a `sluice.sink.SinkProgress` after each commit "
     "and abort, on the driver's machine.",
@@ -391,7 +395,7 @@ def shares_pace_from_options(values: OptionValues) -> bool:
 def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
     rate, burst = values.get(TOKEN_BUCKET_RATE), values.get(TOKEN_BUCKET_BURST)
     for option in (TOKEN_BUCKET_RATE, TOKEN_BUCKET_BURST):
-        if not values.given(option):
+        if not values.mentions(option):
             values.reject(option.key, f"is required with '{RATE_LIMITING.key}' token-bucket")
     if values.get(TOKEN_BUCKET_SCOPE) == "query":
         _check_server(values, TOKEN_BUCKET_SCOPE)

@@ -35,6 +35,7 @@ Beside ``streams`` there are:
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -219,7 +220,8 @@ class Offsets:
             listed = micros_of(value.get("listed"))
             starting = {name: str(text) for name, text in value.get("starting", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SluiceError(f"these are not offsets of this source: {value!r} ({error!r})") from error
+            shown = reprlib.repr(value)  # there may be 10,000 splits in it
+            raise SluiceError(f"these are not offsets of this source: {shown} ({error!r})") from None
         names = frozenset(streams)
         return cls(positions, created, names, start, consumers, expiry, listed, starting)
 

@@ -169,20 +169,20 @@ class Planner:
             planned: the ends before they were aligned.
             orphans: those of `states` whose parents do not end in the batch.
         """
-        late = _with_descendants([*orphans, *held], _has_record)
+        may_lag = _with_descendants([*orphans, *held], _has_record)
 
         def others(of: Sequence[SplitState]) -> list[SplitState]:
-            return [state for state in of if state.split.id not in late]
+            return [state for state in of if state.split.id not in may_lag]
 
         def align(ends: dict[SplitId, End]) -> dict[SplitId, End]:
             return self._align(others(states), ends, others(orphans), others(held))
 
-        if late:
+        if may_lag:
             if not limits.is_none:  # they may have been used up for records that have to wait
                 waiting = {state.split.id for state in orphans}
                 roots = [state for state in states if state.split.id not in waiting]
                 planned, _ = without_orphans(states, self._plan_each(roots, limits))
-            ends = align(self._align(states, align(planned), orphans, held, late))
+            ends = align(self._align(states, align(planned), orphans, held, may_lag))
             if _moves(states, ends):
                 return ends
         first = _first_of(states)
@@ -233,15 +233,15 @@ class Planner:
         ends: dict[SplitId, End],
         orphans: Sequence[SplitState],
         held: Sequence[SplitState],
-        late: Collection[SplitId] = (),
+        may_lag: Collection[SplitId] = (),
     ) -> dict[SplitId, End]:
         """The ends moved back to where no record is left far behind.
 
         Args:
             orphans: those of `states` whose parents do not end in the batch.
             held: others that stay unread. Their records come after all records of their ancestors.
-            late: those of `orphans` and `held` that their ancestors may leave far behind. Their records count
-                as if they had arrived no earlier than the latest of those.
+            may_lag: those of `orphans` and `held` that their ancestors may leave far behind. Their records
+                count as if they had arrived no earlier than the latest of those.
         """
         waiting = {state.split.id: state for state in (*orphans, *held)}
         if self.max_drift is None and not waiting:
@@ -252,7 +252,10 @@ class Planner:
         if self.max_drift is None:
             # Only ancestors are exempt: their records come before those that wait.
             unread, exempt = list(waiting.values()), _ancestors(states, list(waiting.values()))
-        not_before = {split: _latest_of(states, _ancestors(unread, [waiting[split]])) for split in late}
+        not_before: Mapping[SplitId, int] = {}
+        if may_lag:
+            latest = _latest_of_ancestors(unread)
+            not_before = {split: latest[split] for split in may_lag}
         cut_at: dict[SplitId, int] = {}  # by split, the bound that its end keeps to
         for attempt in itertools.count():
             bound = alignment_bound(unread, ends, self.max_drift, not_before)
@@ -416,12 +419,16 @@ def _moves(states: Collection[SplitState], ends: Mapping[SplitId, End]) -> bool:
     return any(ends.get(state.split.id) not in (None, state.position) for state in states)
 
 
-def _latest_of(states: Iterable[SplitState], splits: Collection[SplitId]) -> int:
-    """When the latest known record of these splits arrived (microseconds)."""
-    chosen = [state for state in states if state.split.id in splits]
-    unread = [point.arrival for state in chosen for point in state.cut_points]
-    read = [each.position.arrival or 0 for each in chosen if isinstance(each.position, After)]
-    return max([*unread, *read], default=0)
+def _latest_of_ancestors(states: Iterable[SplitState]) -> dict[SplitId, int]:
+    """By split, when the latest known record of its ancestors arrived (microseconds). Parents come first."""
+    latest: dict[SplitId, int] = {}
+    of_ancestors: dict[SplitId, int] = {}
+    for state in states:
+        since = max((latest.get(parent, 0) for parent in state.split.parent_ids), default=0)
+        read = state.position.arrival if isinstance(state.position, After) else None
+        of_ancestors[state.split.id] = since
+        latest[state.split.id] = max([since, read or 0, *(point.arrival for point in state.cut_points)])
+    return of_ancestors
 
 
 def _has_record(state: SplitState) -> bool:

@@ -202,7 +202,7 @@ class SplitState:
         caught_up_at = here.caught_up_at if is_last and isinstance(here, After) else None
         return After(point.number, arrival=point.arrival, caught_up_at=caught_up_at)
 
-    def behind_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
+    def after_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
         """Those of `points`, which a subscription has brought, that come after `position`."""
         if not isinstance(self.position, After):
             return points
@@ -421,7 +421,7 @@ class SplitState:
         self.caught_up_version = progress.version if is_caught_up else None
         self.failing_since, self.unanswered_since, self.is_missing = None, None, False
         self.millis_behind = progress.millis_behind
-        points = self.behind_position(progress.cut_points)
+        points = self.after_position(progress.cut_points)
         if not points and (self.cut_points or self.reach is Reach.TARGET):
             return
         if points:

@@ -76,7 +76,7 @@ class SubscriptionTracker:
             if (
                 progress is not None
                 and (progress.cut_points or state.target is None)
-                and _keeps_to(max_span, state.behind_position(progress.cut_points))
+                and _keeps_to(max_span, state.after_position(progress.cut_points))
             ):
                 state.adopt(progress)
             if not _keeps_to(max_span, state.cut_points):

@@ -7,7 +7,8 @@ takes long to import, so it is imported when a query uses the format.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, cast
 
 from pyspark.sql.datasource import DataSource
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from sluice.source.contracts import Source
 
 __all__ = ["SourceDataSource", "data_source"]
+
+
+_TIMESTAMP: Final = re.compile(r"(?<=[\w`]) +timestamp\b", re.IGNORECASE)
+"""A column's type; a column may have this name as well."""
 
 
 class SourceDataSource(DataSource):
@@ -66,7 +71,7 @@ class SourceDataSource(DataSource):
                     f"{self.name()}: its columns depend on options, which Spark does not keep with a table: "
                     "list the columns in CREATE TABLE"
                 )
-            return source_class.TABLE_SCHEMA
+            return _for_spark(source_class.TABLE_SCHEMA)
         source = self._source()
         self._at_load = source.at_load(self._at_load)
         return _for_spark(source.schema())
@@ -96,6 +101,21 @@ class SourceDataSource(DataSource):
         source = self._source(streaming=True)
         _check_schema(source, schema)
         return make_stream_reader(source, schema)
+
+    @shorten_traceback
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Called for ``df.write``. Raises OptionError: the format only reads."""
+        del schema, overwrite
+        raise self._unwritable()
+
+    @shorten_traceback
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - Spark's name
+        """As `writer`, for ``df.writeStream``."""
+        del schema, overwrite
+        raise self._unwritable()
+
+    def _unwritable(self) -> OptionError:
+        return OptionError(f"{self.name()}: there is nothing to write to: write with format 'async-sink'")
 
     @classmethod
     def _source_class(cls) -> type[Source]:
@@ -142,9 +162,9 @@ def _remade(source: Any, name: str, options: Any, at_load: Any) -> DataSource:
 
 
 def _for_spark(schema: Any) -> Any:
-    """A schema as Spark takes it: text as it is, an Arrow schema as Spark's."""
+    """A schema as Spark takes it: an Arrow schema as Spark's, and text with types that no setting changes."""
     if isinstance(schema, str):
-        return schema
+        return _TIMESTAMP.sub(" timestamp_ltz", schema)  # or spark.sql.timestampType says which kind it is
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - imports Arrow
 
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)

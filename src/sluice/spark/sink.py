@@ -6,7 +6,7 @@ when a query asks for a writer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
@@ -31,7 +31,22 @@ class AsyncSinkDataSource(DataSource):
     @shorten_traceback
     def schema(self) -> str:
         """Raises OptionError: there is nothing to read. Writing does not call it."""
-        raise OptionError(
+        raise self._unreadable()
+
+    @shorten_traceback
+    def reader(self, schema: StructType) -> NoReturn:
+        """Called for a table that is read, which has columns. Raises OptionError."""
+        del schema
+        raise self._unreadable()
+
+    @shorten_traceback
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802 - Spark's name
+        """As `reader`."""
+        del schema
+        raise self._unreadable()
+
+    def _unreadable(self) -> OptionError:
+        return OptionError(
             f"{self.name()}: there is nothing to read: write with df.write or df.writeStream, or CREATE "
             f"TABLE <table> (<columns>) USING `{self.name()}`, and then {WRITE_TABLE}"
         )

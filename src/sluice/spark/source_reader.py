@@ -229,6 +229,7 @@ if HAS_ADMISSION_CONTROL:
             # Spark does not have.
             return ReadMaxRows(2**63 - 1 if limits.records is None else limits.records)
 
+        @shorten_traceback
         def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
             """Called for every trigger, also if nothing is new; shown as ``sources[].latestOffset``."""
             if self._next_start is None:
@@ -242,6 +243,7 @@ if HAS_ADMISSION_CONTROL:
                 self._reported = known = _Reported(newest, self._planned, now + _REPORT_INTERVAL, value)
             return dict(known.value)
 
+        @shorten_traceback
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Called once, when a query with ``Trigger.AvailableNow`` starts."""
             self._coordinator_here().stop_at_available()

@@ -8,8 +8,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from sluice.channels.channel import Channel, connect
 from sluice.channels.tls import Certificate, make_certificate
@@ -186,7 +191,6 @@ def test_without_the_extra_a_warning_says_that_records_cross_in_clear(
         caplog.clear()
         check_encryption(setup(ON_THIS_HOST))
         check_encryption(setup(fanOutEncryption="none"))
-        check_encryption(setup(fanOutCertificate="agent.pem"))
     assert caplog.text == ""
     with pytest.raises(OptionError, match=r"'fanOutEncryption' is 'tls'.*pyspark-sluice\[tls\]"):
         check_encryption(setup(fanOutEncryption="tls"))
@@ -194,3 +198,48 @@ def test_without_the_extra_a_warning_says_that_records_cross_in_clear(
         agent_module._certificate_of(setup(fanOutEncryption="tls"))
     with pytest.raises(SluiceError, match=r"has no certificate: .*gone\.pem"):
         agent_module._certificate_of(setup(fanOutCertificate="gone.pem"))
+
+
+# --- a certificate of the user's own ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> Callable[[serialization.KeySerializationEncryption], str]:
+    """Writes a key and its certificate into a file. Returns its path."""
+
+    def write(encryption: serialization.KeySerializationEncryption) -> str:
+        key = ec.generate_private_key(ec.SECP256R1())
+        now = datetime.now(timezone.utc)
+        name = x509.Name([])
+        certificate = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now).sign(
+            key, hashes.SHA256()
+        )
+        form, pem = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
+        path = tmp_path / "agent.pem"
+        path.write_bytes(key.private_bytes(pem, form, encryption) + certificate.public_bytes(pem))
+        return str(path)
+
+    return write
+
+
+def test_a_certificate_that_can_be_read_is_taken(
+    pem: Callable[[serialization.KeySerializationEncryption], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a word."""
+    path = pem(serialization.NoEncryption())
+    with caplog.at_level(logging.WARNING):
+        check_encryption(setup(fanOutCertificate=path, fanOutEncryption="tls"))
+    assert caplog.text == ""
+
+
+def test_a_certificate_that_cannot_be_read_is_refused_when_the_query_starts(
+    pem: Callable[[serialization.KeySerializationEncryption], str], tmp_path: Path
+) -> None:
+    """Else the agent would end at once, again and again, and all would be polled. Nobody is asked for the
+    passphrase of a key: a query that waits for it would stand still.
+    """
+    gone, locked = str(tmp_path / "gone.pem"), pem(serialization.BestAvailableEncryption(b"secret"))
+    for path in (gone, locked):
+        with pytest.raises(OptionError, match=f"'fanOutCertificate' is '{path}', which can't be read .*PEM"):
+            check_encryption(setup(fanOutCertificate=path))
+    check_encryption(setup(ON_THIS_HOST, fanOutCertificate=gone))  # not used

@@ -74,6 +74,11 @@ def _looker(arguments: argparse.Namespace) -> Callable[[Look | None], Look]:
     if _ADDRESS.match(source) and not Path(source).exists():
         return lambda before: rated(look_at_listener(source, time.time()), before)
     storage = open_storage(source, connection_of(arguments))
+    if not storage.exists():
+        raise UsageError(
+            f"{source} is neither a checkpoint nor the address of a listener, which has a port: "
+            "127.0.0.1:9464"
+        )
     return lambda before: rated(look_at_checkpoint(Checkpoint(storage), time.time()), before)
 
 

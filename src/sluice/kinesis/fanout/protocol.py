@@ -131,6 +131,16 @@ class Listening(msgspec.Struct, tag=True, frozen=True):
     fingerprint: bytes = b""
 
 
+class StartFailed(msgspec.Struct, tag=True, frozen=True):
+    """Agent to planner, in place of `Listening`: it can't start, and ends.
+
+    Attributes:
+        reason: for the log.
+    """
+
+    reason: str
+
+
 class JoinHub(msgspec.Struct, tag=True, frozen=True):
     """Agent on a worker host to the agent beside the driver: shards may be assigned to it.
 
@@ -238,7 +248,14 @@ class ReadRange(msgspec.Struct, tag=True, frozen=True):
 
 ToAgent = Subscribe | Acknowledge | Unsubscribe | ConsumersChanged
 FromAgent = (
-    Listening | WorkerHosts | BufferHeld | RangesAsked | CallsCounted | EventReceived | SubscriptionEnded
+    Listening
+    | StartFailed
+    | WorkerHosts
+    | BufferHeld
+    | RangesAsked
+    | CallsCounted
+    | EventReceived
+    | SubscriptionEnded
 )
 FirstFrame = ReadRange | JoinHub
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import pickle
+import re
 import socket
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 
-from sluice.channels.channel import Channel
+from sluice.channels.channel import Address, Channel
 from sluice.channels.processes import child_environment
 from sluice.errors import ServiceError
 from sluice.kinesis.consumers import ConsumerRegistrar
-from sluice.kinesis.fanout.agent.agent import Agent
+from sluice.kinesis.fanout.agent import agent as agent_module
+from sluice.kinesis.fanout.agent.agent import Agent, _start
 from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget
 from sluice.kinesis.fanout.agent.poller import Poller
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
-from sluice.kinesis.fanout.launch import AgentSetup
+from sluice.kinesis.fanout.driver.agent_place import place_agent
+from sluice.kinesis.fanout.launch import ON_THIS_HOST, AgentSetup, WorkerAgentSetup
 from sluice.kinesis.fanout.link import Link
 from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
@@ -26,13 +33,17 @@ from sluice.kinesis.fanout.protocol import (
     ConsumersChanged,
     RangesAsked,
     ReadRange,
+    StartFailed,
     SubscriptionEnded,
+    decode_from_agent,
 )
 from sluice.kinesis.fanout.subscriptions.subscription import Subscribing
 from sluice.kinesis.options import source_config_from_options
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
+from sluice.spark_settings import SparkSettings
 
+LOCAL = SparkSettings("local[2]", cores=2)
 START = IteratorStart("TRIM_HORIZON")
 OLD, NEW = (f"arn:aws:kinesis:us-east-1:000000000000:stream/clicks/consumer/app:{at}" for at in (1, 2))
 
@@ -166,3 +177,61 @@ def test_the_buffer_is_reported_when_it_changes(agent: Agent, monkeypatch: pytes
 
     host = agent.place[0]
     assert reports == [BufferHeld(host, 0, 5 * 2**20), BufferHeld(host, 7, 5 * 2**20)]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            {"fanOutAgentBindAddress": "192.0.2.1"},
+            r"it can't listen at 192\.0\.2\.1: .* \(options .*'fanOutAgentBindAddress' and .* say where\)",
+        ),
+        (
+            {"fanOutEncryption": "tls", "fanOutCertificate": "/gone.pem"},
+            r"the agent has no certificate: /gone\.pem: .*No such file.*",
+        ),
+    ],
+)
+def test_an_agent_that_cannot_start_tells_the_planner_why(options: dict[str, str], reason: str) -> None:
+    """The planner's log line has it, and not a traceback elsewhere."""
+    config = source_config_from_options(
+        {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", **options}, streaming=True
+    )
+    assert config.fan_out is not None
+    ours, theirs = socket.socketpair()
+    setup = AgentSetup.beside_driver(config, config.fan_out, place_agent(config.fan_out, LOCAL))
+    with closing(Channel(ours)) as channel, closing(Channel(theirs)) as planner:
+        planner.set_timeout(60.0)
+        with pytest.raises(SystemExit):
+            _start(setup, Link(channel))
+        message = decode_from_agent(planner.receive())
+    assert isinstance(message, StartFailed)
+    assert re.fullmatch(reason, message.reason)
+
+
+def test_an_agent_on_a_worker_host_that_cannot_start_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a line of its host's log, without a traceback."""
+    config = source_config_from_options(
+        {
+            "streamName": "clicks",
+            "region": "us-east-1",
+            "consumerName": "app",
+            "fanOutAgent": "workers",
+            "fanOutEncryption": "tls",
+            "fanOutCertificate": "/gone.pem",
+        },
+        streaming=True,
+    )
+    assert config.fan_out is not None
+    hub = Address("127.0.0.1", 1, b"secret", b"start")
+    setup = WorkerAgentSetup(config, config.fan_out, ON_THIS_HOST, b"secret", hub)
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(agent_module, "connect", lambda *_args, **_options: Channel(ours))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pickle.dumps(setup))))
+    with closing(Channel(theirs)), closing(ours):
+        agent_module._run_on_worker()
+
+    assert "this host gets no agent, and its tasks read without one: the agent has no cert" in caplog.text
+    assert "Traceback" not in caplog.text

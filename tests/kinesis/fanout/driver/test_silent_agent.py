@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from fake_agent import ARN, OTHER, PATIENT, SPLIT, FakeAgent, Planning, cut_point, event, plannings
 
-from sluice.kinesis.fanout.protocol import Acknowledge, ConsumersChanged, Listening, Subscribe, Unsubscribe
+from sluice.kinesis.fanout.protocol import (
+    Acknowledge,
+    ConsumersChanged,
+    Listening,
+    StartFailed,
+    Subscribe,
+    Unsubscribe,
+)
 from sluice.source.offsets import HORIZON, After
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import IteratorStart
@@ -319,6 +326,29 @@ def test_an_agent_that_cannot_start_is_tried_less_and_less_often(
         "clicks: the agent has ended with exit code -9 before it listened; polling, next attempt in "
         "2 s, later ones every 60 s at most"
     )
+
+
+def test_the_log_says_why_an_agent_cannot_start(
+    make: Callable[..., Planning], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the agent's own words, and once for each reason."""
+    caplog.set_level(logging.WARNING, LOG)
+    planning = make()
+    for reason in ("it can't listen at 10.9.9.9", "it can't listen at 10.9.9.9", "no port is free"):
+        planning.client.start()
+        failed = planning.agent
+        failed.send(StartFailed(reason))
+        failed.die()
+        planning.until(lambda agent=failed: agent.ended is not None)  # type: ignore[misc]
+        planning.until(lambda why=reason: lines(caplog, why))  # type: ignore[misc]
+        planning.now += 60.0
+
+    first, second = caplog.messages
+    assert first == (
+        "clicks: the agent can't start: it can't listen at 10.9.9.9; polling, next attempt in 2 s, later "
+        "ones every 60 s at most"
+    )
+    assert "the agent can't start: no port is free; polling" in second
 
 
 def test_one_that_listens_is_replaced_soon(

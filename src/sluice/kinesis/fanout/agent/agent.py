@@ -60,6 +60,7 @@ from sluice.kinesis.fanout.protocol import (
     RangesAsked,
     ReadRange,
     Server,
+    StartFailed,
     Subscribe,
     SubscriptionEnded,
     ToAgent,
@@ -291,7 +292,7 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int, planner: int)
     channel = Channel(socket.socket(fileno=link_descriptor))
     setup: AgentSetup = pickle.loads(channel.receive())  # noqa: S301 - over a socket pair with our own parent
     link = Link(channel)
-    agent = Agent(setup, link, assigns_to_workers=setup.agent.agent == "workers")
+    agent = _start(setup, link)
 
     def check() -> None:
         agent.report_figures()
@@ -307,6 +308,29 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int, planner: int)
         agent.deregister(agent.unlogged)
 
 
+def _start(setup: AgentSetup, link: Link) -> Agent:
+    """Makes the agent beside the driver.
+
+    Raises:
+        SystemExit: it can't start. The planner has been told why: a traceback here is far from its log line.
+    """
+    try:
+        return Agent(setup, link, assigns_to_workers=setup.agent.agent == "workers")
+    except (OSError, SluiceError) as error:
+        link.send(encode(StartFailed(_why_not_started(setup, error))))
+        sys.exit(1)
+
+
+def _why_not_started(setup: AgentSetup, error: OSError | SluiceError) -> str:
+    if isinstance(error, SluiceError):
+        return str(error)
+    options = setup.agent.options
+    return (
+        f"it can't listen at {setup.place.bind or 'any address'}: {error} (options '{options.address.key}', "
+        f"'{options.bind_address.key}' and '{options.ports.key}' say where)"
+    )
+
+
 def _run_on_worker() -> None:
     setup: WorkerAgentSetup = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the task that has started us
     try:
@@ -320,7 +344,13 @@ def _run_on_worker() -> None:
         )
         return
     link = Link(channel)
-    agent = Agent(setup, link, assigns_to_workers=False)
+    try:
+        agent = Agent(setup, link, assigns_to_workers=False)
+    except (OSError, SluiceError) as error:
+        _log.warning(
+            "this host gets no agent, and its tasks read without one: %s", _why_not_started(setup, error)
+        )
+        return
     agent.report(JoinHub(*agent.place))
 
     def check() -> None:

@@ -36,6 +36,7 @@ from sluice.kinesis.fanout.protocol import (
     FromAgent,
     Listening,
     RangesAsked,
+    StartFailed,
     Subscribe,
     SubscriptionEnded,
     Unsubscribe,
@@ -461,6 +462,8 @@ class AgentClient:
                     )
                     self._supervisor.mark_listening()
                     self._listens.set()
+                case StartFailed():
+                    self._supervisor.mark_failed(message.reason)
                 case WorkerHosts():
                     self._hosts, self._silent_hosts = frozenset(message.hosts), len(message.silent)
                     self._buffers = {host: self._buffers[host] for host in self._hosts & self._buffers.keys()}

@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from sluice.channels.channel import SPARK_DRIVER
-from sluice.channels.tls import is_tls_available
+from sluice.channels.tls import is_tls_available, load_certificate
 from sluice.errors import OptionError
 from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.fanout.launch import AgentPlace, AgentSetup
@@ -56,9 +56,15 @@ def check_encryption(setup: AgentSetup) -> None:
     """Warns where records cross the network in clear because an extra is missing.
 
     Raises:
-        OptionError: records have to be encrypted, and can't be.
+        OptionError: records have to be encrypted, and can't be; or the user's certificate can't be read here,
+            where the agent beside the driver needs it, too.
     """
-    if not setup.is_encrypted or setup.agent.certificate is not None or is_tls_available():
+    if not setup.is_encrypted:
+        return
+    if setup.agent.certificate is not None:
+        _check_certificate(setup.agent, setup.agent.certificate)
+        return
+    if is_tls_available():
         return
     encryption, certificate = setup.agent.options.encryption.key, setup.agent.options.certificate.key
     if setup.agent.encryption == "tls":
@@ -73,3 +79,13 @@ def check_encryption(setup: AgentSetup) -> None:
         certificate,
         encryption,
     )
+
+
+def _check_certificate(agent: AgentConfig, path: str) -> None:
+    try:
+        load_certificate(path)
+    except OSError as error:
+        raise OptionError(
+            f"option '{agent.options.certificate.key}' is {path!r}, which can't be read on the driver's "
+            f"host: {error}; allowed is {agent.options.certificate.kind.allowed}, without a passphrase"
+        ) from None

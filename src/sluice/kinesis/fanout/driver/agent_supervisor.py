@@ -31,6 +31,7 @@ class SupervisedAgent:
 
     Attributes:
         has_listened: it has said where it listens.
+        why_not: why it can't listen, in its own words; empty where it has said nothing of the kind.
         silent_since: since when it says nothing (monotonic seconds); None while it speaks.
         is_given_up: it has not answered for too long.
     """
@@ -38,6 +39,7 @@ class SupervisedAgent:
     process: RunningAgent
     link: Link
     has_listened: bool = False
+    why_not: str = ""
     silent_since: float | None = None
     is_given_up: bool = False
 
@@ -119,6 +121,11 @@ class AgentSupervisor:
         self._failed_starts, self._known_problem = 0, ""
         self._next_start = self._started_at + _RESTARTS.ceiling(0)
 
+    def mark_failed(self, reason: str) -> None:
+        """The agent can't start, and is about to end."""
+        if self._agent is not None:
+            self._agent.why_not = reason
+
     def check(self) -> None:
         """Logs that the agent has fallen silent or speaks again, and gives it up after too long a silence."""
         agent = self._agent
@@ -173,7 +180,8 @@ class AgentSupervisor:
     def record_end(self, agent: SupervisedAgent, code: int) -> None:
         """`agent`, which is forgotten, has ended with this exit code."""
         if not agent.has_listened:
-            self._record_failed_start(f"has ended with exit code {code} before it listened")
+            ended = f"has ended with exit code {code} before it listened"
+            self._record_failed_start(f"can't start: {agent.why_not}" if agent.why_not else ended)
             return
         _log.warning(
             "%s: the agent has ended with exit code %s; polling until a trigger starts another one, "
