@@ -424,10 +424,11 @@ def _latest_of_ancestors(states: Iterable[SplitState]) -> dict[SplitId, int]:
     latest: dict[SplitId, int] = {}
     of_ancestors: dict[SplitId, int] = {}
     for state in states:
-        since = max((latest.get(parent, 0) for parent in state.split.parent_ids), default=0)
+        split = state.split
+        since = max((latest.get(parent, 0) for parent in split.parent_ids), default=0)
         read = state.position.arrival if isinstance(state.position, After) else None
-        of_ancestors[state.split.id] = since
-        latest[state.split.id] = max([since, read or 0, *(point.arrival for point in state.cut_points)])
+        of_ancestors[split.id] = since
+        latest[split.id] = max([since, read or 0, *(point.arrival for point in state.cut_points)])
     return of_ancestors
 
 
