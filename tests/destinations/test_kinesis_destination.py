@@ -242,6 +242,16 @@ def test_options_that_cannot_work_are_refused(given: dict[str, str], message: st
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("given", [{"streamName": "a,b"}, {"streamArn": "a"}])
+def test_a_stream_that_is_wrong_is_not_missing_as_well(given: dict[str, str]) -> None:
+    """One mistake is one problem."""
+    values = read_options("test", KinesisStreamsDestination.OPTIONS, given)
+    assert KinesisStreamsDestination.from_options(values, CONNECTION) is None
+    with pytest.raises(OptionError) as caught:
+        values.check()
+    assert "required" not in str(caught.value)
+
+
 def test_limits_are_those_of_the_interface() -> None:
     """A request: 500 records, 10 MiB. A record: 10 MiB. 50 requests in flight, 10,000 records buffered."""
     limits = KinesisStreamsDestination.LIMITS

@@ -47,6 +47,13 @@ def test_a_function_gets_the_figures_of_each_batch() -> None:
     assert letterbox.is_closed
 
 
+@pytest.mark.parametrize("given", ["metrics.jsonl", 9464, JsonExporter])
+def test_what_is_no_exporter_is_refused_at_once(given: Any) -> None:
+    """Not at the first batch, in a line of the log; the class of an exporter is none either."""
+    with pytest.raises(SluiceError, match=r"exporter .*: allowed is .* PrometheusExporter\(port=9464\)"):
+        listen(given)
+
+
 def test_figures_of_a_batch_stay_its_own_though_its_event_comes_late() -> None:
     """Spark calls listeners after the batch, and by then the next may have been written too."""
     seen: list[QueryMetrics] = []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from sluice.errors import SluiceError
 from sluice.instants import MICROS_PER_SECOND, parse_instant
 from sluice.letterboxes import Letterbox
 from sluice.metrics.board import Board
@@ -69,12 +70,18 @@ class SluiceListener(StreamingQueryListener):
         letterbox: where letters come; None: a new one.
 
     Raises:
-        SluiceError: an exporter cannot start, such as where its port is taken.
+        SluiceError: an exporter is none, or cannot start, such as where its port is taken.
     """
 
     def __init__(
         self, *exporters: Exporter | Callable[[QueryMetrics], object], letterbox: Letterbox | None = None
     ) -> None:
+        for given in exporters:
+            if isinstance(given, type) or not (hasattr(given, "export") or callable(given)):
+                raise SluiceError(
+                    f"exporter {given!r}: allowed is an object with the methods of Exporter, such as "
+                    "PrometheusExporter(port=9464), or a function of QueryMetrics"
+                )
         self.board = Board()
         self._letterbox = letterbox or Letterbox()
         self._exporters: list[tuple[Exporter, Guard]] = []

@@ -104,11 +104,12 @@ class KinesisStreamsDestination(AwsDestination[KinesisEntry]):
     ) -> KinesisStreamsDestination | AggregatingDestination | None:
         """See `DestinationClass.from_options`."""
         name, arn = values.get(STREAM_NAME), values.get(STREAM_ARN)
-        if values.given(STREAM_NAME) and values.given(STREAM_ARN):
+        if values.mentions(STREAM_NAME) and values.mentions(STREAM_ARN):
             values.reject(STREAM_ARN.key, f"and '{STREAM_NAME.key}' exclude one another: give one of them")
             return None
         if name is None and arn is None:
-            values.reject(STREAM_NAME.key, f"or '{STREAM_ARN.key}' is required")
+            if not values.mentions(STREAM_NAME) and not values.mentions(STREAM_ARN):
+                values.reject(STREAM_NAME.key, f"or '{STREAM_ARN.key}' is required")
             return None
         plain = cls(connection, stream_name=name, stream_arn=None if arn is None else arn.text)
         if not values.get(AGGREGATE):
