@@ -321,8 +321,8 @@ def test_a_commit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     [
         ("no.such:x", "cannot be loaded"),
         ("sys:maxsize", "cannot be called"),
-        ("asyncio:sleep", "is async def or a generator, and would not run"),
-        ("ast:walk", "is async def or a generator, and would not run"),
+        ("asyncio:sleep", "is async def, and would not run"),
+        ("ast:walk", "is a generator, and would not run"),
     ],
 )
 def test_a_listener_that_is_none_is_refused(name: str, message: str) -> None:

@@ -25,6 +25,7 @@ from sluice.sink.contracts import (
     StructType,
     SubmitResult,
 )
+from sluice.sink.signatures import not_run_by_a_call
 from sluice.sink.well_known_codes import is_throttling_code
 
 if TYPE_CHECKING:
@@ -342,11 +343,9 @@ def _check_methods(implementation: object, base: type[Any]) -> None:
         given = getattr(given, "__func__", given)  # of a class method or a static one
         # An optional function, such as an ordering key, is None here: nobody awaits what it returns.
         returns = str(method.__annotations__["return"]) if inspect.isfunction(method) else ""
-        is_async = inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given)
-        if (is_async and "Awaitable" not in returns) or (
-            inspect.isgeneratorfunction(given) and "Iterable" not in returns and "Sequence" not in returns
-        ):
-            kind = "async def" if is_async else "a generator"
+        kind = not_run_by_a_call(given)
+        run_later = ("Awaitable",) if kind == "async def" else ("Iterable", "Sequence")
+        if kind and not any(each in returns for each in run_later):
             raise SluiceError(
                 f"{type(implementation).__name__}.{name} is {kind}, and would not run: it has to be a plain "
                 "method. Allowed as async def are 'submit' and 'close' of a destination"

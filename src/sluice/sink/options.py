@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import os
 import re
 import select
@@ -37,7 +36,7 @@ from sluice.sink.rate_limiting import (
     NoRateLimitingStrategy,
     TokenBucketRateLimitingStrategy,
 )
-from sluice.sink.signatures import takes_argument
+from sluice.sink.signatures import not_run_by_a_call, takes_argument
 from sluice.sink.sink_setup import ProgressListener
 from sluice.sink.token_bucket import TokenUnit
 
@@ -72,12 +71,6 @@ def _parse_path(text: str) -> str:
 
 
 _PATH: Final = Kind("path", "an absolute directory, or s3://bucket/prefix", _parse_path)
-# Of such functions a call makes a coroutine or a generator, and runs none of their code.
-_NOT_RUN_BY_A_CALL: Final = (
-    inspect.iscoroutinefunction,
-    inspect.isasyncgenfunction,
-    inspect.isgeneratorfunction,
-)
 _POSIX: Final = ((os, "getuid"), (select, "poll"))
 """Functions that only POSIX systems have, and that the query server needs."""
 _PER_DESTINATION: Final = "per destination"
@@ -461,10 +454,8 @@ def load_progress_listener(name: str) -> ProgressListener:
         ) from None
     if not callable(listener):
         raise OptionError(f"option '{PROGRESS_LISTENER.key}' is {name!r}: it cannot be called")
-    if any(test(listener) for test in _NOT_RUN_BY_A_CALL):
-        raise OptionError(
-            f"option '{PROGRESS_LISTENER.key}' is {name!r}: it is async def or a generator, and would not run"
-        )
+    if what := not_run_by_a_call(listener):
+        raise OptionError(f"option '{PROGRESS_LISTENER.key}' is {name!r}: it is {what}, and would not run")
     return listener
 
 

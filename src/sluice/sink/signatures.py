@@ -9,13 +9,20 @@ from typing import Any, Final
 
 from sluice.sink.contracts import ElementConverter
 
-__all__ = ["takes_argument"]
+__all__ = ["not_run_by_a_call", "takes_argument"]
 
 _WITHOUT_NAME: Final = (
     Parameter.POSITIONAL_ONLY,
     Parameter.POSITIONAL_OR_KEYWORD,
     Parameter.VAR_POSITIONAL,
 )
+
+
+def not_run_by_a_call(function: object) -> str:
+    """What a function is of which a call runs no code: "async def" or "a generator"; empty for any other."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "async def"
+    return "a generator" if inspect.isgeneratorfunction(function) else ""
 
 
 def takes_argument(make: Any) -> bool:
