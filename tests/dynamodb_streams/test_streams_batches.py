@@ -251,7 +251,7 @@ def test_hours_of_a_busy_shard_are_planned_in_little_memory(monkeypatch: pytest.
     later: list[int] = []
     while query.run_batch(Limits(records=1_000)):
         later = later or put_many(model, 50, name="later")
-        assert all(len(state.cut_points) < 2_000 for state in query.enumerator._states.values())
+        assert all(len(state.cut_points) < 2_000 for state in query.enumerator._splits.states.values())
 
     assert query.numbers() == put
     assert all(sum(map(len, rows.values())) <= 1_000 + 2 * 1_000 for rows in query.batches)

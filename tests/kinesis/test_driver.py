@@ -398,7 +398,7 @@ def test_what_an_agent_polls_is_polled(polled: SourceCoordinator) -> None:
     read.count_page(SPLIT, 5, 500, is_pushed=True)
     read.count_page(SPLIT, 2, 200, is_pushed=False)
     send_report(address.found_at("127.0.0.1"), read, is_complete=True, query="q", run="r")
-    polled.enumerator._states[SPLIT] = SimpleNamespace(is_pushed=True)
+    polled.enumerator._splits.states[SPLIT] = SimpleNamespace(is_pushed=True)
     figures = polled.figures()
     shard = figures["streams"]["clicks"][SPLIT.shard]
     polled.close()
@@ -426,6 +426,6 @@ def test_a_run_of_what_is_available_does_without(polled: SourceCoordinator) -> N
     near_tip = polled._near_tip  # type: ignore[attr-defined]
     near_tip.follow({SPLIT: HORIZON})
     assert near_tip._is_off
-    assert polled.enumerator._wants_targets
+    assert polled.enumerator._splits.wants_targets
     assert agent_calls(polled) == []
     polled.close()

@@ -8,7 +8,7 @@ import pytest
 from memory_log import MemoryLog
 from query import Query
 
-from sluice.source import enumerator
+from sluice.source import split_tracker
 from sluice.source.splits import Split, SplitId, held_back
 
 
@@ -48,7 +48,7 @@ def test_what_a_batch_may_read_is_found_once_for_each_listing_and_each_end_of_a_
         found.append(width)
         return held_back(splits, width)
 
-    monkeypatch.setattr(enumerator, "held_back", counted)
+    monkeypatch.setattr(split_tracker, "held_back", counted)
     for _ in range(90):
         query.plan()
     assert found == []
@@ -61,7 +61,7 @@ def test_what_a_batch_may_read_is_found_once_for_each_listing_and_each_end_of_a_
     query.plan()
     drained = {split.shard for split in query.last_end.drained}
     assert len(drained) == 1
-    assert drained.isdisjoint(split.shard for split in query.enumerator._states)
+    assert drained.isdisjoint(split.shard for split in query.enumerator._splits.states)
     query.run_to_end()
 
     assert sorted(query.numbers()) == sorted({*query.numbers()})

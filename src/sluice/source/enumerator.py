@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -23,10 +23,12 @@ from sluice.source.offsets import (
     SplitRange,
     before,
 )
+from sluice.source.plan_figures import PlanFigures
 from sluice.source.planner import Planner
 from sluice.source.probe import Probe
 from sluice.source.split_state import SplitState
-from sluice.source.splits import Lineage, Split, SplitId, held_back
+from sluice.source.split_tracker import SplitTracker
+from sluice.source.splits import Split, SplitId
 from sluice.source.subscription_tracker import SubscriptionTracker
 from sluice.source.subscriptions import Subscriptions
 
@@ -84,22 +86,6 @@ class EnumeratorSettings:
     discovery_interval: float = 10.0
     starting: str = ""
     max_family: int = 16
-
-
-@dataclass(frozen=True)
-class _Readable:
-    """The splits that one batch may read.
-
-    Attributes:
-        drained: those that were read to their end before.
-        splits: parents before their children.
-        held: those of `splits` that are left to later batches nevertheless.
-    """
-
-    lineage: Lineage
-    drained: frozenset[SplitId]
-    splits: Sequence[Split]
-    held: frozenset[SplitId]
 
 
 @dataclass(frozen=True)
@@ -165,28 +151,21 @@ class StreamEnumerator:
         self._planner = planner
         self._subscriptions = subscriptions
         self._clock = probe.settings.clock
-        self._tracker = SubscriptionTracker(subscriptions, self._clock)
+        self._splits = SplitTracker(probe, planner, settings.max_family)
+        self._subscription_tracker = SubscriptionTracker(subscriptions, self._clock)
         self._discovery = SplitDiscovery(
             probe,
             settings.streams,
             settings.discovery_interval,
-            find_unlisted=lambda listed: self._tracker.ended_unlisted(self._states, listed),
+            find_unlisted=self._ended_unlisted,
         )
         self._continuity = Continuity(probe, self._discovery, subscriptions, planner.map_splits)
         self._initial: Offsets | None = None
         self._added: Mapping[SplitId, Position] | None = None
         self._has_checked_start = False
-        self._states: dict[SplitId, SplitState] = {}
-        self._readable: _Readable | None = None
-        self._placed: tuple[Offsets | None, Lineage | None] = None, None  # what `_states` belong to
         self._quiet: _Quiet | None = None
-        self._held: frozenset[SplitId] = frozenset()
-        self._targets: Mapping[SplitId, After | Closed] | None = None
-        self._wants_targets = False
-        self._expected: dict[tuple[SplitId, After | Closed], int] = {}
-        self._lag: dict[SplitId, int] = {}
+        self._figures = PlanFigures(self._clock)
         self._newest: _Newest | None = None
-        self._next_lag_line = -math.inf
 
     def close(self) -> None:
         """Ends the planner's threads and the subscriptions, and closes the log."""
@@ -235,7 +214,7 @@ class StreamEnumerator:
 
         Later records are left to the next run.
         """
-        self._wants_targets = True
+        self._splits.wants_targets = True
 
     def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
         """See `SplitEnumerator.advance`.
@@ -248,36 +227,26 @@ class StreamEnumerator:
         self._check_streams(start)
         if self._added is None and not start.streams.issuperset(self._settings.streams):
             self._continuity.whole_listing()  # as for the starting positions of all streams
-        if self._wants_targets:
+        if self._splits.wants_targets:
             self._continuity.list_children()
         listing = self._continuity.complete_listing(start)
         if self._is_quiet(start, listing):
             return start
         expiry = self._continuity.observe(start, listing)
-        base = self._continuity.without_lost(start, listing)
-        if base is not start:
-            gone = recreated(start, listing)
-            self._states = {split: state for split, state in self._states.items() if split.stream not in gone}
-        base = self._with_added(base, listing)
-        starts_elsewhere = base is not start or start == self._initial
-        has_all_splits = (base := self._with_unlogged(base, listing)) is start
-        states = self._readable_states(base, listing, limits)
-        held = [state for state in states if state.split.id in self._held]
-        states = [state for state in states if state.split.id not in self._held]
-        self._tracker.follow(
-            {split: state for split, state in self._states.items() if split not in self._held}
-        )
-        spans = [span for span in (limits.span, self._planner.max_drift) if span is not None]
-        self._tracker.adopt(states, min(spans, default=None))
-        ends = self._planner.plan(states, limits, held)
-        if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
-            self._discovery.mark_stale()
-        self._remember_plan(states, ends)
+        logged = self._continuity.without_lost(start, listing)
+        if logged is not start:
+            self._splits.forget(recreated(start, listing))
+        logged = self._with_added(logged, listing)
+        base = self._with_unlogged(logged, listing)
+        states = self._splits.move_to(base, listing, limits)
+        held = [state for state in states if state.split.id in self._splits.held]
+        states = [state for state in states if state.split.id not in self._splits.held]
+        ends = self._plan(states, held, limits)
         is_log_due = self._continuity.has_retention_changed(start, listing)
         if self._continuity.is_check_due():
             self._continuity.check_starts(states)
-            is_log_due |= self._continuity.are_hints_due(start, listing, self._states)
-        if not ends and has_all_splits and not is_log_due:
+            is_log_due |= self._continuity.are_hints_due(start, listing, self._splits.states)
+        if not ends and base is start and not is_log_due:
             self._quiet = self._quiet_until_read(start, listing)
             return start
         end = replace(
@@ -288,10 +257,28 @@ class StreamEnumerator:
         )
         # The log does not say where this batch starts if it is the first one, which Spark may run again
         # after a restart, or if records were lost before it, or a stream was added.
+        starts_elsewhere = logged is not start or start == self._initial
         found = self._found_starts(base, ends)
         if not (starts_elsewhere or found):
             return end
         return replace(end, start=self._with_hints({**base.positions, **found}))
+
+    def _plan(
+        self, states: Sequence[SplitState], held: Sequence[SplitState], limits: Limits
+    ) -> dict[SplitId, After | Closed]:
+        """The ends of a batch, as `Planner.plan`; subscriptions follow where it starts."""
+        self._subscription_tracker.follow(
+            {split: state for split, state in self._splits.states.items() if split not in self._splits.held}
+        )
+        spans = [span for span in (limits.span, self._planner.max_drift) if span is not None]
+        self._subscription_tracker.adopt(states, min(spans, default=None))
+        ends = self._planner.plan(states, limits, held)
+        if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
+            self._discovery.mark_stale()
+        for state in states:
+            state.forget_missing()
+        self._figures.observe(states, ends)
+        return ends
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
         """See `SplitEnumerator.ranges`.
@@ -305,7 +292,7 @@ class StreamEnumerator:
         self._check_streams(end)
         self._probe.expect_tasks()
         ranges = self._with_details(start.ranges_to(end), end)
-        self._tracker.follow_rerun({each.split: each.start for each in ranges})
+        self._subscription_tracker.follow_rerun({each.split: each.start for each in ranges})
         return ranges
 
     def bounded(self, before: int | None = None) -> Sequence[SplitRange]:
@@ -332,17 +319,17 @@ class StreamEnumerator:
         A split is left out while that is not known: before its first answer, and when it has failed to answer
         for 15 s.
         """
-        return self._lag
+        return self._figures.lag
 
     @property
     def pushed(self) -> frozenset[SplitId]:
         """The splits whose subscriptions tell where batches end; all others are probed."""
-        return frozenset(split for split, state in self._states.items() if state.is_pushed)
+        return frozenset(split for split, state in self._splits.states.items() if state.is_pushed)
 
     def newest(self, start: Offsets) -> Offsets:
         """The newest positions that are known, planned or not; the same object while they stay the same."""
         newer: dict[SplitId, Position] = {}
-        for split_id, state in self._states.items():
+        for split_id, state in self._splits.states.items():
             if state.cut_points and split_id in start.positions:
                 last = state.cut_points[-1]
                 newer[split_id] = After(last.number, arrival=last.arrival)
@@ -353,6 +340,9 @@ class StreamEnumerator:
         return known.offsets
 
     # --- splits ---------------------------------------------------------------------------------------
+
+    def _ended_unlisted(self, listed: Container[SplitId]) -> list[Split]:
+        return self._subscription_tracker.ended_unlisted(self._splits.states, listed)
 
     def _check_streams(self, offsets: Offsets) -> None:
         others = sorted(offsets.streams - set(self._settings.streams))
@@ -381,16 +371,21 @@ class StreamEnumerator:
     def _is_quiet(self, start: Offsets, listing: Listing) -> bool:
         """Whether a search from `start` cannot find anything new yet. Spark asks some 90 times a second."""
         quiet = self._quiet
-        is_same = quiet is not None and quiet.start is start and quiet.listing is listing
-        if is_same and quiet is not None and self._clock() < quiet.until and not self._wants_targets:
+        if (
+            quiet is not None
+            and quiet.start is start
+            and quiet.listing is listing
+            and self._clock() < quiet.until
+            and not self._splits.wants_targets
+        ):
             return True
         self._quiet = None
         return False
 
     def _quiet_until_read(self, start: Offsets, listing: Listing) -> _Quiet | None:
         """None if new records may become known without reading a split again."""
-        states = self._states.values()
-        if self._subscriptions is not None or self._targets is not None:
+        states = self._splits.states.values()
+        if self._subscriptions is not None or self._splits.has_targets:
             return None
         if any(state.cut_points or state.split.is_closed for state in states):
             return None
@@ -419,74 +414,14 @@ class StreamEnumerator:
         }
         return replace(base, positions={**base.positions, **unlogged}) if unlogged else base
 
-    # --- states ---------------------------------------------------------------------------------------
-
-    def _readable_states(self, base: Offsets, listing: Listing, limits: Limits) -> list[SplitState]:
-        """The states of the splits that may be read; in a run with targets, of those not at their target."""
-        is_settled = self._targets is None and not self._wants_targets
-        placed, lineage = self._placed
-        if is_settled and placed is base and lineage is listing.lineage:
-            return list(self._states.values())
-        self._placed = base, listing.lineage
-        readable = self._readable_splits(listing.lineage, base.drained)
-        states = {split.id: self._state_of(split, base.position(split.id)) for split in readable.splits}
-        self._held = readable.held
-        self._states = states
-        if self._wants_targets:
-            self._targets = self._find_targets(states, base, listing, limits)
-            self._wants_targets = False  # not before: the search may fail
-        if self._targets is None:
-            return list(states.values())
-        for split_id, state in states.items():
-            if state.target is None and split_id in self._targets:
-                state.stop_at(self._targets[split_id])
-        # Splits that opened later have no target, and are left to the next run.
-        return [state for state in states.values() if state.target not in (None, state.position)]
-
-    def _readable_splits(self, lineage: Lineage, drained: frozenset[SplitId]) -> _Readable:
-        """What one batch may read. It stays the same until another listing, or the end of a split."""
-        known = self._readable
-        if known is None or known.lineage is not lineage or known.drained != drained:
-            splits = lineage.within_reach(drained)
-            known = _Readable(lineage, drained, splits, held_back(splits, self._settings.max_family))
-            self._readable = known
-        return known
-
-    def _find_targets(
-        self, states: dict[SplitId, SplitState], base: Offsets, listing: Listing, limits: Limits
-    ) -> Mapping[SplitId, After | Closed]:
-        """The tips of all splits as of now, also of those whose parents have to be read before them."""
-        fresh = [
-            self._new_state(split, base.position(split_id))
-            for split_id, split in listing.splits.items()
-            if not isinstance(base.position(split_id), Closed)
-        ]
-        targets = self._planner.tips(fresh)
-        # What a fresh state has found need not be read again.
-        states |= {state.split.id: state for state in fresh if state.split.id in states}
-        if not limits.is_none:  # they count records that the search for the tip has left out
-            for state in fresh:
-                state.drop_after_gap()
-        return targets
-
-    def _state_of(self, split: Split, position: Position) -> SplitState:
-        state = self._states.get(split.id)
-        if state is None or not state.can_advance_to(position):
-            return self._new_state(split, position)
-        state.relist(split)
-        state.advance_to(position)
-        return state
-
-    def _new_state(self, split: Split, position: Position) -> SplitState:
-        return self._probe.state(split, position, expiry=self._data_loss.expiry.get(split.id.stream))
-
     # --- batches --------------------------------------------------------------------------------------
 
     def _end_positions(
         self, base: Offsets, ends: Mapping[SplitId, After | Closed], listing: Listing
     ) -> dict[SplitId, Position]:
         """All positions at the end of a batch, with hints, without drained splits that expired long ago."""
-        ends_with_hints = {split: self._states[split].end_with_hints(end) for split, end in ends.items()}
+        states = self._splits.states
+        ends_with_hints = {split: states[split].end_with_hints(end) for split, end in ends.items()}
         positions = self._with_hints({**base.positions, **ends_with_hints})
         now = self._log.server_time()
         for split_id, position in list(positions.items()):
@@ -507,8 +442,9 @@ class StreamEnumerator:
         return positions
 
     def _with_hints(self, positions: Mapping[SplitId, Position]) -> dict[SplitId, Position]:
+        states = self._splits.states
         return {
-            split: self._states[split].unchanged_with_hints(position) if split in self._states else position
+            split: states[split].unchanged_with_hints(position) if split in states else position
             for split, position in positions.items()
         }
 
@@ -516,10 +452,11 @@ class StreamEnumerator:
         """By split, where tasks start that cannot seek to the start by time: at the first record found."""
         if self._log.seeks_by_time:
             return {}
+        states = self._splits.states
         return {
             split: before(number)
             for split in ends
-            if isinstance(base.position(split), AtTime) and (number := self._states[split].first_number)
+            if isinstance(base.position(split), AtTime) and (number := states[split].first_number)
         }
 
     def _offsets(self, positions: dict[SplitId, Position], listing: Listing) -> Offsets:
@@ -552,40 +489,12 @@ class StreamEnumerator:
         return [
             replace(
                 each,
-                expected=self._expected.get((each.split, each.end)),
+                expected=self._figures.records(each.split, each.end),
                 hash_range=splits[each.split].hash_range if each.split in splits else None,
                 parents=tuple(p for p in _parents(splits.get(each.split)) if p in read),
             )
             for each in ranges
         ]
-
-    def _remember_plan(self, states: Collection[SplitState], ends: Mapping[SplitId, After | Closed]) -> None:
-        """Keeps the lag and the expected records of the batch that was planned last."""
-        now = self._clock()
-        self._expected = {}
-        self._lag, unknown = {}, []
-        for state in states:
-            state.forget_missing()
-            split_id, end = state.split.id, ends.get(state.split.id)
-            count = len(state.cut_points)
-            if isinstance(end, After):
-                count = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
-                if not state.has_gap:
-                    self._expected[split_id, end] = sum(point.count for point in state.cut_points[:count])
-            lag = 0 if isinstance(end, Closed) else state.lag(count, now)
-            if lag is not None:
-                self._lag[split_id] = lag
-            else:
-                unknown.append(split_id)
-        if ends:
-            self._log_lag(now, unknown)
-
-    def _log_lag(self, now: float, unknown: Sequence[SplitId]) -> None:
-        if self._lag and now >= self._next_lag_line:
-            self._next_lag_line = now + _LAG_LINE_INTERVAL
-            known = {**self._lag, **dict.fromkeys(unknown)}
-            lag = {str(split): millis for split, millis in sorted(known.items())}
-            _log.info("millisBehindLatest %s", json.dumps(lag))
 
 
 def _parents(split: Split | None) -> tuple[SplitId, ...]:
