@@ -38,7 +38,7 @@ def enumerator(log: SteadyLog) -> StreamEnumerator:
     settings, probe = PlannerSettings(), new_probe(log)
     planner = Planner(probe, log.server_time, settings)
     planner.close()
-    planner._pool = SideBySide(log, settings.threads)  # type: ignore[assignment]
+    planner.pool._threads = SideBySide(log, settings.threads)  # type: ignore[assignment]
     return StreamEnumerator(EnumeratorSettings(["s"], at_horizon), probe, planner)
 
 

@@ -22,8 +22,8 @@ class Counted:
         self.plans = 0
         self.in_threads = 0
         self.holds_back = False
-        self._plan, self._pool = planner.plan, planner._pool
-        planner.plan, planner._pool = self.plan, self
+        self._plan, self._threads = planner.plan, planner.pool._threads
+        planner.plan, planner.pool._threads = self.plan, self
 
     def plan(self, *args: Any) -> Any:
         self.plans += 1
@@ -36,7 +36,7 @@ class Counted:
         return map(work, items)
 
     def shutdown(self, **how: bool) -> None:
-        self._pool.shutdown(**how)
+        self._threads.shutdown(**how)
 
 
 def look_often(query: Query, seconds: float, times: int) -> None:

@@ -159,7 +159,7 @@ class StreamEnumerator:
             settings.discovery_interval,
             find_unlisted=self._ended_unlisted,
         )
-        self._continuity = Continuity(probe, self._discovery, subscriptions, planner.map_splits)
+        self._continuity = Continuity(probe, self._discovery, subscriptions, planner.pool.map)
         self._initial: Offsets | None = None
         self._added: Mapping[SplitId, Position] | None = None
         self._has_checked_start = False

@@ -202,6 +202,14 @@ class SplitState:
         caught_up_at = here.caught_up_at if is_last and isinstance(here, After) else None
         return After(point.number, arrival=point.arrival, caught_up_at=caught_up_at)
 
+    def end_before(self, instant: int) -> After | Closed | None:
+        """The end of a batch that takes the records that arrived before `instant` (microseconds)."""
+        count = self.count_before(instant)
+        if count < len(self.cut_points) and self.reach is not Reach.TARGET:
+            end = before(self.cut_points[count].number)
+            return end if isinstance(end, After) else None
+        return self.cut_at(len(self.cut_points))
+
     def after_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
         """Those of `points`, which a subscription has brought, that come after `position`."""
         if not isinstance(self.position, After):
