@@ -21,15 +21,13 @@ from sluice.sink import (
     SinkLimits,
     TokenBucketRateLimitingStrategy,
 )
-from sluice.sink.options import (
-    SINK_OPTIONS,
-    config_from_options,
-    load_progress_listener,
+from sluice.sink.options import SINK_OPTIONS, config_from_options, load_progress_listener
+from sluice.sink.query_bucket_strategy import QueryBucketConfig
+from sluice.sink.rate_limiting_options import (
     query_bucket_from_options,
     shares_pace_from_options,
     strategy_from_options,
 )
-from sluice.sink.query_bucket_strategy import QueryBucketConfig
 from sluice.sink.strategy_cache import StrategyCache
 
 BUCKET = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "7"}

@@ -31,13 +31,15 @@ from sluice.sink.options import (
     SINK_OPTIONS,
     UNKNOWN_COLUMNS,
     config_from_options,
-    load_object,
     load_progress_listener,
+)
+from sluice.sink.rate_limiting_options import (
     query_bucket_from_options,
     shares_pace_from_options,
     strategy_from_options,
 )
 from sluice.sink.sink_setup import AsyncSinkSetup, CommittingSinkSetup, ProgressListener, SinkSetup
+from sluice.sink.user_objects import load_object
 
 __all__ = [
     "ENTRY_POINT_GROUP",

@@ -9,8 +9,9 @@ from typing import Any, Final, cast
 from sluice.errors import OptionError
 from sluice.options import Option, OptionValues
 from sluice.sink.contracts import Destination, ElementConverter
-from sluice.sink.options import ELEMENT_CONVERTER, load_object
+from sluice.sink.options import ELEMENT_CONVERTER
 from sluice.sink.signatures import takes_argument
+from sluice.sink.user_objects import load_object
 
 __all__ = ["ConverterFactory", "converter_factory"]
 
