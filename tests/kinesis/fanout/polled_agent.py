@@ -269,7 +269,7 @@ class PolledAgent:
         if self._happens(self._faults.die):
             self.manager.close()
             self.manager = self._new_manager()
-            self.client._shards = {}
+            self.client._subscriptions.shards = {}
 
     def handle(self, message: ToAgent) -> None:
         match message:

@@ -117,7 +117,7 @@ def test_a_subscription_that_begins_behind_the_batches_does_not_cover_them(
     planning.until(lambda: planning.client.progress(SPLIT, position))
 
     agent.send(event(generation, cut_point(80), first="80"))
-    planning.until(lambda: planning.client._shards[SPLIT]._cut_points)
+    planning.until(lambda: planning.client._subscriptions.shards[SPLIT]._cut_points)
 
     assert planning.client.progress(SPLIT, position) is None
     assert planning.client.progress(SPLIT, After("79")) is not None
@@ -191,7 +191,7 @@ def test_the_code_of_an_end_decides_when_the_next_attempt_follows(
     planning = make()
     agent = planning.started()
     agent.send(SubscriptionEnded(SPLIT, planning.subscribed(), "why", code))
-    planning.until(lambda: planning.client._shards[SPLIT].ended)
+    planning.until(lambda: planning.client._subscriptions.shards[SPLIT].ended)
     assert planning.client.progress(SPLIT, HORIZON) is None
     assert not planning.client.is_subscribed(SPLIT)
     next_attempt = f"next attempt to subscribe in {pause:g} s: why"
@@ -255,7 +255,7 @@ def test_where_polling_is_forbidden_a_refusal_fails_the_query(
     agent = planning.started()
     generation = planning.subscribed()
     agent.send(SubscriptionEnded(SPLIT, generation, "not allowed", "AccessDenied", retryable=retryable))
-    planning.until(lambda: planning.client._shards[SPLIT].ended)
+    planning.until(lambda: planning.client._subscriptions.shards[SPLIT].ended)
 
     with pytest.raises(
         ServiceError,
@@ -270,7 +270,7 @@ def test_where_polling_is_forbidden_an_integrity_problem_fails_nothing(make: Cal
     planning = make(subscribeToShardFallback="fail")
     agent = planning.started()
     agent.send(SubscriptionEnded(SPLIT, planning.subscribed(), "it is 23 h behind", INTEGRITY_PROBLEM))
-    planning.until(lambda: planning.client._shards[SPLIT].ended)
+    planning.until(lambda: planning.client._subscriptions.shards[SPLIT].ended)
 
     planning.client.follow({SPLIT: HORIZON})
 
@@ -288,7 +288,7 @@ def test_a_missing_consumer_is_registered_again(make: Callable[..., Planning], c
 
     assert planning.renewed.get(timeout=PATIENT) == "clicks"
     assert agent.received() == ConsumersChanged({"clicks": "arn:consumer:2"}, ())
-    planning.until(lambda: planning.client._shards[SPLIT].may_retry)
+    planning.until(lambda: planning.client._subscriptions.shards[SPLIT].may_retry)
     planning.client.follow({SPLIT: HORIZON})
     assert agent.received() == Subscribe(SPLIT, 2, AT_HORIZON)
 

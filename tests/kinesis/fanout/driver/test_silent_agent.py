@@ -231,7 +231,7 @@ def test_that_nothing_is_new_is_believed_for_10_seconds(make: Callable[..., Plan
     """
     planning = make()
     agent = caught_up(planning)
-    generation = planning.client._shards[SPLIT].generation
+    generation = planning.client._subscriptions.shards[SPLIT].generation
     planning.now += 9.9
     agent.answer()
     planning.until(lambda: planning.client.progress(SPLIT, After("5")))
@@ -250,7 +250,7 @@ def test_what_a_silent_subscription_has_brought_is_planned_first(make: Callable[
     """While a long batch runs, the buffer of the agent fills up, and no event comes."""
     planning = make()
     agent = caught_up(planning)
-    agent.send(event(planning.client._shards[SPLIT].generation, cut_point(9)))
+    agent.send(event(planning.client._subscriptions.shards[SPLIT].generation, cut_point(9)))
     planning.until(lambda: planning.client.progress(SPLIT, After("5")).cut_points)  # type: ignore[union-attr]
     planning.now += 600.0
     agent.answer()

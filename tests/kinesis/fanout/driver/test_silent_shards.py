@@ -55,7 +55,7 @@ class Query:
 
     @property
     def version(self) -> int:
-        return self.planning.client._shards[S0]._version
+        return self.planning.client._subscriptions.shards[S0]._version
 
     def pass_second(self, *, speaks: bool) -> bool:
         """One second later: whether a trigger finds that something is new."""

@@ -158,7 +158,8 @@ def test_subscriptions_end_when_no_task_asks(
     assert len(released) == 1
     assert planning.client.agents([SPLIT]) == {}
     # Another subscription has found that the consumer is gone. That is what was wanted.
-    shard = planning.client._shards.setdefault(SPLIT, ShardSubscription(99, HORIZON, lambda: planning.now))
+    shard = ShardSubscription(99, HORIZON, lambda: planning.now)
+    planning.client._subscriptions.shards.setdefault(SPLIT, shard)
     ended = SubscriptionEnded(SPLIT, 99, "no such consumer", "ResourceNotFoundException")
     planning.agent.send(ended)
     planning.until(lambda: shard.ended)

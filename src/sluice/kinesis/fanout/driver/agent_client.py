@@ -11,24 +11,20 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from sluice.channels.channel import SPARK_DRIVER, Address
-from sluice.errors import ServiceError
-from sluice.instants import iso_instant
 from sluice.kinesis.fanout.driver.agent_process import AgentProcess, RunningAgent
 from sluice.kinesis.fanout.driver.agent_supervisor import AgentSupervisor, SupervisedAgent
 from sluice.kinesis.fanout.driver.agent_use import AgentUse
 from sluice.kinesis.fanout.driver.shard_subscription import ShardSubscription
+from sluice.kinesis.fanout.driver.shard_subscriptions import CONSUMER_MISSING, ShardSubscriptions, described
 from sluice.kinesis.fanout.launch import AgentPlace, AgentSetup
 from sluice.kinesis.fanout.protocol import (
     FAR_BEHIND,
-    INTEGRITY_PROBLEM,
-    NOT_READ,
     TAKEN_OVER,
-    Acknowledge,
     BufferHeld,
     CallsCounted,
     ConsumersChanged,
@@ -37,16 +33,13 @@ from sluice.kinesis.fanout.protocol import (
     Listening,
     RangesAsked,
     StartFailed,
-    Subscribe,
     SubscriptionEnded,
-    Unsubscribe,
+    ToAgent,
     WorkerHosts,
     decode_from_agent,
     encode,
 )
-from sluice.retry import Backoff
-from sluice.source.cursor import iterator_start
-from sluice.source.offsets import After, AtTime, Position
+from sluice.source.offsets import Position
 from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 from sluice.source.subscriptions import SubscriptionProgress
@@ -55,12 +48,6 @@ __all__ = ["AgentClient"]
 
 _log = logging.getLogger(__name__)
 
-_CONSUMER_MISSING: Final = "ResourceNotFoundException"
-_TRANSIENT: Final = frozenset(("", _CONSUMER_MISSING, INTEGRITY_PROBLEM))
-"""An end with one of these codes fails no query, not even one that may not poll."""
-
-_SUBSCRIBE_RETRY: Final = 10.0
-"""Seconds from the end of a subscription that the service ended or refused to the next one."""
 _LONGEST_START_PAUSE: Final = 5.0
 """Seconds. If the next agent may not be started sooner, because others failed to start, it is not waited
 for."""
@@ -71,14 +58,6 @@ _UNUSED_PAUSE: Final = 600.0
 as the last ..."""
 _LONGEST_UNUSED_PAUSE: Final = 3600.0
 """... up to this."""
-_LONG_RETRY: Final = 300.0
-"""Seconds to the next subscription after an end whose reason will last: another reader has taken over the
-shard, and the two would take it from each other again and again; records are about to expire; or no task
-reads what the agent polls."""
-_FAR_BEHIND_RETRIES: Final = Backoff(max_retries=0, base=5.0, max=30.0, exponent=2.0)
-"""The same after a polled shard was far behind its tip, by how often in a row it was."""
-_CAUGHT_UP_AFTER: Final = 60.0
-"""A shard that was polled for this many seconds begins to count anew how often it is far behind."""
 
 
 class AgentClient:
@@ -140,9 +119,7 @@ class AgentClient:
         self._hosts: frozenset[str] = frozenset()
         self._silent_hosts = 0
         self._buffers: dict[str, BufferHeld] = {}
-        self._generation = 0
-        self._shards: dict[SplitId, ShardSubscription] = {}
-        self._far_behind: dict[SplitId, int] = {}  # how often in a row the shard was far behind
+        self._subscriptions = ShardSubscriptions(self._send, clock, may_poll=self._may_poll)
 
     @property
     def hub(self) -> Address | None:
@@ -173,7 +150,7 @@ class AgentClient:
                 state = "starting"
             else:
                 state = "silent" if self._supervisor.is_silent else "listening"
-            subscribed = [shard for shard in self._shards.values() if shard.ended is None]
+            subscribed = self._subscriptions.open
             found: dict[str, Any] = {
                 "state": state,
                 "subscribed": len(subscribed),
@@ -204,24 +181,19 @@ class AgentClient:
             return {} if self._resume_at is not None else found
 
     def _agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
-        with self._lock:
-            if self._address is None or self._supervisor.is_silent:
-                return {}
-            found = {}
-            for split in splits:
-                shard = self._shards.get(split)
-                if (
-                    shard is None
-                    or shard.ended is not None
-                    or (shard.is_silent and not shard.has_new_records)
-                ):
-                    continue
-                if shard.server is not None:
-                    host, port, start, fingerprint = shard.server
-                    found[split] = Address(host, port, self._secret, start, fingerprint)
-                elif self._place == "driver":
-                    found[split] = self._address
-            return found
+        if self._address is None or self._supervisor.is_silent:
+            return {}
+        found = {}
+        for split in splits:
+            shard = self._subscriptions.shards.get(split)
+            if shard is None or shard.ended is not None or (shard.is_silent and not shard.has_new_records):
+                continue
+            if shard.server is not None:
+                host, port, start, fingerprint = shard.server
+                found[split] = Address(host, port, self._secret, start, fingerprint)
+            elif self._place == "driver":
+                found[split] = self._address
+        return found
 
     def set_consumers(self, arns: Mapping[str, str]) -> None:
         """Says which consumers to subscribe with: stream's name to ARN. Called before `follow`."""
@@ -288,20 +260,18 @@ class AgentClient:
                 positions = {}
             if not self._supervisor.is_running or self._supervisor.is_silent:
                 return  # the next agent, or this one when it speaks again, is told where batches are by then
-            self._unsubscribe_but(positions)
-            for split, position in positions.items():
-                self._follow(split, position)
+            self._subscriptions.follow(positions)
 
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
         """See `Subscriptions.progress`. There is none while the agent is silent."""
         with self._lock:
-            shard = self._shards.get(split)
+            shard = self._subscriptions.shards.get(split)
             return None if shard is None or self._supervisor.is_silent else shard.progress(position)
 
     def is_subscribed(self, split: SplitId) -> bool:
         """See `Subscriptions.is_subscribed`. An agent that stays silent is replaced, and forgets them all."""
         with self._lock:
-            shard = self._shards.get(split)
+            shard = self._subscriptions.shards.get(split)
             return shard is not None and shard.ended is None
 
     def tell_stop(self) -> None:
@@ -324,51 +294,6 @@ class AgentClient:
         with self._lock:
             self._is_closed = True
             self._supervisor.close()
-
-    # --- subscribing ----------------------------------------------------------------------------------
-
-    def _follow(self, split: SplitId, position: Position) -> None:
-        shard = self._shards.get(split)
-        if shard is None:
-            self._subscribe(split, position)
-        elif shard.ended is not None:
-            self._check_may_poll(shard.ended)
-            if shard.may_retry:
-                self._subscribe(split, position)
-        elif shard.is_left_behind(position):
-            _log.info(
-                "%s: the agent is behind what was read without it; it goes on at %s",
-                split,
-                _described(position),
-            )
-            self._subscribe(split, position)
-        elif shard.position is not position and shard.position != position:  # mostly it is the same object
-            if not shard.reaches(position):
-                self._subscribe(split, position)
-            elif (number := shard.advance_to(position)) is not None:
-                self._supervisor.send(Acknowledge(split, str(number)))
-
-    def _unsubscribe_but(self, wanted: Container[SplitId]) -> None:
-        for split in [split for split in self._shards if split not in wanted]:
-            del self._shards[split]
-            self._far_behind.pop(split, None)
-            self._supervisor.send(Unsubscribe(split))
-
-    def _subscribe(self, split: SplitId, position: Position) -> None:
-        self._generation += 1
-        self._shards[split] = ShardSubscription(self._generation, position, self._clock)
-        self._supervisor.send(Subscribe(split, self._generation, iterator_start(position)))
-
-    def _check_may_poll(self, ended: SubscriptionEnded) -> None:
-        if ended.code not in _TRANSIENT and not self._may_poll:
-            raise ServiceError(
-                f"{ended.reason}; {ended.split} is not polled instead, since option "
-                "'subscribeToShardFallback' is 'fail'",
-                operation="SubscribeToShard",
-                target=str(ended.split),
-                code=ended.code,
-                retryable=ended.retryable,
-            )
 
     # --- agents that no task reaches ------------------------------------------------------------------
 
@@ -408,7 +333,8 @@ class AgentClient:
             self._setup.agent.options.ports.key,
             self._setup.agent.options.address.key,
         )
-        self._unsubscribe_but({})  # before the consumers go, which would be an error of each subscription
+        # Before the consumers go, which would be an error of each subscription.
+        self._subscriptions.follow({})
         self._unused_pause = min(2 * self._unused_pause, _LONGEST_UNUSED_PAUSE)
         threading.Thread(target=self.release, daemon=True).start()
 
@@ -446,7 +372,7 @@ class AgentClient:
                 return
             self._address = None
             self._listens.clear()
-            self._shards = {}
+            self._subscriptions.forget()
             self._hosts, self._silent_hosts = frozenset(), 0
             self._buffers = {}
         code = agent.end()
@@ -474,8 +400,8 @@ class AgentClient:
                 case CallsCounted(split, refused, retries):
                     self._figures.count_call(split, refused=refused, retries=retries)
                 case EventReceived() | SubscriptionEnded():
-                    shard = self._shards.get(message.split)
-                    if shard is None or shard.generation != message.generation:
+                    shard = self._subscriptions.find(message.split, message.generation)
+                    if shard is None:
                         pass  # about an earlier subscription
                     elif isinstance(message, EventReceived):
                         shard.record_event(message)
@@ -483,15 +409,7 @@ class AgentClient:
                         self._handle_end(shard, message)
 
     def _handle_end(self, shard: ShardSubscription, ended: SubscriptionEnded) -> None:
-        if ended.code == FAR_BEHIND:
-            retry_after = self._far_behind_pause(ended.split, shard)
-        elif ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM, NOT_READ):
-            retry_after = _LONG_RETRY
-        elif ended.code:
-            retry_after = _SUBSCRIBE_RETRY
-        else:
-            retry_after = 0.0  # the service did not end it
-        shard.record_end(ended, retry_after=retry_after)
+        retry_after = self._subscriptions.record_end(shard, ended)
         stream = ended.split.stream
         _log.log(
             logging.INFO if ended.code in ("", FAR_BEHIND) else logging.WARNING,
@@ -499,7 +417,7 @@ class AgentClient:
             if self._renew
             else "%s: the agent does not read it; planner and tasks do from %s on, next attempt in %g s: %s",
             ended.split,
-            _described(shard.position),
+            described(shard.position),
             retry_after,
             ended.reason,
         )
@@ -514,15 +432,10 @@ class AgentClient:
         if self._resume_at is not None:
             return  # the consumer is not wanted
         # A consumer that somebody deletes is in use until it is gone. One that is there stays as it is.
-        may_be_missing = ended.code in (_CONSUMER_MISSING, TAKEN_OVER)
+        may_be_missing = ended.code in (CONSUMER_MISSING, TAKEN_OVER)
         if may_be_missing and self._renew and stream not in self._renewing:
             self._renewing.add(stream)
             threading.Thread(target=self._renew_consumer, args=(self._renew, stream), daemon=True).start()
-
-    def _far_behind_pause(self, split: SplitId, shard: ShardSubscription) -> float:
-        before = 0 if shard.age >= _CAUGHT_UP_AFTER else self._far_behind.get(split, 0)
-        self._far_behind[split] = before + 1
-        return _FAR_BEHIND_RETRIES.ceiling(before)
 
     # --- consumers ------------------------------------------------------------------------------------
 
@@ -543,21 +456,16 @@ class AgentClient:
             if arn != self._arns[stream]:
                 self._arns[stream] = arn
                 self._send_consumers()
-                for split, shard in self._shards.items():
-                    if split.stream == stream:
-                        shard.retry_now()
+                self._subscriptions.retry_now(stream)
 
     def _send_consumers(self) -> None:
-        self._supervisor.send(self._consumers())
+        self._send(self._consumers())
+
+    def _send(self, message: ToAgent) -> None:
+        self._supervisor.send(message)
 
     def _consumers(self) -> ConsumersChanged:
         # The agent learns of contested ones by itself, but the next agent does not.
         registered = tuple(sorted(self._registered - self._contested))
         logged = tuple(sorted(self._logged))
         return ConsumersChanged(dict(self._arns), registered, logged)
-
-
-def _described(position: Position) -> str:
-    if isinstance(position, After):
-        return f"sequence number {position.number}"
-    return iso_instant(position.instant) if isinstance(position, AtTime) else "TRIM_HORIZON"
