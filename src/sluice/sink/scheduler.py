@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError, redact_urls
-from sluice.retry import Backoff
 from sluice.sink.bases import DEFAULT_DELAY, BaseRateLimitingStrategy, run, with_defaults
 from sluice.sink.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, ResultInfo, SubmitResult
 from sluice.sink.figures import SinkFigures
 from sluice.sink.keyed_buffer import KeyedBuffer
+from sluice.sink.outage import PAUSES, Outage
 
 __all__ = ["Request", "SinkScheduler"]
 
@@ -29,12 +29,6 @@ EntryT = TypeVar("EntryT")
 
 _log = logging.getLogger(__name__)
 
-# The pause of an entry that was not accepted, and of all entries while the destination accepts none. The
-# number of attempts is bounded by maxRetryDuration, not by max_retries.
-_PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
-# So many requests in a row without an accepted entry are an outage. If half of all requests fail, whatever
-# the load is, that happens once in 8,000.
-_OUTAGE: Final = 12
 # The shortest wait for a strategy (seconds): after a shorter one, rounding might have it block once more.
 _SHORTEST_WAIT: Final = 0.001
 # How long a strategy may block without a request in flight before the log says so (seconds).
@@ -122,10 +116,7 @@ class SinkScheduler(Generic[EntryT]):
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
         self._timed_out: set[int] = set()  # their threads are still running
         self._retry_after_until = -math.inf  # the destination asks for no request until then
-        self._pause_until = -math.inf
-        self._paused_at = -math.inf
-        self._requests_without_acceptance = 0  # in a row: no entry of them was accepted
-        self._pauses = 0  # since an entry was accepted
+        self._outage = Outage()
         self._next_try = math.inf
         # No entry that was refused is overdue before, or a look at all of them would have found it.
         self._overdue_at = math.inf
@@ -172,7 +163,7 @@ class SinkScheduler(Generic[EntryT]):
         if self.failure is not None:
             return math.inf
         # What waits to be sent again is not sent before a pause of all ends.
-        times = [self._next_try, max(self._buffer.next_due, self._pause_until, self._retry_after_until)]
+        times = [self._next_try, max(self._buffer.next_due, self._pause_until)]
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             times.append(oldest.sent_at + self._config.request_timeout)
@@ -229,8 +220,7 @@ class SinkScheduler(Generic[EntryT]):
             self._requeue(request, failed, told, now, skip_pause=not counts.failed_otherwise)
             self._apply_retry_after(result.retry_after, now)
         if len(failed) < len(request.batch):
-            self._requests_without_acceptance = self._pauses = 0
-            self._pause_until = -math.inf
+            self._outage.record_acceptance()
 
     def fail(
         self,
@@ -322,12 +312,11 @@ class SinkScheduler(Generic[EntryT]):
         running = len(self._in_flight) + len(self._timed_out)
         most_running = 2 * config.max_in_flight_requests
         # In an outage, one request at a time finds out whether it is over.
-        most_in_flight = 1 if self._pauses else config.max_in_flight_requests
+        most_in_flight = 1 if self._outage.is_on else config.max_in_flight_requests
         if len(self._in_flight) >= most_in_flight or running >= most_running:
             return 0  # until an answer comes
-        pause_until = max(self._pause_until, self._retry_after_until)
-        if now < pause_until:
-            self._next_try = pause_until
+        if now < self._pause_until:
+            self._next_try = self._pause_until
             return 0
         count = self._buffer.measure(most, self._most_bytes)
         request = RequestInfo(count, self._buffer.size_of(count))
@@ -341,6 +330,11 @@ class SinkScheduler(Generic[EntryT]):
             return 0
         self._blocked_at = None
         return count
+
+    @property
+    def _pause_until(self) -> float:
+        """Nothing is sent before: the destination is in an outage, or asks for no request."""
+        return max(self._outage.pause_until, self._retry_after_until)
 
     def _warn_of_standstill(self, now: float) -> None:
         """Says once that only the strategy keeps the writer from sending: nothing else would ever say so."""
@@ -459,7 +453,7 @@ class SinkScheduler(Generic[EntryT]):
                 refusals=item.refusals + 1,
                 due=-math.inf
                 if skip_pause and not item.refusals
-                else now + jitter * _PAUSES.ceiling(item.refusals),
+                else now + jitter * PAUSES.ceiling(item.refusals),
             )
             for item in failed
         ]
@@ -469,19 +463,7 @@ class SinkScheduler(Generic[EntryT]):
         if overdue:
             self.stop(self._retries_exhausted(overdue, now))
         if len(failed) == len(request.batch):
-            self._pause(request, jitter, now)
-
-    def _pause(self, request: Request[EntryT], jitter: float, now: float) -> None:
-        """In an outage, sends nothing for a while, which grows as long as no entry is accepted.
-
-        Requests that were sent before the last pause began do not cause another one.
-        """
-        self._requests_without_acceptance += 1
-        if self._requests_without_acceptance < _OUTAGE or request.sent_at <= self._paused_at:
-            return
-        self._paused_at = now
-        self._pause_until = now + jitter * _PAUSES.ceiling(self._pauses)
-        self._pauses += 1
+            self._outage.record_failure(request.sent_at, now, jitter)
 
     def _apply_retry_after(self, seconds: float | None, now: float) -> None:
         """Sends nothing for as long as the destination asks for; None if it does not ask."""

@@ -1,0 +1,56 @@
+"""An outage of a destination, in which it accepts nothing: all sending pauses, longer and longer."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from sluice.retry import Backoff
+
+__all__ = ["PAUSES", "Outage"]
+
+# The pause of an entry that was not accepted, and of all entries while the destination accepts none. The
+# number of attempts is bounded by maxRetryDuration, not by max_retries.
+PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
+# So many requests in a row without an accepted entry are an outage. If half of all requests fail, whatever
+# the load is, that happens once in 8,000.
+_OUTAGE: Final = 12
+
+
+class Outage:
+    """Tells an outage from single failures. Instants are seconds of one monotonic clock.
+
+    Attributes:
+        pause_until: nothing is to be sent before.
+    """
+
+    def __init__(self) -> None:
+        self.pause_until = -math.inf
+        self._paused_at = -math.inf
+        self._requests_without_acceptance = 0  # in a row: no entry of them was accepted
+        self._pauses = 0  # since an entry was accepted
+
+    @property
+    def is_on(self) -> bool:
+        """Whether one request at a time should find out if it is over."""
+        return self._pauses > 0
+
+    def record_acceptance(self) -> None:
+        """An entry was accepted."""
+        self._requests_without_acceptance = self._pauses = 0
+        self.pause_until = -math.inf
+
+    def record_failure(self, sent_at: float, now: float, jitter: float) -> None:
+        """No entry of a request was accepted.
+
+        Requests that were sent before the last pause began do not cause another one.
+
+        Args:
+            jitter: the part of the longest pause to make, in [0, 1).
+        """
+        self._requests_without_acceptance += 1
+        if self._requests_without_acceptance < _OUTAGE or sent_at <= self._paused_at:
+            return
+        self._paused_at = now
+        self.pause_until = now + jitter * PAUSES.ceiling(self._pauses)
+        self._pauses += 1
