@@ -118,7 +118,8 @@ def test_a_closed_writer_begins_no_request() -> None:
     destination = FakeDestination(accept)
     writer = AsyncSinkWriter(destination, config(), NoRateLimitingStrategy())
     writer.close()
-    answer = writer._submit(Request(0, (), 0.0))  # type: ignore[arg-type]
+    submit: Any = writer._requests._work
+    answer = submit(Request(0, (), 0.0))  # type: ignore[arg-type]
 
     assert isinstance(answer.error, SluiceError)
     assert destination.requests == []

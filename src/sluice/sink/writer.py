@@ -6,19 +6,16 @@ Request threads post their answers to the mailbox. The thread that owns the writ
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import inspect
 import logging
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
-from sluice.errors import InvalidRecordError, ServiceError, SluiceError
+from sluice.errors import InvalidRecordError, SluiceError
 from sluice.sink.arrow_schema import schema_of_rows
 from sluice.sink.bases import BaseDestination, BaseRateLimitingStrategy, destination_name, run, with_defaults
 from sluice.sink.config import AsyncSinkConfig
@@ -27,7 +24,6 @@ from sluice.sink.contracts import (
     ElementConverter,
     RateLimitingStrategy,
     StructType,
-    SubmitResult,
 )
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
 from sluice.sink.entry_sizes import EntrySizes
@@ -37,7 +33,7 @@ from sluice.sink.mailbox import Mailbox
 from sluice.sink.request_loop import RequestLoop, close_destination
 from sluice.sink.request_threads import RequestThreads
 from sluice.sink.scheduler import Request, SinkScheduler
-from sluice.sink.submit_mistakes import SubmitMistakeError, checked_result
+from sluice.sink.submitting import Answer, Submitter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,24 +50,9 @@ _LONGEST_CLOSE: Final = 60.0
 _SLICE: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer(Generic[EntryT]):
-    """What a request thread posts: what `submit` returned, or what it raised, and when."""
-
-    request: int
-    at: float
-    result: SubmitResult[EntryT] = field(default_factory=SubmitResult)
-    error: BaseException | None = None
-
-
 _Requests: TypeAlias = (
-    RequestThreads[Request[EntryT], _Answer[EntryT]] | RequestLoop[Request[EntryT], _Answer[EntryT]]
+    RequestThreads[Request[EntryT], Answer[EntryT]] | RequestLoop[Request[EntryT], Answer[EntryT]]
 )
-
-
-def _is_asynchronous(submit: Any) -> bool:
-    """Whether it is a coroutine function, or an object that is called like one."""
-    return inspect.iscoroutinefunction(submit) or inspect.iscoroutinefunction(type(submit).__call__)
 
 
 class AsyncSinkWriter(Generic[EntryT]):
@@ -145,12 +126,13 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._sizes_of = EntrySizes(self._destination.size_in_bytes, self.name)
         self._taker = EntryTaker(self._sizes_of, config.max_record_size_in_bytes)
         self._slice = 1  # rows that are converted at once, where some of them may be invalid
-        self._mailbox: Mailbox[_Answer[EntryT]] = Mailbox(clock)
+        self._mailbox: Mailbox[Answer[EntryT]] = Mailbox(clock)
+        submitter = Submitter(self._destination, self.name, clock, lambda: self._closed)
         self._requests: _Requests[EntryT]
-        if _is_asynchronous(self._destination.submit):
-            self._requests = RequestLoop(self._submit_asynchronously, self._mailbox.post, name=self.name)
+        if submitter.is_asynchronous:
+            self._requests = RequestLoop(submitter.submit_asynchronously, self._mailbox.post, name=self.name)
         else:
-            self._requests = RequestThreads(self._submit, self._mailbox.post)
+            self._requests = RequestThreads(submitter.submit, self._mailbox.post)
         self._background_flusher: threading.Thread | None = None
         self._closed = False
 
@@ -352,7 +334,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         for request in self._scheduler.advance(now, draining=draining):
             self._requests.run(request)
 
-    def _fail(self, answer: _Answer[EntryT], error: BaseException, now: float) -> None:
+    def _fail(self, answer: Answer[EntryT], error: BaseException, now: float) -> None:
         try:
             fatal = self._is_fatal(error)
             self._scheduler.fail(answer.request, error, fatal=fatal, now=now, answered_at=answer.at)
@@ -440,48 +422,3 @@ class AsyncSinkWriter(Generic[EntryT]):
             raise InvalidRecordError(dead_letter.reason)
         self._dead_letters.add(dead_letter)
         self._scheduler.figures.dead_letters += 1
-
-    # --- on a request thread, or on the event loop ----------------------------------------------------
-
-    def _submit(self, request: Request[EntryT]) -> _Answer[EntryT]:
-        if self._closed:  # since this request was handed to its thread
-            return self._unsent(request)
-        try:
-            submitted: Any = self._destination.submit(request.entries)
-            if inspect.isawaitable(submitted):
-                if inspect.iscoroutine(submitted):
-                    submitted.close()  # or Python warns that nobody has awaited it
-                text = f"{self.name}: submit returned an awaitable; make it `async def submit`"
-                raise SubmitMistakeError(text)  # noqa: TRY301
-            at = self._clock()
-            return _Answer(request.number, at, checked_result(submitted, request.batch, self.name))
-        except asyncio.CancelledError as error:  # by an event loop that `submit` runs itself
-            return self._cancelled(request, error)
-        except BaseException as error:  # noqa: BLE001 - the owner of the state decides if it is fatal
-            return _Answer(request.number, self._clock(), error=error)
-
-    async def _submit_asynchronously(self, request: Request[EntryT]) -> _Answer[EntryT]:
-        if self._closed:
-            return self._unsent(request)
-        try:
-            submitted: Any = self._destination.submit(request.entries)
-            returned = await submitted
-            at = self._clock()
-            return _Answer(request.number, at, checked_result(returned, request.batch, self.name))
-        except asyncio.CancelledError as error:
-            return self._cancelled(request, error)
-        except BaseException as error:  # noqa: BLE001 - as above; a cancellation ends the task all the same
-            return _Answer(request.number, self._clock(), error=error)
-
-    def _cancelled(self, request: Request[EntryT], error: asyncio.CancelledError) -> _Answer[EntryT]:
-        """Of something that `submit` waited for. When the writer itself cancels, it reads no answers."""
-        cancelled = ServiceError(
-            f"{self.name}: the request was cancelled before it had an answer",
-            target=self.name,
-            code=type(error).__name__,
-            retryable=True,
-        )
-        return _Answer(request.number, self._clock(), error=cancelled)
-
-    def _unsent(self, request: Request[EntryT]) -> _Answer[EntryT]:
-        return _Answer(request.number, self._clock(), error=SluiceError(f"{self.name}: the writer is closed"))
