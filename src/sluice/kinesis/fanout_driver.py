@@ -121,8 +121,9 @@ class FanOutCoordinator(SourceCoordinator):
         tasks may subscribe as well, may be that agent.
         """
         for stream, arn in self._arns.items():
-            if arn in self._figures.contested and not self._agent.is_contested(arn):
+            if arn in self._figures.contested and arn not in self._agent.contested:
                 self._agent.mark_contested(stream, arn)
+                self._announce_registered()
 
     def _own_consumer(self, stream: str, arn: str) -> None:
         """A consumer was registered. From now on the agent deregisters it, whatever ends the query."""
@@ -159,7 +160,7 @@ class FanOutCoordinator(SourceCoordinator):
         """Deregisters the query's consumers, as no task reaches an agent. They are registered again later."""
         if self._fan_out.deregister:
             for stream, arn in list(self._registered.items()):
-                if not self._agent.is_contested(arn):
+                if arn not in self._agent.contested:
                     self._release_consumer(stream, arn)
             self._announce_registered()
 
@@ -182,6 +183,7 @@ class FanOutCoordinator(SourceCoordinator):
         """Tells the enumerator, which logs them, and the agent which consumers this query has registered."""
         self._tell_agent()
         self.enumerator.registered = dict(self._registered)
+        self.enumerator.contested = self._agent.contested
 
     def _tell_agent(self) -> None:
         registered = frozenset(self._registered.values())

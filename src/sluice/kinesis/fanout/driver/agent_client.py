@@ -155,9 +155,11 @@ class AgentClient:
         """Worker hosts that have an agent."""
         return self._hosts
 
-    def is_contested(self, arn: str) -> bool:
-        """Whether a reader that is not of this query uses a consumer, so that it must not be deregistered."""
-        return arn in self._contested
+    @property
+    def contested(self) -> frozenset[str]:
+        """ARNs of consumers that a reader which is not of this query uses. They must not be deregistered."""
+        with self._lock:
+            return frozenset(self._contested)
 
     def mark_contested(self, stream: str, arn: str) -> None:
         """Another reader uses a consumer, which the agent cannot know, as it subscribes to nothing."""
