@@ -146,6 +146,7 @@ class StreamEnumerator:
 
     Attributes:
         registered: goes into the end of every batch that is planned from now on.
+        contested: ARNs that do not, although earlier batches may name them: another reader uses the consumer.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class StreamEnumerator:
         registered: Mapping[str, str] | None = None,
     ) -> None:
         self.registered = dict(registered or {})
+        self.contested: frozenset[str] = frozenset()
         self._log = probe.log
         self._data_loss = probe.data_loss
         self._settings = settings
@@ -274,6 +276,8 @@ class StreamEnumerator:
             self._discovery.mark_stale()
         self._remember_plan(states, ends)
         is_log_due = self._continuity.has_retention_changed(start, listing)
+        # A run that starts before the next record would take the consumer for the query's own.
+        is_log_due |= not self.contested.isdisjoint(start.consumers.values())
         if self._continuity.is_check_due():
             self._continuity.check_starts(states)
             is_log_due |= self._continuity.are_hints_due(start, listing, self._states)
@@ -282,7 +286,7 @@ class StreamEnumerator:
             return start
         end = replace(
             self._offsets(self._end_positions(base, ends, listing), listing),
-            consumers={**start.consumers, **self.registered},
+            consumers=self._own_consumers(start.consumers),
             starting=base.starting,
             expiry=expiry,
         )
@@ -527,9 +531,13 @@ class StreamEnumerator:
             positions,
             listing.created,
             frozenset(self._settings.streams),
-            consumers=self.registered,
+            consumers=self._own_consumers({}),
             listed=listing.at,
         )
+
+    def _own_consumers(self, earlier: Mapping[str, str]) -> dict[str, str]:
+        consumers = {**earlier, **self.registered}
+        return {stream: arn for stream, arn in consumers.items() if arn not in self.contested}
 
     def _with_details(self, ranges: Sequence[SplitRange], end: Offsets) -> Sequence[SplitRange]:
         """Adds to the ranges: parents, hash keys, how many records to expect. Leaves out new streams.
