@@ -10,14 +10,15 @@ import pytest
 from integration.support.kinesis import REGION
 from integration.support.servers import Server
 from sluice.destinations import read_sink
-from sluice.errors import ServiceError
-from sluice.sink import DeadLetter, DeadLetterQueue, Origin
+from sluice.errors import OptionError, ServiceError
+from sluice.sink import DeadLetter, Origin
+from sluice.sink.dead_letters import CheckedDeadLetterQueue
 from sluice.sink.sink_setup import AsyncSinkSetup
 
 ORIGIN = Origin("kinesis stream 'x'", query="q", run="r", batch=3)
 
 
-def dead_letter_queue(moto: Server, path: str) -> DeadLetterQueue:
+def dead_letter_queue(moto: Server, path: str) -> CheckedDeadLetterQueue:
     setup = read_sink(
         {
             "destination": "kinesis",
@@ -56,3 +57,13 @@ def test_a_bucket_that_is_not_there_fails_the_task(moto: Server) -> None:
         queue.flush()
 
     assert caught.value.missing
+
+
+def test_a_check_at_the_start_leaves_no_object(moto: Server) -> None:
+    """Not even where digests are not checked, as here. A bucket that is not there is named."""
+    s3 = boto3.client("s3", endpoint_url=moto.endpoint, region_name=REGION)
+    s3.create_bucket(Bucket="checked")
+    dead_letter_queue(moto, "s3://checked/x").check_writable(lambda: False)
+    assert s3.list_objects_v2(Bucket="checked")["KeyCount"] == 0
+    with pytest.raises(OptionError, match=r"'deadLetterPath' is 's3://nowhere/x'.*NoSuchBucket"):
+        dead_letter_queue(moto, "s3://nowhere/x").check_writable(lambda: False)

@@ -36,6 +36,11 @@ class ModelCalls(Calls):
         super().__init__(ConnectionConfig(), "dynamodbstreams", backoffs)
         object.__setattr__(self, "model", model)
 
+    def for_planning(self, *reads: str) -> ModelCalls:
+        """See `Calls.for_planning`. The model leaves no call unanswered."""
+        assert self.backoffs.keys() >= {*reads}
+        return self
+
     def server_time(self) -> float:
         """See `Calls.server_time`."""
         return self.model.clock.now() / MICROS_PER_SECOND

@@ -39,8 +39,10 @@ __all__ = [
 
 T = TypeVar("T")
 
-SPARK_KEYS = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
+SPARK_KEYS = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """Keys that Spark adds to the options of a source or sink, or that users set for Spark."""
+_PATH_KEYS = frozenset({"path", "paths"})
+"""What Spark makes of an argument of ``load`` and ``start``."""
 
 _DURATION_UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE_UNITS = {
@@ -448,6 +450,10 @@ def read_options(
             values.read(option, key, str(text))
         elif key.lower() not in ignored:
             match find_foreign_name(key, foreign):
+                case None if key.lower() in _PATH_KEYS:
+                    values.reject(
+                        key, "does nothing here: give load(), save() and start() no path, but options alone"
+                    )
                 case None:
                     keys = {option.key: option.billed for option in declared}
                     # Without the value: it may be a secret whose key is misspelt.

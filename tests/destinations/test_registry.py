@@ -194,3 +194,10 @@ def test_without_a_destination_all_there_are_are_named() -> None:
         "async-sink: option 'destination' is required: dynamodb, firehose, http, kinesis, s3, sqs, or "
         "package.module:Name"
     )
+
+
+def test_a_path_is_refused_where_the_destination_has_none() -> None:
+    """As in start("s3://lake/x") with another destination."""
+    stream = {"destination": "kinesis", "streamName": "s", "region": "eu-west-1"}
+    with pytest.raises(OptionError, match="option 'path' is for destination 's3': this is destination"):
+        read_sink(stream | {"path": "s3://lake/x"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from fake_service import read_async_sink
 
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.s3_dead_letters import S3DeadLetterQueue
-from sluice.errors import ServiceError
+from sluice.errors import OptionError, ServiceError
 from sluice.retry import Retrier
 from sluice.sink import DeadLetter
 from sluice.sink.contracts import Origin
@@ -144,3 +146,43 @@ def test_the_path_selects_the_queue(tmp_path: Path) -> None:
     assert isinstance(made(f"file://{tmp_path}"), LocalDeadLetterQueue)
     assert isinstance(made("s3://letters/x"), S3DeadLetterQueue)
     assert read_async_sink(KINESIS).dead_letters is None
+
+
+class Digesting(Bucket):
+    """Refuses bodies that have another digest, as S3 does; or does not look at digests, as some servers."""
+
+    def __init__(self, *failures: Exception, is_strict: bool = True) -> None:
+        super().__init__(*failures)
+        self.is_strict = is_strict
+
+    def put_object(self, *, Bucket: str, Key: str, Body: bytes, ContentMD5: str) -> Any:  # type: ignore[override]  # noqa: N803
+        if self.failures:
+            raise self.failures.pop(0)
+        digest = base64.b64encode(hashlib.md5(Body, usedforsecurity=False).digest()).decode()
+        if self.is_strict and ContentMD5 != digest:
+            raise refusal("BadDigest", 400)
+        self.objects[Bucket, Key] = []
+        return {"ETag": "stored"}
+
+    def delete_object(self, *, Bucket: str, Key: str) -> Any:  # noqa: N803 - S3's
+        del self.objects[Bucket, Key]
+        return {}
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_a_check_leaves_no_object(*, is_strict: bool) -> None:
+    bucket = Digesting(is_strict=is_strict)
+    queue(bucket).check_writable(lambda: False)
+    assert bucket.objects == {}
+
+
+def test_a_bucket_that_takes_no_objects_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"'deadLetterPath' is 's3://letters/of/orders/'.*AccessDenied"):
+        queue(Digesting(refusal("AccessDenied", 403))).check_writable(lambda: False)
+
+
+def test_a_check_that_fails_for_a_passing_reason_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody has been called out of bed to start the query. It starts."""
+    queue(Digesting(*[refusal("SlowDown", 503)] * 9)).check_writable(lambda: False)
+    assert "for a reason that may pass; the query starts all the same" in caplog.text
+    assert "SlowDown" in caplog.text

@@ -14,6 +14,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from integration.model import Laws
@@ -29,6 +30,8 @@ LAWS = Laws(
     consumer_delay=(CREATION, CREATION),
     creating_limit=None,
 )
+SLOW_PUSH = replace(LAWS, event_bytes=1000, event_interval=0.2)
+"""A batch of 10 KB is pushed for some two seconds."""
 PATIENT = 20.0
 SHARD = "shardId-000000000000"
 
@@ -55,6 +58,28 @@ PLANNING = textwrap.dedent("""
         time.sleep(0.1)
 """)
 
+BATCHES = textwrap.dedent("""
+    import json, sys, time
+    from sluice.kinesis.options import source_config_from_options
+    from sluice.kinesis.source import KinesisSource
+    from sluice.spark.source_reader import make_stream_reader
+
+    config = source_config_from_options(json.loads(sys.argv[1]), streaming=True)
+    reader = make_stream_reader(KinesisSource(config))
+    start = json.loads(sys.argv[2]) if sys.argv[2:] else reader.initialOffset()
+    while True:
+        end = reader.latestOffset(start)
+        if end != start:
+            partitions = reader.partitions(start, end)
+            print(json.dumps(end), flush=True)
+            for partition in partitions:
+                for _batch in reader.read(partition):
+                    pass
+            start = end
+        time.sleep(0.05)
+""")
+"""As Spark calls a reader, in one process. Each line is the end of a batch that is in the offset log."""
+
 
 class Query:
     """The planning process of a query, and the service that it reads from."""
@@ -62,6 +87,7 @@ class Query:
     def __init__(self, server: ModelServer, process: subprocess.Popen[str]) -> None:
         self.model = server.model
         self.process = process
+        self.logged = ""
         summary = self.model.call("DescribeStreamSummary", {"StreamName": "s"})["StreamDescriptionSummary"]
         self._stream_arn = summary["StreamARN"]
 
@@ -107,6 +133,23 @@ class Query:
         self.model.subscriptions("s", SHARD)[0].take_over()
         # It looks whether the consumer is still there.
         self._wait(lambda: self.model.calls["DescribeStreamConsumer"] > looks)
+
+    def next_batch(self) -> str:
+        """The end of the next batch that it logs."""
+        assert self.process.stdout is not None
+        self.logged = self.process.stdout.readline()
+        assert self.logged
+        return self.logged
+
+    def is_taken_over_in_a_batch(self) -> None:
+        """Another reader has taken its consumer while it read; two batches have been logged since."""
+        self.next_batch()
+        self._wait(self._is_pushed)
+        self.model.subscriptions("s", SHARD)[0].take_over()
+        time.sleep(CREATION)  # the rest is polled
+        for _ in range(2):
+            self.model.put("s", "key", b"data")
+            self.next_batch()
 
     def loses_consumer_to_others(self) -> None:
         """Somebody has deleted its consumer while a subscription was open, and it has registered another."""
@@ -159,8 +202,14 @@ def server() -> Iterator[ModelServer]:
 
 
 @contextmanager
-def running(server: ModelServer, **options: str) -> Iterator[Query]:
-    """A query that starts; its driver is this process."""
+def running(
+    server: ModelServer, script: str = PLANNING, logged: Sequence[str] = (), **options: str
+) -> Iterator[Query]:
+    """A query that starts; its driver is this process.
+
+    Args:
+        logged: the end of the last batch in the offset log, where there is one.
+    """
     given = {
         "streamName": "s",
         "region": "us-east-1",
@@ -173,7 +222,7 @@ def running(server: ModelServer, **options: str) -> Iterator[Query]:
     }
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(
-        (sys.executable, "-c", PLANNING, json.dumps(given)),
+        (sys.executable, "-c", script, json.dumps(given), *logged),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -257,3 +306,48 @@ def test_a_consumer_that_is_to_stay_stays(server: ModelServer, moment: Callable[
         query.process.send_signal(signal.SIGTERM)
 
         query.keeps_consumer()
+
+
+@pytest.mark.parametrize("agent", ["driver", "none"])
+def test_a_consumer_that_another_reader_has_taken_in_a_batch_stays(server: ModelServer, agent: str) -> None:
+    """Without an agent only the task that reads the batch sees it."""
+    server.model.laws = SLOW_PUSH
+    for _ in range(100):
+        server.model.put("s", "key", bytes(100))
+    with running(server, BATCHES, fanOutAgent=agent) as query:
+        query.is_taken_over_in_a_batch()
+        query.process.send_signal(signal.SIGTERM)
+
+        query.keeps_consumer()
+
+
+@pytest.mark.parametrize("agent", ["driver", "none"])
+def test_the_next_run_knows_that_another_reader_has_taken_the_consumer(
+    server: ModelServer, agent: str
+) -> None:
+    """The offset log names it no more as the query's own. A stop soon after the restart leaves it alone."""
+    server.model.laws = SLOW_PUSH
+    for _ in range(100):
+        server.model.put("s", "key", bytes(100))
+    with running(server, BATCHES, fanOutAgent=agent) as query:
+        query.is_taken_over_in_a_batch()
+        query.process.kill()
+    assert "consumers" not in json.loads(query.logged)
+    server.model.put("s", "key", b"data")
+    with running(server, BATCHES, [query.logged], fanOutAgent=agent) as query:
+        query.next_batch()
+        query.process.send_signal(signal.SIGTERM)
+
+        query.keeps_consumer()
+
+
+def test_the_next_run_deregisters_a_consumer_that_nobody_else_uses(server: ModelServer) -> None:
+    with running(server, BATCHES) as query:
+        query.next_batch()
+        query.process.kill()
+    server.model.put("s", "key", b"data")
+    with running(server, BATCHES, [query.logged]) as query:
+        query.next_batch()
+        query.process.send_signal(signal.SIGTERM)
+
+        query.loses_consumer()

@@ -58,9 +58,6 @@ class FakeAgentClient:
         self.calls.append(registered)
         self.logged = logged
 
-    def is_contested(self, arn: str) -> bool:
-        return arn in self.contested
-
     def wait_for_agent(self, seconds: float) -> None:
         self.calls.append(f"wait {seconds:g} s")
 

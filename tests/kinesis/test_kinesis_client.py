@@ -350,7 +350,7 @@ def test_a_read_that_is_silent_holds_a_plan_once() -> None:
 
     calls = kinesis_calls(
         CONFIG, retrier=Retrier(service.slept.append, clock=clock), is_endpoint_known=True
-    ).for_planning()
+    ).for_planning("GetRecords", "GetShardIterator")
     transport = Transport(send)
     transport.install(client_for(calls.connection, "kinesis"))
     log = KinesisLog(calls, {"orders": None})
@@ -365,7 +365,13 @@ def test_a_read_that_is_silent_holds_a_plan_once() -> None:
     assert [operation for operation, _ in transport.calls] == ["GetRecords"] * 2 + ["GetShardIterator"]
     assert now == 21.0
     short = replace(calls, connection=replace(CONFIG.connection, read_timeout=3.0))
-    assert short.for_planning().connection.read_timeout == 3.0
+    assert short.for_planning("GetRecords").connection.read_timeout == 3.0
+
+
+def test_only_calls_that_there_are_can_be_given_up() -> None:
+    """A misspelt one would be waited for."""
+    with pytest.raises(KeyError):
+        kinesis_calls(CONFIG).for_planning("GetRecord")
 
 
 def test_the_error_after_the_last_retry_is_complete() -> None:

@@ -557,3 +557,34 @@ def test_declared_defaults_are_shown_as_they_are() -> None:
         if option.default is not None:
             shown = option.shown_default if option.shown_default is not None else str(option.default)
             assert option.kind.parse(shown) == option.default
+
+
+FAN_OUT_CALLS = (
+    "subscribeToShard",
+    "registerStreamConsumer",
+    "deregisterStreamConsumer",
+    "listStreamConsumers",
+    "describeStreamConsumer",
+)
+
+
+@pytest.mark.parametrize("operation", FAN_OUT_CALLS)
+def test_retries_of_calls_that_polling_never_makes_are_named(
+    operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are taken, as a query may be switched to polling for a while, and the log says that they rest."""
+    caplog.set_level("INFO")
+    key = f"{operation}MaxRetries"
+    polling = {"streamName": f"of-{operation}", "region": "us-east-1", key.lower(): "3"}
+    source_config_from_options({**polling, "consumerName": "app"})
+    assert "do nothing" not in caplog.text
+    for _ in range(2):
+        source_config_from_options({**polling, "getRecordsMaxRetries": "3"})
+    assert caplog.text.count(f"do nothing while records are polled: {key}") == 1
+
+
+@pytest.mark.parametrize("key", ["path", "PATHS"])
+def test_a_path_is_refused(key: str) -> None:
+    """As in load("clicks"), which names no stream."""
+    with pytest.raises(OptionError, match=f"option '{key}' does nothing here"):
+        source_config_from_options({"streamName": "clicks", "region": "us-east-1", key: "clicks"})

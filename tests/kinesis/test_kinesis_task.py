@@ -13,6 +13,7 @@ from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import HORIZON, Closed, SplitRange
 from sluice.source.publisher import PublisherCursor
+from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks/consumer/app:1"
@@ -48,7 +49,7 @@ def test_a_task_subscribes_only_where_no_agent_does(
     log = KinesisLog.of(config)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
 
-    cursors = fanout_task.FanOutCursors(config, config.fan_out, assignment)
+    cursors = fanout_task.FanOutCursors(config, config.fan_out, assignment, ReadFigures())
     cursor = cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)
 
     assert type(cursor) is expected
@@ -69,6 +70,6 @@ def test_a_task_polls_what_no_agent_polls_for_it(
     log = KinesisLog.of(config)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
 
-    cursors = fanout_task.FanOutCursors(config, config.agent, assignment)
+    cursors = fanout_task.FanOutCursors(config, config.agent, assignment, ReadFigures())
 
     assert type(cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)) is expected

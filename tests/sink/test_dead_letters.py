@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sink_fakes import FakeConverter, FakeDestination, Outcome, config, rows
 
-from sluice.errors import InvalidRecordError, SluiceError
+from sluice.errors import InvalidRecordError, OptionError, SluiceError
 from sluice.sink import (
     AsyncSinkWriter,
     DeadLetter,
@@ -521,3 +521,18 @@ def test_a_file_that_cannot_be_made_durable_is_an_error(tmp_path: Path) -> None:
         queue.flush()
     queue.close()
     assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_directory_that_only_executors_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_local: bool
+) -> None:
+    """On a cluster the driver may lack what is mounted on the others: it warns, and does not know better."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    queue = LocalDeadLetterQueue(tmp_path / "not mounted here", ORIGIN)
+    if is_local:
+        with pytest.raises(OptionError, match=r"cannot be written there: .*Permission denied"):
+            queue.check_writable(lambda: is_local)
+    else:
+        queue.check_writable(lambda: is_local)
+        assert "cannot be written there from the driver's host" in caplog.text

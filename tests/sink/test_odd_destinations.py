@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,59 @@ def test_a_converter_that_makes_one_text_of_all_rows_is_refused(
     kind = type(returned).__name__
     with pytest.raises(TypeError, match=f"Converting: the converter .* returned {kind} from convert"):
         write(Converting(returned), tmp_path if with_letters else None)
+
+
+class Lazy(FakeDestination):
+    """Its converter makes entries lazily, out of each row.
+
+    Args:
+        lazily: makes an iterable of entries from a function and the rows.
+    """
+
+    def __init__(self, lazily: Callable[..., Any], make: Callable[[str], str] = str) -> None:
+        super().__init__()
+        self.converter = FakeConverter()
+        self.converter.convert = lambda batch: lazily(make, batch.column(0).to_pylist())  # type: ignore[method-assign]
+
+
+class Rows:
+    """An iterator that is written in Python."""
+
+    def __init__(self, make: Callable[[str], str], values: list[str]) -> None:
+        self._make, self._values = make, iter(values)
+
+    def __iter__(self) -> Rows:
+        return self
+
+    def __next__(self) -> str:
+        return self._make(next(self._values))
+
+
+LAZILY: list[Callable[..., Any]] = [
+    map,
+    filter,
+    lambda make, values: itertools.starmap(make, ((value,) for value in values)),
+]
+
+
+@pytest.mark.parametrize("with_letters", [False, True])
+@pytest.mark.parametrize("row", ["0", "7", "19"])
+@pytest.mark.parametrize("lazily", LAZILY)
+def test_a_lazy_converter_that_stops_before_the_end_is_an_error(
+    lazily: Callable[..., Any], row: str, with_letters: bool, tmp_path: Path
+) -> None:
+    """As `next` does where it finds nothing in a row. The rows from there on would be lost."""
+
+    def first_digit(value: str) -> str:
+        return next(digit for digit in value if value != row)
+
+    with pytest.raises(TypeError, match=r"Lazy: the converter .* raised StopIteration in place of an entry"):
+        write(Lazy(lazily, first_digit), tmp_path if with_letters else None)
+
+
+@pytest.mark.parametrize("lazily", [*LAZILY, Rows, lambda make, values: map(str, Rows(make, values))])
+def test_a_lazy_converter_that_comes_to_its_end_is_none(lazily: Callable[..., Any]) -> None:
+    assert write(Lazy(lazily)) == 20
 
 
 class Emptying(FakeDestination):

@@ -317,10 +317,14 @@ def test_a_destination_whose_methods_would_not_run_is_refused_at_the_start(metho
     assert destination.closed == 1
 
 
-def test_a_strategy_whose_methods_would_not_run_is_refused_at_the_start() -> None:
-    """Its coroutine would count as true, and no request would ever be sent."""
-    wrong: Any = type("Wrong", (NoRateLimitingStrategy,), {"should_block": asynchronous})
-    with pytest.raises(SluiceError, match=r"^Wrong\.should_block is async def, and would not run"):
+REGISTERING = ["register_in_flight_request", "register_completed_request"]
+
+
+@pytest.mark.parametrize("method", ["should_block", *REGISTERING])
+def test_a_strategy_whose_methods_would_not_run_is_refused_at_the_start(method: str) -> None:
+    """Its coroutine would count as true, and no request would ever be sent; or it would never learn."""
+    wrong: Any = type("Wrong", (NoRateLimitingStrategy,), {method: asynchronous})
+    with pytest.raises(SluiceError, match=rf"^Wrong\.{method} is async def, and would not run"):
         check_columns(async_setup(create_strategy=wrong), SCHEMA, ORIGIN)
 
 
@@ -385,6 +389,14 @@ def test_a_strategy_that_returns_what_nobody_waits_for_does_not_block_for_good()
     scheduler.add(["a"], [1], 0.0)
     with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
         scheduler.advance(0.0, draining=True)
+
+
+@pytest.mark.parametrize("method", REGISTERING)
+def test_a_strategy_that_nobody_waits_for_learns_nothing_and_is_refused(method: str) -> None:
+    """A decorator may hide that a method is `async def`: then nothing can be seen at the start."""
+    wrong: Any = type("Wrong", (NoRateLimitingStrategy,), {method: not_run})
+    with pytest.raises(SluiceError, match=r"returned a coroutine, so none of it has run"):
+        write_rows(async_setup(create_strategy=wrong), SCHEMA, ORIGIN, [rows("a")], write_id=None)
 
 
 def fail(*_: Any) -> Any:

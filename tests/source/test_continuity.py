@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from memory_log import S0, MemoryLog, new_log, put_many
-from query import Query, pushed_query, wait_for_subscriptions
+from query import Query, check_exactly_once, check_order, pushed_query, wait_for_subscriptions
 
 from sluice.errors import DataLossError, ServiceError
 from sluice.source.assigner import assign_ranges
@@ -108,6 +108,25 @@ def test_a_batch_is_read_in_the_same_way_whatever_a_listing_leaves_out(listings:
             (r.split, r.parents, r.hash_range) for r in before
         ]
         assert len(assign_ranges(after, 1)) == 1
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_split_that_can_be_read_is_no_loss_however_long_it_is_not_listed(*, fail: bool) -> None:
+    """After a restart no earlier listing has it. It is read once, and before its children."""
+    log = Forgetful()
+    log.create("s", 1)
+    query = Query(log, fail=fail)
+    records = put_many(log, 10)
+    query.run_to_end()
+    records += put_many(log, 10)
+    log.split(S0)
+    records += put_many(log, 10)
+    query.restart()
+    log.listings = 60
+    log.pass_time(60)
+    query.run_to_end()
+    check_exactly_once(query, records)
+    check_order(query)
 
 
 class Patchy(MemoryLog):

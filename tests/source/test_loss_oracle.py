@@ -53,12 +53,12 @@ class PatchyLog(ModelLog):
         self._listings = 0  # that lack them
 
     def hide(self, number: int) -> None:
-        """The next listings, up to three, lack a closed shard and its children."""
+        """The next listings lack a closed shard and its children: up to three, or those of a minute."""
         closed = sorted(shard.id for shard in self.shards.values() if shard.ending_sequence is not None)
         if closed:
             parent = closed[number % len(closed)]
             children = (each.id for each in self.shards.values() if parent.shard in each.parents)
-            self._hidden, self._listings = {parent, *children}, 1 + number % 3
+            self._hidden, self._listings = {parent, *children}, 1 + number % 4 if number % 4 < 3 else 30
 
     def list_splits(self, stream: str) -> Sequence[Split]:
         listed = super().list_splits(stream)
@@ -282,6 +282,12 @@ PLAIN: dict[str, Any] = {
     steps=[("merge", 0), ("wait", 0.1), ("recreate", 2), ("put", 1), ("split", 0), ("split", 92)],
     seed=0,
     shards=2,
+    **PLAIN,
+)
+@example(  # the first listings of a run lacked a shard that could be read, for a minute
+    steps=[("put", 9), ("wait", 0.1), ("put", 9), ("split", 0), ("put", 9), ("stop", False), ("hide", 3)],
+    seed=0,
+    shards=1,
     **PLAIN,
 )
 @given(

@@ -146,3 +146,16 @@ def test_nobody_listens() -> None:
 def test_figures_stay_in_their_process() -> None:
     """A log that is pickled with them counts anew."""
     assert pickle.loads(pickle.dumps(read(SPLITS))).splits() == {}
+
+
+def test_what_a_task_has_lost_to_another_reader_is_told(reports: TaskReports, figures: ReadFigures) -> None:
+    """Also by a task that failed, and long after its batch: it lasts."""
+    address = begin(reports, 1)
+    for _ in range(3):
+        begin(reports, 1)
+    of_task = read(SPLITS)
+    of_task.mark_contested(["arn:consumer:1"])
+    send_report(address, of_task, is_complete=False)
+    reports.receive()
+
+    assert figures.contested == {"arn:consumer:1"}

@@ -244,6 +244,21 @@ def test_dead_letters_are_on_disk_when_a_task_is_done(tmp_path: Path) -> None:
     assert letters[0]["destination"] == "collecting"
 
 
+@pytest.mark.parametrize("below", ["", "letters", "of/orders"])
+def test_dead_letters_that_cannot_be_written_keep_the_query_from_starting(tmp_path: Path, below: str) -> None:
+    """The first dead letter may come after days."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match=r"option 'deadLetterPath' is '.*file.*': dead letters cannot be"):
+        source(deadLetterPath=str(tmp_path / "file" / below)).streamWriter(SCHEMA, False)
+
+
+def test_a_check_of_dead_letters_leaves_nothing(tmp_path: Path) -> None:
+    """No directory either."""
+    for path in (tmp_path, tmp_path / "new" / "letters"):
+        source(deadLetterPath=str(path)).streamWriter(SCHEMA, False)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_error_of_a_task_reaches_spark() -> None:
     """As it was raised."""
     with pytest.raises(AttributeError):

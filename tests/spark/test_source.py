@@ -16,7 +16,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from sluice.channels.channel import Address
 from sluice.errors import OptionError, SluiceError
@@ -33,7 +41,7 @@ from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
 from sluice.source.task_reports import ReportAddress, TaskReports
 from sluice.spark import source_reader
-from sluice.spark.data_source import _for_spark
+from sluice.spark.data_source import _for_spark, data_source
 from sluice.spark.source import KinesisDataSource
 from sluice.spark.source_reader import HAS_ADMISSION_CONTROL, BatchReader, StreamReader
 
@@ -184,8 +192,43 @@ def test_timestamps_are_instants_whatever_the_session_says() -> None:
     """spark.sql.timestampType says what "timestamp" means; columns and rows would differ."""
     assert "approximateArrivalTimestamp timestamp_ltz, " in source().schema()
     assert _for_spark("timestamp long, `a b` TIMESTAMP, c  timestamp") == (
-        "timestamp long, `a b` timestamp_ltz, c timestamp_ltz"
+        "timestamp long, `a b` timestamp_ltz, c  timestamp_ltz"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s struct<a: timestamp, timestamp: long>", "s struct<a: TS, timestamp: long>"),
+        ("s STRUCT<timestamp:timestamp,a:array< timestamp >>", "s STRUCT<timestamp:TS,a:array< TS >>"),
+        ("timestamp timestamp, b struct<c timestamp>", "timestamp TS, b struct<c TS>"),
+        ("m map<timestamp, map<string,timestamp>>", "m map<TS, map<string,TS>>"),
+        (
+            "t timestamp NOT NULL, u timestamp COMMENT 'a timestamp'",
+            "t TS NOT NULL, u TS COMMENT 'a timestamp'",
+        ),
+        ("`a timestamp` timestamp, `timestamp` long", "`a timestamp` TS, `timestamp` long"),
+        ("x timestamp_ntz, y timestamp_ltz", "x timestamp_ntz, y timestamp_ltz"),
+    ],
+)
+def test_timestamps_inside_of_columns_are_instants_as_well(text: str, expected: str) -> None:
+    """Only Spark's JVM has a parser for types as text, and this process cannot ask it."""
+    assert _for_spark(text) == expected.replace("TS", "timestamp_ltz")
+
+
+def test_a_schema_as_text_may_have_structs() -> None:
+    """Spark passes it back in a form of its own."""
+
+    class Nested(KinesisSource):
+        def schema(self) -> str:
+            return "s struct<a: timestamp, long: long>, l array< long >"
+
+    inside = StructType([StructField("a", TimestampType()), StructField("long", LongType())])
+    schema = StructType([StructField("s", inside), StructField("l", ArrayType(LongType()))])
+    made = data_source(Nested)(CaseInsensitiveDict(OPTIONS))
+    assert isinstance(made.reader(schema), BatchReader)
+    with pytest.raises(OptionError, match=r"it is always: s struct<a: timestamp, long: long>, l array"):
+        made.reader(StructType(schema.fields[:1]))
 
 
 def _arrow(field: StructField) -> pa.DataType:
@@ -295,7 +338,7 @@ def test_a_task_finds_agents_beside_the_driver_where_executors_find_it(
     """Spark tells tasks its address, and not the planning process."""
     seen: list[FanOutAssignment] = []
 
-    monkeypatch.setattr(fanout_task, "FanOutCursors", lambda _config, _fan_out, given: seen.append(given))
+    monkeypatch.setattr(fanout_task, "FanOutCursors", lambda _config, _fan_out, given, _: seen.append(given))
     monkeypatch.setattr(source_reader, "driver_host", lambda: "10.0.0.1")
     beside, on_worker = (
         Address("", 40_000, b"secret", b"start"),

@@ -59,19 +59,18 @@ class Calls:
     clock: Callable[[], float] = time.time
     is_endpoint_known: bool = False
 
-    def for_planning(self) -> Calls:
+    def for_planning(self, *reads: str) -> Calls:
         """The same for a process that plans batches, which goes on without a shard that is not read soon.
 
         A silent service would hold the whole query for the read timeout, once for each attempt.
+
+        Args:
+            reads: the operations that read one shard. All others are for the whole query, which waits.
         """
-        reads = {
-            operation: replace(backoff, give_up_after=_PLANNING_WAIT)
-            for operation, backoff in self.backoffs.items()
-            if operation in ("GetRecords", "GetShardIterator")
-        }
+        given_up = {name: replace(self.backoffs[name], give_up_after=_PLANNING_WAIT) for name in reads}
         timeout = min(self.connection.read_timeout, _PLANNING_WAIT)
         connection = replace(self.connection, read_timeout=timeout)
-        return replace(self, connection=connection, backoffs={**self.backoffs, **reads})
+        return replace(self, connection=connection, backoffs={**self.backoffs, **given_up})
 
     def server_time(self) -> float:
         """Seconds since the epoch: not later than the service's own time, as far as answers have shown it."""

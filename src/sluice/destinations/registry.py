@@ -20,7 +20,7 @@ from sluice.options import SPARK_KEYS, Option, OptionValues, read_options
 from sluice.sink.committing import is_committing
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import CommittingDestination, Destination, Origin
-from sluice.sink.dead_letters import DeadLetterQueue, LocalDeadLetterQueue
+from sluice.sink.dead_letters import CheckedDeadLetterQueue, LocalDeadLetterQueue
 from sluice.sink.element_converter import ConverterFactory, converter_factory
 from sluice.sink.options import (
     ASYNC_OPTIONS,
@@ -251,14 +251,14 @@ def _load_listener(name: str | None) -> Callable[[], ProgressListener] | None:
 
 def _dead_letters(
     path: str | None, connection: ConnectionConfig
-) -> Callable[[Origin], DeadLetterQueue] | None:
+) -> Callable[[Origin], CheckedDeadLetterQueue] | None:
     if path is None:
         return None
     if not path.startswith("s3://"):
         return lambda origin: LocalDeadLetterQueue(Path(path), origin)
 
-    def in_s3(origin: Origin) -> DeadLetterQueue:
-        queue: DeadLetterQueue = load_object(_S3_DEAD_LETTERS)(path, connection, origin)
+    def in_s3(origin: Origin) -> CheckedDeadLetterQueue:
+        queue: CheckedDeadLetterQueue = load_object(_S3_DEAD_LETTERS)(path, connection, origin)
         return queue
 
     return in_s3

@@ -83,6 +83,12 @@ class DynamoDbStreamsLog(StreamLog):
         self._arns = dict(arns or {})
         self._latest: dict[tuple[SplitId, int], str] = {}
 
+    def for_planning(self) -> DynamoDbStreamsLog:
+        """The same for a process that plans batches; see `Calls.for_planning`."""
+        calls = self._calls.for_planning("GetRecords", "GetShardIterator")
+        tables = [TableRef(name, arn) for name, arn in self._given.items()]
+        return DynamoDbStreamsLog(calls, tables, empty_pages=self._empty_pages, arns=self._arns)
+
     # --- StreamLog ------------------------------------------------------------------------------------
 
     def describe(self, stream: str) -> StreamInfo:

@@ -165,7 +165,7 @@ class DynamoDbStreamsSource(LogSource):
     def _beside_driver(self) -> DynamoDbStreamsLog:
         """The log of the process that plans. There is one, as it knows where the newest records were."""
         if self._planning_log is None:
-            self._planning_log = self._connect(time.sleep, self.config.empty_pages)
+            self._planning_log = self._connect(time.sleep, self.config.empty_pages).for_planning()
         return self._planning_log
 
     def _connect(
@@ -183,7 +183,6 @@ class DynamoDbStreamsSource(LogSource):
             Retrier(sleep=pause),
             is_endpoint_known=is_endpoint_known,
         )
-        calls = calls if is_endpoint_known else calls.for_planning()  # only tasks know it
         return DynamoDbStreamsLog(calls, config.tables, empty_pages=empty_pages, arns=self._arns)
 
 

@@ -92,7 +92,8 @@ class KinesisLog(StreamLog):
 
     def for_planning(self) -> KinesisLog:
         """The same for a process that plans batches; see `Calls.for_planning`."""
-        return KinesisLog(self._calls.for_planning(), self._stream_arns, self._figures, self._read_page)
+        calls = self._calls.for_planning("GetRecords", "GetShardIterator")
+        return KinesisLog(calls, self._stream_arns, self._figures, self._read_page)
 
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""

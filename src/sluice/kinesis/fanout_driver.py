@@ -99,6 +99,12 @@ class FanOutCoordinator(SourceCoordinator):
         splits = [split_range.split for split_range in ranges]
         return FanOutAssignment(self._arns, self._agent.agents(splits), self._agent.hub, self._agent.hosts)
 
+    def post_report(self) -> None:
+        super().post_report()
+        if self._fan_out.agent == "none":
+            self._reports.receive()
+            self._note_contested()
+
     def figures(self) -> dict[str, Any]:
         return {**super().figures(), "agent": self._agent.figures()}
 
@@ -107,6 +113,17 @@ class FanOutCoordinator(SourceCoordinator):
             self._agent.tell_stop()
         super().close()
         self._agent.close()
+
+    def _note_contested(self) -> None:
+        """Takes over from tasks which consumers another reader uses: only the one that subscribes sees it.
+
+        Not where there is an agent: it notices by itself, and what a task takes for another reader, where
+        tasks may subscribe as well, may be that agent.
+        """
+        for stream, arn in self._arns.items():
+            if arn in self._figures.contested and arn not in self._agent.contested:
+                self._agent.mark_contested(stream, arn)
+                self._announce_registered()
 
     def _own_consumer(self, stream: str, arn: str) -> None:
         """A consumer was registered. From now on the agent deregisters it, whatever ends the query."""
@@ -143,7 +160,7 @@ class FanOutCoordinator(SourceCoordinator):
         """Deregisters the query's consumers, as no task reaches an agent. They are registered again later."""
         if self._fan_out.deregister:
             for stream, arn in list(self._registered.items()):
-                if not self._agent.is_contested(arn):
+                if arn not in self._agent.contested:
                     self._release_consumer(stream, arn)
             self._announce_registered()
 
@@ -166,6 +183,7 @@ class FanOutCoordinator(SourceCoordinator):
         """Tells the enumerator, which logs them, and the agent which consumers this query has registered."""
         self._tell_agent()
         self.enumerator.registered = dict(self._registered)
+        self.enumerator.contested = self._agent.contested
 
     def _tell_agent(self) -> None:
         registered = frozenset(self._registered.values())

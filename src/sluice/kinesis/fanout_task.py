@@ -17,6 +17,7 @@ from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import Position, SplitRange
 from sluice.source.publisher import PublisherCursor, RecordPublisher
+from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import StreamLog
 
@@ -37,10 +38,16 @@ def start_agent_if_wanted(config: SourceConfig, agent: AgentConfig, assignment: 
 class FanOutCursors:
     """Opens cursors that need not poll: they read from the agent that subscribes to a shard or polls it, or
     from a subscription of the task's own.
+
+    Args:
+        figures: are told of consumers that another reader has taken over from this task.
     """
 
-    def __init__(self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
+    def __init__(
+        self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment, figures: ReadFigures
+    ) -> None:
         self._config = config
+        self._figures = figures
         self._assignment = assignment
         self._may_poll = config.fan_out is None or config.fan_out.may_poll
         self._agents_read = agent.agent != "none" and assignment.is_streaming
@@ -67,4 +74,10 @@ class FanOutCursors:
             max_wait = _MAX_WAIT if self._may_poll else _MAX_WAIT_WITHOUT_POLLING
             return AgentRecordPublisher(agent, split_range, position, max_wait=max_wait)
         arn = self._assignment.arns[split_range.split.stream]
-        return SubscriptionRecordPublisher(self._config, lambda: arn, split_range, position)
+        return SubscriptionRecordPublisher(
+            self._config,
+            arn,
+            split_range,
+            position,
+            on_taken_over=lambda: self._figures.mark_contested([arn]),
+        )

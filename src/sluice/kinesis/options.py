@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -70,6 +72,8 @@ __all__ = [
     "source_config_from_values",
 ]
 
+_log = logging.getLogger(__name__)
+
 FORMAT: Final = "kinesis-efo"
 _MILLISECOND: Final = 0.001
 
@@ -122,7 +126,9 @@ FAIL_ON_DATA_LOSS = Option(
     "failOnDataLoss",
     BOOLEAN,
     True,
-    "Fail when records between two batches have expired or a shard has vanished; `false`: log it and go on.",
+    "Fail when records between two batches have expired or a shard has vanished; `false`: log it and go on. "
+    "A shard that listings lack has vanished only if the service says so; until then the query waits, with a "
+    "warning.",
     shown_default="true",
 )
 RECORDS_LIMIT = Option(
@@ -156,6 +162,15 @@ BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
     "ListShards": Backoff(10, 1.0, 5.0, 1.5),
 }
 
+
+_FAN_OUT_OPERATIONS: Final = (
+    "SubscribeToShard",
+    "RegisterStreamConsumer",
+    "DeregisterStreamConsumer",
+    "ListStreamConsumers",
+    "DescribeStreamConsumer",
+)
+"""Polling calls none of them."""
 
 _BACKOFFS: Final = {name: BackoffOptions.declare(name, default) for name, default in BACKOFF_DEFAULTS.items()}
 
@@ -271,6 +286,8 @@ def source_config_from_values(values: OptionValues) -> SourceConfig:
     start = _read_start(values, streams)
     end = _read_end(values, start)
     values.check()
+    if fan_out is None:
+        _name_idle_backoffs(values, streams)
     return SourceConfig(
         connection=connection,
         streams=streams,
@@ -287,6 +304,23 @@ def source_config_from_values(values: OptionValues) -> SourceConfig:
         fan_out=fan_out,
         polling_agent=polling_agent,
     )
+
+
+def _name_idle_backoffs(values: OptionValues, streams: tuple[StreamRef, ...]) -> None:
+    """Says that retries were set for calls that polling never makes.
+
+    The other options of fan-out are refused, as they ask for something that there is not. These only say how
+    often something is tried, and stay where a query is switched from one publisher to the other.
+    """
+    options = (option for name in _FAN_OUT_OPERATIONS for option in _BACKOFFS[name].all)
+    if idle := ", ".join(option.key for option in options if values.given(option)):
+        _log_idle_once(", ".join(stream.name for stream in streams), idle)
+
+
+@functools.cache
+def _log_idle_once(streams: str, idle: str) -> None:
+    # Spark makes processes that it uses again read the options for every batch.
+    _log.warning("%s: options that do nothing while records are polled: %s", streams, idle)
 
 
 def _read_limits(values: OptionValues) -> Limits:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import errno
+import logging
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from sluice.errors import SluiceError
+from sluice.errors import OptionError, SluiceError
 from sluice.sink.contracts import Origin
 from sluice.sink.json_values import fields_of_row, json_text
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "CheckedDeadLetterQueue",
     "DeadLetter",
     "DeadLetterQueue",
     "LocalDeadLetterQueue",
@@ -35,6 +39,8 @@ __all__ = [
     "dead_letter_of_entry",
     "dead_letter_of_row",
 ]
+
+_log = logging.getLogger(__name__)
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _DATA: Final = "data"
@@ -68,6 +74,20 @@ class DeadLetterQueue(Protocol):
 
     def close(self) -> None:
         """Releases files and memory. What was not flushed is dropped: its epoch was not committed."""
+
+
+class CheckedDeadLetterQueue(DeadLetterQueue, Protocol):
+    """One that knows, before there is a dead letter, whether it can be written."""
+
+    def check_writable(self, is_local: Callable[[], bool]) -> None:
+        """Checks, where the query starts, that dead letters can be written. Leaves nothing behind.
+
+        Args:
+            is_local: whether tasks see the files that this process sees.
+
+        Raises:
+            OptionError: they cannot. Where that is not certain, a warning is logged.
+        """
 
 
 def dead_letter_line(dead_letter: DeadLetter, origin: Origin) -> bytes:
@@ -119,6 +139,32 @@ class LocalDeadLetterQueue:
         self._files = 0
         self._file: IO[bytes] | None = None
         self._final = directory
+
+    def check_writable(self, is_local: Callable[[], bool]) -> None:
+        """See `CheckedDeadLetterQueue.check_writable`. A directory that is not there yet stays away."""
+        place = self._directory.absolute()
+        try:
+            while not place.exists():
+                place = place.parent
+            if place != self._directory.absolute() and place.is_dir():
+                if os.access(place, os.W_OK | os.X_OK):
+                    return
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+            with tempfile.TemporaryFile(dir=place):
+                return
+        except OSError as error:
+            if place == self._directory.absolute() or not place.is_dir() or is_local():
+                raise OptionError(
+                    f"option 'deadLetterPath' is '{self._directory}': dead letters cannot be written there: "
+                    f"{error}"
+                ) from None
+            # It may be mounted on executors alone.
+            _log.warning(
+                "option 'deadLetterPath' is '%s': dead letters cannot be written there from the driver's "
+                "host, and tasks may fail to as well: %s",
+                self._directory,
+                error,
+            )
 
     def add(self, dead_letter: DeadLetter) -> None:
         """Raises SluiceError if the directory cannot be written to."""

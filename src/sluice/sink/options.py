@@ -139,7 +139,7 @@ UNKNOWN_COLUMNS = Option(
     choice("fail", "ignore"),
     "fail",
     "What happens to columns that the destination would not write: `fail` refuses them when the query "
-    "starts, `ignore` leaves them out.",
+    "starts, `ignore` leaves them out. `dynamodb` and `s3` write every column, so there it changes nothing.",
 )
 DEAD_LETTER_PATH = Option(
     "deadLetterPath",

@@ -369,7 +369,7 @@ class SinkScheduler(Generic[EntryT]):
         batch = self._buffer.take(count)
         request = Request(self.figures.requests, batch, now, self._records(batch))
         self._in_flight[request.number] = request
-        self._strategy.register_in_flight_request(RequestInfo(count, batch.size, now))
+        run(self._strategy.register_in_flight_request, RequestInfo(count, batch.size, now))
         self.figures.requests += 1
         self.figures.retries += self._records(_entries(batch.returned))
         self.figures.records_out += request.records
@@ -485,7 +485,8 @@ class SinkScheduler(Generic[EntryT]):
         self, request: Request[EntryT], failed: int, counts: _RefusalCounts, ended_at: float
     ) -> None:
         """Tells the strategy how a request has ended."""
-        self._strategy.register_completed_request(
+        run(
+            self._strategy.register_completed_request,
             ResultInfo(
                 failed,
                 len(request.batch),
@@ -493,7 +494,7 @@ class SinkScheduler(Generic[EntryT]):
                 seconds=ended_at - request.sent_at,
                 started_at=request.sent_at,
                 failed_otherwise=counts.failed_otherwise,
-            )
+            ),
         )
 
     # --- giving up ------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from sluice.sink.contracts import (
     Origin,
     RateLimitingStrategy,
 )
-from sluice.sink.dead_letters import DeadLetterQueue
+from sluice.sink.dead_letters import CheckedDeadLetterQueue
 from sluice.sink.progress import SinkProgress
 from sluice.sink.query_bucket_strategy import QueryBucketConfig
 from sluice.sink.query_pace import share_pace
@@ -67,7 +67,7 @@ class AsyncSinkSetup:
     config: AsyncSinkConfig
     create_strategy: Callable[[], RateLimitingStrategy]
     strategy_cache_key: Hashable = field(repr=False)  # made of the options, secrets included
-    dead_letters: Callable[[Origin], DeadLetterQueue] | None = None
+    dead_letters: Callable[[Origin], CheckedDeadLetterQueue] | None = None
     load_listener: Callable[[], ProgressListener] | None = None
     ignores_unknown_columns: bool = False
     create_converter: Callable[[], ElementConverter[Any]] | None = None

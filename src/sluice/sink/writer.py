@@ -7,6 +7,7 @@ Request threads post their answers to the mailbox. The thread that owns the writ
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import threading
 import time
@@ -48,6 +49,8 @@ _log = logging.getLogger(__name__)
 _LONGEST_CLOSE: Final = 60.0
 # Rows that are converted at a time when invalid rows become dead letters; fewer where they are large.
 _SLICE: Final = 1024
+_READY: Final[tuple[type, ...]] = (type(iter(())), type(iter([])))
+"""Iterators over entries that are made already."""
 
 
 _Requests: TypeAlias = (
@@ -290,11 +293,42 @@ class AsyncSinkWriter(Generic[EntryT]):
         # Of a text, each character would be an entry.
         if not isinstance(entries, str | bytes | bytearray | Mapping):
             with contextlib.suppress(TypeError):
-                return iter(entries)
-        kind = type(self._converter)
+                return self._until_its_end(iter(entries))
+        kind = type(entries).__name__
+        raise TypeError(f"{self._named_converter} returned {kind} from convert, and no entries")
+
+    def _until_its_end(self, entries: Iterator[EntryT]) -> Iterator[EntryT]:
+        """The same entries. Raises where StopIteration is no end, but an error of what makes an entry.
+
+        `map` and `filter` pass it on, and all rows from there on would be lost without an error. A generator
+        makes a RuntimeError of it. What swallows it inside, as `list` and `chain` do, cannot be told.
+        """
+        if inspect.isgenerator(entries) or type(entries) in _READY:
+            return entries
+        return self._checked(entries)
+
+    def _checked(self, entries: Iterator[EntryT]) -> Iterator[EntryT]:
+        make = entries.__next__
+        try:
+            while True:
+                yield make()
+        except StopIteration as end:
+            # An end comes from C, or from the method of an iterator that is written in Python.
+            raised_in = end.__traceback__.tb_next if end.__traceback__ is not None else None
+            if raised_in is None or raised_in.tb_frame.f_code.co_name == "__next__":
+                return
+            error: Exception = end
         raise TypeError(
-            f"{self.name}: the converter {kind.__module__}:{kind.__qualname__} ('elementConverter', or "
-            f"the destination's own) returned {type(entries).__name__} from convert, and no entries"
+            f"{self._named_converter} raised StopIteration in place of an entry, which would have ended the "
+            "rows there"
+        ) from error
+
+    @property
+    def _named_converter(self) -> str:
+        kind = type(self._converter)
+        return (
+            f"{self.name}: the converter {kind.__module__}:{kind.__qualname__} ('elementConverter', or the "
+            "destination's own)"
         )
 
     def _await_room(self) -> None:

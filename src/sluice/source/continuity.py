@@ -24,12 +24,13 @@ __all__ = ["Continuity", "is_within", "recreated"]
 _log = logging.getLogger(__name__)
 
 _VANISH_PATIENCE = 30.0
-"""Seconds after which splits that listings lack count as gone, if the next listing lacks them, too: listings
-are only eventually consistent. A split that the service says is gone counts as gone at once, unless it has a
-subscription: that may have brought all records, and its agent may be silent for this long before it is
-replaced."""
+"""Seconds after which a split that has a subscription counts as gone, if the service says that it is gone and
+the next listing lacks it, too. The subscription may have brought all records, and its agent may be silent for
+this long before it is replaced. A split without one counts as gone as soon as the service says so."""
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while splits are missing."""
+_WARNING_INTERVAL = 30.0
+"""Seconds between two warnings that splits are missing."""
 _LOOKS_FOR_CHILDREN = 4
 """How often a read that starts lists again because a closed split has no children yet. It may never get any,
 for instance if its stream was disabled."""
@@ -136,20 +137,24 @@ class Continuity:
         return self._list_until_there(find_missing)
 
     def _list_until_there(self, find_missing: Callable[[Listing], Sequence[SplitId]]) -> Listing:
-        """Lists again for a while if splits are missing, unless all of them are gone.
+        """Lists again while splits are missing, unless the service says that all of them are gone.
 
-        While the service refuses to list, nothing confirms that they are missing, and they are waited for.
+        Listings are only eventually consistent. A split that they lack, and that can be read, is waited for
+        however long it takes: a batch without it would lose its records, or read its children before it.
         """
         listing = self._discovery.current()
         began = self._clock()
+        next_warning = -math.inf
         earlier: Listing | None = None
         while missing := find_missing(listing):
             is_confirmed = listing is not earlier and self._clock() - began >= _VANISH_PATIENCE
-            if is_confirmed or self._are_gone(missing):
+            if self._are_gone(missing, are_subscriptions_over=is_confirmed):
                 break
-            if listing is not earlier:
+            if listing is not earlier and self._clock() >= next_warning:
+                next_warning = self._clock() + _WARNING_INTERVAL
                 _log.warning(
-                    "%s: not listed, though not read to the end; listing shards again in %g s",
+                    "%s: not listed, though not read to the end; nothing is read until all are listed, or "
+                    "the service says that they are gone; listing shards again every %g s",
                     ", ".join(map(str, missing)),
                     _RELISTING_PAUSE,
                 )
@@ -159,9 +164,10 @@ class Continuity:
             listing = self._discovery.current()
         return listing
 
-    def _are_gone(self, splits: Sequence[SplitId]) -> bool:
+    def _are_gone(self, splits: Sequence[SplitId], *, are_subscriptions_over: bool) -> bool:
         """Whether the service says that none of them exists, and no subscription may have brought any."""
-        if self._subscriptions is not None and any(map(self._subscriptions.is_subscribed, splits)):
+        subscriptions = None if are_subscriptions_over else self._subscriptions
+        if subscriptions is not None and any(map(subscriptions.is_subscribed, splits)):
             return False
         return all(self._map(self._discovery.is_gone, splits))
 

@@ -132,6 +132,7 @@ class StreamEnumerator:
 
     Attributes:
         registered: goes into the end of every batch that is planned from now on.
+        contested: ARNs that do not, although earlier batches may name them: another reader uses the consumer.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class StreamEnumerator:
         registered: Mapping[str, str] | None = None,
     ) -> None:
         self.registered = dict(registered or {})
+        self.contested: frozenset[str] = frozenset()
         self._log = probe.log
         self._data_loss = probe.data_loss
         self._settings = settings
@@ -243,6 +245,8 @@ class StreamEnumerator:
         states = [state for state in states if state.split.id not in self._splits.held]
         ends = self._plan(states, held, limits)
         is_log_due = self._continuity.has_retention_changed(start, listing)
+        # A run that starts before the next record would take the consumer for the query's own.
+        is_log_due |= not self.contested.isdisjoint(start.consumers.values())
         if self._continuity.is_check_due():
             self._continuity.check_starts(states)
             is_log_due |= self._continuity.are_hints_due(start, listing, self._splits.states)
@@ -251,7 +255,7 @@ class StreamEnumerator:
             return start
         end = replace(
             self._offsets(self._end_positions(base, ends, listing), listing),
-            consumers={**start.consumers, **self.registered},
+            consumers=self._own_consumers(start.consumers),
             starting=base.starting,
             expiry=expiry,
         )
@@ -464,9 +468,13 @@ class StreamEnumerator:
             positions,
             listing.created,
             frozenset(self._settings.streams),
-            consumers=self.registered,
+            consumers=self._own_consumers({}),
             listed=listing.at,
         )
+
+    def _own_consumers(self, earlier: Mapping[str, str]) -> dict[str, str]:
+        consumers = {**earlier, **self.registered}
+        return {stream: arn for stream, arn in consumers.items() if arn not in self.contested}
 
     def _with_details(self, ranges: Sequence[SplitRange], end: Offsets) -> Sequence[SplitRange]:
         """Adds to the ranges: parents, hash keys, how many records to expect. Leaves out new streams.

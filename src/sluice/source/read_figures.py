@@ -1,9 +1,12 @@
-"""What was read of each split, in numbers: counted in tasks and beside the driver, and added up there."""
+"""What was read of each split, in numbers: counted in tasks and beside the driver, and added up there.
+
+With them goes what only a task that reads can notice: that somebody else uses what the query reads with.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,6 +48,7 @@ class ReadFigures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._splits: dict[SplitId, SplitFigures] = {}
+        self._contested: frozenset[str] = frozenset()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ReadFigures, ()
@@ -68,6 +72,16 @@ class ReadFigures:
         with self._lock:
             for split, figures in others.items():
                 self._splits.setdefault(split, SplitFigures()).add(figures)
+
+    def mark_contested(self, names: Iterable[str]) -> None:
+        """A reader that is not of this query has taken over what pushes records, such as a consumer."""
+        with self._lock:
+            self._contested |= {*names}
+
+    @property
+    def contested(self) -> frozenset[str]:
+        """All that `mark_contested` was told."""
+        return self._contested
 
     def take(self) -> dict[SplitId, SplitFigures]:
         """The figures since `take` was called last, by split."""

@@ -72,6 +72,7 @@ class _Report(msgspec.Struct, frozen=True, array_like=True):
         is_complete: the task has read its ranges to their end.
         query, run: Spark's ids, which it tells to tasks and not to the planning process.
         splits: stream, shard, and the fields of `SplitFigures` in their order.
+        contested: as `ReadFigures.contested`, in the first part.
     """
 
     batch: int
@@ -83,6 +84,7 @@ class _Report(msgspec.Struct, frozen=True, array_like=True):
     query: str
     run: str
     splits: list[tuple[str, str, int, int, int, int, int]]
+    contested: list[str] = []
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -112,7 +114,8 @@ def send_report(
         sender.setblocking(False)
         for part, chunk in enumerate(chunks):
             place = address.batch, address.partition, attempt, part, len(chunks)
-            body = _encoder.encode(_Report(*place, is_complete, query, run, chunk))
+            contested = [] if part else sorted(figures.contested)
+            body = _encoder.encode(_Report(*place, is_complete, query, run, chunk, contested))
             proof = hmac.digest(address.secret, body, _DIGEST)
             sender.sendto(proof + body, place_of_planner)
 
@@ -227,6 +230,7 @@ class TaskReports:
         if not hmac.compare_digest(proof, hmac.digest(self._secret, body, _DIGEST)):
             return
         report = _decoder.decode(body)
+        self._figures.mark_contested(report.contested)  # of whatever batch
         batch = {each.number: each for each in (self._batch, self._ended)}.get(report.batch)
         if batch is None or (report.attempt, report.part) in batch.seen:
             return  # it is of an earlier batch, or a repetition

@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["SourceDataSource", "data_source"]
 
 
-_TIMESTAMP: Final = re.compile(r"(?<=[\w`]) +timestamp\b", re.IGNORECASE)
-"""A column's type; a column may have this name as well."""
+_QUOTED: Final = r"""`[^`]*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_TIMESTAMP: Final = re.compile(
+    _QUOTED + r"|\b(?P<type>timestamp)\b(?!\s*:)(?!\s+(?!(?:not|comment|default|collate)\b)[\w`])",
+    re.IGNORECASE,
+)
+"""The type in a schema as text. A column or field that has this name is followed by its own type."""
+_BETWEEN: Final = re.compile(r"\s*([:,<>])\s*")
 
 
 class SourceDataSource(DataSource):
@@ -164,7 +169,8 @@ def _remade(source: Any, name: str, options: Any, at_load: Any) -> DataSource:
 def _for_spark(schema: Any) -> Any:
     """A schema as Spark takes it: an Arrow schema as Spark's, and text with types that no setting changes."""
     if isinstance(schema, str):
-        return _TIMESTAMP.sub(" timestamp_ltz", schema)  # or spark.sql.timestampType says which kind it is
+        # Or spark.sql.timestampType says which kind it is. Spark's own parser is in the JVM, out of reach.
+        return _TIMESTAMP.sub(lambda found: "timestamp_ltz" if found["type"] else found[0], schema)
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - imports Arrow
 
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
@@ -175,9 +181,10 @@ def _check_schema(source: Source, schema: StructType) -> None:
     given = [f"{field.name} {field.dataType.simpleString()}" for field in schema.fields]
     own = source.schema()
     if isinstance(own, str):
-        expected, shown = own.replace(" long", " bigint").split(", "), own
+        expected, shown = re.sub(r"(?<=[ :<,])long(?= *[,>]| *\Z)", "bigint", own), own
     else:
-        expected = [f"{field.name} {field.dataType.simpleString()}" for field in _for_spark(own).fields]
-        shown = ", ".join(expected)
-    if given != expected:
+        expected = shown = ", ".join(
+            f"{field.name} {field.dataType.simpleString()}" for field in _for_spark(own).fields
+        )
+    if _BETWEEN.sub(r"\1", ", ".join(given)) != _BETWEEN.sub(r"\1", expected):
         raise OptionError(f"{source.name}: the schema can't be chosen; it is always: {shown}")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.serializers import CPickleSerializer
@@ -26,6 +26,7 @@ from sluice.sink.bases import destination_name
 from sluice.sink.contracts import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
 from sluice.sink.sink_setup import (
+    AsyncSinkSetup,
     CommittingSinkSetup,
     SinkSetup,
     query_bucket_settings,
@@ -37,6 +38,7 @@ from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.query_server_address import pace_settings
 from sluice.spark.workers import driver_host, freeze_loaded_objects
+from sluice.spark_settings import find_spark_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["BatchSinkWriter", "CommitMessage", "StreamSinkWriter"]
 
 _log = logging.getLogger(__name__)
+
+_checked_dead_letters: Final[set[Hashable]] = set()
+"""Sinks whose dead letters this process has found to be writable, by their options."""
 
 # PySpark 4.1 has a stream writer that takes Arrow. In 4.0 only the batch writer does, but Spark checks the
 # class and not the kind of query: there, a stream writer that is a batch writer as well gets Arrow instead of
@@ -93,6 +98,7 @@ class _SinkWriter:
         if setup.load_listener is not None:
             setup.load_listener()
         check_columns(setup, schema, _origin(setup, self._write_id))
+        _check_dead_letters(setup, self._write_id)
         self._needs_setup = needs_setup(setup)
         self._bucket_settings = query_bucket_settings(setup)
         self._shares_pace = shares_pace(setup)
@@ -158,6 +164,20 @@ class StreamSinkWriter(_SinkWriter, _ARROW_WRITER, datasource.DataSourceStreamWr
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._end("aborted", batchId, messages)
+
+
+def _check_dead_letters(setup: SinkSetup, write_id: str) -> None:
+    """Checks once that dead letters can be written: Spark makes a writer for each micro-batch.
+
+    Raises:
+        OptionError: they cannot.
+    """
+    if not isinstance(setup, AsyncSinkSetup) or setup.dead_letters is None:
+        return
+    if setup.strategy_cache_key not in _checked_dead_letters:
+        queue = setup.dead_letters(_origin(setup, write_id))
+        queue.check_writable(lambda: find_spark_settings().is_local)
+        _checked_dead_letters.add(setup.strategy_cache_key)
 
 
 def _pickled_and_back(value: Any) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus
 
@@ -18,7 +19,11 @@ from sluice.retry import Backoff, Retrier
 __all__ = ["CONCURRENT_REQUESTS", "Bucket", "StoredObject", "split_s3_path"]
 
 _BACKOFF: Final = Backoff(max_retries=8, base=0.2, max=5.0, exponent=2.0)
+_CHECK_BACKOFF: Final = replace(_BACKOFF, max_retries=3, give_up_after=10.0)
+"""For a query that starts, which does not wait long for what may go without."""
 _JSON: Final = "application/json"
+_DIGEST_OF_NOTHING: Final = "1B2M2Y8AsgTpgAmY7PhCfg=="
+"""The MD5 of no bytes at all, as S3 takes it."""
 
 CONCURRENT_REQUESTS: Final = 16
 """Requests that are under way at a time where many objects are read or uploads completed."""
@@ -150,6 +155,28 @@ class Bucket:
         """Puts an object in one request; replaces an existing one."""
         self._call("PutObject", key, required="ETag", Key=key, Body=body, ContentType=content_type)
 
+    def check_puttable(self, key: str) -> None:
+        """Raises ServiceError if `put` may not put this object. Puts none.
+
+        The body is sent with the digest of another one. Where S3 would take the object, it refuses the body.
+        An endpoint that checks no digest takes the object, which is deleted then.
+        """
+        try:
+            self._call(
+                "PutObject",
+                key,
+                required="ETag",
+                backoff=_CHECK_BACKOFF,
+                Key=key,
+                Body=b"{}",
+                ContentMD5=_DIGEST_OF_NOTHING,
+            )
+        except ServiceError as error:
+            if error.code != "BadDigest":
+                raise
+        else:
+            self.delete(key)
+
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Puts an object in one request, unless the key exists; returns whether it did.
 
@@ -226,6 +253,7 @@ class Bucket:
         *,
         required: str | None = None,
         read: Callable[[Any], Any] = lambda answer: answer,
+        backoff: Backoff = _BACKOFF,
         **parameters: Any,
     ) -> Any:
         """Calls an operation, with retries.
@@ -236,6 +264,7 @@ class Bucket:
             required: a field that S3's answers have, and those of a proxy in front of it do not; an answer
                 without it is damaged, and the call is retried.
             read: makes the result from the answer; retried with the call.
+            backoff: how it is retried.
             parameters: of the call, without the bucket.
         """
         method = xform_name(operation)
@@ -248,7 +277,7 @@ class Bucket:
             except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
                 raise self._translated(error, operation, target) from None
 
-        return self._retrier.call(_BACKOFF, attempt)
+        return self._retrier.call(backoff, attempt)
 
     def _translated(self, error: Exception, operation: str, target: str) -> ServiceError:
         translated = translate(

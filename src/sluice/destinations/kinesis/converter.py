@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -95,7 +94,8 @@ class KinesisRowConverter(BaseElementConverter[KinesisEntry]):
             InvalidRecordError: in a row, ``data`` is null or a key is not allowed.
             OptionError: the batch has no column ``data``.
         """
-        return chain.from_iterable(map(_entries, self.columns(batch)))
+        for columns in self.columns(batch):
+            yield from _entries(columns)
 
     def columns(self, batch: pa.RecordBatch) -> Iterator[RowColumns]:
         """The checked values of a batch, up to 1,024 rows at a time. Raises as `convert` does."""

@@ -300,9 +300,9 @@ def test_the_next_agent_deregisters_no_consumer_that_another_reader_uses(
     planning = make()
     planning.client.set_registered(frozenset({ARN, "arn:consumer:2"}))
     first = planning.started(ConsumersChanged({"clicks": ARN}, (ARN, "arn:consumer:2")))
-    assert not planning.client.is_contested(ARN)
+    assert ARN not in planning.client.contested
     first.send(SubscriptionEnded(SPLIT, planning.subscribed(), "taken over", TAKEN_OVER, ARN))
-    planning.until(lambda: planning.client.is_contested(ARN))
+    planning.until(lambda: ARN in planning.client.contested)
 
     first.die()
     planning.until(lambda: first.is_closed)

@@ -132,9 +132,17 @@ class AgentClient:
         """Worker hosts that have an agent."""
         return self._hosts
 
-    def is_contested(self, arn: str) -> bool:
-        """Whether a reader that is not of this query uses a consumer, so that it must not be deregistered."""
-        return arn in self._contested
+    @property
+    def contested(self) -> frozenset[str]:
+        """ARNs of consumers that a reader which is not of this query uses. They must not be deregistered."""
+        with self._lock:
+            return frozenset(self._contested)
+
+    def mark_contested(self, stream: str, arn: str) -> None:
+        """Another reader uses a consumer, which the agent cannot know, as it subscribes to nothing."""
+        with self._lock:
+            self._mark_contested(stream, arn)
+            self._send_consumers()
 
     def figures(self) -> dict[str, Any]:
         """The agent's state and its buffer, for progress reports.
@@ -422,13 +430,7 @@ class AgentClient:
             ended.reason,
         )
         if ended.code == TAKEN_OVER:
-            self._contested |= {ended.consumer}
-            _log.warning(
-                "%s: another reader uses consumer %s, so it stays registered when this query is stopped, or "
-                "somebody deletes it",
-                stream,
-                ended.consumer,
-            )
+            self._mark_contested(stream, ended.consumer)
         if self._resume_at is not None:
             return  # the consumer is not wanted
         # A consumer that somebody deletes is in use until it is gone. One that is there stays as it is.
@@ -436,6 +438,15 @@ class AgentClient:
         if may_be_missing and self._renew and stream not in self._renewing:
             self._renewing.add(stream)
             threading.Thread(target=self._renew_consumer, args=(self._renew, stream), daemon=True).start()
+
+    def _mark_contested(self, stream: str, arn: str) -> None:
+        self._contested |= {arn}
+        _log.warning(
+            "%s: another reader uses consumer %s, so it stays registered when this query is stopped, or "
+            "somebody deletes it",
+            stream,
+            arn,
+        )
 
     # --- consumers ------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Final
 from sluice.channels.channel import Address, Channel
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.coverage import exclusive_start
-from sluice.kinesis.fanout.protocol import DONE, EVENT, ReadRange, encode
+from sluice.kinesis.fanout.protocol import DONE, EVENT, TAKEN_OVER, ReadRange, encode
 from sluice.kinesis.fanout.subscriptions.event_stream import MAX_PAYLOAD
 from sluice.kinesis.fanout.subscriptions.events import decode_page
 from sluice.kinesis.fanout.subscriptions.subscriber import Subscriber, open_subscriber
@@ -187,23 +187,36 @@ class SubscriptionRecordPublisher:
     Only for shards that no agent subscribes to: a consumer has one subscription to a shard.
 
     Args:
-        arn: gives the consumer's ARN at each call.
+        arn: of the consumer.
         position: where to read on: the start of the range, or behind it.
+        on_taken_over: called if another reader subscribes with the consumer meanwhile.
     """
 
     is_gapless = False
 
     def __init__(
-        self, config: SourceConfig, arn: Callable[[], str], split_range: SplitRange, position: Position
+        self,
+        config: SourceConfig,
+        arn: str,
+        split_range: SplitRange,
+        position: Position,
+        *,
+        on_taken_over: Callable[[], object],
     ) -> None:
         self._target = str(split_range.split)
+        self._on_taken_over = on_taken_over
         self._subscriber: Subscriber = open_subscriber(
-            config, arn, split_range.split, iterator_start(position)
+            config, lambda: arn, split_range.split, iterator_start(position)
         )
 
     def next_page(self) -> Page:
         """See `sluice.source.publisher.RecordPublisher.next_page`."""
-        payload, _head = self._subscriber.next_event()
+        try:
+            payload, _head = self._subscriber.next_event()
+        except ServiceError as error:
+            if error.code == TAKEN_OVER:
+                self._on_taken_over()
+            raise
         return decode_page(payload, target=self._target)
 
     def close(self) -> None:
