@@ -85,6 +85,11 @@ class Laws:
     says 0; at a closed shard's end: still has a NextShardIterator. Both are allowed: API_GetRecords has 0 as
     "no new records to process at this moment" and null as "the shard has been closed".
     """
+    late_end: float = 0.25
+    """How often the page that has the last record of a closed shard says MillisBehindLatest=0, and still has
+    a NextShardIterator. API_GetRecords allows it: null says that "the requested iterator does not return any
+    more data", and 0 that a reader has caught up.
+    """
     future_timestamps: bool = False
     """Whether AT_TIMESTAMP may be later than the service's clock. The service refuses it: "The
     timestampInMillis parameter cannot be greater than the currentTimestampInMillis"

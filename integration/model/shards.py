@@ -212,7 +212,8 @@ class Shard:
             )
         if self.is_open:
             return Reading(index, last, Place(self.tip(now)), 0, size=size)
-        return Reading(index, last, following, 0, is_end=True, size=size)
+        is_end = fraction(self.seed, "late end", last, index) >= self.laws.late_end
+        return Reading(index, last, following._replace(empty=0), 0, is_end=is_end, size=size)
 
     def take(self, reading: Reading) -> list[StoredRecord]:
         """The records of a reading that is given to a reader."""

@@ -92,6 +92,9 @@ def data_source(source: type[Source] | str, *, name: str | None = None) -> type[
 def register(spark: SparkSession) -> None:
     """Registers the formats with a session, in case Spark has not found them itself.
 
+    A thread that your program has started calls it before it writes: Spark does not find the format of a
+    write there otherwise.
+
     It also does what `warn_of_dropped_rows` does, except with Spark Connect.
 
     Raises:

@@ -33,6 +33,7 @@ def forget_process_state() -> None:
     """Drops clients, sessions and states of endpoints, which otherwise live as long as the process."""
     clients._clients.clear()
     clients._sessions.clear()
+    clients._refused.clear()
     endpoint_state._states.clear()
 
 

@@ -642,3 +642,25 @@ def test_credentials_that_stay_expired_are_an_error(tmp_path: Path, monkeypatch:
         with pytest.raises(ServiceError, match=r"ExpiredTokenException.*check the credentials"):
             calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
         assert len(rotated.transport.requests) == attempts
+
+
+@pytest.mark.parametrize("half_written", ["", "[default]\n", "[default]\naws_access_key_id=NE", "[defau"])
+def test_a_credentials_file_that_is_being_written_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_written: str
+) -> None:
+    """A command whose output goes to the file leaves it empty until the new credentials have come."""
+    rotated = Rotated(tmp_path / "credentials", monkeypatch)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        rotated.file.write_text(half_written)
+        if len(waits) == 2:
+            rotated.write("NEW")
+
+    here = ConnectionConfig(region="eu-west-1", endpoint_url="http://127.0.0.1:9")
+    calls = calls_of(here, wait)
+    rotated.write("OLD")
+    rotated.valid = "NEW"
+    calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
+    assert signed_with(rotated.transport) == ["OLD", "OLD", "NEW"]

@@ -7,6 +7,7 @@ each of the seeds. What the whole table reaches is in docs/destinations.md.
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -127,6 +128,15 @@ def test_a_twentieth_refused_whatever_the_pace_is(seed: int) -> None:
 
     assert run.utilisation(5, 60) > 0.85
     assert run.utilisation(60, 120) > 0.85
+
+
+def test_tasks_that_begin_together_share_a_small_bucket() -> None:
+    """None goes on growing because it takes the limit for chance when the others have found it."""
+    scenario = Scenario(tasks=4, latency=0.005, burst=0.1)
+    runs = [Run(scenario, aimd, seed=seed).until(12) for seed in range(1, 10)]
+
+    assert statistics.median(run.fairness(4, 12) for run in runs) > 0.5
+    assert min(run.utilisation(4, 12) for run in runs) > 0.95
 
 
 @SEEDS

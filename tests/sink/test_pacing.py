@@ -373,7 +373,7 @@ def grown_far(latency: float = 2.0) -> tuple[PacingRate, float]:
 def refuse_at_first(pacing: PacingRate, sent_at: float, now: float) -> None:
     """As many requests of a new task are refused as show that it has found its limit."""
     for _ in range(_FIRST_REFUSALS):
-        pacing.answered(100, 90, 0, sent_at, now)
+        pacing.answered(100, 100, 0, sent_at, now)
 
 
 def test_one_refusal_does_not_end_the_start() -> None:
@@ -398,7 +398,7 @@ def test_what_was_sent_before_a_refused_request_does_not_undo_the_cut() -> None:
     """Where the times of answers differ, it is answered later: when it was sent, the rate was lower."""
     pacing, now = grown_far(0.5)
     before = pacing.rate
-    pacing.answered(100, 90, 0, 0.2, now)
+    pacing.answered(100, 100, 0, 0.2, now)
     for _ in range(2 * _FIRST_ANSWERS):
         pacing.answered(100, 0, 0, 0.1, now)
     assert pacing.rate < 0.8 * before
@@ -407,6 +407,21 @@ def test_what_was_sent_before_a_refused_request_does_not_undo_the_cut() -> None:
     for _ in range(2 * _FIRST_ANSWERS):
         pacing.answered(100, 0, 0, 0.3, now)
     assert pacing.rate < 0.8 * before, "it was the limit"
+
+
+@pytest.mark.parametrize(("refused", "is_limit"), [(100, False), (5, False), (25, True), (99, True)])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_request_that_is_refused_in_part_ends_the_start(refused: int, first: int, is_limit: bool) -> None:
+    """The allowance was used up in the middle of it: that is no chance, whatever comes next or before."""
+    pacing, now = grown_far(0.5)
+    before = pacing.rate
+    for _ in range(first):
+        pacing.answered(100, 100, 0, 0.1, now)
+    pacing.answered(100, refused, 0, 0.1, now)
+    for _ in range(2 * _FIRST_ANSWERS):
+        pacing.answered(100, 0, 0, 0.2, now)
+
+    assert (pacing.rate < 0.8 * before) == is_limit
 
 
 def test_refusals_in_a_row_end_the_start() -> None:

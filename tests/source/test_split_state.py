@@ -67,6 +67,31 @@ def test_a_page_tells_what_lies_behind_it(given: Page, reach: Reach) -> None:
     assert state.millis_behind == given.millis_behind
 
 
+def test_the_tip_of_a_split_that_was_closed_before_is_its_end() -> None:
+    """Also where only the next page will say so. Its children may have older records than this answer."""
+    for ending_sequence, reach in ((None, Reach.TIP), ("99", Reach.END)):
+        state = state_at(After("5"))
+        state.relist(Split(S0, ending_sequence=ending_sequence))
+        state.record_page(page(10, behind=0), limit=3, asked_at=1_000)
+        assert state.reach is reach
+        assert earliest_unread(state, After("10")) == (1_000 if reach is Reach.TIP else None)
+        assert earliest_unread(state, Closed()) == (10 if reach is Reach.TIP else None)
+    newly_closed = state_at(After("5"))
+    newly_closed.record_page(page(10, behind=0), limit=3, asked_at=1_000)
+    newly_closed.relist(Split(S0, ending_sequence="99"))
+    assert newly_closed.is_newly_closed
+    assert earliest_unread(newly_closed, After("10")) == 1_000  # it was still open then
+
+
+def test_a_subscription_at_the_tip_says_nothing_of_the_children_of_a_closed_split() -> None:
+    """Their records may be older than its last event, and wait for the one that ends it."""
+    state = state_at(After("5"))
+    state.adopt(progress(10, tip=True, caught_up_at=1_000))
+    assert earliest_unread(state, After("10")) == 1_000
+    state.relist(Split(S0, ending_sequence="99"))
+    assert earliest_unread(state, After("10")) == 10
+
+
 def test_a_jump_leaves_a_gap_and_never_goes_back() -> None:
     """Records found by time may lie before one that is known: then they are no news."""
     state = state_at(After("5"))

@@ -43,6 +43,10 @@ class ClassicSession(SparkSession):
     def __init__(self, python: str, registration: FakeRegistration) -> None:
         self._context = SimpleNamespace(pythonExec=python, _python_includes=["sluice.zip"])
         self._registration = registration
+        self.is_active = False
+
+    def createDataFrame(self, *_: Any, **__: Any) -> Any:  # noqa: N802 - Spark's name
+        self.is_active = True
 
     @property
     def sparkContext(self) -> Any:  # noqa: N802 - Spark's name
@@ -108,3 +112,10 @@ def test_files_that_spark_sends_to_workers_count(monkeypatch: pytest.MonkeyPatch
     register_formats(ClassicSession("python3", formats))
     assert asked == [("python3", ["/files", "/files/sluice.zip"])]
     assert formats.names == FORMATS
+
+
+def test_the_session_becomes_that_of_the_thread() -> None:
+    """Spark looks for the format of a write there. A thread of the program's own has no session."""
+    spark = ClassicSession(sys.executable, FakeRegistration())
+    register_formats(spark)
+    assert spark.is_active

@@ -58,6 +58,8 @@ _lock = threading.Lock()
 # The keys are process id and config, and for clients the service, too. The last used are at the end.
 _sessions: OrderedDict[tuple[Any, ...], Session] = OrderedDict()
 _clients: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+# Clients whose credentials were refused, until others could be loaded.
+_refused: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 # The SDK's descriptions of services and endpoints (9 MiB), by the folders in which users have put others.
 _loaders: dict[str | None, ServiceLoader] = {}
 
@@ -83,11 +85,18 @@ def client_for(config: ConnectionConfig, service: str) -> Any:
             cannot be read. The message names the option, and holds no secret.
     """
     process = os.getpid()
+    key = (process, config, service)
     with _lock:
         try:
-            return _kept(_clients, (process, config, service), lambda: _client_of(process, config, service))
+            client = _kept(_clients, key, lambda: _client_of(process, config, service))
         except (sdk.BotoCoreError, ValueError) as error:
+            # The file that is to hold new credentials may be empty or half written at this moment. The old
+            # ones are refused again, and the caller waits for new ones as long as it does in that case.
+            if key in _refused:
+                return _refused[key]
             raise _as_option_error(config, error) from None
+        _refused.pop(key, None)
+        return client
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,9 @@ def _forget(config: ConnectionConfig) -> None:
     """The next client of `config` loads its credentials anew."""
     key = (os.getpid(), config)
     with _lock:
+        _refused.update((each, client) for each, client in _clients.items() if each[:2] == key)
+        for each in [each for each in _refused if each[0] == key[0]][:-_KEPT]:
+            del _refused[each]
         for kept in (_clients, _sessions):
             for each in [each for each in kept if each[:2] == key]:
                 del kept[each]

@@ -37,7 +37,9 @@ Only entries that reached the destination's limit say something about it: one th
 is neither refused nor let through. Requests are small and at irregular distances: fewer entries find the
 allowance used up, and no task is always the first to find it refilled.
 
-A cut may have been for a refusal by chance. The next few answers show it, and then it is taken back.
+A cut may have been for a refusal by chance. The next few answers show it, and then it is taken back. It was
+no chance if a request was refused in part: were such cuts taken back by some tasks and not by others, as each
+sees a few answers only, one would be twice as fast as the others for minutes.
 
 Refusals without a reason: see `sluice.sink.untold_pace`. Those for load that come whatever the rate is: see
 `sluice.sink.noncongestive`.
@@ -99,6 +101,9 @@ _LATE_START: Final = 0.25
 # If it is fewer, that was chance. What was sent before it and accepted says nothing.
 _FIRST_REFUSALS: Final = 3
 _FIRST_ANSWERS: Final = 5
+# So it is when this part of a request or more was refused, and the rest was not: that was no chance, the
+# allowance was used up in the middle of it.
+_USED_UP: Final = 0.25
 # If there is no answer after so many seconds, a new task grows by the second number times itself in a second;
 # and more than answers let it as long as they are to requests at less than this part of the rate.
 _LATE: Final = 0.15
@@ -163,6 +168,11 @@ class _Cut:
     missed: float
     sent_at: float
     answers: list[bool] = field(default_factory=lambda: [True])
+
+
+def _is_used_up(answer: Answer) -> bool:
+    """Whether the destination's allowance was used up in the middle of a request."""
+    return _USED_UP * answer.entries <= answer.lost < answer.entries
 
 
 class PacingRate:
@@ -311,9 +321,9 @@ class PacingRate:
         if self._is_told and self._missed < math.inf:
             self._missed += self._noncongestive.evidence(answer.at)
         if self._cut is not None and (answer.lost or answer.at > self._cut.sent_at):
-            self._check_limit(self._cut, now, is_refused=answer.lost > 0)
+            self._check_limit(self._cut, answer)
         if answer.lost:
-            self._end_growth(pace, answer.at, now)
+            self._end_growth(answer)
         if answer.at > self._cut_at:
             self._cut_from = 0.0
         is_too_much = self._notice(answer, count)
@@ -357,10 +367,10 @@ class PacingRate:
         # Only what is refused says that the rate is too high.
         return max(target, self.rate) if refused <= 0 and self._is_told else target
 
-    def _check_limit(self, cut: _Cut, now: float, *, is_refused: bool) -> None:
+    def _check_limit(self, cut: _Cut, answer: Answer) -> None:
         """Finds out whether the rate was cut at its limit. If that was chance, growth goes on."""
-        cut.answers.append(is_refused)
-        is_limit = sum(cut.answers) >= _FIRST_REFUSALS
+        cut.answers.append(answer.lost > 0)
+        is_limit = _is_used_up(answer) or sum(cut.answers) >= _FIRST_REFUSALS
         if not is_limit and len(cut.answers) < _FIRST_ANSWERS:
             return
         self._cut = None
@@ -368,7 +378,7 @@ class PacingRate:
             self._missed = 0.0
         else:
             self.rate, self._missed = max(self.rate, cut.rate), cut.missed
-            self._cut_at, self._cut_from, self._next = -math.inf, 0.0, min(self._next, now)
+            self._cut_at, self._cut_from, self._next = -math.inf, 0.0, min(self._next, answer.now)
 
     def _follow_latency(self, took: float) -> float:
         usual = took if self._latency is None else self._latency
@@ -505,11 +515,12 @@ class PacingRate:
         self._missed = max(0.0, self._missed - math.log(1 + max(self._share, share) / share))
         self._refused_at = -math.inf
 
-    def _end_growth(self, pace: float, sent_at: float, now: float) -> None:
-        """A request that was sent at this pace was refused for load."""
+    def _end_growth(self, answer: Answer) -> None:
+        """A request was refused for load."""
+        now = answer.now
         may_be_chance = self._missed == math.inf or (self._steps > _FAR and self._noncongestive.is_known)
-        if may_be_chance and self._cut is None and self._is_told:
-            self._cut = _Cut(self.rate, self._missed, sent_at)
+        if may_be_chance and self._cut is None and self._is_told and not _is_used_up(answer):
+            self._cut = _Cut(self.rate, self._missed, answer.at)
         if self._steps > _FAR:
             self._cut_at, self._cut_from = now, self.rate
             self._next = max(self._next, now + min(_LONGEST_DRAIN, _DRAIN * self._expected_latency))
@@ -517,7 +528,7 @@ class PacingRate:
             if self._is_told:
                 self._noncongestive.limit_found(now)
             # The last growth was too much, but no task falls below the rate that all began with.
-            self.rate = max(min(self.rate, self._calm_rate), min(self.rate, pace) / 2)
+            self.rate = max(min(self.rate, self._calm_rate), min(self.rate, answer.pace) / 2)
 
     def _growth_at_start(self, pace: float) -> float:
         """By which the rate grows in a second, until the first refusal."""

@@ -22,6 +22,7 @@ from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, 
 from sluice.sink.figures import SinkFigures
 from sluice.sink.keyed_buffer import KeyedBuffer
 from sluice.sink.outage import PAUSES, Outage
+from sluice.sink.strategy_mistakes import checked_number
 
 __all__ = ["Request", "SinkScheduler"]
 
@@ -303,7 +304,8 @@ class SinkScheduler(Generic[EntryT]):
             return 0
         config = self._config
         # A strategy of the user's may compute a fraction.
-        most = max(1, int(min(config.max_batch_size, self._strategy.max_batch_size)))
+        allowed = checked_number(self._strategy.max_batch_size, "max_batch_size", self._name)
+        most = max(1, int(min(config.max_batch_size, allowed)))
         if not draining and not self._is_batch_due(head, most, now):
             self._next_try = head.arrived + config.max_time_in_buffer
             return 0
@@ -321,7 +323,7 @@ class SinkScheduler(Generic[EntryT]):
         count = self._buffer.measure(most, self._most_bytes)
         request = RequestInfo(count, self._buffer.size_of(count))
         if run(self._strategy.should_block, request):  # a coroutine would be true, for good
-            delay = self._strategy.delay(request)
+            delay = checked_number(self._strategy.delay(request), "delay", self._name)
             if not delay < math.inf:  # nor is NaN
                 # Without a request in flight no answer will come, and the writer must not hang.
                 delay = math.inf if self._in_flight else DEFAULT_DELAY
@@ -355,7 +357,10 @@ class SinkScheduler(Generic[EntryT]):
     @property
     def _most_bytes(self) -> int:
         """Bytes of the next request, unless its first entry alone has more."""
-        return min(self._config.max_batch_size_in_bytes, self._strategy.max_batch_size_in_bytes)
+        allowed = checked_number(
+            self._strategy.max_batch_size_in_bytes, "max_batch_size_in_bytes", self._name
+        )
+        return int(min(self._config.max_batch_size_in_bytes, allowed))
 
     def _is_batch_due(self, head: Buffered, most: int, now: float) -> bool:
         return (

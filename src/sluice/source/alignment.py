@@ -82,7 +82,9 @@ def earliest_unread(state: SplitState, end: End | None) -> int | None:
             return None
         case Reach.END if state.split.is_closed:
             return None
-        case Reach.TIP if state.tip_at is not None:
+        # Events of a closed split may say that it is at its tip before the one that ends it comes. Its
+        # children wait for that one, and their records may be older than those events.
+        case Reach.TIP if state.tip_at is not None and not (state.is_pushed and state.split.is_closed):
             return state.tip_at
     return _last_known(state)
 

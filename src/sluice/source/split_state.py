@@ -290,7 +290,7 @@ class SplitState:
         """
         self.millis_behind = page.millis_behind
         self.undecided_at = None
-        self._set_reach(_reach_of(page, limit))
+        self._set_reach(self._reach_of(page, limit))
         points = list(map(CutPoint.of, page.records))
         if points:
             self.record_size = sum(point.size for point in points) / len(points)
@@ -328,7 +328,7 @@ class SplitState:
         self.cursor = cursor
         self.millis_behind = page.millis_behind
         self._observe_density(points)
-        self._set_reach(_reach_of(page, limit))
+        self._set_reach(self._reach_of(page, limit))
         if self.reach is Reach.TIP:
             self.tip_at = asked_at
 
@@ -531,6 +531,15 @@ class SplitState:
         if points[-1].arrival > first:
             self.density = (count - 1) / (points[-1].arrival - first)
 
+    def _reach_of(self, page: Page, limit: int) -> Reach:
+        if page.next_iterator is None:
+            return Reach.END
+        if page.millis_behind != 0 or len(page.records) >= limit:
+            return Reach.UNKNOWN
+        # A split that was listed as closed before the read gets no more records: its tip is its end, also
+        # where the service says so only on the next page. Its children's records are older than this answer.
+        return Reach.END if self.split.is_closed else Reach.TIP
+
     def _set_reach(self, reach: Reach) -> None:
         """Records after a target do not matter, so `Reach.TARGET` stays until the cut points are dropped."""
         if self.reach is not Reach.TARGET:
@@ -582,12 +591,6 @@ class SplitState:
         earlier = read.caught_up_at if isinstance(read, After) and read == here else None
         known = [at for at in (here.caught_up_at, earlier, caught_up_at) if at is not None]
         return replace(here, caught_up_at=max(known, default=None))
-
-
-def _reach_of(page: Page, limit: int) -> Reach:
-    if page.next_iterator is None:
-        return Reach.END
-    return Reach.TIP if page.millis_behind == 0 and len(page.records) < limit else Reach.UNKNOWN
 
 
 def _reach_of_subscription(progress: SubscriptionProgress) -> Reach:

@@ -32,6 +32,7 @@ def register_formats(spark: SparkSession) -> None:
         SluiceError: Spark would run them in a Python without Sluice. The message says what to set.
     """
     _check_workers(spark)
+    _activate(spark)
     for source in (KinesisDataSource, AsyncSinkDataSource, DynamoDbStreamsDataSource):
         _register(spark, source)
 
@@ -43,6 +44,16 @@ def _register(spark: SparkSession, source: type[DataSource]) -> None:
         # Spark 4.0 refuses a format that it has found by itself; later versions replace it.
         if _ALREADY_THERE not in str(error):
             raise
+
+
+def _activate(spark: SparkSession) -> None:
+    """Makes the session that of the thread that has called.
+
+    Spark looks for the format of a write in the active session. A thread that the program has started has
+    none, so Spark would say there that it does not know the format. createDataFrame, a public call, sets it.
+    """
+    if isinstance(spark, SparkSession):
+        spark.createDataFrame([], "nothing int")
 
 
 def _check_workers(spark: SparkSession) -> None:
