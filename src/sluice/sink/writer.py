@@ -7,12 +7,11 @@ Request threads post their answers to the mailbox. The thread that owns the writ
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
@@ -26,6 +25,7 @@ from sluice.sink.contracts import (
     RateLimitingStrategy,
     StructType,
 )
+from sluice.sink.converter_mistakes import checked_entries
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
 from sluice.sink.entry_sizes import EntrySizes
 from sluice.sink.entry_taker import EntryTaker, TakenEntries, measured
@@ -49,8 +49,6 @@ _log = logging.getLogger(__name__)
 _LONGEST_CLOSE: Final = 60.0
 # Rows that are converted at a time when invalid rows become dead letters; fewer where they are large.
 _SLICE: Final = 1024
-_READY: Final[tuple[type, ...]] = (type(iter(())), type(iter([])))
-"""Iterators over entries that are made already."""
 
 
 _Requests: TypeAlias = (
@@ -289,47 +287,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                 self._mailbox.release(self._scheduler.wake_at)
 
     def _converted(self, rows: pa.RecordBatch) -> Iterator[EntryT]:
-        entries = self._converter.convert(rows)
-        # Of a text, each character would be an entry.
-        if not isinstance(entries, str | bytes | bytearray | Mapping):
-            with contextlib.suppress(TypeError):
-                return self._until_its_end(iter(entries))
-        kind = type(entries).__name__
-        raise TypeError(f"{self._named_converter} returned {kind} from convert, and no entries")
-
-    def _until_its_end(self, entries: Iterator[EntryT]) -> Iterator[EntryT]:
-        """The same entries. Raises where StopIteration is no end, but an error of what makes an entry.
-
-        `map` and `filter` pass it on, and all rows from there on would be lost without an error. A generator
-        makes a RuntimeError of it. What swallows it inside, as `list` and `chain` do, cannot be told.
-        """
-        if inspect.isgenerator(entries) or type(entries) in _READY:
-            return entries
-        return self._checked(entries)
-
-    def _checked(self, entries: Iterator[EntryT]) -> Iterator[EntryT]:
-        make = entries.__next__
-        try:
-            while True:
-                yield make()
-        except StopIteration as end:
-            # An end comes from C, or from the method of an iterator that is written in Python.
-            raised_in = end.__traceback__.tb_next if end.__traceback__ is not None else None
-            if raised_in is None or raised_in.tb_frame.f_code.co_name == "__next__":
-                return
-            error: Exception = end
-        raise TypeError(
-            f"{self._named_converter} raised StopIteration in place of an entry, which would have ended the "
-            "rows there"
-        ) from error
-
-    @property
-    def _named_converter(self) -> str:
-        kind = type(self._converter)
-        return (
-            f"{self.name}: the converter {kind.__module__}:{kind.__qualname__} ('elementConverter', or the "
-            "destination's own)"
-        )
+        return checked_entries(self._converter.convert(rows), self._converter, self.name)
 
     def _await_room(self) -> None:
         self._check()
