@@ -176,13 +176,26 @@ def test_a_check_leaves_no_object(*, is_strict: bool) -> None:
     assert bucket.objects == {}
 
 
-def test_a_bucket_that_takes_no_objects_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"'deadLetterPath' is 's3://letters/of/orders/'.*AccessDenied"):
-        queue(Digesting(refusal("AccessDenied", 403))).check_writable(lambda: False)
+@pytest.mark.parametrize(
+    ("code", "is_local"), [("AccessDenied", True), ("NoSuchBucket", True), ("NoSuchBucket", False)]
+)
+def test_a_bucket_that_takes_no_objects_is_refused(code: str, *, is_local: bool) -> None:
+    with pytest.raises(OptionError, match=rf"'deadLetterPath' is 's3://letters/of/orders/'.*{code}"):
+        queue(Digesting(refusal(code, 403))).check_writable(lambda: is_local)
 
 
-def test_a_check_that_fails_for_a_passing_reason_says_so(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_check_that_fails_for_a_passing_reason_says_so(
+    caplog: pytest.LogCaptureFixture, *, is_local: bool
+) -> None:
     """Somebody has been called out of bed to start the query. It starts."""
-    queue(Digesting(*[refusal("SlowDown", 503)] * 9)).check_writable(lambda: False)
-    assert "for a reason that may pass; the query starts all the same" in caplog.text
+    queue(Digesting(*[refusal("SlowDown", 503)] * 9)).check_writable(lambda: is_local)
+    assert "the query starts all the same" in caplog.text
     assert "SlowDown" in caplog.text
+
+
+def test_a_cluster_may_have_rights_that_the_driver_lacks(caplog: pytest.LogCaptureFixture) -> None:
+    """A role of the hosts that run tasks, for instance: a query that has run does not stop for that."""
+    queue(Digesting(refusal("AccessDenied", 403))).check_writable(lambda: False)
+    assert "the driver cannot write dead letters there" in caplog.text
+    assert "AccessDenied" in caplog.text

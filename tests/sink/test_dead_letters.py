@@ -535,4 +535,4 @@ def test_a_directory_that_only_executors_may_have(
             queue.check_writable(lambda: is_local)
     else:
         queue.check_writable(lambda: is_local)
-        assert "cannot be written there from the driver's host" in caplog.text
+        assert "the driver cannot write dead letters there" in caplog.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,14 +9,12 @@ from typing import Any, Final
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket, split_s3_path
-from sluice.errors import OptionError, ServiceError
+from sluice.errors import ServiceError, SluiceError
 from sluice.retry import Retrier
 from sluice.sink.contracts import Origin
-from sluice.sink.dead_letters import DeadLetter, dead_letter_file_name, dead_letter_line
+from sluice.sink.dead_letters import DeadLetter, dead_letter_file_name, dead_letter_line, report_unwritable
 
 __all__ = ["S3DeadLetterQueue"]
-
-_log = logging.getLogger(__name__)
 
 _CONTENT_TYPE: Final = "application/x-ndjson"
 # Dead letters that a task keeps in memory before it puts them as an object.
@@ -59,21 +56,12 @@ class S3DeadLetterQueue:
 
     def check_writable(self, is_local: Callable[[], bool]) -> None:
         """See `CheckedDeadLetterQueue.check_writable`. One call, which stores nothing."""
-        del is_local
         try:
             self._bucket.check_puttable(f"{self._prefix}.sluice-check-{uuid.uuid4().hex}")
-        except ServiceError as error:
-            if not error.retryable:
-                raise OptionError(
-                    f"option 'deadLetterPath' is '{self._path}': dead letters cannot be written there: "
-                    f"{error}"
-                ) from None
-            _log.warning(
-                "option 'deadLetterPath' is '%s': S3 does not say whether dead letters can be written there, "
-                "for a reason that may pass; the query starts all the same: %s",
-                self._path,
-                error,
-            )
+        except SluiceError as error:
+            is_missing = isinstance(error, ServiceError) and error.code == "NoSuchBucket"
+            is_certain = is_missing or (not error.retryable and is_local())
+            report_unwritable(self._path, error, is_certain=is_certain)
 
     def add(self, dead_letter: DeadLetter) -> None:
         """Takes a dead letter. May put an object, and then raises as `flush` does."""

@@ -90,6 +90,25 @@ class CheckedDeadLetterQueue(DeadLetterQueue, Protocol):
         """
 
 
+def report_unwritable(path: str, error: Exception, *, is_certain: bool) -> None:
+    """Says that the driver cannot write dead letters.
+
+    Raises:
+        OptionError: that is certain. On a cluster, tasks may have mounts, rights and credentials that the
+            driver lacks: a query that would run is not kept from it, and a warning is logged.
+    """
+    if is_certain:
+        raise OptionError(
+            f"option 'deadLetterPath' is '{path}': dead letters cannot be written there: {error}"
+        ) from None
+    _log.warning(
+        "option 'deadLetterPath' is '%s': the driver cannot write dead letters there, and tasks may fail to, "
+        "too; the query starts all the same: %s",
+        path,
+        error,
+    )
+
+
 def dead_letter_line(dead_letter: DeadLetter, origin: Origin) -> bytes:
     """A dead letter as one line of JSON, with its line feed."""
     values = {
@@ -153,18 +172,7 @@ class LocalDeadLetterQueue:
             with tempfile.TemporaryFile(dir=place):
                 return
         except OSError as error:
-            if place == self._directory.absolute() or not place.is_dir() or is_local():
-                raise OptionError(
-                    f"option 'deadLetterPath' is '{self._directory}': dead letters cannot be written there: "
-                    f"{error}"
-                ) from None
-            # It may be mounted on executors alone.
-            _log.warning(
-                "option 'deadLetterPath' is '%s': dead letters cannot be written there from the driver's "
-                "host, and tasks may fail to as well: %s",
-                self._directory,
-                error,
-            )
+            report_unwritable(str(self._directory), error, is_certain=not place.is_dir() or is_local())
 
     def add(self, dead_letter: DeadLetter) -> None:
         """Raises SluiceError if the directory cannot be written to."""
