@@ -146,6 +146,23 @@ def test_a_request_that_is_accepted_ends_the_time_of_expired_credentials(
     assert not batch_call.is_fatal(EXPIRED)
 
 
+UNKNOWN = sdk.ClientError({"Error": {"Code": "UnrecognizedClientException", "Message": "?"}}, "X")
+
+
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_keys_that_are_replaced_are_loaded_anew(monkeypatch: pytest.MonkeyPatch, *, is_fixed: bool) -> None:
+    """Somebody deletes keys when there are new ones. Those that the service has never known are wrong."""
+    now = [100.0]
+    monkeypatch.setattr(ConnectionConfig, "has_fixed_credentials", is_fixed)
+    batch_call = made(lambda _, __: answer({"RequestResponses": []}), clock=lambda: now[0])
+    assert batch_call.is_fatal(UNKNOWN)
+
+    put(batch_call)
+    assert batch_call.is_fatal(UNKNOWN) == is_fixed
+    now[0] += 31.0
+    assert batch_call.is_fatal(UNKNOWN)
+
+
 def test_is_fatal_takes_errors_of_the_sdk() -> None:
     """As well as the errors that they are translated to."""
     batch_call = made(lambda _, __: None)

@@ -17,6 +17,7 @@ from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.errors import (
     EXPIRED_CREDENTIALS,
+    UNKNOWN_CREDENTIALS,
     DamagedAnswerError,
     is_throttling,
     is_unanswered,
@@ -107,6 +108,7 @@ class BatchCall:
         self._endpoint = endpoint_for(connection, service)
         self._contact = FirstContact((connection.endpoint_url, connection.region, service), clock)
         self._expired_since: float | None = None
+        self._has_answered = False  # with credentials that the service took
 
     def __call__(self, **parameters: Any) -> dict[str, Any]:
         """Calls the operation once.
@@ -128,6 +130,7 @@ class BatchCall:
             raise self.translated(error) from None
         self._contact.answered()
         self._expired_since = None
+        self._has_answered = True
         return answer
 
     def damaged_answer(self, problem: str) -> ServiceError:
@@ -236,7 +239,10 @@ class BatchCall:
             return True
         if not isinstance(error, ServiceError):
             error = self.translated(error)
-        if error.code in EXPIRED_CREDENTIALS and not self._connection.has_fixed_credentials:
+        # Keys that the service knew before were replaced: others may be there.
+        is_replaced = error.code in UNKNOWN_CREDENTIALS and self._has_answered
+        is_refused = error.code in EXPIRED_CREDENTIALS or is_replaced
+        if is_refused and not self._connection.has_fixed_credentials:
             now = self._clock()
             self._expired_since = now if self._expired_since is None else self._expired_since
             return now - self._expired_since >= _RENEWAL

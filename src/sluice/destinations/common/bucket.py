@@ -11,7 +11,7 @@ from botocore import xform_name
 
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
-from sluice.aws.errors import EXPIRED_CREDENTIALS, DamagedAnswerError, translate
+from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, DamagedAnswerError, translate
 from sluice.errors import ServiceError
 from sluice.instants import micros_from_datetime
 from sluice.retry import Backoff, Retrier
@@ -77,6 +77,7 @@ class Bucket:
         self._connection = connection
         self._make_client = client
         self._retrier = retrier or Retrier()
+        self._has_answered = False  # with credentials that S3 took
 
     # --- multipart uploads ----------------------------------------------------------------------------
 
@@ -273,6 +274,7 @@ class Bucket:
             client = self._make_client(self._connection, "s3")
             try:
                 answer = getattr(client, method)(Bucket=self._name, **parameters)
+                self._has_answered = True
                 return read(_checked(answer, required))
             except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
                 raise self._translated(error, operation, target) from None
@@ -290,8 +292,10 @@ class Bucket:
             translated.retryable = False  # although status 501 is a failure of the server
         elif translated.code in _CONFLICT:
             translated.retryable = True
-        elif translated.code in EXPIRED_CREDENTIALS and not self._connection.has_fixed_credentials:
-            translated.retryable = True  # the next attempt loads them anew
+        elif not self._connection.has_fixed_credentials:
+            # The next attempt loads them anew. Keys that S3 knew before were replaced by others.
+            is_replaced = translated.code in UNKNOWN_CREDENTIALS and self._has_answered
+            translated.retryable |= translated.code in EXPIRED_CREDENTIALS or is_replaced
         return translated
 
 
