@@ -12,7 +12,8 @@ from query import Query, check_exactly_once, check_order, pushed_query, wait_for
 from sluice.errors import DataLossError, ServiceError
 from sluice.source.assigner import assign_ranges
 from sluice.source.offsets import Offsets
-from sluice.source.splits import Split
+from sluice.source.splits import Split, SplitId
+from sluice.source.stream_log import IteratorStart
 
 
 def seconds_until_reported(query: Query) -> float:
@@ -127,6 +128,50 @@ def test_a_split_that_can_be_read_is_no_loss_however_long_it_is_not_listed(*, fa
     query.run_to_end()
     check_exactly_once(query, records)
     check_order(query)
+
+
+class Lenient(MemoryLog):
+    """Gives iterators for shards that it has no more, as services do that know streams by their ARNs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listings = 0
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        self.listings += 1
+        assert self.listings < 50, "what is not needed is waited for without end"
+        return super().list_splits(stream)
+
+    def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
+        return super().get_iterator(split, start) if split in self.shards else "old"
+
+
+def test_the_shards_of_a_stream_that_was_created_again_are_not_waited_for_without_end() -> None:
+    """Nothing can be read of them in the new stream, though there are iterators."""
+    log = Lenient()
+    log.create("s", 2)
+    query = Query(log)
+    put_many(log, 10)
+    query.run_to_end()
+    log.delete("s")
+    log.pass_time(60)
+    log.create("s", 1)
+    query.restart()
+    with pytest.raises(DataLossError, match="was deleted and created again"):
+        query.run_batch()
+
+
+def test_parents_that_are_never_listed_do_not_keep_a_query_from_starting() -> None:
+    """They may have expired long ago."""
+    log = Lenient()
+    log.create("s", 1)
+    children = log.split(S0)
+    log.expire(S0)
+    put_many(log, 10)
+    query = Query(log)
+    query.run_to_end()
+    assert len(query.numbers()) == 10
+    assert set(log.shards) == {*children}
 
 
 class Patchy(MemoryLog):

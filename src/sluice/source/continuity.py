@@ -24,9 +24,10 @@ __all__ = ["Continuity", "is_within", "recreated"]
 _log = logging.getLogger(__name__)
 
 _VANISH_PATIENCE = 30.0
-"""Seconds after which a split that has a subscription counts as gone, if the service says that it is gone and
-the next listing lacks it, too. The subscription may have brought all records, and its agent may be silent for
-this long before it is replaced. A split without one counts as gone as soon as the service says so."""
+"""Seconds for which a split that may be needed is waited for. After them one that has a subscription counts
+as gone, if the service says that it is gone and the next listing lacks it, too: the subscription may have
+brought all records, and its agent may be silent for this long before it is replaced. A split without one
+counts as gone as soon as the service says so."""
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while splits are missing."""
 _WARNING_INTERVAL = 30.0
@@ -91,7 +92,8 @@ class Continuity:
         listing = self._discovery.current()
         if listing is not self._complete:
             self._complete = listing = self._list_until_there(
-                lambda now: [*_missing(start, now), *_not_listed_again(start.positions, start, now)]
+                lambda now: [*_missing(start, now), *_not_listed_again(start.positions, start, now)],
+                lambda now: _not_recreated(_missing(start, now), start, now),
             )
         return listing
 
@@ -129,18 +131,26 @@ class Continuity:
         """
         ends = {each.split: each.end for each in ranges}
 
-        def find_missing(listing: Listing) -> Sequence[SplitId]:
-            others = recreated(end, listing)
-            missing = (split for split in ends.keys() - listing.splits.keys() if split.stream not in others)
-            return sorted([*missing, *_not_listed_again(ends, end, listing)])
+        def find_needed(listing: Listing) -> list[SplitId]:
+            return _not_recreated(ends.keys() - listing.splits.keys(), end, listing)
 
-        return self._list_until_there(find_missing)
+        return self._list_until_there(
+            lambda now: [*find_needed(now), *_not_listed_again(ends, end, now)], find_needed
+        )
 
-    def _list_until_there(self, find_missing: Callable[[Listing], Sequence[SplitId]]) -> Listing:
+    def _list_until_there(
+        self,
+        find_missing: Callable[[Listing], Sequence[SplitId]],
+        find_needed: Callable[[Listing], Sequence[SplitId]] = lambda _: (),
+    ) -> Listing:
         """Lists again while splits are missing, unless the service says that all of them are gone.
 
-        Listings are only eventually consistent. A split that they lack, and that can be read, is waited for
-        however long it takes: a batch without it would lose its records, or read its children before it.
+        Listings are only eventually consistent.
+
+        Args:
+            find_missing: the splits that a listing may lack. They are waited for for a while.
+            find_needed: those of them that are waited for however long it takes, as long as they can be read:
+                a batch without them would lose their records, or read their children before them.
         """
         listing = self._discovery.current()
         began = self._clock()
@@ -148,13 +158,15 @@ class Continuity:
         earlier: Listing | None = None
         while missing := find_missing(listing):
             is_confirmed = listing is not earlier and self._clock() - began >= _VANISH_PATIENCE
+            if is_confirmed:
+                missing = find_needed(listing)
             if self._are_gone(missing, are_subscriptions_over=is_confirmed):
                 break
             if listing is not earlier and self._clock() >= next_warning:
                 next_warning = self._clock() + _WARNING_INTERVAL
                 _log.warning(
                     "%s: not listed, though not read to the end; nothing is read until all are listed, or "
-                    "the service says that they are gone; listing shards again every %g s",
+                    "known to be gone; listing shards again every %g s",
                     ", ".join(map(str, missing)),
                     _RELISTING_PAUSE,
                 )
@@ -235,6 +247,12 @@ def recreated(start: Offsets, listing: Listing) -> list[str]:
         for stream, created in listing.created.items()
         if stream in start.created and start.created[stream] // 1000 != created // 1000
     ]
+
+
+def _not_recreated(splits: Iterable[SplitId], offsets: Offsets, listing: Listing) -> list[SplitId]:
+    """Those of streams that are the same ones as when `offsets` was logged."""
+    others = recreated(offsets, listing)
+    return sorted(split for split in splits if split.stream not in others)
 
 
 def _unlisted_parents(listing: Listing) -> list[SplitId]:
