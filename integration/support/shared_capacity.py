@@ -44,6 +44,7 @@ class Scenario:
         failing_entries, failing_requests: the probability that an entry, or a whole request, fails.
         lost_answers: the probability that a request is carried out, and its answer is lost.
         refused_requests: the probability that a request is refused for load, though there is none.
+        refused_entries: the probability that an entry is, each by itself. It takes no token.
         told: whether the codes of refusals tell load from failure.
         whole: a request is refused as a whole if a part of it would be refused.
         tasks: that write at the same time.
@@ -64,6 +65,7 @@ class Scenario:
     failing_requests: float = 0.0
     lost_answers: float = 0.0
     refused_requests: float = 0.0
+    refused_entries: float = 0.0
     told: bool = True
     whole: bool = False
     tasks: int = 1
@@ -121,9 +123,12 @@ class Service:
         if refuses and draw() < refuses:
             return Answer(set(entries), set())
         self._fill(now)
-        refused: set[int] = set()
+        q = scenario.refused_entries
+        refused = {entry for entry in entries if draw() < q} if q else set()
         before = self._share
         for entry, size in zip(entries, sizes, strict=True):
+            if entry in refused:
+                continue
             cost = 1.0 if scenario.byte_capacity is None else max(self._cost(size), 0.0)
             if self._share < cost:
                 refused.add(entry)
