@@ -106,7 +106,7 @@ def test_a_capacity_that_rises_is_found_where_some_are_refused_whatever_the_pace
     run = Run(replace(faults, capacity=400.0, steps={20.0: 4000.0}, tasks=tasks), aimd, seed=seed).until(100)
 
     assert run.utilisation(10, 20) > 0.8
-    assert run.utilisation(80, 100) > 0.9
+    assert run.utilisation(80, 100) > 0.85
     assert run.refusals(80, 100) < 0.12
 
 
@@ -128,6 +128,17 @@ def test_a_twentieth_refused_whatever_the_pace_is(seed: int) -> None:
 
     assert run.utilisation(5, 60) > 0.85
     assert run.utilisation(60, 120) > 0.85
+
+
+@SEEDS
+@pytest.mark.parametrize(("tasks", "part"), [(1, 0.005), (1, 0.02), (1, 0.05), (4, 0.02)])
+def test_entries_refused_each_by_itself_whatever_the_pace_is(tasks: int, part: float, seed: int) -> None:
+    """A task took the first few of them for its limit, and stayed at a quarter of what it could send."""
+    run = Run(Scenario(refused_entries=part, latency=0.1, tasks=tasks), aimd, seed=seed).until(30)
+
+    assert run.utilisation(5, 20) > 0.8
+    assert run.utilisation(20, 30) > 0.8
+    assert run.refusals(5, 30) < 0.05 + part
 
 
 def test_tasks_that_begin_together_share_a_small_bucket() -> None:

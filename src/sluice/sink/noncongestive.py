@@ -40,7 +40,7 @@ __all__ = ["NonCongestiveRefusals"]
 # A share of requests that are refused whatever the pace is does not matter below the first number, and is
 # large enough to hide that the service takes more from the second one on.
 _SELDOM: Final = 0.003
-_OFTEN: Final = 0.01
+_OFTEN: Final = 0.005
 # The part of the reference at which the pace is held. It is the second one if it is known what refusals are,
 # as others may have begun since then; and the third if it was proved that they are load, at a held pace, or
 # in the first seconds (the last number) after a clear overload, while tasks find their shares.
@@ -81,10 +81,15 @@ _TOO_SHALLOW: Final = 1.15
 # many more had been accepted.
 _FADES: Final = 60.0
 _DOUBT: Final = 30.0
+# What is refused together counts as one refusal. It is a whole request, unless clearly more than so many
+# requests' worth of refusals show that it is less.
+_WHOLE: Final = 3.0
 # No more than this part was to be expected in a dip: what remains of an overload does not count as proof of
-# what the few refusals after it are. If so many were to be expected in dips, it is known what they are.
+# what the few refusals after it are. If so many were to be expected in dips, it is known what they are, until
+# fewer than the last number are.
 _MOST_EXPECTED: Final = 0.05
 _DECIDED: Final = 8.0
+_FORGOTTEN: Final = 2.0
 # Refusals are load if a quarter of what was to be expected is more likely than all of it, by this logarithm.
 _LESS: Final = 0.25
 _PROVED: Final = 4.0
@@ -121,9 +126,11 @@ class NonCongestiveRefusals:
         self._finds_share = True  # as the last clear overload was a moment ago
         self._overloaded_at = -math.inf  # when there was a clear overload
         self._outside = DecayingSum()  # parts of requests that were refused, since the last dip that counted
+        self._together = DecayingSum()  # squares of parts of requests that were refused, of those parts
         self._lately = DecayingSum()  # the same in the last seconds
         self._in_dips = DecayingSum()  # the same in dips that counted
         self._expected = DecayingSum()  # what would have been refused in those if it were not load
+        self._is_learnt = False  # whether so much was to be expected that it is known what refusals are
         self._began, self._depth = -math.inf, 1.0  # the last dip
         self._last: list[float] = []  # parts of its requests that were refused, until they count
         self._last_began = -math.inf
@@ -132,7 +139,7 @@ class NonCongestiveRefusals:
     @property
     def share(self) -> float:
         """The part of requests that is refused whatever the pace is."""
-        return self._in_dips.part / (self._in_dips.whole + _DOUBT)
+        return self._in_dips.part / (self._in_dips.whole + _DOUBT * self._lump)
 
     @property
     def matters(self) -> bool:
@@ -142,7 +149,7 @@ class NonCongestiveRefusals:
     @property
     def is_known(self) -> bool:
         """Whether it is known that such refusals come, and often."""
-        return self.share >= _OFTEN and self._expected.part >= _DECIDED and not self._is_proved
+        return self.share >= _OFTEN and self._is_learnt and not self._is_proved
 
     @property
     def floor(self) -> float:
@@ -194,7 +201,7 @@ class NonCongestiveRefusals:
     def grew(self, refused: float, expected: float, now: float) -> None:
         """A request was answered while the pace grows: `refused` of it, where `expected` might be by load."""
         self._add(refused, now)
-        self._expected.add(expected, 1.0, now, self._fades)
+        self._expect(expected, now)
 
     def answered_in_dip(self, refused: float, sent_at: float) -> None:
         """A request that was sent in a dip was answered; `refused` is the part that was refused for load."""
@@ -227,6 +234,7 @@ class NonCongestiveRefusals:
                 self._end_dip(now)
         self._recent.append(_Recent(pace, pace * (1 - refused)))
         self._outside.add(refused, 1.0, now, math.inf)
+        self._together.add(refused * refused, refused, now, self._fades)
         self._lately.add(refused, 1.0, now, _LATELY * self._dips.scale)
 
     def follow(self, pace: float, seconds: float, now: float) -> None:
@@ -256,6 +264,7 @@ class NonCongestiveRefusals:
             if self._is_proved_anew or self._finds_share:
                 self._reference, self._is_proved_anew = pace, False
             self._in_dips, self._expected = DecayingSum(), DecayingSum()
+            self._is_learnt = False
         if self._is_held and self._is_proved:
             self._is_proved_anew, self._proved_at = True, now
         self._is_held = pace <= self.floor or (self._is_held and not self._is_decided)
@@ -273,6 +282,7 @@ class NonCongestiveRefusals:
     def _overload(self, now: float) -> None:
         self._overloaded_at = now
         self._outside, self._lately = DecayingSum(), DecayingSum()
+        self._together = DecayingSum()
 
     def _end_dip(self, now: float) -> None:
         """Learns from the last dip, if nothing has changed since it began."""
@@ -283,12 +293,19 @@ class NonCongestiveRefusals:
         if is_usual and is_deep and self._overloaded_at < self._last_began:
             for each in self._last:
                 self._add(each, now)
-            self._expected.add(min(_MOST_EXPECTED, share) * requests, 1.0, now, self._fades)
+            self._expect(min(_MOST_EXPECTED, share) * requests, now)
         self._last = []
         self._outside = DecayingSum()
 
     def _add(self, refused: float, now: float) -> None:
+        self._together.add(refused * refused, refused, now, self._fades)
         self._in_dips.add(refused, 1.0, now, self._fades)
+
+    def _expect(self, refused: float, now: float) -> None:
+        self._expected.add(refused, 1.0, now, self._fades)
+        # Where the pace is not held there are no dips, and nothing would be learnt anew.
+        least = _FORGOTTEN if self._is_learnt else _DECIDED
+        self._is_learnt = self._expected.part >= least * self._lump
 
     @property
     def _fades(self) -> float:
@@ -303,14 +320,23 @@ class NonCongestiveRefusals:
     def _is_proved(self) -> bool:
         """Whether refusals fall with the pace: a likelihood ratio of two Poisson counts."""
         likely = self._expected.part * (1 - _LESS) - self._in_dips.part * math.log(1 / _LESS)
-        return likely > _PROVED or (self._expected.part >= _DECIDED and self._is_exceeded)
+        return likely > _PROVED * self._lump or (self._is_learnt and self._is_exceeded)
 
     @property
     def _is_exceeded(self) -> bool:
         """Whether clearly more is refused than the share that comes whatever the pace is: the same ratio."""
         usual = max(_LEAST_SHARE, self.share) * self._lately.whole
-        return self._lately.part * math.log(_TIMES) - (_TIMES - 1) * usual > _PROVED
+        return self._lately.part * math.log(_TIMES) - (_TIMES - 1) * usual > _PROVED * self._lump
 
     @property
     def _is_decided(self) -> bool:
-        return self._is_proved or self._expected.part >= _DECIDED
+        return self._is_proved or self._is_learnt
+
+    @property
+    def _lump(self) -> float:
+        """The part of a request that is refused together: 1 where requests are refused as a whole.
+
+        Entries that are refused each by itself are many independent refusals: they tell sooner than as many
+        in a few requests what they are, and what their share is.
+        """
+        return (self._together.part + _WHOLE) / (self._together.whole + _WHOLE)

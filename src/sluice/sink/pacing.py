@@ -97,13 +97,16 @@ _GROWTH: Final = 2.5
 # Until the first refusal it may double while answers come, for so long (seconds); then grow by this part.
 _START: Final = 5.0
 _LATE_START: Final = 0.25
-# The limit is found when so many of the first answers have a refusal in them, from the first that has one on.
+# Until then less than this part of a request is taken for chance: growth past the limit has more of it refused
+# with the next answers.
+_LITTLE: Final = 0.2
+# The limit is found when more than that was refused of so many of the first answers, from the first of them on.
 # If it is fewer, that was chance. What was sent before it and accepted says nothing.
 _FIRST_REFUSALS: Final = 3
 _FIRST_ANSWERS: Final = 5
-# So it is when this part of a request or more was refused, and the rest was not: that was no chance, the
-# allowance was used up in the middle of it.
-_USED_UP: Final = 0.25
+# So it is when so many entries or more were refused, more than that part of a request, and the rest was not:
+# that was no chance, the allowance was used up in the middle of it.
+_USED_UP: Final = 2
 # If there is no answer after so many seconds, a new task grows by the second number times itself in a second;
 # and more than answers let it as long as they are to requests at less than this part of the rate.
 _LATE: Final = 0.15
@@ -172,7 +175,12 @@ class _Cut:
 
 def _is_used_up(answer: Answer) -> bool:
     """Whether the destination's allowance was used up in the middle of a request."""
-    return _USED_UP * answer.entries <= answer.lost < answer.entries
+    return _is_much(answer) and _USED_UP <= answer.lost < answer.entries
+
+
+def _is_much(answer: Answer) -> bool:
+    """Whether so much of a request was refused that it may have been for load while a new task grows."""
+    return answer.lost >= _LITTLE * answer.entries
 
 
 class PacingRate:
@@ -322,7 +330,7 @@ class PacingRate:
             self._missed += self._noncongestive.evidence(answer.at)
         if self._cut is not None and (answer.lost or answer.at > self._cut.sent_at):
             self._check_limit(self._cut, answer)
-        if answer.lost:
+        if answer.lost and (self._missed < math.inf or _is_much(answer)):
             self._end_growth(answer)
         if answer.at > self._cut_at:
             self._cut_from = 0.0
@@ -369,7 +377,7 @@ class PacingRate:
 
     def _check_limit(self, cut: _Cut, answer: Answer) -> None:
         """Finds out whether the rate was cut at its limit. If that was chance, growth goes on."""
-        cut.answers.append(answer.lost > 0)
+        cut.answers.append(_is_much(answer))
         is_limit = _is_used_up(answer) or sum(cut.answers) >= _FIRST_REFUSALS
         if not is_limit and len(cut.answers) < _FIRST_ANSWERS:
             return
@@ -487,6 +495,8 @@ class PacingRate:
 
     def _notice(self, answer: Answer, count: int) -> bool:
         """Counts the refused requests, or those that were to be expected; whether this is one."""
+        if self._missed == math.inf and not _is_much(answer):
+            return False
         reached, at = answer.entries, answer.at
         expected = self._share * reached / max(1.0, self._refused_part * count)
         # If refusals come whatever the rate is, some come while it grows. Else they end its growth.
