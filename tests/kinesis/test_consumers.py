@@ -265,11 +265,45 @@ def test_a_registration_is_told_before_the_consumer_is_ready() -> None:
     assert told == [("orders", ARN)]
 
 
-def test_a_registration_whose_answer_was_lost_counts_as_somebody_elses() -> None:
-    """A consumer that stays is better than one deregistered while another query uses it."""
-    lost = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
-    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [lost, IN_USE]})
-    assert service.registrar.ensure("orders") == Consumer("me", ARN, False)
+LOST = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
+
+
+@pytest.mark.parametrize("failure", [LOST, refusal("InternalFailure", status=500)])
+def test_a_registration_whose_answer_was_lost_is_the_querys(failure: Answer) -> None:
+    """The consumer was not there before, and nobody else would deregister it. It is told as any other."""
+    told: list[tuple[str, str]] = []
+    describe: list[Script] = [GONE, is_("CREATING"), is_("CREATING"), is_("ACTIVE")]
+    service = Service({DESCRIBE: describe, REGISTER: [failure, IN_USE]})
+    registrar = ConsumerRegistrar(service.config, on_registered=lambda *each: told.append(each))
+    assert registrar.ensure("orders") == Consumer("me", ARN, True)
+    assert told == [("orders", ARN)]
+
+
+@pytest.mark.parametrize(
+    ("describe", "register", "registered"),
+    [
+        # Refused because of load: it was not carried out.
+        ([GONE, is_("ACTIVE")], [LIMIT, IN_USE], False),
+        # Lost on its way there, while the stream was being resharded.
+        ([GONE, GONE, GONE, is_("ACTIVE")], [LOST, IN_USE, is_new()], True),
+        # Somebody deregisters it already.
+        ([GONE, is_("DELETING"), is_("DELETING"), GONE, is_("ACTIVE")], [LOST, IN_USE, is_new()], True),
+    ],
+)
+def test_a_registration_that_was_not_carried_out(
+    describe: list[Script], register: list[Script], registered: bool
+) -> None:
+    """What another query has registered meanwhile is not this one's."""
+    service = Service({DESCRIBE: describe, REGISTER: register})
+    assert service.registrar.ensure("orders") == Consumer("me", ARN, registered)
+
+
+def test_a_registration_whose_answer_was_lost_is_an_error_where_it_cannot_be_found() -> None:
+    """The description has its own retries, once."""
+    service = Service({DESCRIBE: [GONE, DENIED], REGISTER: [LOST, IN_USE]})
+    with pytest.raises(ServiceError, match="may not"):
+        service.registrar.ensure("orders")
+    assert service.count(REGISTER) == 2
 
 
 def test_a_limit_of_another_call_does_not_count_consumers() -> None:

@@ -1,8 +1,10 @@
 """Registers fan-out consumers with streams, waits until they are ready, and deregisters them.
 
 As Flink's StreamConsumerRegistrar. A consumer that exists already is used as it is. A query may deregister
-only consumers that `ConsumerRegistrar.ensure` says it registered. In doubt, because two queries registered
-one name at the same time or an answer was lost, a consumer counts as registered by somebody else.
+only consumers that `ConsumerRegistrar.ensure` says it registered. Where two queries register one name at the
+same time, it is the one's that the service has answered. Where the service may have carried out a
+registration whose answer was lost, the consumer that is there then, and was not before, is the query's:
+nobody else would deregister it, and it is paid for.
 """
 
 from __future__ import annotations
@@ -176,10 +178,15 @@ class ConsumerRegistrar:
     def _register(self, stream: str, stream_arn: str, name: str) -> Consumer | None:
         """Registers the consumer and waits until it is active; None if it is deregistered meanwhile."""
         target = f"{stream}/consumer/{name}"
+        may_be_done = False
 
         def recover(error: ServiceError) -> Consumer | None:
-            in_use = error.code == "ResourceInUseException"
-            return self._find_despite(stream, stream_arn, name) if in_use else None
+            nonlocal may_be_done
+            if error.code != "ResourceInUseException":
+                may_be_done = may_be_done or _may_be_done(error)
+                return None
+            ours = self._find_registered(stream_arn, name) if may_be_done else None
+            return ours or self._find_despite(stream, stream_arn, name)
 
         def read(answer: Mapping[str, Any]) -> Consumer:
             consumer = ConsumerDescription.parse(answer["Consumer"])
@@ -202,6 +209,22 @@ class ConsumerRegistrar:
                 _log.warning("%s: somebody else deregisters it; waiting until it is gone", target)
                 return None
         return consumer
+
+    def _find_registered(self, stream_arn: str, name: str) -> Consumer | None:
+        """The consumer that a call has registered whose answer did not come; None if there is none.
+
+        Nothing is waited for, so that it is known at once what to deregister.
+        """
+        target = f"{stream_arn.rpartition('/')[2]}/consumer/{name}"
+        request = {"StreamARN": stream_arn, "ConsumerName": name}
+        try:
+            found = self._calls.call(_DESCRIBE, target, request, _read_description)
+        except ServiceError as error:
+            if error.missing:
+                return None  # the stream is being changed
+            error.retryable = False  # this call has used up its own retries
+            raise
+        return Consumer(found.name, found.arn, registered=True) if found.status != "DELETING" else None
 
     def _find_despite(self, stream: str, stream_arn: str, name: str) -> Consumer | None:
         """The consumer that another query has just registered, so that registering it was refused.
@@ -416,6 +439,11 @@ def _try_to_deregister(registrar: ConsumerRegistrar, arn: str) -> None:
         _log.info("consumer %s is deregistered, since not every stream has got a consumer", arn)
     except SluiceError as error:
         _log.warning("consumer %s stays registered: %s", arn, error)
+
+
+def _may_be_done(error: ServiceError) -> bool:
+    """Whether the service may have carried out a call that failed: it has not refused it."""
+    return error.retryable and not error.throttling
 
 
 def _not_ready(target: str, status: str) -> ServiceError:
