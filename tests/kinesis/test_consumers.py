@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from kinesis_transport import OPTIONS, URL, Answer, Transport, answer, forget_pr
 from sluice.aws.clients import client_for
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.consumers import Consumer, ConsumerRegistrar, register_at_load
+from sluice.kinesis.loaded_consumers import forget as forget_loaded
 from sluice.kinesis.options import SourceConfig, source_config_from_options
 from sluice.retry import Retrier
 
@@ -32,7 +36,8 @@ SUMMARY = "DescribeStreamSummary"
 
 
 @pytest.fixture(autouse=True)
-def _fresh_process() -> Iterator[None]:
+def _fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
     forget_process_state()
 
@@ -504,10 +509,49 @@ def two_streams(**options: str) -> SourceConfig:
 
 def test_eager_consumers_are_registered_at_load() -> None:
     """Returns the consumers that were registered, without those that existed."""
-    describe: list[Script] = [GONE, is_("ACTIVE"), is_("ACTIVE")]
+    other = f"{STREAM_ARN}/consumer/me:1600000000"
+    describe: list[Script] = [GONE, is_("ACTIVE"), is_("ACTIVE", other)]
     service = Service({DESCRIBE: describe, REGISTER: [is_new()]}, two_streams())
     assert register_at_load(service.config) == {"orders": ARN}
+
+
+@pytest.mark.parametrize(
+    ("options", "between", "again"),
+    [
+        ({}, lambda: None, {"orders": ARN}),
+        ({}, lambda: forget_loaded([ARN]), {}),  # a query has begun: its log and its agent know the consumer
+        ({"consumerDeregistration": "never"}, lambda: None, {}),
+        ({}, lambda: notes().chmod(0o755), {}),  # others can leave notes there
+        ({}, lambda: shutil.rmtree(notes()), {}),
+    ],
+)
+def test_a_consumer_that_no_query_has_begun_with_is_the_next_loads(
+    options: dict[str, str], between: Callable[[], object], again: Mapping[str, str]
+) -> None:
+    """Nobody would ever deregister it: a cell of a notebook runs twice, or an application fails between
+    ``load()`` and ``start()`` and is started again.
+    """
+    one_stream = config_of(consumerRegistration="eager", **options)
+    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}, one_stream)
+    assert register_at_load(service.config) == {"orders": ARN}
+    between()
+    assert register_at_load(service.config) == again
+
+
+def test_consumers_are_registered_at_load_where_nothing_can_be_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that is found counts as somebody else's then."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere/at/all")
+    one_stream = config_of(consumerRegistration="eager")
+    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}, one_stream)
+    assert register_at_load(service.config) == {"orders": ARN}
     assert register_at_load(service.config) == {}
+    forget_loaded([ARN])
+
+
+def notes() -> Path:
+    """The directory of the notes that loads leave."""
+    (directory,) = Path(tempfile.gettempdir()).glob("sluice-loads-*")
+    return directory
 
 
 @pytest.mark.parametrize("options", [{"consumerRegistration": "lazy"}, {"consumerArn": ARN}])

@@ -19,6 +19,7 @@ from sluice.aws.arns import ConsumerArn, consumer_path
 from sluice.aws.calls import Calls
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.instants import micros_from_datetime
+from sluice.kinesis import loaded_consumers
 from sluice.kinesis.client import kinesis_calls
 from sluice.kinesis.fanout_options import CONSUMER_ARN, CONSUMER_NAME
 from sluice.kinesis.options import SourceConfig
@@ -403,7 +404,8 @@ def register_at_load(config: SourceConfig) -> Mapping[str, str]:
     """Registers the consumers of a source with ``consumerRegistration=eager``; does nothing for others.
 
     Returns:
-        Stream's name to its consumer's ARN, for the consumers that this call registered.
+        Stream's name to its consumer's ARN, for the consumers that this call registered, or an earlier
+        ``load()`` with which no query has begun.
 
     Raises:
         SluiceError: as `ConsumerRegistrar.ensure`. Consumers that this call registered are deregistered
@@ -412,7 +414,14 @@ def register_at_load(config: SourceConfig) -> Mapping[str, str]:
     if config.fan_out is None or config.fan_out.registration != "eager":
         return {}
     consumers = ensure_all(config)
-    return {stream: consumer.arn for stream, consumer in consumers.items() if consumer.registered}
+    registered = {
+        stream: consumer.arn
+        for stream, consumer in consumers.items()
+        if consumer.registered or loaded_consumers.is_noted(consumer.arn)
+    }
+    if config.fan_out.deregister:
+        loaded_consumers.note(registered.values())
+    return registered
 
 
 def ensure_all(config: SourceConfig) -> Mapping[str, Consumer]:
