@@ -16,6 +16,7 @@ from sluice.aws.clients import client_for
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.consumers import Consumer, ConsumerRegistrar, register_at_load
 from sluice.kinesis.loaded_consumers import forget as forget_loaded
+from sluice.kinesis.loaded_consumers import is_noted
 from sluice.kinesis.options import SourceConfig, source_config_from_options
 from sluice.retry import Retrier
 
@@ -519,7 +520,7 @@ def test_eager_consumers_are_registered_at_load() -> None:
     ("options", "between", "again"),
     [
         ({}, lambda: None, {"orders": ARN}),
-        ({}, lambda: forget_loaded([ARN]), {}),  # a query has begun: its log and its agent know the consumer
+        ({}, lambda: forget_loaded(ARN), {}),  # a query has begun: its log and its agent know the consumer
         ({"consumerDeregistration": "never"}, lambda: None, {}),
         ({}, lambda: notes().chmod(0o755), {}),  # others can leave notes there
         ({}, lambda: shutil.rmtree(notes()), {}),
@@ -545,7 +546,18 @@ def test_consumers_are_registered_at_load_where_nothing_can_be_noted(monkeypatch
     service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}, one_stream)
     assert register_at_load(service.config) == {"orders": ARN}
     assert register_at_load(service.config) == {}
-    forget_loaded([ARN])
+    forget_loaded(ARN)
+
+
+def test_a_consumer_is_noted_before_it_is_ready() -> None:
+    """The application may be killed meanwhile."""
+    service = Service({DESCRIBE: [GONE, DENIED], REGISTER: [is_new()], DEREGISTER: [DENIED]}, two_streams())
+    with pytest.raises(ServiceError, match="may not"):
+        register_at_load(service.config)
+    assert is_noted(ARN)
+
+    service = Service({DESCRIBE: [is_("ACTIVE")]}, config_of(consumerRegistration="eager"))
+    assert register_at_load(service.config) == {"orders": ARN}
 
 
 def notes() -> Path:

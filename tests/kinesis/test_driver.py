@@ -152,7 +152,8 @@ def test_a_consumer_registered_earlier_is_known_by_its_arn(
 ) -> None:
     """By ``load()`` or by an earlier run. Another ARN is that of a consumer somebody else has registered."""
     monkeypatch.setattr(FakeRegistrar, "registers", False)
-    loaded_consumers.note(at_load.values())
+    for arn in at_load.values():
+        loaded_consumers.note(arn)
     coordinator = create_coordinator(config(at_load=at_load))
     assert not any(map(loaded_consumers.is_noted, at_load.values()))  # no other load takes it for its own
 

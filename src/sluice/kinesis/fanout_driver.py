@@ -70,7 +70,8 @@ class FanOutCoordinator(SourceCoordinator):
             for stream in config.streams:
                 self._arns[stream.name] = self._ensure_consumer(stream.name)
             self._agent.set_consumers(self._arns)
-            loaded_consumers.forget(fan_out.registered.values())
+            for arn in fan_out.registered.values():
+                loaded_consumers.forget(arn)
             if fan_out.agent == "none":
                 super().__init__(config, spark=spark)
             else:

@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 from sluice.letterboxes import is_of_this_user_alone
@@ -23,14 +22,13 @@ from sluice.letterboxes import is_of_this_user_alone
 __all__ = ["forget", "is_noted", "note"]
 
 
-def note(arns: Iterable[str]) -> None:
-    """A ``load()`` has registered these consumers. Errors of the file system are ignored."""
+def note(arn: str) -> None:
+    """A ``load()`` has registered the consumer. Errors of the file system are ignored."""
     directory = _directory()
     with contextlib.suppress(OSError):
         directory.mkdir(mode=0o700, exist_ok=True)
         if is_of_this_user_alone(directory):
-            for arn in arns:
-                _file(directory, arn).touch(mode=0o600)
+            _file(directory, arn).touch(mode=0o600)
 
 
 def is_noted(arn: str) -> bool:
@@ -41,12 +39,11 @@ def is_noted(arn: str) -> bool:
     return False
 
 
-def forget(arns: Iterable[str]) -> None:
-    """A query begins that reads with these consumers, or they are gone."""
+def forget(arn: str) -> None:
+    """A query begins that reads with the consumer, or it is gone. Errors of the file system are ignored."""
     directory = _directory()
     with contextlib.suppress(OSError):
-        for arn in arns:
-            _file(directory, arn).unlink(missing_ok=True)
+        _file(directory, arn).unlink(missing_ok=True)
         directory.rmdir()  # if it was the last one
 
 
