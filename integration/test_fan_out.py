@@ -141,6 +141,20 @@ def test_an_eager_consumer_is_there_after_load(case: Case) -> None:
     case.check_exact()
 
 
+def test_an_eager_consumer_that_is_loaded_twice(case: Case) -> None:
+    """As a cell of a notebook is run again: the query deregisters it, whichever frame it reads."""
+    case.source(consumerRegistration="eager")
+    (arn,) = case.consumers()
+    query = case.recorder.start(case.source(consumerRegistration="eager"))
+    case.read_all(query)
+    assert case.consumers() == [arn]
+
+    case.stop(query)
+
+    assert case.consumers() == []
+    case.check_exact()
+
+
 def test_a_consumer_that_is_never_deregistered(case: Case) -> None:
     """``never`` leaves it for the next run, which finds it and leaves it too."""
     for _ in range(2):

@@ -47,6 +47,7 @@ KINESIS_BASE = (
     "sluice.kinesis.fanout_options",
     "sluice.kinesis.foreign_names",
     "sluice.kinesis.kpl",
+    "sluice.kinesis.loaded_consumers",
     "sluice.kinesis.options",
     "sluice.kinesis.record_batches",
     "sluice.kinesis.starting_positions",

@@ -36,7 +36,7 @@ def test_every_listener_gets_every_letter_once_in_order(place: Path) -> None:
 
 def test_the_directory_may_go_while_a_letterbox_is_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process closes the last one at that moment."""
-    is_ours = letterboxes._is_of_this_user_alone
+    is_ours = letterboxes.is_of_this_user_alone
     removals = iter([place.rmdir])
 
     def looked_at(directory: Path) -> bool:
@@ -44,7 +44,7 @@ def test_the_directory_may_go_while_a_letterbox_is_made(place: Path, monkeypatch
         next(removals, lambda: None)()
         return found
 
-    monkeypatch.setattr(letterboxes, "_is_of_this_user_alone", looked_at)
+    monkeypatch.setattr(letterboxes, "is_of_this_user_alone", looked_at)
     box = Letterbox(place)
     posted = post(lambda: {"n": 1}, place)
     box.close()

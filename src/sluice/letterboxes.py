@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Letterbox", "post"]
+__all__ = ["Letterbox", "is_of_this_user_alone", "post"]
 
 _LOCK: Final = "lock"
 _ENDING: Final = ".json"
@@ -99,7 +99,7 @@ def _make_box(parent: Path) -> Path | None:
         parent.mkdir(mode=0o700, exist_ok=True)
         # The process that closes the last letterbox removes the directory.
         with contextlib.suppress(FileNotFoundError):
-            if not _is_of_this_user_alone(parent):
+            if not is_of_this_user_alone(parent):
                 return None
             box = parent / uuid.uuid4().hex
             box.mkdir(mode=0o700)
@@ -135,7 +135,7 @@ def _boxes(parent: Path) -> Iterator[Path]:
     import fcntl  # noqa: PLC0415 - Windows has none
 
     try:
-        if not _is_of_this_user_alone(parent):
+        if not is_of_this_user_alone(parent):
             return
         boxes = sorted(parent.iterdir())
     except OSError:
@@ -160,7 +160,12 @@ def _boxes(parent: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def _is_of_this_user_alone(directory: Path) -> bool:
+def is_of_this_user_alone(directory: Path) -> bool:
+    """Whether nobody else can look into the directory, or put anything there.
+
+    Raises:
+        OSError: it is not there.
+    """
     status = directory.lstat()
     return (
         stat.S_ISDIR(status.st_mode)

@@ -210,6 +210,14 @@ def test_the_size_of_a_page_is_known_in_both_forms(count: int, size: int) -> Non
     assert sizes == pytest.approx([count * size] * 2, rel=0.25)
 
 
+def test_an_endpoint_that_does_not_know_cbor_any_more_is_asked_in_json() -> None:
+    """Another server has taken its place: an emulator of another version, say."""
+    answers = iter([in_cbor(page()), answer(b"", 415)])
+    endpoint = Endpoint({CBOR: lambda: next(answers), JSON: page})
+    assert [endpoint.get_records() for _ in range(3)] == [7, 7, 7]
+    assert endpoint.asked_in == [CBOR, CBOR, JSON, JSON]
+
+
 def test_json_alone() -> None:
     """wireFormat=json."""
     endpoint = Endpoint({JSON: page}, replace(CONFIG, wire_format="json"))
@@ -217,10 +225,12 @@ def test_json_alone() -> None:
 
 
 def test_cbor_alone() -> None:
-    """wireFormat=cbor: an endpoint that refuses it is an error, whatever other queries have seen."""
+    """wireFormat=cbor: an endpoint that refuses it is an error, whatever other queries have seen, and the
+    error says what to do.
+    """
     endpoint_state(URL).knows_cbor = False
     endpoint = Endpoint({CBOR: lambda: answer(b"", 415)}, replace(CONFIG, wire_format="cbor"))
-    with pytest.raises(ServiceError, match="415"):
+    with pytest.raises(ServiceError, match=r"415: .*'wireFormat' json asks in JSON"):
         endpoint.get_records()
 
     assert endpoint.asked_in == [CBOR]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ from kinesis_transport import OPTIONS, URL, Answer, Transport, answer, forget_pr
 from sluice.aws.clients import client_for
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.consumers import Consumer, ConsumerRegistrar, register_at_load
+from sluice.kinesis.loaded_consumers import forget as forget_loaded
+from sluice.kinesis.loaded_consumers import is_noted
 from sluice.kinesis.options import SourceConfig, source_config_from_options
 from sluice.retry import Retrier
 
@@ -32,7 +37,8 @@ SUMMARY = "DescribeStreamSummary"
 
 
 @pytest.fixture(autouse=True)
-def _fresh_process() -> Iterator[None]:
+def _fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
     forget_process_state()
 
@@ -265,11 +271,45 @@ def test_a_registration_is_told_before_the_consumer_is_ready() -> None:
     assert told == [("orders", ARN)]
 
 
-def test_a_registration_whose_answer_was_lost_counts_as_somebody_elses() -> None:
-    """A consumer that stays is better than one deregistered while another query uses it."""
-    lost = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
-    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [lost, IN_USE]})
-    assert service.registrar.ensure("orders") == Consumer("me", ARN, False)
+LOST = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
+
+
+@pytest.mark.parametrize("failure", [LOST, refusal("InternalFailure", status=500)])
+def test_a_registration_whose_answer_was_lost_is_the_querys(failure: Answer) -> None:
+    """The consumer was not there before, and nobody else would deregister it. It is told as any other."""
+    told: list[tuple[str, str]] = []
+    describe: list[Script] = [GONE, is_("CREATING"), is_("CREATING"), is_("ACTIVE")]
+    service = Service({DESCRIBE: describe, REGISTER: [failure, IN_USE]})
+    registrar = ConsumerRegistrar(service.config, on_registered=lambda *each: told.append(each))
+    assert registrar.ensure("orders") == Consumer("me", ARN, True)
+    assert told == [("orders", ARN)]
+
+
+@pytest.mark.parametrize(
+    ("describe", "register", "registered"),
+    [
+        # Refused because of load: it was not carried out.
+        ([GONE, is_("ACTIVE")], [LIMIT, IN_USE], False),
+        # Lost on its way there, while the stream was being resharded.
+        ([GONE, GONE, GONE, is_("ACTIVE")], [LOST, IN_USE, is_new()], True),
+        # Somebody deregisters it already.
+        ([GONE, is_("DELETING"), is_("DELETING"), GONE, is_("ACTIVE")], [LOST, IN_USE, is_new()], True),
+    ],
+)
+def test_a_registration_that_was_not_carried_out(
+    describe: list[Script], register: list[Script], registered: bool
+) -> None:
+    """What another query has registered meanwhile is not this one's."""
+    service = Service({DESCRIBE: describe, REGISTER: register})
+    assert service.registrar.ensure("orders") == Consumer("me", ARN, registered)
+
+
+def test_a_registration_whose_answer_was_lost_is_an_error_where_it_cannot_be_found() -> None:
+    """The description has its own retries, once."""
+    service = Service({DESCRIBE: [GONE, DENIED], REGISTER: [LOST, IN_USE]})
+    with pytest.raises(ServiceError, match="may not"):
+        service.registrar.ensure("orders")
+    assert service.count(REGISTER) == 2
 
 
 def test_a_limit_of_another_call_does_not_count_consumers() -> None:
@@ -470,10 +510,60 @@ def two_streams(**options: str) -> SourceConfig:
 
 def test_eager_consumers_are_registered_at_load() -> None:
     """Returns the consumers that were registered, without those that existed."""
-    describe: list[Script] = [GONE, is_("ACTIVE"), is_("ACTIVE")]
+    other = f"{STREAM_ARN}/consumer/me:1600000000"
+    describe: list[Script] = [GONE, is_("ACTIVE"), is_("ACTIVE", other)]
     service = Service({DESCRIBE: describe, REGISTER: [is_new()]}, two_streams())
     assert register_at_load(service.config) == {"orders": ARN}
+
+
+@pytest.mark.parametrize(
+    ("options", "between", "again"),
+    [
+        ({}, lambda: None, {"orders": ARN}),
+        ({}, lambda: forget_loaded(ARN), {}),  # a query has begun: its log and its agent know the consumer
+        ({"consumerDeregistration": "never"}, lambda: None, {}),
+        ({}, lambda: notes().chmod(0o755), {}),  # others can leave notes there
+        ({}, lambda: shutil.rmtree(notes()), {}),
+    ],
+)
+def test_a_consumer_that_no_query_has_begun_with_is_the_next_loads(
+    options: dict[str, str], between: Callable[[], object], again: Mapping[str, str]
+) -> None:
+    """Nobody would ever deregister it: a cell of a notebook runs twice, or an application fails between
+    ``load()`` and ``start()`` and is started again.
+    """
+    one_stream = config_of(consumerRegistration="eager", **options)
+    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}, one_stream)
+    assert register_at_load(service.config) == {"orders": ARN}
+    between()
+    assert register_at_load(service.config) == again
+
+
+def test_consumers_are_registered_at_load_where_nothing_can_be_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that is found counts as somebody else's then."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere/at/all")
+    one_stream = config_of(consumerRegistration="eager")
+    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}, one_stream)
+    assert register_at_load(service.config) == {"orders": ARN}
     assert register_at_load(service.config) == {}
+    forget_loaded(ARN)
+
+
+def test_a_consumer_is_noted_before_it_is_ready() -> None:
+    """The application may be killed meanwhile."""
+    service = Service({DESCRIBE: [GONE, DENIED], REGISTER: [is_new()], DEREGISTER: [DENIED]}, two_streams())
+    with pytest.raises(ServiceError, match="may not"):
+        register_at_load(service.config)
+    assert is_noted(ARN)
+
+    service = Service({DESCRIBE: [is_("ACTIVE")]}, config_of(consumerRegistration="eager"))
+    assert register_at_load(service.config) == {"orders": ARN}
+
+
+def notes() -> Path:
+    """The directory of the notes that loads leave."""
+    (directory,) = Path(tempfile.gettempdir()).glob("sluice-loads-*")
+    return directory
 
 
 @pytest.mark.parametrize("options", [{"consumerRegistration": "lazy"}, {"consumerArn": ARN}])

@@ -13,7 +13,7 @@ import pytest
 from sluice import letterboxes
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis import consumers, fanout_driver, polling_driver
+from sluice.kinesis import consumers, fanout_driver, loaded_consumers, polling_driver
 from sluice.kinesis.consumers import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
@@ -152,7 +152,10 @@ def test_a_consumer_registered_earlier_is_known_by_its_arn(
 ) -> None:
     """By ``load()`` or by an earlier run. Another ARN is that of a consumer somebody else has registered."""
     monkeypatch.setattr(FakeRegistrar, "registers", False)
+    for arn in at_load.values():
+        loaded_consumers.note(arn)
     coordinator = create_coordinator(config(at_load=at_load))
+    assert not any(map(loaded_consumers.is_noted, at_load.values()))  # no other load takes it for its own
 
     coordinator.restore(Offsets({}, consumers=logged))
 

@@ -28,7 +28,8 @@ from sluice.source.stream_log import IteratorStart, Record, StreamInfo, StreamLo
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 SHARD = SplitId("orders", "shardId-000000000000")
 NOW = 1_767_268_800.0
-BACKOFFS = {name: Backoff(3, 0.1, 1.0, 2.0) for name in ("GetRecords", "GetShardIterator", "ListShards")}
+BACKOFFS = {name: Backoff(3, 0.1, 1.0, 2.0) for name in ("GetRecords", "GetShardIterator")}
+BACKOFFS["ListShards"] = Backoff(3, 0.1, 1.0, 2.0, throttle_patience=900.0)
 CONFIG = replace(source_config_from_options({"streamName": "orders", **OPTIONS}), backoffs=BACKOFFS)
 EMPTY_PAGE: dict[str, Any] = {"Records": [], "NextShardIterator": "next", "MillisBehindLatest": 0}
 

@@ -56,7 +56,7 @@ def test_the_defaults_are_those_of_the_interface() -> None:
             "DescribeStreamConsumer": Backoff(50, 2.0, 5.0, 1.5),
             "GetRecords": Backoff(3, 0.3, 1.0, 1.5),
             "GetShardIterator": Backoff(3, 0.3, 1.0, 1.5),
-            "ListShards": Backoff(10, 1.0, 5.0, 1.5),
+            "ListShards": Backoff(10, 1.0, 5.0, 1.5, throttle_patience=900.0),
         },
     )
     assert pickle.loads(pickle.dumps(config)) == config
@@ -88,7 +88,7 @@ def test_every_option_reaches_the_config() -> None:
     assert (config.shard_discovery_interval, config.shards_per_task) == (0.5, 4)
     assert (config.deaggregate, config.fail_on_data_loss) == (False, False)
     assert config.backoffs["GetRecords"] == Backoff(0, 1.0, 2.0, 2.0)
-    assert config.backoffs["ListShards"].max_retries == 7
+    assert config.backoffs["ListShards"] == Backoff(7, 1.0, 5.0, 1.5)  # also where they are throttled
 
 
 def test_streams_by_name_or_by_arn() -> None:

@@ -34,6 +34,31 @@ def test_an_iterator_that_expires_between_two_pages_is_replaced() -> None:
     check_exactly_once(query, records)
 
 
+@pytest.mark.parametrize("expiring", [2, 7, 100])
+def test_new_iterators_that_expire_at_once_are_replaced(expiring: int) -> None:
+    """The service forgets iterators when it is in trouble, and a task that fails may fail the query. After a
+    minute without a page, what expires them does not pass.
+    """
+    log = new_log()
+    records = put_many(log, 35)
+    reads = iter(range(1000))
+
+    def expire(operation: str, _: SplitId) -> Exception | None:
+        if operation == "GetRecords" and expiring > next(reads) - 2 >= 0:
+            log.expire_iterators()
+        return None
+
+    log.fault = expire
+    split_range = SplitRange(S0, HORIZON, After(records[-1].sequence_number))
+    assert read_range(new_reader(log, page_limit=10), split_range) == records
+
+    log.fault = lambda operation, _: log.expire_iterators() if operation == "GetRecords" else None
+    begun = log.monotonic()
+    with pytest.raises(ServiceError, match="a new iterator has expired at once"):
+        read_range(new_reader(log), split_range)
+    assert 60 <= log.monotonic() - begun < 62
+
+
 def test_an_iterator_that_is_refused_is_replaced_once() -> None:
     """It may be one of a stream that was created again. A new one that is refused is an error."""
     log = new_log()

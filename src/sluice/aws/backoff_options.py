@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sluice.options import Option, OptionValues, duration, integer, number
 from sluice.retry import Backoff
 
-__all__ = ["BackoffOptions"]
+__all__ = ["LISTING_PATIENCE", "BackoffOptions"]
+
+LISTING_PATIENCE: Final = 900.0
+"""For how long listings that the service refuses because of load are repeated (seconds), unless the user says
+how often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +53,19 @@ class BackoffOptions:
     def all(self) -> tuple[Option[Any], ...]:
         return (self.retries, self.base, self.max, self.exponent)
 
-    def read(self, values: OptionValues) -> Backoff:
-        """The backoff that a user's options make."""
+    def read(self, values: OptionValues, *, throttle_patience: float = 0.0) -> Backoff:
+        """The backoff that a user's options make.
+
+        Args:
+            throttle_patience: see `Backoff` (seconds). A number of retries that the user gives holds for
+                throttled attempts, too.
+        """
         return Backoff(
             values.require(self.retries),
             values.require(self.base),
             values.require(self.max),
             values.require(self.exponent),
+            0.0 if values.given(self.retries) else throttle_patience,
         )
 
 

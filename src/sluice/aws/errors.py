@@ -122,6 +122,7 @@ _UNANSWERED: Final = frozenset(
     }
 )
 
+_UNSUPPORTED_MEDIA_TYPE: Final = "415"
 _MAX_CAUSE: Final = 600
 """Characters of a cause in a message."""
 # What looks like a secret, and what is written in its place.
@@ -302,6 +303,8 @@ def _message(operation: str, target: str, endpoint: str | None, code: str, cause
         hint = (
             " (check the credentials: options 'awsAccessKeyId', 'profile', 'roleArn', or the SDK's own chain)"
         )
+    elif code == _UNSUPPORTED_MEDIA_TYPE:
+        hint = " (the endpoint does not know the form of the request: 'wireFormat' json asks in JSON)"
     elif region := region_of(endpoint):
         hint = _region_hint(region, code)
     return f"{operation}{about}{where} failed: {code}: {redact(cause)}{hint}"

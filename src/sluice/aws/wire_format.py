@@ -25,6 +25,8 @@ CPU of JSON for 10,000 records of 100 B, 7,000 of 1 KiB and 700 of 10 KiB; but a
 B, and twice that for 100. A subscription does not ask for a number of records, and stays in JSON: an agent
 needs only the head of an event, which for records below 1 KiB takes a third of the CPU there."""
 
+_UNSUPPORTED_MEDIA_TYPE: Final = 415
+
 _CONTEXT_KEY: Final = "sluice_json_request"
 """The body and the content type that the SDK has written, of a request that is sent in CBOR."""
 _REFUSED_KEY: Final = "sluice_cbor_refused"
@@ -95,7 +97,10 @@ class CborRequests:
             self._state.knows_cbor = True
         elif is_good and answer.content[:1] == b"{":
             self._learn_json("answers in JSON to CBOR")
-        return not is_good and not self._state.knows_cbor
+        # Other errors may come from a proxy before an endpoint that has answered in CBOR. This one says which
+        # form there is: what answers there now is another one than before.
+        is_other_form = answer.status_code == _UNSUPPORTED_MEDIA_TYPE
+        return not is_good and (is_other_form or not self._state.knows_cbor)
 
     def _learn_json(self, why: str) -> None:
         if self._state.knows_cbor is not False:

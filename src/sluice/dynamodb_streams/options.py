@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sluice.aws.backoff_options import BackoffOptions
+from sluice.aws.backoff_options import LISTING_PATIENCE, BackoffOptions
 from sluice.aws.connection import (
     CONNECTION_OPTIONS,
     REGION,
@@ -41,8 +41,6 @@ __all__ = [
 _LARGEST_PAGE: Final = 1_000
 EMPTY_PAGES_AT_TIP: Final = 20
 """The default of option `EMPTY_PAGES`."""
-_LISTING_PATIENCE: Final = 900.0
-"""For how long listings that the service refuses because of load are repeated (seconds)."""
 
 IMAGE_FORMAT = Option(
     "imageFormat",
@@ -136,7 +134,7 @@ def config_from_values(values: OptionValues) -> StreamsConfig:
     values.check()
     backoffs = {name: backoff.read(values) for name, backoff in _BACKOFFS.items()}
     for listing in ("DescribeStream", "ListStreams"):
-        backoffs[listing] = replace(backoffs[listing], throttle_patience=_LISTING_PATIENCE)
+        backoffs[listing] = _BACKOFFS[listing].read(values, throttle_patience=LISTING_PATIENCE)
     return StreamsConfig(
         connection=connection,
         tables=tables,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from sluice.aws.calls import Calls
@@ -26,24 +25,18 @@ from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, St
 __all__ = ["KinesisLog", "answer_size", "kinesis_calls"]
 
 
-_THROTTLE_PATIENCE: Final = 900.0
-"""For how long listings that the service refuses because of load are repeated (seconds)."""
-
-
 def kinesis_calls(
     config: SourceConfig, *, retrier: Retrier | None = None, is_endpoint_known: bool = False
 ) -> Calls:
     """Calls Kinesis Data Streams as a source's options say.
 
-    ``DescribeStreamSummary`` has no options of its own in FLIP-128: it is retried like ``ListShards``. While
-    the service refuses the two because of load, a query that starts waits for minutes.
+    ``DescribeStreamSummary`` has no options of its own in FLIP-128: it is retried like ``ListShards``.
 
     Args:
         config: the options of the source.
         retrier, is_endpoint_known: as those of `Calls`.
     """
-    listing = replace(config.backoffs["ListShards"], throttle_patience=_THROTTLE_PATIENCE)
-    backoffs = {**config.backoffs, "ListShards": listing, "DescribeStreamSummary": listing}
+    backoffs = {**config.backoffs, "DescribeStreamSummary": config.backoffs["ListShards"]}
     return Calls(
         config.connection, "kinesis", backoffs, retrier or Retrier(), is_endpoint_known=is_endpoint_known
     )

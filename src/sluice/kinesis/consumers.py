@@ -1,8 +1,10 @@
 """Registers fan-out consumers with streams, waits until they are ready, and deregisters them.
 
 As Flink's StreamConsumerRegistrar. A consumer that exists already is used as it is. A query may deregister
-only consumers that `ConsumerRegistrar.ensure` says it registered. In doubt, because two queries registered
-one name at the same time or an answer was lost, a consumer counts as registered by somebody else.
+only consumers that `ConsumerRegistrar.ensure` says it registered. Where two queries register one name at the
+same time, it is the one's that the service has answered. Where the service may have carried out a
+registration whose answer was lost, the consumer that is there then, and was not before, is the query's:
+nobody else would deregister it, and it is paid for.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from sluice.aws.arns import ConsumerArn, consumer_path
 from sluice.aws.calls import Calls
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.instants import micros_from_datetime
+from sluice.kinesis import loaded_consumers
 from sluice.kinesis.client import kinesis_calls
 from sluice.kinesis.fanout_options import CONSUMER_ARN, CONSUMER_NAME
 from sluice.kinesis.options import SourceConfig
@@ -176,10 +179,15 @@ class ConsumerRegistrar:
     def _register(self, stream: str, stream_arn: str, name: str) -> Consumer | None:
         """Registers the consumer and waits until it is active; None if it is deregistered meanwhile."""
         target = f"{stream}/consumer/{name}"
+        may_be_done = False
 
         def recover(error: ServiceError) -> Consumer | None:
-            in_use = error.code == "ResourceInUseException"
-            return self._find_despite(stream, stream_arn, name) if in_use else None
+            nonlocal may_be_done
+            if error.code != "ResourceInUseException":
+                may_be_done = may_be_done or _may_be_done(error)
+                return None
+            ours = self._find_registered(stream_arn, name) if may_be_done else None
+            return ours or self._find_despite(stream, stream_arn, name)
 
         def read(answer: Mapping[str, Any]) -> Consumer:
             consumer = ConsumerDescription.parse(answer["Consumer"])
@@ -202,6 +210,22 @@ class ConsumerRegistrar:
                 _log.warning("%s: somebody else deregisters it; waiting until it is gone", target)
                 return None
         return consumer
+
+    def _find_registered(self, stream_arn: str, name: str) -> Consumer | None:
+        """The consumer that a call has registered whose answer did not come; None if there is none.
+
+        Nothing is waited for, so that it is known at once what to deregister.
+        """
+        target = f"{stream_arn.rpartition('/')[2]}/consumer/{name}"
+        request = {"StreamARN": stream_arn, "ConsumerName": name}
+        try:
+            found = self._calls.call(_DESCRIBE, target, request, _read_description)
+        except ServiceError as error:
+            if error.missing:
+                return None  # the stream is being changed
+            error.retryable = False  # this call has used up its own retries
+            raise
+        return Consumer(found.name, found.arn, registered=True) if found.status != "DELETING" else None
 
     def _find_despite(self, stream: str, stream_arn: str, name: str) -> Consumer | None:
         """The consumer that another query has just registered, so that registering it was refused.
@@ -380,7 +404,8 @@ def register_at_load(config: SourceConfig) -> Mapping[str, str]:
     """Registers the consumers of a source with ``consumerRegistration=eager``; does nothing for others.
 
     Returns:
-        Stream's name to its consumer's ARN, for the consumers that this call registered.
+        Stream's name to its consumer's ARN, for the consumers that this call registered, or an earlier
+        ``load()`` with which no query has begun.
 
     Raises:
         SluiceError: as `ConsumerRegistrar.ensure`. Consumers that this call registered are deregistered
@@ -388,19 +413,39 @@ def register_at_load(config: SourceConfig) -> Mapping[str, str]:
     """
     if config.fan_out is None or config.fan_out.registration != "eager":
         return {}
-    consumers = ensure_all(config)
-    return {stream: consumer.arn for stream, consumer in consumers.items() if consumer.registered}
+    # Noted before it is ready, which takes some 10 s, in which the application may be killed.
+    note = loaded_consumers.note if config.fan_out.deregister else _do_nothing
+    consumers = ensure_all(config, on_registered=note)
+    return {
+        stream: consumer.arn
+        for stream, consumer in consumers.items()
+        if consumer.registered or loaded_consumers.is_noted(consumer.arn)
+    }
 
 
-def ensure_all(config: SourceConfig) -> Mapping[str, Consumer]:
+def _do_nothing(_arn: str) -> None:
+    pass
+
+
+def ensure_all(
+    config: SourceConfig, *, on_registered: Callable[[str], object] = _do_nothing
+) -> Mapping[str, Consumer]:
     """The consumer of each stream of a source, by the stream's name, when all are ready.
+
+    Args:
+        on_registered: told the ARN of each consumer as soon as this call has registered it.
 
     Raises:
         SluiceError: as `ConsumerRegistrar.ensure`. Consumers that this call registered are deregistered
             first, unless ``consumerDeregistration`` is ``never``.
     """
     registered: dict[str, str] = {}
-    registrar = ConsumerRegistrar(config, on_registered=registered.__setitem__)
+
+    def own(stream: str, arn: str) -> None:
+        registered[stream] = arn
+        on_registered(arn)
+
+    registrar = ConsumerRegistrar(config, on_registered=own)
     try:
         return {stream.name: registrar.ensure(stream.name) for stream in config.streams}
     except BaseException:
@@ -413,9 +458,15 @@ def ensure_all(config: SourceConfig) -> Mapping[str, Consumer]:
 def _try_to_deregister(registrar: ConsumerRegistrar, arn: str) -> None:
     try:
         registrar.deregister(arn)
+        loaded_consumers.forget(arn)
         _log.info("consumer %s is deregistered, since not every stream has got a consumer", arn)
     except SluiceError as error:
         _log.warning("consumer %s stays registered: %s", arn, error)
+
+
+def _may_be_done(error: ServiceError) -> bool:
+    """Whether the service may have carried out a call that failed: it has not refused it."""
+    return error.retryable and not error.throttling
 
 
 def _not_ready(target: str, status: str) -> ServiceError:

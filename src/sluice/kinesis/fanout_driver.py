@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sluice.errors import SluiceError
+from sluice.kinesis import loaded_consumers
 from sluice.kinesis.consumers import ConsumerRegistrar, ensure_all
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
@@ -69,6 +70,8 @@ class FanOutCoordinator(SourceCoordinator):
             for stream in config.streams:
                 self._arns[stream.name] = self._ensure_consumer(stream.name)
             self._agent.set_consumers(self._arns)
+            for arn in fan_out.registered.values():
+                loaded_consumers.forget(arn)
             if fan_out.agent == "none":
                 super().__init__(config, spark=spark)
             else:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sluice.aws.backoff_options import BackoffOptions
+from sluice.aws.backoff_options import LISTING_PATIENCE, BackoffOptions
 from sluice.aws.connection import (
     CONNECTION_OPTIONS,
     REGION,
@@ -291,7 +291,7 @@ def source_config_from_values(values: OptionValues) -> SourceConfig:
     return SourceConfig(
         connection=connection,
         streams=streams,
-        backoffs={name: backoff.read(values) for name, backoff in _BACKOFFS.items()},
+        backoffs=_read_backoffs(values),
         start=start,
         end=end,
         limits=_read_limits(values),
@@ -304,6 +304,14 @@ def source_config_from_values(values: OptionValues) -> SourceConfig:
         fan_out=fan_out,
         polling_agent=polling_agent,
     )
+
+
+def _read_backoffs(values: OptionValues) -> Mapping[str, Backoff]:
+    """How each operation is retried. While the service refuses listings because of load, a query that starts
+    waits for minutes.
+    """
+    listing = _BACKOFFS["ListShards"].read(values, throttle_patience=LISTING_PATIENCE)
+    return {name: backoff.read(values) for name, backoff in _BACKOFFS.items()} | {"ListShards": listing}
 
 
 def _name_idle_backoffs(values: OptionValues, streams: tuple[StreamRef, ...]) -> None:

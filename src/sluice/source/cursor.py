@@ -81,6 +81,7 @@ class Cursor:
                 operation="GetRecords",
                 target=str(self.split),
                 retryable=True,
+                expired_iterator=True,
             )
         if self._is_doubtful(page):
             self._doubtful_pages += 1

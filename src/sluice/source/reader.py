@@ -33,7 +33,7 @@ _MAX_REOPENED = 5
 _CHECK_INTERVAL = 10.0
 """Seconds between two checks whether a stream is still the one whose split is read to its end."""
 _SHORTEST_WAIT = 0.5
-"""Seconds until a read is repeated that was throttled."""
+"""Seconds until a read is repeated that was throttled, or whose new iterator had expired."""
 
 SplitT_contra = TypeVar("SplitT_contra", contravariant=True)
 
@@ -64,6 +64,7 @@ class ReadSettings:
         throttle_patience: how long the service may refuse the reads of a split because of load (seconds).
             It refuses them for 5 s after a page of 10 MiB, and for as long as other readers use up what the
             shard allows.
+        expiry_patience: for how long each new iterator of a split may have expired at once (seconds).
     """
 
     page_limit: int
@@ -71,6 +72,7 @@ class ReadSettings:
     pause: Callable[[float], None]
     clock: Callable[[], float] = time.monotonic
     throttle_patience: float = 900.0
+    expiry_patience: float = 60.0
 
 
 class _PacedReads:
@@ -96,10 +98,12 @@ class _PacedReads:
         return True
 
     def next_page(self, cursor: Cursor, limit: int) -> Page:
-        """The next page of a cursor. Throttling is an answer: the read is repeated.
+        """The next page of a cursor. Throttling is an answer: the read is repeated. So is one whose iterators
+        have expired: the service forgets new ones, too, when it is in trouble.
 
         Raises:
-            ServiceError: throttled for longer than `ReadSettings.throttle_patience`, or failed otherwise.
+            ServiceError: throttled for longer than `ReadSettings.throttle_patience`, iterators expired for
+                longer than `ReadSettings.expiry_patience`, or failed otherwise.
         """
         refused_since: float | None = None
         while True:
@@ -108,9 +112,12 @@ class _PacedReads:
             except ServiceError as error:
                 now = self._settings.clock()
                 refused_since = now if refused_since is None else refused_since
-                if not error.throttling or now - refused_since >= self._settings.throttle_patience:
+                if now - refused_since >= self._patience(error):
                     raise
-                self._wait(now, error)
+                if error.throttling:
+                    self._wait(now, error)
+                else:
+                    self._settings.pause(_SHORTEST_WAIT)
                 continue
             self._read_at = self._settings.clock()
             self._cost = page_cost(page)
@@ -123,6 +130,11 @@ class _PacedReads:
             return
         wait = self._read_at + self._cost - self._settings.clock() if self._is_throttled else 0.0
         self._settings.pause(max(self._settings.interval, wait))
+
+    def _patience(self, error: ServiceError) -> float:
+        if error.throttling:
+            return self._settings.throttle_patience
+        return self._settings.expiry_patience if error.expired_iterator else 0.0
 
     def _wait(self, now: float, error: ServiceError) -> None:
         wait = max(_SHORTEST_WAIT, self._read_at + self._cost - now)

@@ -82,7 +82,7 @@ def test_what_a_task_waits_for_is_let_in_at_once() -> None:
     assert [bool(share.wanted) for share in awaited] == [False, False, True]
     assert budget.held == 880
 
-    budget.release(awaited[1], 90)
+    budget.release(awaited[1], 90, is_lent=True)
     assert not awaited[2].wanted
     budget.lend(holders[0])  # has requested nothing
     assert budget.held == 880
@@ -102,6 +102,20 @@ def test_an_event_that_is_larger_than_the_budget_is_let_in_alone(size: int) -> N
     assert later.wanted
     budget.release(large, size)
     assert later.held == 10
+
+
+def test_what_a_task_waits_for_comes_beside_an_event_that_is_larger_than_the_budget() -> None:
+    """No task may wait for that one: it is behind the end of the batch, and stays until the batch is over."""
+    budget = BufferBudget(LIMIT)
+    large, first, second = Share(), Share(), Share()
+    assert has(budget, large, 5000)
+    for share in (first, second):
+        assert not has(budget, share, 900)
+        budget.lend(share)
+    assert (first.held, second.held) == (900, 0)
+
+    budget.release(first, 900, is_lent=True)
+    assert second.held == 900
 
 
 def test_a_share_that_is_closed_waits_for_nothing() -> None:
@@ -133,8 +147,12 @@ def test_a_share_that_is_closed_waits_for_nothing() -> None:
 @dataclass(eq=False)
 class Shard:
     share: Share = field(default_factory=Share)
-    buffered: list[int] = field(default_factory=list)
+    buffered: list[tuple[int, bool]] = field(default_factory=list)  # sizes, and whether they are lent
     is_awaited: bool = False
+
+    @property
+    def held(self) -> int:
+        return sum(size for size, _ in self.buffered)
 
 
 class Budgets(RuleBasedStateMachine):
@@ -145,28 +163,31 @@ class Budgets(RuleBasedStateMachine):
         self.budget = BufferBudget(LIMIT)
         self.shards = [Shard() for _ in range(6)]
         self.turns: list[Shard] = []  # in which those that hold nothing have come
-        self.largest_awaited = 0
-        self.largest_alone = 0
+        self.largest = 0
 
     def settle(self) -> None:
         for shard in self.shards:
             if not shard.share.wanted and (
                 given := self.budget.wait(shard.share) if shard.share.given else 0
             ):
-                shard.buffered.append(given)
+                shard.buffered.append((given, shard.share.is_lent))
         # Whoever holds nothing has its turn before all who came later and hold nothing either.
         left = [shard for shard in self.turns if shard.share.wanted]
         let_in = [index for index, shard in enumerate(self.turns) if not shard.share.wanted]
         assert let_in == list(range(len(let_in)))
         self.turns = left
 
-    @rule(index=st.integers(0, 5), size=st.integers(1, 300))
+    def release(self, shard: Shard, count: int) -> None:
+        gone, shard.buffered = shard.buffered[:count], shard.buffered[count:]
+        for size, is_lent in gone:
+            self.budget.release(shard.share, size, is_lent=is_lent)
+
+    @rule(index=st.integers(0, 5), size=st.integers(1, 300) | st.integers(1, 2 * LIMIT))
     def event_comes(self, index: int, size: int) -> None:
         shard = self.shards[index]
         if not shard.share.wanted:
             shard.is_awaited = False
-            if not self.budget.held:
-                self.largest_alone = max(self.largest_alone, size)
+            self.largest = max(self.largest, size)
             self.budget.request(shard.share, size)
             if not shard.buffered:
                 self.turns.append(shard)
@@ -176,7 +197,6 @@ class Budgets(RuleBasedStateMachine):
     def task_waits(self, index: int) -> None:
         shard = self.shards[index]
         if shard.share.wanted:
-            self.largest_awaited = max(self.largest_awaited, shard.share.wanted)
             if shard in self.turns:
                 self.turns.remove(shard)  # it overtakes
             shard.is_awaited = True
@@ -186,8 +206,7 @@ class Budgets(RuleBasedStateMachine):
     @rule(index=st.integers(0, 5), count=st.integers(1, 5))
     def batch_ends(self, index: int, count: int) -> None:
         shard = self.shards[index]
-        gone, shard.buffered = sum(shard.buffered[:count]), shard.buffered[count:]
-        self.budget.release(shard.share, gone)
+        self.release(shard, count)
         if shard.share.wanted and not shard.buffered and not shard.is_awaited and shard not in self.turns:
             self.turns = []  # it came before some who hold nothing, and after others: do not judge these
         self.settle()
@@ -198,7 +217,7 @@ class Budgets(RuleBasedStateMachine):
         self.budget.close(shard.share)
         if shard in self.turns:
             self.turns.remove(shard)
-        self.budget.release(shard.share, sum(shard.buffered))
+        self.release(shard, len(shard.buffered))
         self.shards[index] = Shard()
         self.settle()
 
@@ -209,8 +228,7 @@ class Budgets(RuleBasedStateMachine):
         for _ in range(100):
             holders = [shard for shard in self.shards if shard.buffered]
             for shard in holders:
-                gone, shard.buffered = sum(shard.buffered), []
-                self.budget.release(shard.share, gone)
+                self.release(shard, len(shard.buffered))
                 self.turns = []
                 self.settle()
         assert not any(shard.share.wanted for shard in self.shards)
@@ -218,12 +236,12 @@ class Budgets(RuleBasedStateMachine):
     @invariant()
     def it_holds_what_its_shards_hold(self) -> None:
         for shard in self.shards:
-            assert shard.share.held == sum(shard.buffered)
+            assert shard.share.held == shard.held
         assert self.budget.held == sum(shard.share.held for shard in self.shards)
 
     @invariant()
     def it_is_bounded(self) -> None:
-        assert self.budget.held <= LIMIT + self.largest_awaited
+        assert self.budget.held <= max(LIMIT, self.largest) + self.largest
 
     @invariant()
     def nobody_waits_without_a_reason(self) -> None:
@@ -232,6 +250,7 @@ class Budgets(RuleBasedStateMachine):
             assert self.budget.held > 0
         if any(shard.is_awaited for shard in waiting):
             assert self.budget.held > LIMIT
+            assert any(is_lent for shard in self.shards for _, is_lent in shard.buffered)
 
 
 TestBudgets = Budgets.TestCase

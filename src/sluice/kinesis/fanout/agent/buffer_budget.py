@@ -7,7 +7,8 @@ these rules no shard starves, and no task waits for a record that waits for spac
   thresholds of Choudhury and Hahne, 1998): one busy shard may fill half, two may fill a third each.
 - A shard that holds nothing is let in before those that come after it, even where these need less.
 - Where a task waits for the event, space is lent at once: from the last eighth, and up to one event more than
-  there is. The buffer gives it back as soon as the task has been sent the event.
+  there is, also beside an event that is larger than the budget by itself. The buffer gives it back as soon as
+  the task has been sent the event.
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ class BufferBudget:
     """Bytes that shards share. Thread-safe.
 
     Args:
-        limit: bytes that all of them may hold. One event may come on top of it.
+        limit: bytes that all of them may hold. One event that a task waits for may come on top of it, or of
+            a single event that is larger.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._limit_of_all = limit - limit // _KEPT_FOR_TASKS
         self._held = 0
+        self._lent = 0
         self._lock = threading.Lock()
         self._queue: dict[Share, None] = {}  # shares that wait, in the order in which they came
         self._awaited: dict[Share, None] = {}  # the same for those that tasks wait for
@@ -89,12 +92,17 @@ class BufferBudget:
             given, share.given = share.given, 0
             return given
 
-    def release(self, share: Share, size: int) -> None:
-        """The share gives back space that it holds."""
+    def release(self, share: Share, size: int, *, is_lent: bool = False) -> None:
+        """The share gives back space that it holds.
+
+        Args:
+            is_lent: it was lent; see `Share.is_lent`.
+        """
         if size:
             with self._lock:
                 share.held -= size
                 self._held -= size
+                self._lent -= size if is_lent else 0
                 self._let_in()
 
     def close(self, share: Share) -> None:
@@ -107,7 +115,9 @@ class BufferBudget:
 
     def _let_in(self) -> None:
         """Gives space to the shares that may have it now."""
-        while self._awaited and self._held <= self._limit:
+        # Where nothing is lent, and yet too much is held, one event is larger than the budget. It may be one
+        # that no task waits for, so it must not keep from tasks what they wait for.
+        while self._awaited and (self._held <= self._limit or not self._lent):
             self._give(next(iter(self._awaited)), is_lent=True)
         for share in list(self._queue):
             space = self._limit_of_all - self._held
@@ -118,6 +128,7 @@ class BufferBudget:
 
     def _give(self, share: Share, *, is_lent: bool = False) -> None:
         self._held += share.wanted
+        self._lent += share.wanted if is_lent else 0
         share.held += share.wanted
         share.given, share.is_lent = share.wanted, is_lent
         self._remove(share)

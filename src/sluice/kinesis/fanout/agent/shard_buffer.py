@@ -122,14 +122,14 @@ class ShardBuffer:
     def give_back_space(self) -> None:
         """The event for which there is space has not come, or holds no record."""
         space, self._space = self._space, 0
-        self._budget.release(self._share, space)
+        self._budget.release(self._share, space, is_lent=self._share.is_lent)
 
     def fit_space(self, size: int) -> None:
         """The event for which there is space has come, and has no more than `size` bytes."""
         surplus = self._space - size - _OVERHEAD
         if surplus > 0:
             self._space -= surplus
-            self._budget.release(self._share, surplus)
+            self._budget.release(self._share, surplus, is_lent=self._share.is_lent)
 
     def append(self, payload: bytes | memoryview, first: str, last: str) -> bool:
         """Adds an event, as soon as there is space for it.
@@ -265,7 +265,7 @@ class ShardBuffer:
     def _let_go(self, event: _Event) -> None:
         event.being_sent -= 1
         if event.is_dropped and not event.being_sent:
-            self._budget.release(self._share, event.size)
+            self._budget.release(self._share, event.size, is_lent=event.is_lent)
 
     def _has_unsent(self, reader: _Reader) -> bool:
         return self._close_reason is not None or self._has_ended or self._newest > reader.sent
@@ -294,13 +294,14 @@ class ShardBuffer:
             self._drop(min((self._sent_and_lent, *(reader.sent for reader in self._readers))))
 
     def _drop(self, number: int) -> None:
-        space = 0
+        space = {True: 0, False: 0}  # lent or not
         while self._events and self._events[0].last <= number:
             event = self._events.popleft()
             self._first_place += 1
             event.is_dropped = True
             if not event.being_sent:
-                space += event.size
+                space[event.is_lent] += event.size
             self._dropped = event.last
             self._coverage.discard(event.last)
-        self._budget.release(self._share, space)
+        for is_lent, size in space.items():
+            self._budget.release(self._share, size, is_lent=is_lent)
