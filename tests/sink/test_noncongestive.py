@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from sluice.sink.noncongestive import NonCongestiveRefusals
 
 INTERVAL = 0.02  # seconds between two requests
@@ -18,15 +16,13 @@ class Sender:
         pace: entries a second to begin with.
         takes: entries a second that the service takes; the rest is refused for load.
         chance: the part of requests that is refused whatever the pace is.
-        entries: of a request, that are refused each by itself.
     """
 
-    def __init__(self, pace: float, *, takes: float, chance: float, entries: int = 1, seed: int = 1) -> None:
+    def __init__(self, pace: float, *, takes: float, chance: float, seed: int = 1) -> None:
         self.known = NonCongestiveRefusals()
         self.pace = pace
         self.takes = takes
         self.chance = chance
-        self.entries = entries
         self.now = 0.0
         self.lowest_depth = 1.0
         self._draw = random.Random(seed).random
@@ -39,8 +35,7 @@ class Sender:
             depth = self.known.depth(self.now, 0.01, self.pace)
             self.lowest_depth = min(self.lowest_depth, depth)
             load = max(0.0, 1 - self.takes / (self.pace * depth))
-            part = load + self.chance * (1 - load)
-            refused = sum(self._draw() < part for _ in range(self.entries)) / self.entries
+            refused = 1.0 if self._draw() < load + self.chance * (1 - load) else 0.0
             if depth < 1.0:
                 self.known.answered_in_dip(refused, self.now)
                 continue
@@ -68,7 +63,7 @@ def test_refusals_whatever_the_pace_do_not_lower_it_far() -> None:
 
 
 def test_what_refusals_are_is_not_forgotten_while_the_pace_is_not_held() -> None:
-    """Without dips nothing is learnt anew. Tasks forgot it, made no more probes, and stayed where they were."""
+    """Without dips nothing is learnt anew. Tasks forgot it, made no more probes, and stayed there."""
     sender = Sender(1000.0, takes=2000.0, chance=0.02).run(60.0, lowers=0.02)
     assert sender.known.is_known
 
@@ -78,20 +73,6 @@ def test_what_refusals_are_is_not_forgotten_while_the_pace_is_not_held() -> None
         sender.known.grew(0.0, 0.01, sender.now)
 
     assert sender.known.is_known
-
-
-def test_entries_refused_each_by_itself_tell_sooner_what_they_are() -> None:
-    """They are many, where whole requests that are refused are a few."""
-    known = {}
-    for entries in (1, 100):
-        sender = Sender(1000.0, takes=2000.0, chance=0.02, entries=entries)
-        while not sender.known.is_known:
-            sender.run(1.0, lowers=0.02)
-        known[entries] = sender.now
-        if entries > 1:
-            assert sender.known.share == pytest.approx(0.02, abs=0.005)
-
-    assert known[100] < known[1] / 1.5
 
 
 def test_refusals_that_fall_with_the_pace_are_load() -> None:

@@ -81,9 +81,6 @@ _TOO_SHALLOW: Final = 1.15
 # many more had been accepted.
 _FADES: Final = 60.0
 _DOUBT: Final = 30.0
-# What is refused together counts as one refusal. It is a whole request, unless clearly more than so many
-# requests' worth of refusals show that it is less.
-_WHOLE: Final = 3.0
 # No more than this part was to be expected in a dip: what remains of an overload does not count as proof of
 # what the few refusals after it are. If so many were to be expected in dips, it is known what they are, until
 # fewer than the last number are.
@@ -126,7 +123,6 @@ class NonCongestiveRefusals:
         self._finds_share = True  # as the last clear overload was a moment ago
         self._overloaded_at = -math.inf  # when there was a clear overload
         self._outside = DecayingSum()  # parts of requests that were refused, since the last dip that counted
-        self._together = DecayingSum()  # squares of parts of requests that were refused, of those parts
         self._lately = DecayingSum()  # the same in the last seconds
         self._in_dips = DecayingSum()  # the same in dips that counted
         self._expected = DecayingSum()  # what would have been refused in those if it were not load
@@ -139,7 +135,7 @@ class NonCongestiveRefusals:
     @property
     def share(self) -> float:
         """The part of requests that is refused whatever the pace is."""
-        return self._in_dips.part / (self._in_dips.whole + _DOUBT * self._lump)
+        return self._in_dips.part / (self._in_dips.whole + _DOUBT)
 
     @property
     def matters(self) -> bool:
@@ -234,7 +230,6 @@ class NonCongestiveRefusals:
                 self._end_dip(now)
         self._recent.append(_Recent(pace, pace * (1 - refused)))
         self._outside.add(refused, 1.0, now, math.inf)
-        self._together.add(refused * refused, refused, now, self._fades)
         self._lately.add(refused, 1.0, now, _LATELY * self._dips.scale)
 
     def follow(self, pace: float, seconds: float, now: float) -> None:
@@ -282,7 +277,6 @@ class NonCongestiveRefusals:
     def _overload(self, now: float) -> None:
         self._overloaded_at = now
         self._outside, self._lately = DecayingSum(), DecayingSum()
-        self._together = DecayingSum()
 
     def _end_dip(self, now: float) -> None:
         """Learns from the last dip, if nothing has changed since it began."""
@@ -298,14 +292,13 @@ class NonCongestiveRefusals:
         self._outside = DecayingSum()
 
     def _add(self, refused: float, now: float) -> None:
-        self._together.add(refused * refused, refused, now, self._fades)
         self._in_dips.add(refused, 1.0, now, self._fades)
 
     def _expect(self, refused: float, now: float) -> None:
         self._expected.add(refused, 1.0, now, self._fades)
         # Where the pace is not held there are no dips, and nothing would be learnt anew.
         least = _FORGOTTEN if self._is_learnt else _DECIDED
-        self._is_learnt = self._expected.part >= least * self._lump
+        self._is_learnt = self._expected.part >= least
 
     @property
     def _fades(self) -> float:
@@ -320,23 +313,14 @@ class NonCongestiveRefusals:
     def _is_proved(self) -> bool:
         """Whether refusals fall with the pace: a likelihood ratio of two Poisson counts."""
         likely = self._expected.part * (1 - _LESS) - self._in_dips.part * math.log(1 / _LESS)
-        return likely > _PROVED * self._lump or (self._is_learnt and self._is_exceeded)
+        return likely > _PROVED or (self._is_learnt and self._is_exceeded)
 
     @property
     def _is_exceeded(self) -> bool:
         """Whether clearly more is refused than the share that comes whatever the pace is: the same ratio."""
         usual = max(_LEAST_SHARE, self.share) * self._lately.whole
-        return self._lately.part * math.log(_TIMES) - (_TIMES - 1) * usual > _PROVED * self._lump
+        return self._lately.part * math.log(_TIMES) - (_TIMES - 1) * usual > _PROVED
 
     @property
     def _is_decided(self) -> bool:
         return self._is_proved or self._is_learnt
-
-    @property
-    def _lump(self) -> float:
-        """The part of a request that is refused together: 1 where requests are refused as a whole.
-
-        Entries that are refused each by itself are many independent refusals: they tell sooner than as many
-        in a few requests what they are, and what their share is.
-        """
-        return (self._together.part + _WHOLE) / (self._together.whole + _WHOLE)

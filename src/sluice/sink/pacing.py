@@ -97,15 +97,16 @@ _GROWTH: Final = 2.5
 # Until the first refusal it may double while answers come, for so long (seconds); then grow by this part.
 _START: Final = 5.0
 _LATE_START: Final = 0.25
-# Until then less than this part of a request is taken for chance: growth past the limit has more of it refused
-# with the next answers.
-_LITTLE: Final = 0.2
-# The limit is found when more than that was refused of so many of the first answers, from the first of them on.
-# If it is fewer, that was chance. What was sent before it and accepted says nothing.
+# Until then a few refused entries of a request say nothing of load: when the rate has grown past the limit,
+# the next answers have many. Many are so many standard deviations more than this part of a request.
+_FEW_ENTRIES: Final = 0.05
+_MANY_ENTRIES: Final = 3.0
+# The limit is found when so many of the first answers have many, from the first that has on. If it is fewer,
+# that was chance. What was sent before it and accepted says nothing.
 _FIRST_REFUSALS: Final = 3
 _FIRST_ANSWERS: Final = 5
-# So it is when so many entries or more were refused, more than that part of a request, and the rest was not:
-# that was no chance, the allowance was used up in the middle of it.
+# So it is when many, at least this number, were refused of a request, and the rest was not: that was no
+# chance, the allowance was used up in the middle of it.
 _USED_UP: Final = 2
 # If there is no answer after so many seconds, a new task grows by the second number times itself in a second;
 # and more than answers let it as long as they are to requests at less than this part of the rate.
@@ -175,12 +176,13 @@ class _Cut:
 
 def _is_used_up(answer: Answer) -> bool:
     """Whether the destination's allowance was used up in the middle of a request."""
-    return _is_much(answer) and _USED_UP <= answer.lost < answer.entries
+    return _is_many(answer) and _USED_UP <= answer.lost < answer.entries
 
 
-def _is_much(answer: Answer) -> bool:
-    """Whether so much of a request was refused that it may have been for load while a new task grows."""
-    return answer.lost >= _LITTLE * answer.entries
+def _is_many(answer: Answer) -> bool:
+    """Whether so many entries of a request were refused that the rate of a new task may be past the limit."""
+    few = _FEW_ENTRIES * answer.entries
+    return answer.lost >= min(answer.entries, few + _MANY_ENTRIES * math.sqrt(few))
 
 
 class PacingRate:
@@ -330,7 +332,7 @@ class PacingRate:
             self._missed += self._noncongestive.evidence(answer.at)
         if self._cut is not None and (answer.lost or answer.at > self._cut.sent_at):
             self._check_limit(self._cut, answer)
-        if answer.lost and (self._missed < math.inf or _is_much(answer)):
+        if answer.lost and (self._missed < math.inf or _is_many(answer)):
             self._end_growth(answer)
         if answer.at > self._cut_at:
             self._cut_from = 0.0
@@ -377,7 +379,7 @@ class PacingRate:
 
     def _check_limit(self, cut: _Cut, answer: Answer) -> None:
         """Finds out whether the rate was cut at its limit. If that was chance, growth goes on."""
-        cut.answers.append(_is_much(answer))
+        cut.answers.append(_is_many(answer))
         is_limit = _is_used_up(answer) or sum(cut.answers) >= _FIRST_REFUSALS
         if not is_limit and len(cut.answers) < _FIRST_ANSWERS:
             return
@@ -495,7 +497,7 @@ class PacingRate:
 
     def _notice(self, answer: Answer, count: int) -> bool:
         """Counts the refused requests, or those that were to be expected; whether this is one."""
-        if self._missed == math.inf and not _is_much(answer):
+        if self._missed == math.inf and not _is_many(answer):
             return False
         reached, at = answer.entries, answer.at
         expected = self._share * reached / max(1.0, self._refused_part * count)
