@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -106,6 +107,14 @@ MISTAKES: list[tuple[Submit, str]] = [
         "whose 'codes' is None: allowed is a mapping of text to num",
     ),
     (lambda entries: Result(entries, ["Busy"]), "whose 'codes' is a value of type list: allowed is a"),
+    (
+        lambda entries: Result(entries, {"Busy": -1}),
+        "whose 'codes' has -1 for code 'Busy': allowed is a mapping",
+    ),
+    (
+        lambda entries: Result(entries, {"Busy": math.nan}),
+        "whose 'codes' has nan for code 'Busy': allowed is",
+    ),
     (
         lambda entries: Result(entries, {"Busy": "2"}),
         "whose 'codes' has a value of type str for a code that is a value of type str: allowed is a mapping",

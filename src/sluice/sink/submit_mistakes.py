@@ -14,6 +14,9 @@ __all__ = ["SubmitMistakeError", "checked_result"]
 
 EntryT = TypeVar("EntryT")
 
+_LONGEST_CODE = 100
+"""Characters of a code in a message."""
+
 
 class SubmitMistakeError(SluiceError, TypeError):
     """`submit` returned something else than its contract allows: a retry would meet the same code again."""
@@ -63,7 +66,12 @@ def _problem_of_codes(codes: Any) -> str:
     for code, count in codes.items() if not given else ():
         if not isinstance(code, str) or not isinstance(count, Real):
             given = f"has {_kind(count)} for a code that is {_kind(code)}"
-    return given and f"a SubmitResult whose 'codes' {given}: allowed is a mapping of text to numbers"
+        elif not float(count) >= 0:  # NaN is no number of entries either
+            given = f"has {count} for code {code[:_LONGEST_CODE]!r}"
+    return (
+        given
+        and f"a SubmitResult whose 'codes' {given}: allowed is a mapping of text to numbers of 0 or more"
+    )
 
 
 def _problem_of_pause(seconds: Any) -> str:
