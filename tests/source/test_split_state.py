@@ -11,7 +11,7 @@ import pytest
 from memory_log import S0, MemoryLog
 from query import new_policy
 
-from sluice.source.alignment import earliest_unread
+from sluice.source.alignment_bound import earliest_unread
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, Closed, Position

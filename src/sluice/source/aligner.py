@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from sluice.instants import iso_instant
-from sluice.source.alignment import Bound, alignment_bound, exceeds, without_orphans
+from sluice.source.alignment_bound import Bound, alignment_bound, exceeds, without_orphans
 from sluice.source.offsets import After, Closed
 from sluice.source.probe import ProbeSession
 from sluice.source.probe_pool import ProbePool

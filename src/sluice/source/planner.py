@@ -9,7 +9,7 @@ from functools import partial
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import Limits, admission_end, admit, is_sampled
 from sluice.source.aligner import Aligner
-from sluice.source.alignment import alignment_bound, without_orphans
+from sluice.source.alignment_bound import alignment_bound, without_orphans
 from sluice.source.offsets import After, AtTime, Closed
 from sluice.source.probe import LARGEST_PAGE, SAMPLE, SAMPLE_BYTES, SMALL_PAGE, Probe, ProbeSession
 from sluice.source.probe_pool import ProbePool
