@@ -30,6 +30,7 @@ BASE = (
     "sluice.letterboxes",
     "sluice.option_names",
     "sluice.options",
+    "sluice.private_files",
     "sluice.retry",
 )
 FANOUT = "sluice.kinesis.fanout"
@@ -63,7 +64,8 @@ LAYERS = (
     Layer(("sluice.errors",)),
     Layer(("sluice.environment",)),
     Layer(("sluice.instants",)),
-    Layer(("sluice.letterboxes",)),
+    Layer(("sluice.private_files",)),
+    Layer(("sluice.letterboxes",), ("sluice.private_files",)),
     Layer(("sluice.option_names",)),
     Layer(("sluice.options",), ("sluice.errors", "sluice.option_names")),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
@@ -71,7 +73,10 @@ LAYERS = (
     Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),
     Layer(("sluice.source",), (*BASE, "sluice.source")),
     Layer(("sluice.channels",), ("sluice.errors", "sluice.channels")),
-    Layer(("sluice.query_server",), ("sluice.channels", "sluice.errors", "sluice.query_server")),
+    Layer(
+        ("sluice.query_server",),
+        ("sluice.channels", "sluice.errors", "sluice.private_files", "sluice.query_server"),
+    ),
     # A writer without Spark has rows of Arrow, and converters that may expect PySpark's schema.
     Layer(("sluice.sink.arrow_schema",), ("sluice.sink",), ("pyspark",)),
     Layer(("sluice.sink",), (*BASE, "sluice.channels", "sluice.query_server", "sluice.sink")),

@@ -11,6 +11,7 @@ import pytest
 
 from sluice import letterboxes
 from sluice.letterboxes import Letterbox, post
+from sluice.private_files import is_of_this_user_alone
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="there are no letterboxes elsewhere")
 
@@ -36,11 +37,11 @@ def test_every_listener_gets_every_letter_once_in_order(place: Path) -> None:
 
 def test_the_directory_may_go_while_a_letterbox_is_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process closes the last one at that moment."""
-    is_ours = letterboxes.is_of_this_user_alone
+    is_ours = is_of_this_user_alone
     removals = iter([place.rmdir])
 
-    def looked_at(directory: Path) -> bool:
-        found = is_ours(directory)
+    def looked_at(status: os.stat_result) -> bool:
+        found = is_ours(status)
         next(removals, lambda: None)()
         return found
 

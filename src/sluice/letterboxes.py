@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import shutil
-import stat
 import tempfile
 import time
 import uuid
@@ -25,7 +24,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Letterbox", "is_of_this_user_alone", "post"]
+from sluice.private_files import is_of_this_user_alone
+
+__all__ = ["Letterbox", "post"]
 
 _LOCK: Final = "lock"
 _ENDING: Final = ".json"
@@ -99,7 +100,7 @@ def _make_box(parent: Path) -> Path | None:
         parent.mkdir(mode=0o700, exist_ok=True)
         # The process that closes the last letterbox removes the directory.
         with contextlib.suppress(FileNotFoundError):
-            if not is_of_this_user_alone(parent):
+            if not is_of_this_user_alone(parent.lstat()):
                 return None
             box = parent / uuid.uuid4().hex
             box.mkdir(mode=0o700)
@@ -135,7 +136,7 @@ def _boxes(parent: Path) -> Iterator[Path]:
     import fcntl  # noqa: PLC0415 - Windows has none
 
     try:
-        if not is_of_this_user_alone(parent):
+        if not is_of_this_user_alone(parent.lstat()):
             return
         boxes = sorted(parent.iterdir())
     except OSError:
@@ -158,17 +159,3 @@ def _boxes(parent: Path) -> Iterator[Path]:
             shutil.rmtree(box, ignore_errors=True)
         finally:
             os.close(lock)
-
-
-def is_of_this_user_alone(directory: Path) -> bool:
-    """Whether nobody else can look into the directory, or put anything there.
-
-    Raises:
-        OSError: it is not there.
-    """
-    status = directory.lstat()
-    return (
-        stat.S_ISDIR(status.st_mode)
-        and status.st_uid == os.getuid()
-        and not stat.S_IMODE(status.st_mode) & 0o077
-    )

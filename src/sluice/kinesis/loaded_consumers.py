@@ -17,7 +17,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from sluice.letterboxes import is_of_this_user_alone
+from sluice.private_files import is_of_this_user_alone
 
 __all__ = ["forget", "is_noted", "note"]
 
@@ -27,7 +27,7 @@ def note(arn: str) -> None:
     directory = _directory()
     with contextlib.suppress(OSError):
         directory.mkdir(mode=0o700, exist_ok=True)
-        if is_of_this_user_alone(directory):
+        if is_of_this_user_alone(directory.lstat()):
             _file(directory, arn).touch(mode=0o600)
 
 
@@ -35,7 +35,7 @@ def is_noted(arn: str) -> bool:
     """Whether a ``load()`` of this user on this host has registered the consumer, and no query has begun."""
     directory = _directory()
     with contextlib.suppress(OSError):
-        return is_of_this_user_alone(directory) and _file(directory, arn).exists()
+        return is_of_this_user_alone(directory.lstat()) and _file(directory, arn).exists()
     return False
 
 

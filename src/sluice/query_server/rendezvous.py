@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from sluice.channels.channel import Address
+from sluice.private_files import is_of_this_user_alone
 
 __all__ = ["Rendezvous", "locked_directory", "remove_leftovers"]
 
@@ -82,8 +82,7 @@ def locked_directory(directory: Path) -> Iterator[None]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        status = os.fstat(descriptor)
-        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        if not is_of_this_user_alone(os.fstat(descriptor)):
             raise PermissionError(f"{directory} is there, and is not a directory of this user alone")
         yield
     finally:

@@ -37,9 +37,11 @@ Only entries that reached the destination's limit say something about it: one th
 is neither refused nor let through. Requests are small and at irregular distances: fewer entries find the
 allowance used up, and no task is always the first to find it refilled.
 
-A cut may have been for a refusal by chance. The next few answers show it, and then it is taken back. It was
-no chance if a request was refused in part: were such cuts taken back by some tasks and not by others, as each
-sees a few answers only, one would be twice as fast as the others for minutes.
+A few refused entries of a request do not end the growth of a new task: a service may refuse single ones
+whatever the rate is, and past the limit there are soon many. A cut may have been for a refusal by chance,
+too. The next few answers show it, and then it is taken back. It was no chance if many entries of a request
+were refused, and not all: were such cuts taken back by some tasks and not by others, as each sees a few
+answers only, one would be twice as fast as the others for minutes.
 
 Refusals without a reason: see `sluice.sink.untold_pace`. Those for load that come whatever the rate is: see
 `sluice.sink.noncongestive`.
@@ -332,11 +334,13 @@ class PacingRate:
             self._missed += self._noncongestive.evidence(answer.at)
         if self._cut is not None and (answer.lost or answer.at > self._cut.sent_at):
             self._check_limit(self._cut, answer)
-        if answer.lost and (self._missed < math.inf or _is_many(answer)):
+        # Until the limit is known, only many refused entries say something about it.
+        tells = self._missed < math.inf or _is_many(answer)
+        if answer.lost and tells:
             self._end_growth(answer)
         if answer.at > self._cut_at:
             self._cut_from = 0.0
-        is_too_much = self._notice(answer, count)
+        is_too_much = tells and self._notice(answer, count)
         duration = count / pace  # the request stands for the time in which as many entries are sent
         target = self._target(refused, answer.entries / count, self._pace_of_arrival(pace, answer.at, now))
         if answer.lost or not is_left_over:
@@ -497,8 +501,6 @@ class PacingRate:
 
     def _notice(self, answer: Answer, count: int) -> bool:
         """Counts the refused requests, or those that were to be expected; whether this is one."""
-        if self._missed == math.inf and not _is_many(answer):
-            return False
         reached, at = answer.entries, answer.at
         expected = self._share * reached / max(1.0, self._refused_part * count)
         # If refusals come whatever the rate is, some come while it grows. Else they end its growth.
