@@ -121,6 +121,45 @@ def test_series_of_a_query_that_has_ended_end() -> None:
     assert [each.query_id for each in board.queries] == ["q2"]
 
 
+def test_counters_go_on_when_a_query_that_has_ended_is_started_again() -> None:
+    """As `docs/monitoring.md` says: what has been counted once never goes down."""
+    board = Board()
+    board.record(metrics(shard(polled=10)))
+    board.forget("q1")
+    assert board.samples() == []
+    board.record(metrics(shard(polled=4), run="r2"))
+
+    assert values(board, "sluice.query.batches") == [2]
+    assert values(board, "sluice.sink.records") == [10]
+    assert values(board, "sluice.source.records", sluice_publisher="polling") == [14]
+
+
+def test_series_of_a_query_with_another_name_are_others() -> None:
+    """Those of the old name end."""
+    board = Board()
+    board.record(metrics())
+    board.forget("q1")
+    board.record(metrics(name="other", run="r2"))
+
+    assert {sample.attributes["sluice.query.name"] for sample in board.samples()} == {"other"}
+    assert values(board, "sluice.query.batches") == [1]
+
+
+def test_counters_of_what_has_ended_are_kept_for_those_who_add_them_up() -> None:
+    """Of shards, and of queries: but not of any number of these."""
+    board = Board()
+    board.record(metrics(shard("old", polled=7), shard("kept", polled=1)))
+    board.record(metrics(shard("kept", polled=2)))
+    board.forget("q1")
+    records = [each.value for each in board.counters() if each.metric.name == "sluice.source.records"]
+    for number in range(1000):
+        board.record(metrics(query=f"r{number}"))
+        board.forget(f"r{number}")
+
+    assert sum(records) == 9
+    assert len({each.attributes["sluice.query.id"] for each in board.counters()}) == 200
+
+
 def test_an_idle_query_is_told_from_one_that_hangs() -> None:
     """Spark goes on telling of it; the time of its last batch stays."""
     board = Board()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sluice.metrics.catalogue import METRICS, Sample
 from sluice.metrics.figures import QueryMetrics, ShardMetrics, SourceMetrics, StreamMetrics
@@ -14,6 +15,9 @@ __all__ = ["Board"]
 
 _Attributes = dict[str, str]
 _Series = tuple[str, tuple[tuple[str, str], ...]]
+
+_MOST_ENDED: Final = 200
+"""Queries that have ended, whose counters are kept."""
 
 
 @dataclass
@@ -25,12 +29,19 @@ class _Query:
         event_time: when its last event was (seconds since the epoch).
         totals: by series, the counters, which only rise.
         run: by series, the last value of what is counted anew in each run of the query.
+        gone: the series of `totals` whose shards are not read any more.
     """
 
     metrics: QueryMetrics
     event_time: float
     totals: dict[_Series, float] = field(default_factory=dict)
     run: dict[_Series, float] = field(default_factory=dict)
+    gone: frozenset[_Series] = frozenset()
+
+    @property
+    def shown(self) -> Iterator[tuple[_Series, float]]:
+        """The counters that are shown."""
+        return ((series, value) for series, value in self.totals.items() if series not in self.gone)
 
 
 class Board:
@@ -39,6 +50,7 @@ class Board:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queries: dict[str, _Query] = {}
+        self._ended: OrderedDict[str, _Query] = OrderedDict()
 
     def record(self, metrics: QueryMetrics, *, is_batch: bool = True) -> None:
         """A query has made progress.
@@ -49,8 +61,11 @@ class Board:
         with self._lock:
             query = self._queries.get(metrics.query_id)
             if query is None:
-                query = self._queries[metrics.query_id] = _Query(metrics, metrics.timestamp)
-            elif query.metrics.run_id != metrics.run_id:
+                query = self._ended.pop(metrics.query_id, None)
+                if query is None or query.metrics.name != metrics.name:  # the name is in all series
+                    query = _Query(metrics, metrics.timestamp)
+                self._queries[metrics.query_id] = query
+            if query.metrics.run_id != metrics.run_id:
                 query.run = {}
             query.metrics = metrics
             query.event_time = max(query.event_time, metrics.timestamp + (metrics.batch_seconds or 0.0))
@@ -63,9 +78,12 @@ class Board:
                 query.event_time = max(query.event_time, instant)
 
     def forget(self, query_id: str) -> None:
-        """A query has ended: its series end."""
+        """A query has ended: its series end. If it is started again, its counters go on."""
         with self._lock:
-            self._queries.pop(query_id, None)
+            if (query := self._queries.pop(query_id, None)) is not None:
+                self._ended[query_id] = query
+                if len(self._ended) > _MOST_ENDED:
+                    self._ended.popitem(last=False)
 
     @property
     def queries(self) -> Sequence[QueryMetrics]:
@@ -78,6 +96,15 @@ class Board:
         with self._lock:
             return [sample for query in self._queries.values() for sample in _samples(query)]
 
+    def counters(self) -> list[Sample]:
+        """All counters, also of shards and queries that have ended, with their last figures."""
+        with self._lock:
+            return [
+                Sample(METRICS[name], value, dict(attributes))
+                for query in (*self._queries.values(), *self._ended.values())
+                for (name, attributes), value in query.totals.items()
+            ]
+
     def to_json(self) -> dict[str, Any]:
         """All queries as JSON: the figures, when they were made, and the counters."""
         with self._lock:
@@ -89,7 +116,7 @@ class Board:
                         "event_time": query.event_time,
                         "totals": [
                             {"name": name, "attributes": dict(attributes), "value": value}
-                            for (name, attributes), value in query.totals.items()
+                            for (name, attributes), value in query.shown
                         ],
                     }
                     for query in self._queries.values()
@@ -111,10 +138,9 @@ class Board:
             risen = value - query.run.get(series, 0)
             query.run[series] = value
             query.totals[series] = query.totals.get(series, 0) + max(0, risen)
-        gone = [each for each in query.totals if each[0].startswith("sluice.source.") and each not in seen]
-        for series in gone:  # the shards are not read any more
-            del query.totals[series]
-            query.run.pop(series, None)
+        query.gone = frozenset(
+            each for each in query.totals if each[0].startswith("sluice.source.") and each not in seen
+        )
         sink = metrics.sink
         if sink is None or not is_batch:
             return
@@ -162,7 +188,7 @@ def _samples(query: _Query) -> Iterator[Sample]:
             yield from _known(
                 f"sluice.sink.send.duration.{part}", of_sink, getattr(sink, f"send_time_{part}")
             )
-    for (name, series), value in query.totals.items():
+    for (name, series), value in query.shown:
         yield Sample(METRICS[name], value, dict(series))
 
 
