@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -114,6 +115,29 @@ def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
         taken.listen()
         with pytest.raises(SluiceError, match="port 0 takes a free one"):
             PrometheusExporter(port=taken.getsockname()[1]).start(Board())
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 10**12])
+def test_a_port_that_there_is_not_is_an_error_that_says_so(port: int) -> None:
+    """Of Sluice's, as the interface says."""
+    with pytest.raises(SluiceError, match=f"can't listen on 127.0.0.1:{port}"):
+        JsonExporter(port=port).start(Board())
+
+
+def test_an_exporter_that_cannot_start_leaves_nothing_behind() -> None:
+    """No port that it serves, and no figures in a registry."""
+    registry = CollectorRegistry()
+    first = PrometheusExporter(registry=registry, serve=False)
+    first.start(Board())
+    second = PrometheusExporter(port=0, registry=registry)
+    with pytest.raises(SluiceError, match="the registry has such figures already"):
+        second.start(Board())
+    assert second.address == "127.0.0.1:0"
+    first.close()
+    with pytest.raises(SluiceError, match="can't listen"):
+        PrometheusExporter(port=65536, registry=registry).start(Board())
+
+    assert list(registry.collect()) == []
 
 
 # --- JSON ---------------------------------------------------------------------------------------------
@@ -268,6 +292,94 @@ def test_cloudwatch_counts_what_was_sent_once(monkeypatch: pytest.MonkeyPatch, c
     exporter.close()
 
     assert sorted(added.values()) == [0, 0, 0, 10, 10, 10]
+
+
+def test_cloudwatch_gets_what_was_counted_though_series_end(
+    monkeypatch: pytest.MonkeyPatch, client: Any
+) -> None:
+    """Sums over shards and queries fall when one of them ends, and nothing was added then."""
+    added: Counter[str] = Counter()
+
+    def put(**call: Any) -> None:
+        for name, values in sent(call).items():
+            added[name] += int(sum(values))
+
+    monkeypatch.setattr(client, "put_metric_data", put)
+    board = Board()
+    exporter = CloudWatchExporter(client=client, interval=3600)
+    exporter.start(board)
+    board.record(metrics(shard("a", polled=1000), shard("b", polled=1000)))
+    exporter.send()
+    board.record(metrics(shard("a", polled=1100), shard("b", polled=1200)))
+    board.record(metrics(shard("b", polled=1250)))  # a has ended
+    exporter.send()
+    board.record(metrics(query="q2"))
+    exporter.send()
+    board.record(metrics(query="q2"))
+    board.forget("q2")
+    exporter.send()
+    board.record(metrics(shard("b", polled=1300), run="r2"))  # more than was sent, in a new run
+    exporter.close()
+
+    assert added["sluice.source.records"] == 1100 + 1250 + 1300 + 10
+    assert added["sluice.query.batches"] == 6
+    assert added["sluice.sink.records"] == 30
+
+
+def test_cloudwatch_gets_the_figures_of_a_short_run_when_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch, client: Any
+) -> None:
+    """As of a query with Trigger.AvailableNow, which ends before a minute is over."""
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(client, "put_metric_data", lambda **call: calls.append(call))
+    board = Board()
+    exporter = CloudWatchExporter(client=client)
+    exporter.start(board)
+    board.record(metrics())
+    board.forget("q1")
+    exporter.close()
+
+    assert len(calls) == 1
+    assert sent(calls[0])["sluice.sink.records"] == [5]
+
+
+def test_cloudwatch_without_a_region_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """When the listener is made."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    boto3.setup_default_session()
+    with pytest.raises(SluiceError, match="CloudWatchExporter: You must specify a region"):
+        CloudWatchExporter().start(Board())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("заказы", "\\u0437\\u0430\\u043a\\u0430\\u0437\\u044b"),
+        ("a\tb\x7f", "a?b?"),
+        (" ", None),
+        ("n" * 2000, "n" * 1024),
+    ],
+)
+def test_cloudwatch_gets_names_that_it_takes(
+    monkeypatch: pytest.MonkeyPatch, client: Any, name: str, expected: str | None
+) -> None:
+    """ASCII of at most 1,024 characters: for another one it refuses all that is in the request."""
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(client, "put_metric_data", lambda **call: calls.append(call))
+    board = Board()
+    exporter = CloudWatchExporter(client=client, interval=3600)
+    exporter.start(board)
+    board.record(metrics(name=name))
+    exporter.send()
+    exporter.close()
+
+    (datum,) = [each for each in calls[0]["MetricData"] if each["MetricName"] == "sluice.query.rows"]
+    dimensions = {each["Name"]: each["Value"] for each in datum["Dimensions"]}
+    assert dimensions.get("sluice.query.name") == expected
 
 
 # --- failures -----------------------------------------------------------------------------------------

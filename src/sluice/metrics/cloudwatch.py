@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
 import boto3
+from botocore.exceptions import BotoCoreError
 
+from sluice.errors import SluiceError
 from sluice.metrics.board import Board
 from sluice.metrics.catalogue import Sample
 from sluice.metrics.exporters import Guard
@@ -17,10 +20,15 @@ from sluice.metrics.figures import QueryMetrics
 __all__ = ["CloudWatchExporter"]
 
 _Series = tuple[str, tuple[tuple[str, str], ...]]
-"""A metric's name and its dimensions."""
+"""A metric's name, and its attributes or dimensions."""
 
 _MOST: Final = 500
 """Data in a request. CloudWatch takes 1,000, and 1 MiB."""
+_NOT_TAKEN: Final = re.compile(r"[\x00-\x1f\x7f]")
+_LONGEST: Final = 1024
+"""Characters of a dimension's value."""
+_LAST_WORD: Final = 5.0
+"""Seconds that closing waits for the last request."""
 _UNITS: Final = {"s": "Seconds", "By": "Bytes", "{entry}/s": "Count/Second"}
 _SHARD: Final = "sluice.shard.id"
 _LEFT_OUT: Final = frozenset(("sluice.query.id", "sluice.lag.basis", "sluice.agent.state"))
@@ -57,22 +65,37 @@ class CloudWatchExporter:
         self._client = client
         self._dimensions = dict(dimensions or {})
         self._board: Board | None = None
-        self._sent: dict[_Series, float] = {}
+        self._counted: dict[_Series, float] = {}  # by series of the board
+        self._unsent: dict[_Series, tuple[Sample, float]] = {}  # by metric of CloudWatch
+        self._thread: threading.Thread | None = None
         self._guard = Guard("CloudWatchExporter: PutMetricData")
         self._ends = threading.Event()
 
     def start(self, board: Board) -> None:
+        """Begins to send.
+
+        Raises:
+            SluiceError: the SDK makes no client, such as without a region.
+        """
         self._board = board
         if self._client is None:
-            self._client = boto3.client("cloudwatch")
-        threading.Thread(target=self._run, name="sluice-cloudwatch", daemon=True).start()
+            try:
+                self._client = boto3.client("cloudwatch")
+            except (BotoCoreError, ValueError) as error:
+                raise SluiceError(
+                    f"CloudWatchExporter: {error}; set it for the SDK (AWS_REGION), or give client="
+                ) from error
+        self._thread = threading.Thread(target=self._run, name="sluice-cloudwatch", daemon=True)
+        self._thread.start()
 
     def export(self, metrics: QueryMetrics) -> None:
         """The next request has it."""
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Sends what was added since the last request, and ends the thread."""
         self._ends.set()
+        if self._thread is not None:
+            self._thread.join(_LAST_WORD)
 
     def send(self) -> None:
         """Sends what there is now. What a failed request had counted is in the next one.
@@ -81,42 +104,69 @@ class CloudWatchExporter:
             ClientError, BotoCoreError: CloudWatch refuses it, or is not reached.
         """
         assert self._board is not None  # noqa: S101 - it was started
-        totals: dict[_Series, float] = {}
-        data: list[tuple[_Series | None, dict[str, Any]]] = []  # counters with their series
         now = datetime.now(timezone.utc)
-        for sample in self._board.samples():
-            if _SHARD in sample.attributes and sample.metric.kind == "gauge" and not self._shards:
-                continue
-            dimensions = self._dimensions_of(sample)
-            if sample.metric.kind == "gauge":
-                data.append((None, _datum(sample, sample.value, dimensions, now)))
-                continue
-            key = sample.metric.name, tuple(sorted(dimensions.items()))
-            totals[key] = totals.get(key, 0) + sample.value
-        units = {sample.metric.name: sample for sample in self._board.samples()}
-        for key, total in totals.items():
-            name, pairs = key
-            risen = total - self._sent.get(key, 0)
-            if name in units:  # a total that fell has begun anew
-                added = risen if risen >= 0 else total
-                data.append((key, _datum(units[name], added, dict(pairs), now)))
+        self._count()
+        data: list[tuple[_Series | None, dict[str, Any]]] = [  # counters with their metrics
+            *(
+                (None, _datum(sample, sample.value, self._dimensions_of(sample), now))
+                for sample in self._board.samples()
+                if sample.metric.kind == "gauge" and (self._shards or _SHARD not in sample.attributes)
+            ),
+            *(
+                (key, _datum(sample, added, self._dimensions_of(sample), now))
+                for key, (sample, added) in self._unsent.items()
+            ),
+        ]
         for start in range(0, len(data), _MOST):
             part = data[start : start + _MOST]
             self._client.put_metric_data(Namespace=self._namespace, MetricData=[each for _, each in part])
-            self._sent |= {key: totals[key] for key, _ in part if key is not None}
-        self._sent = totals
+            for key, _ in part:
+                if key is not None:
+                    del self._unsent[key]
+
+    def _count(self) -> None:
+        """Adds to what is unsent. By series of the board: a sum of them falls when one ends."""
+        assert self._board is not None  # noqa: S101 - it was started
+        counted: dict[_Series, float] = {}
+        for sample in self._board.counters():
+            series = sample.metric.name, tuple(sample.attributes.items())
+            counted[series] = sample.value
+            added = sample.value - self._counted.get(series, 0)
+            if added:
+                self._add(sample, added if added > 0 else sample.value)  # one that fell has begun anew
+        self._counted = counted
+        for sample in self._board.samples():  # those to which nothing was added
+            if sample.metric.kind == "counter":
+                self._add(sample, 0)
+
+    def _add(self, sample: Sample, added: float) -> None:
+        key = sample.metric.name, tuple(self._dimensions_of(sample).items())
+        _, unsent = self._unsent.get(key, (sample, 0))
+        self._unsent[key] = sample, unsent + added
 
     def _dimensions_of(self, sample: Sample) -> dict[str, str]:
         kept = {
-            name: value
+            name: text
             for name, value in sample.attributes.items()
-            if value and name not in _LEFT_OUT and (self._shards or name != _SHARD)
+            if name not in _LEFT_OUT and (self._shards or name != _SHARD)
+            if (text := _dimension_value(value))
         }
         return {**kept, **self._dimensions}
 
     def _run(self) -> None:
         while not self._ends.wait(self._interval):
             self._guard.call(self.send)
+        self._count()
+        if any(added for _, added in self._unsent.values()):
+            self._guard.call(self.send)
+
+
+def _dimension_value(text: str) -> str:
+    """The value as CloudWatch takes it, which refuses a whole request for a name of a query in Cyrillic.
+
+    https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_Dimension.html
+    """
+    return _NOT_TAKEN.sub("?", text.strip()).encode("ascii", "backslashreplace").decode()[:_LONGEST]
 
 
 def _datum(sample: Sample, value: float, dimensions: Mapping[str, str], now: datetime) -> dict[str, Any]:

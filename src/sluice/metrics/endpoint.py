@@ -72,7 +72,7 @@ class JsonExporter:
 
         try:
             self._server = _Server(self._wanted, Handler)
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # the latter: a port beyond 65535
             host, port = self._wanted
             raise SluiceError(
                 f"{type(self).__name__}: can't listen on {host}:{port}: {error}; port 0 takes a free one"

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from sluice.errors import SluiceError
 from sluice.metrics.board import Board
 from sluice.metrics.catalogue import METRICS
 from sluice.metrics.catalogue import Metric as Described
@@ -47,10 +48,26 @@ class PrometheusExporter(JsonExporter):
         self._collector: _BoardCollector | None = None
 
     def start(self, board: Board) -> None:
-        self._collector = _BoardCollector(board)
+        """Adds the figures to the registry, and listens.
+
+        Raises:
+            SluiceError: the registry has another exporter's figures, or as `JsonExporter.start` does.
+        """
+        collector = _BoardCollector(board)
+        try:
+            self._registry.register(collector)
+        except ValueError as error:
+            raise SluiceError(
+                f"PrometheusExporter: the registry has such figures already: {error}; one listener serves "
+                "all queries of a session"
+            ) from error
+        self._collector = collector
         if self._serves:
-            super().start(board)
-        self._registry.register(self._collector)
+            try:
+                super().start(board)
+            except SluiceError:
+                self.close()
+                raise
 
     def pages(self, board: Board) -> Mapping[str, Page]:
         metrics: Page = lambda: (CONTENT_TYPE_LATEST, generate_latest(self._registry))  # noqa: E731
