@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,3 +146,79 @@ def test_the_script_is_declared() -> None:
     text = (ROOT / "pyproject.toml").read_text()
 
     assert '[project.scripts]\nsluice = "sluice.cli.app:main"\n' in text
+
+
+def run(command: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """A command line of a shell, in which ``sluice`` is the command."""
+    return subprocess.run(
+        ("/bin/sh", "-c", f'sluice() {{ "{sys.executable}" -m sluice "$@"; }}\n{command}'),
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src"), **environment},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+
+
+SHOW = f"sluice offsets show {CHECKPOINT}"
+
+
+def test_a_terminal_that_lacks_a_character_gets_all_the_same() -> None:
+    """As one with another encoding than UTF-8: by then a command with ``--execute`` has done its work."""
+    done = run(SHOW, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u2026" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (f"{SHOW} >&-", 0, b""),
+        (f"{SHOW} 2>&-", 0, b""),
+        (f"{SHOW} >/dev/full", 1, b"sluice offsets show: standard output cannot be written: "),
+        ("sluice offsets show nosuch --json >/dev/full", 1, b"sluice offsets show: "),
+        ("sluice offsets show nosuch >&- 2>&-", 1, b""),
+        ("sluice offsets show nosuch --json 2>/dev/full | grep -q error && exit 3", 3, b""),
+        (f"sluice top {CHECKPOINT} --interval 0 --frames 2 >&-", 0, b""),
+        (f"exec 3>&1; (sluice top {CHECKPOINT} --interval 0; echo $? >&3) | head -1", 0, b""),
+        ("sluice offsets show \"$(printf 'a\\377b')\"", 1, b"sluice offsets show: a\\udcffb: "),
+        ("sluice offsets show 's3://[a/b'", 1, b"sluice offsets show: s3://[a/b: "),
+    ],
+)
+def test_streams_and_names_of_any_kind_end_a_command_in_order(command: str, code: int, said: bytes) -> None:
+    """Closed ones, full ones, readers that have read enough, bytes that are no text."""
+    done = run(command)
+
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.count(b"\n") == bool(said)
+    assert done.stderr.startswith(said)
+
+
+def test_an_error_that_nobody_expects_has_its_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its traceback on standard error, for the report."""
+
+    def fail(_arguments: object) -> None:
+        raise KeyError("shard")
+
+    monkeypatch.setattr("sluice.cli.commands.doctor.run", fail)
+    done = sluice("doctor", "--json")
+
+    assert done.code == 1
+    assert done.value == {
+        "command": "doctor",
+        "ok": False,
+        "error": "unexpected KeyError: 'shard'; please report it",
+    }
+    assert "Traceback" in done.errors
+
+
+def test_an_offset_that_is_nested_too_deeply_is_no_offset(tmp_path: Path) -> None:
+    """As it would be if it were no JSON at all."""
+    checkpoint = shutil.copytree(CHECKPOINT, tmp_path / "c")
+    for each in (checkpoint / "offsets").iterdir():
+        each.write_text("v1\n{}\n" + "[" * 100_000)
+
+    assert sluice("offsets", "show", checkpoint).code == 0
+    done = sluice("offsets", "reset", checkpoint, "--to-latest", "--offline")
+    assert (done.code, done.out) == (1, "")
+    assert "the checkpoint holds no offsets of Sluice's source" in done.errors

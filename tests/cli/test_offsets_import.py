@@ -410,3 +410,38 @@ def test_positions_that_are_not_known_are_refused(tmp_path: Path) -> None:
         "lastSeqNum 'SHARD_END' is not known"
         in sluice("offsets", "import", "databricks", other, "--offline").errors
     )
+
+
+@pytest.mark.parametrize("sub", [None, [], "x"])
+def test_a_sub_sequence_number_that_is_none_is_refused(tmp_path: Path, sub: object) -> None:
+    checkpoint = awslabs(tmp_path / "a")
+    file = checkpoint / "sources" / "0" / "shard-source" / "2" / SHARDS[0]
+    file.write_text(json.dumps({**json.loads(file.read_text()), "subSequenceNumber": sub}))
+    done = sluice("offsets", "import", "awslabs", checkpoint, "--offline", "--json")
+
+    assert done.code == 1
+    assert "is not known" in done.value["error"]
+
+
+def test_an_offset_without_metadata_is_not_of_awslabs(tmp_path: Path) -> None:
+    checkpoint = awslabs(tmp_path / "a")
+    (checkpoint / "offsets" / "3").write_text('v1\n{}\n{"metadata":null}')
+    done = sluice("offsets", "import", "awslabs", checkpoint, "--offline")
+
+    assert done.code == 1
+    assert "Those of awslabs' connector are none" in done.errors
+
+
+def test_leases_of_two_streams_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Of one that was deleted and created again, or of another account: which is read cannot be told."""
+    old = multi_stream("clicks", SHARDS[0], OTHER)
+    new = json.loads(
+        json.dumps(multi_stream("clicks", SHARDS[0], NUMBER)).replace("1700000000", "1800000000")
+    )
+    for items in ((old, new), (new, old)):
+        done = sluice("offsets", "import", "kcl", scan(tmp_path, *items), "--offline")
+
+        assert done.code == 1
+        assert "two streams of the name clicks" in done.errors
+        assert f"{ACCOUNT}:clicks:1700000000" in done.errors
+        assert f"{ACCOUNT}:clicks:1800000000" in done.errors

@@ -6,12 +6,16 @@ The help of each command has the exit codes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import io
 import json
 import os
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TextIO, cast
 
 from sluice.cli import commands
@@ -61,14 +65,19 @@ def main(
     Returns:
         The exit code.
     """
+    sys.stdout, sys.stderr = _printable(sys.stdout), _printable(sys.stderr)
     out, errors = out or sys.stdout, errors or sys.stderr
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         parsed = _parser().parse_args(arguments)
     except _CommandLineError as error:
-        errors.write(error.usage)
+        _print(error.usage, errors)
         wrong = argparse.Namespace(command_path=error.command_path, json="--json" in arguments)
         return _fail(wrong, str(error), WRONG_USE, out, errors)
+    return _run(parsed, out, errors)
+
+
+def _run(parsed: argparse.Namespace, out: TextIO, errors: TextIO) -> int:
     try:
         report = cast("Callable[[argparse.Namespace], Report]", parsed.run)(parsed)
     except (UsageError, OptionError) as error:
@@ -77,22 +86,59 @@ def main(
         return _fail(parsed, str(error), PROBLEM, out, errors)
     except KeyboardInterrupt:
         return _fail(parsed, "interrupted", _INTERRUPTED, out, errors)
+    except Exception as error:  # noqa: BLE001 - whoever reads --json gets an object all the same
+        _print(traceback.format_exc(), errors)
+        return _fail(
+            parsed, f"unexpected {type(error).__name__}: {error}; please report it", PROBLEM, out, errors
+        )
     text = report.text
     if parsed.json:
         text = _json({"command": parsed.command_path, "ok": not report.has_problem, **report.value})
     try:
-        out.write(text + "\n")
-        out.flush()
-    except BrokenPipeError:  # `| head` has read enough; without this Python would print an error when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        _print(text + "\n", out)
+    except OSError as error:
+        no_json = argparse.Namespace(command_path=parsed.command_path, json=False)
+        return _fail(no_json, f"standard output cannot be written: {error}", PROBLEM, out, errors)
     return PROBLEM if report.has_problem else FINE
 
 
 def _fail(parsed: argparse.Namespace, message: str, code: int, out: TextIO, errors: TextIO) -> int:
+    with contextlib.suppress(OSError):  # a disk that is full: of two streams one may take it
+        _print(_error_line(parsed, message), errors)
     if parsed.json:
-        out.write(_json({"command": parsed.command_path, "ok": False, "error": message}) + "\n")
-    errors.write(f"{' '.join(('sluice', *parsed.command_path.split()))}: {message}\n")
+        with contextlib.suppress(OSError):
+            _print(_json({"command": parsed.command_path, "ok": False, "error": message}) + "\n", out)
     return code
+
+
+def _error_line(parsed: argparse.Namespace, message: str) -> str:
+    return f"{' '.join(('sluice', *parsed.command_path.split()))}: {message}\n"
+
+
+def _printable(stream: TextIO | None) -> TextIO:
+    """A stream that takes all characters, also where its encoding lacks them, and where it is closed.
+
+    A command must not end by what it prints: a reset has been made by then, and the name of the copy that
+    undoes it is to be printed.
+    """
+    if stream is None:  # how Python has a stream that is closed when it starts
+        return Path(os.devnull).open("w")
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="backslashreplace")
+    return stream
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Raises OSError if the stream takes no more; not if its reader has read enough, as `| head` does."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        # Without this Python would try once more when it ends, and print an error.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise
 
 
 def _json(value: Mapping[str, Any]) -> str:

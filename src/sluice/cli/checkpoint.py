@@ -83,7 +83,7 @@ class SourceOffset:
         """The offset as a value; None where there is none, or it is no JSON."""
         try:
             return None if self.text == NO_OFFSET else json.loads(self.text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return None
 
 

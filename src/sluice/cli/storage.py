@@ -130,9 +130,10 @@ def open_storage(path: str, connection: ConnectionConfig) -> Storage:
     """
     from pyarrow import fs  # noqa: PLC0415 - takes a quarter of a second
 
-    parts = urlsplit(path)
     shown = path.rstrip("/")
     try:
+        path.encode()  # names that are not UTF-8 pyarrow does not take
+        parts = urlsplit(path)
         if parts.scheme in _S3:
             return Storage(_s3(connection), f"{parts.netloc}{parts.path}", shown)
         if len(parts.scheme) > 1:  # one letter is a drive of Windows

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> Report:
                 break
             _show(last, is_live=is_live)
             time.sleep(arguments.interval)
-    except KeyboardInterrupt:  # how people end it
+    except (KeyboardInterrupt, BrokenPipeError):  # how people end it, and how `| head` does
         pass
     finally:
         if is_live:

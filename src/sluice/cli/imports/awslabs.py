@@ -86,7 +86,8 @@ def imported_checkpoint(checkpoint: Checkpoint, source: int | None) -> Imported:
 
 
 def _is_ours(value: Any) -> bool:
-    return isinstance(value, dict) and {"streamName", "batchId"} <= set(value.get("metadata", ()))
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    return isinstance(metadata, dict) and metadata.keys() >= {"streamName", "batchId"}
 
 
 def _ends(checkpoint: Checkpoint, source: int, number: str) -> dict[str, Mapping[str, Any]]:
@@ -115,7 +116,11 @@ def _end(checkpoint: Checkpoint, path: str) -> tuple[str, Mapping[str, Any]]:
 
 def _place(split: SplitId, value: Mapping[str, Any]) -> Place:
     kind, position = value.get("iteratorType"), str(value.get("iteratorPosition", ""))
-    sub, is_last = int(value.get("subSequenceNumber", -1)), str(value.get("isLast", "true")).lower() == "true"
+    try:
+        sub = int(value.get("subSequenceNumber", -1))
+    except (TypeError, ValueError):
+        raise ImportedFormatError(f"{split}: position {dict(value)!r} is not known") from None
+    is_last = str(value.get("isLast", "true")).lower() == "true"
     match kind:
         case "SHARD_END":
             return SHARD_END

@@ -82,12 +82,20 @@ def imported_leases(items: Iterable[Item], stream: str | None) -> Imported:
     """
     places: dict[SplitId, Place] = {}
     unread: dict[SplitId, str] = {}
+    identifiers: dict[str, str] = {}
     for item in items:
         if _text(item, "entityType") not in (None, "LEASE") or _text(item, "checkpoint") is None:
             continue
         split = _split(item, stream)
         if split is None:
             continue
+        identifier = _text(item, "streamName") or ""
+        if identifiers.setdefault(split.stream, identifier) != identifier:
+            raise ImportedFormatError(
+                f"there are leases of two streams of the name {split.stream}, "
+                f"{identifiers[split.stream]} and {identifier}: remove those of one from a file of "
+                "'aws dynamodb scan', and give @FILE"
+            )
         checkpoint = _text(item, "checkpoint") or ""
         if checkpoint in _UNREAD:
             unread[split] = checkpoint
