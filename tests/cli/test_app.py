@@ -222,3 +222,15 @@ def test_an_offset_that_is_nested_too_deeply_is_no_offset(tmp_path: Path) -> Non
     done = sluice("offsets", "reset", checkpoint, "--to-latest", "--offline")
     assert (done.code, done.out) == (1, "")
     assert "the checkpoint holds no offsets of Sluice's source" in done.errors
+
+
+@pytest.mark.parametrize("text", ["awsSecretAccessKey: S3cret/S3cret", "S3cret/S3cret", "=S3cret/S3cret"])
+def test_a_file_of_options_in_another_form_shows_no_secret(tmp_path: Path, text: str) -> None:
+    """Such as YAML: the error names the line, and nothing of it."""
+    file = tmp_path / "options"
+    file.write_text(f"region=eu-west-1\n{text}\n")
+    done = sluice("offsets", "show", CHECKPOINT, "--options", file, "--json")
+
+    assert done.code == 2
+    assert f"{file}, line 2: expected KEY=VALUE" in done.errors
+    assert "S3cret" not in done.out + done.errors

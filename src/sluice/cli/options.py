@@ -77,7 +77,8 @@ def read_connection(options: Mapping[str, str], *, only: bool = False) -> Connec
 def _split(pair: str, where: str) -> tuple[str, str]:
     key, equals, value = pair.partition("=")
     if not equals or not key.strip():
-        raise UsageError(f"{where}: expected KEY=VALUE, and found {key.strip()!r} without '='")
+        # Not what was found: in a file of another form it is a secret.
+        raise UsageError(f"{where}: expected KEY=VALUE, and there is no {'key' if equals else repr('=')}")
     return key.strip(), value.strip()
 
 
