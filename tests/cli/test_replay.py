@@ -34,7 +34,7 @@ def write(directory: Path, *letters: DeadLetter, partition: int = 0) -> Path:
     return directory
 
 
-def replay(directory: Path, *more: str, **sink: str) -> Any:
+def replay(directory: Path | str, *more: str, **sink: str) -> Any:
     options = [f"--sink-option={key}={value}" for key, value in {**OPTIONS, **sink}.items()]
     return sluice("replay", directory, *options, *more, "--json")
 
@@ -195,3 +195,66 @@ def test_a_file_of_something_else(tmp_path: Path) -> None:
 
     assert done.code == 1
     assert "x.jsonl, line 2: not a dead letter" in done.errors
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": "b25l!"},
+        {"data": "b25"},
+        {"data": 5},
+        {"attributes": None},
+        {"attributes": ["partitionKey"]},
+        {"attributes": {"partitionKey": 5}},
+    ],
+    ids=str,
+)
+def test_a_letter_that_was_changed_is_not_sent_as_another(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Nothing of its file is sent, and the file stays."""
+    service = Service()
+    service.create("orders")
+    letters = write(tmp_path / "letters", DeadLetter("then", b"one", {"partitionKey": "a"}))
+    (file,) = letters.rglob("*.jsonl")
+    file.write_text(file.read_text() + json.dumps({**json.loads(file.read_text()), **change}) + "\n")
+
+    done = replay(letters, "--execute", "--delete", destination="kinesis", streamName="orders")
+
+    assert done.code == 1
+    assert "Traceback" not in done.errors
+    assert "line 2: not a dead letter" in done.errors or "partitionKey is not string" in done.errors
+    assert records(service) == {}
+    assert file.exists()
+
+
+@pytest.mark.parametrize(
+    ("letters", "own", "is_allowed"),
+    [
+        ("letters", "letters", False),
+        ("letters/../letters/", "letters", False),
+        ("letters/q", "letters", False),
+        ("letters", "letters/again", False),
+        ("linked", "letters", False),
+        ("letters", "letters-again", True),
+        ("letters", "letter", True),
+    ],
+)
+def test_letters_that_are_refused_again_go_to_another_place(
+    tmp_path: Path, letters: str, own: str, *, is_allowed: bool
+) -> None:
+    """Whatever the two are called: a name that begins like another is no directory of it."""
+    write(tmp_path / "letters", DeadLetter("then", b"one"))
+    (tmp_path / "linked").symlink_to(tmp_path / "letters")
+    sink = {"destination": "kinesis", "streamName": "orders", "deadLetterPath": str(tmp_path / own)}
+
+    done = replay(f"{tmp_path}/{letters}", **sink)
+
+    assert done.code == (0 if is_allowed else 2), done.errors
+    assert is_allowed or "give it another one" in done.errors
+
+
+def test_letters_that_are_not_there(tmp_path: Path) -> None:
+    """A name that was mistyped is not taken for a place without letters."""
+    done = replay(tmp_path / "nosuch", destination="kinesis", streamName="orders")
+
+    assert done.code == 2
+    assert f"there is no {tmp_path / 'nosuch'}" in done.errors

@@ -14,9 +14,9 @@ from sluice.errors import SluiceError
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["Storage", "StorageError", "StoredFile", "open_storage"]
+__all__ = ["S3_SCHEMES", "Storage", "StorageError", "StoredFile", "open_storage"]
 
-_S3: Final = ("s3", "s3a", "s3n")
+S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 
 
 class StorageError(SluiceError):
@@ -134,7 +134,7 @@ def open_storage(path: str, connection: ConnectionConfig) -> Storage:
     try:
         path.encode()  # names that are not UTF-8 pyarrow does not take
         parts = urlsplit(path)
-        if parts.scheme in _S3:
+        if parts.scheme in S3_SCHEMES:
             return Storage(_s3(connection), f"{parts.netloc}{parts.path}", shown)
         if len(parts.scheme) > 1:  # one letter is a drive of Windows
             filesystem, root = fs.FileSystem.from_uri(path)

@@ -8,11 +8,12 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from sluice.cli.options import add_connection, add_options, connection_of, given_options, read_connection
 from sluice.cli.report import Report, UsageError
-from sluice.cli.storage import Storage, open_storage
+from sluice.cli.storage import S3_SCHEMES, Storage, open_storage
 from sluice.destinations.registry import read_sink
 from sluice.errors import SluiceError
 from sluice.sink.bases import destination_name
@@ -76,9 +77,11 @@ def run(arguments: argparse.Namespace) -> Report:
         connection = read_connection(options, only=True)
     storage = open_storage(arguments.path, connection)
     _sink(options)
-    own = given.get("deadletterpath", "").rstrip("/")
-    if own and (storage.shown.startswith(own) or own.startswith(storage.shown)):
+    own = given.get("deadletterpath")
+    if own and _is_one_in_the_other(own, arguments.path):
         raise UsageError(f"the sink's deadLetterPath is {own}, where these letters are: give it another one")
+    if not storage.exists():
+        raise UsageError(f"there is no {storage.shown}")
     files = sorted(each.path for each in storage.files(recursive=True) if each.path.endswith(".jsonl"))
     counts: Counter[str] = Counter(sent=0, skipped=0, deadLetters=0)
     reasons: Counter[str] = Counter()
@@ -107,6 +110,20 @@ def _sink(options: Mapping[str, str]) -> AsyncSinkSetup:
     if not isinstance(setup, AsyncSinkSetup):
         raise UsageError("the destination sends no batches, and has no dead letters")
     return setup
+
+
+def _is_one_in_the_other(first: str, second: str) -> bool:
+    """Whether two paths are the same directory, or one is below the other, however they are written."""
+    both = sorted((_directories(first), _directories(second)), key=len)
+    return both[1][: len(both[0])] == both[0]
+
+
+def _directories(path: str) -> tuple[str, ...]:
+    """The directories of a path, from the root on."""
+    scheme, is_url, rest = path.partition("://")
+    if not is_url or scheme == "file":
+        return Path(rest or path).resolve().parts
+    return "s3" if scheme in S3_SCHEMES else scheme, *PurePosixPath(rest).parts
 
 
 def _columns(given: Mapping[str, str]) -> Columns:
@@ -144,11 +161,21 @@ def _letters(storage: Storage, path: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _parsed(line: bytes) -> Mapping[str, Any] | None:
+    """A letter, with its data as bytes; None for a line that is none."""
     try:
         letter = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return letter if isinstance(letter, dict) and {"reason", "data"} <= letter.keys() else None
+    if not isinstance(letter, dict) or not {"reason", "data"} <= letter.keys():
+        return None
+    if not isinstance(letter.get("attributes", {}), dict):
+        return None
+    try:
+        # Strictly: of a line that was cut or changed, another record would be sent.
+        data = None if letter["data"] is None else base64.b64decode(letter["data"], validate=True)
+    except (ValueError, TypeError):
+        return None
+    return {**letter, "data": data}
 
 
 def _row(letter: Mapping[str, Any], columns: Columns) -> dict[str, Any] | None:
@@ -158,9 +185,9 @@ def _row(letter: Mapping[str, Any], columns: Columns) -> dict[str, Any] | None:
     a column ``data``, and else a whole entry.
     """
     data_column, others = columns
-    if letter["data"] is None:
+    data = letter["data"]
+    if data is None:
         return None
-    data = base64.b64decode(letter["data"])
     form = letter.get("form", "data" if data_column == "data" else "entry")
     if form == "data":
         # Columns are known without regard to case, as by the destinations.
@@ -213,8 +240,16 @@ def _batch(rows: Sequence[Row], columns: Columns) -> pa.RecordBatch:
         "attributes": pa.map_(pa.string(), pa.string()),
     }
     names = [name for name in (columns.data, *columns.others) if any(row[name] is not None for row in rows)]
-    arrays = [pa.array([_value(name, row[name]) for row in rows], types[name]) for name in names]
-    return pa.record_batch(arrays, names=names)
+    return pa.record_batch([_array(name, rows, types[name]) for name in names], names=names)
+
+
+def _array(name: str, rows: Sequence[Row], kind: pa.DataType) -> pa.Array:
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    try:
+        return pa.array([_value(name, row[name]) for row in rows], kind)
+    except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
+        raise SluiceError(f"a letter's {name} is not {kind}: {error}") from None
 
 
 def _value(name: str, value: Any) -> Any:
