@@ -416,30 +416,69 @@ def test_recorded_checkpoints(tmp_path: Path, name: str) -> None:
     assert (shown["batch"]["id"], shown["batch"]["state"]) == (last, "committed")
 
 
-def test_a_reset_that_is_cut_short_leaves_no_batch_with_a_wrong_range(
-    query: Query, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [StorageError("the disk is full"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("is_written", [True, False], ids=["answer lost", "not written"])
+@pytest.mark.parametrize("step", ["commits/2", "offsets/2"])
+def test_a_reset_that_is_cut_short_changes_nothing(
+    query: Query, monkeypatch: pytest.MonkeyPatch, step: str, *, is_written: bool, error: BaseException
 ) -> None:
-    """A batch that is given up is committed before its end is replaced; the copy is there, and a second try
-    ends the reset.
+    """A batch that is given up, and whose end stays, is one whose rows nobody reads: in shards that are not
+    reset as well. The copy is there, and a second try makes the reset.
     """
+    first, second = query.shards
     query.log(2, query.unread, commit=False)
     query.age(HOUR)
-    before = query.offset(2)
-    write = Storage.write
+    before = {name: body for name, body in query.files().items() if not name.endswith(".crc")}
+    write, failures = Storage.write, [error]
 
     def fail(storage: Storage, path: str, body: bytes) -> None:
-        if path == "offsets/2":
-            raise StorageError("the disk is full")
+        if path == step and failures:
+            if is_written:
+                write(storage, path, body)
+            raise failures.pop()
         write(storage, path, body)
 
     monkeypatch.setattr(Storage, "write", fail)
-    assert query.reset("--to-trim-horizon", "--execute").code == 1
-    assert query.offset(2) == before
-    assert (query.checkpoint / "commits" / "2").exists()
+    done = query.reset("--to-trim-horizon", "--shard", first, "--execute")
+    after = {name: body for name, body in query.files().items() if not name.endswith(".crc")}
+
+    assert done.code == (1 if isinstance(error, StorageError) else 130)
+    assert ("nothing was changed" in done.errors) == isinstance(error, StorageError)
+    assert {name: after[name] for name in after if "_sluice_backup" not in name} == before
     (backup,) = (query.checkpoint / "_sluice_backup").iterdir()
     assert (backup / "offsets" / "2").exists()
 
-    monkeypatch.undo()
     query.age(HOUR)
-    assert query.reset("--to-trim-horizon", "--execute").code == 0
-    assert query.positions(2) == query.everywhere({"at": "TRIM_HORIZON"})
+    assert query.reset("--to-trim-horizon", "--shard", first, "--execute").code == 0
+    assert query.positions(2) == {first: {"at": "TRIM_HORIZON"}, second: query.positions(1)[second]}
+
+
+def test_a_reset_that_cannot_be_put_back_says_how(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the storage is gone in the middle."""
+    query.log(2, query.unread, commit=False)
+    query.age(HOUR)
+    write, delete, is_gone = Storage.write, Storage.delete, []
+
+    def fail(storage: Storage, path: str, body: bytes) -> None:
+        if path == "offsets/2":
+            is_gone.append(True)
+            raise StorageError("no route to host")
+        write(storage, path, body)
+
+    def fail_to_delete(storage: Storage, path: str) -> None:
+        if is_gone:
+            raise StorageError("no route to host")
+        delete(storage, path)
+
+    monkeypatch.setattr(Storage, "write", fail)
+    monkeypatch.setattr(Storage, "delete", fail_to_delete)
+    done = query.reset("--to-trim-horizon", "--execute")
+    (backup,) = (query.checkpoint / "_sluice_backup").iterdir()
+
+    assert done.code == 1
+    assert "a part of the change was made. Before the query is started" in done.errors
+    assert f"--undo {backup.name} --execute" in done.errors
+
+    monkeypatch.undo()
+    assert query.reset("--undo", backup.name, "--execute", "--force").code == 0
+    assert not (query.checkpoint / "commits" / "2").exists()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sluice.cli.checkpoint import Checkpoint, CheckpointError, LoggedBatch
 from sluice.cli.positions import describe, position_json
 from sluice.cli.report import UsageError, duration, table
-from sluice.cli.storage import Storage
+from sluice.cli.storage import Storage, StorageError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position
 from sluice.source.splits import SplitId
@@ -223,8 +223,9 @@ def write(checkpoint: Checkpoint, change: Change) -> str:
         The name of the copy.
 
     Raises:
-        CheckpointError: a batch was planned since the checkpoint was read.
-        StorageError: nothing, or not all, was written. The copy is there if anything was.
+        CheckpointError: a batch was planned since the checkpoint was read; or only a part of the change was
+            made, and what was there could not be put back.
+        StorageError: the change could not be made, and all is as it was.
     """
     storage = checkpoint.storage
     now = Checkpoint(storage)
@@ -236,9 +237,32 @@ def write(checkpoint: Checkpoint, change: Change) -> str:
         if is_there:
             storage.write(f"{BACKUPS}/{name}/{path}", storage.read(path))
     storage.write(f"{BACKUPS}/{name}/{_INDEX}", json.dumps({"version": 1, "files": was_there}).encode())
-    for path, body in change.files.items():
-        _replace(storage, path, body)
+    begun: list[str] = []
+    try:
+        for path, body in change.files.items():
+            begun.append(path)
+            _replace(storage, path, body)
+    except BaseException as error:
+        # Half of it loses rows: of a batch that is given up, and whose end stays, no row is read again.
+        try:
+            for path in reversed(begun):
+                _put_back(storage, name, path, was_there=was_there[path])
+        except StorageError:
+            raise CheckpointError(
+                f"{str(error) or 'interrupted'}; a part of the change was made. Before the query is started, "
+                f"put back what was there: --undo {name} --execute"
+            ) from error
+        if isinstance(error, StorageError):
+            raise StorageError(f"{error}; nothing was changed") from error
+        raise
     return name
+
+
+def _put_back(storage: Storage, name: str, path: str, *, was_there: bool) -> None:
+    before = storage.read(f"{BACKUPS}/{name}/{path}") if was_there else None
+    now = storage.read(path) if storage.exists(path) else None
+    if now != before:
+        _replace(storage, path, before)
 
 
 def _replace(storage: Storage, path: str, body: bytes | None) -> None:
