@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from sluice.aws.clients import configured_endpoint, credentials_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["S3_SCHEMES", "Storage", "StorageError", "StoredFile", "open_storage"]
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:")
+_LOCAL: Final = re.compile(r"(//)?/(?!/)")
+"""What follows ``file:`` where no host is named."""
 
 
 class StorageError(SluiceError):
@@ -131,17 +135,22 @@ def open_storage(path: str, connection: ConnectionConfig) -> Storage:
     from pyarrow import fs  # noqa: PLC0415 - takes a quarter of a second
 
     shown = path.rstrip("/")
+    # As Hadoop's Path has them: neither '?' nor '#' ends a path, and '%20' is no blank.
+    scheme, colon, rest = path.partition(":")
+    scheme = scheme.lower()
     try:
         path.encode()  # names that are not UTF-8 pyarrow does not take
-        parts = urlsplit(path)
-        if parts.scheme in S3_SCHEMES:
-            return Storage(_s3(connection), f"{parts.netloc}{parts.path}", shown)
-        if len(parts.scheme) > 1:  # one letter is a drive of Windows
+        if scheme in S3_SCHEMES and rest.startswith("//"):
+            return Storage(_s3(connection), rest[2:], shown)
+        if scheme == "file" and os.name == "posix" and _LOCAL.match(rest):
+            return Storage(fs.LocalFileSystem(), Path(rest.removeprefix("//")).as_posix(), shown)
+        if len(scheme) > 1 and _SCHEME.fullmatch(scheme + colon):  # one letter is a drive of Windows
             filesystem, root = fs.FileSystem.from_uri(path)
             return Storage(filesystem, root, shown)
         return Storage(fs.LocalFileSystem(), Path(path).absolute().as_posix(), shown)
     except (OSError, ValueError) as error:
-        raise StorageError(f"{path}: {error}") from None
+        said = str(error).partition("\n")[0]  # without libhdfs a hundred lines follow: where it is not
+        raise StorageError(f"{path}: {said}") from None
 
 
 def _s3(connection: ConnectionConfig) -> Any:
