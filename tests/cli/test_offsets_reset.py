@@ -206,6 +206,32 @@ def test_offline_leaves_what_was_read_to_its_end(query: Query) -> None:
     assert len(query.service.calls) == calls
 
 
+@pytest.mark.parametrize("shard", ["shardId-00000001414576573621-f55eea83", "topic-7"])
+def test_kinesis_is_not_asked_for_the_shards_of_something_else(query: Query, shard: str) -> None:
+    """A table of DynamoDB Streams, or a source of one's own, may have the name of a stream."""
+    for batch in (0, 1):
+        query.log(batch, {shard: "77"})
+    query.age(3 * HOUR)
+    before = query.files()
+
+    for to in (["--to-trim-horizon"], ["--to-latest", "--shard", query.shards[0]]):
+        done = query.reset(*to, "--execute")
+        assert done.code == 2
+        assert (
+            f"source 0 does not read Kinesis, which cannot be asked for shards such as {STREAM}/{shard}"
+            in (done.errors)
+        )
+    assert query.files() == before
+
+    shown = sluice("offsets", "show", query.checkpoint, "--live", *option_arguments())
+    assert shown.code == 2
+    assert f"shards such as {STREAM}/{shard}" in shown.errors
+    assert sluice("consumers", "list", "--checkpoint", query.checkpoint, *option_arguments()).code == 2
+
+    assert query.reset("--to-trim-horizon", "--offline", "--execute").code == 0
+    assert query.positions(1) == {shard: {"at": "TRIM_HORIZON"}}
+
+
 def test_a_stream_that_was_made_anew(query: Query) -> None:
     """A reset of all shards takes the new stream; one of some would mix the two, and is refused."""
     query.log(1, query.last, created={STREAM: 5000})

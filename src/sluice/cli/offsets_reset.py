@@ -30,7 +30,7 @@ from sluice.cli.checkpoint_change import (
 from sluice.cli.options import add_connection, connection_of
 from sluice.cli.report import Report, UsageError
 from sluice.cli.running import quiet_enough
-from sluice.cli.service import kinesis_log
+from sluice.cli.service import foreign_shard, kinesis_log
 from sluice.cli.storage import open_storage
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
@@ -162,6 +162,11 @@ def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: Con
         same = base.with_positions(base.positions)
         texts[index] = json.dumps(same.to_json(arguments.to_version))
         return change_of(checkpoint, batch, end, texts, (), source=index, is_given_up=is_given_up)
+    if not arguments.offline and (foreign := foreign_shard(base)):
+        raise UsageError(
+            f"source {index} does not read Kinesis, which cannot be asked for shards such as {foreign}: give "
+            "--offline"
+        )
     listing = None if arguments.offline else _Listing.of(connection, base.streams)
     now = time.time_ns() // 1000 if listing is None else listing.at
     wanted = _wanted(arguments, base, listing, now)

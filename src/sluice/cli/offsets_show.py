@@ -12,8 +12,8 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.cli.checkpoint import Checkpoint, LoggedBatch, SourceOffset
 from sluice.cli.options import add_connection, connection_of
 from sluice.cli.positions import Lag, describe, known_lag, position_json
-from sluice.cli.report import Report, duration, table
-from sluice.cli.service import kinesis_log
+from sluice.cli.report import Report, UsageError, duration, table
+from sluice.cli.service import foreign_shard, kinesis_log
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant
@@ -63,6 +63,11 @@ def run(arguments: argparse.Namespace) -> Report:
     view = _View.of(checkpoint, arguments.batch)
     lags: dict[int, LagOf] = {}
     for index, offsets in view.ours():
+        if arguments.live and (foreign := foreign_shard(offsets)):
+            raise UsageError(
+                f"--live asks Kinesis, and source {index} reads something else: it has shards such as "
+                f"{foreign}"
+            )
         lags[index] = _live_lag(connection, offsets) if arguments.live else _logged_lag(now)
     value = _value(checkpoint, view, lags)
     return Report(value, _text(value, now))

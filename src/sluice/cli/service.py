@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -11,8 +12,11 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.options import BACKOFF_DEFAULTS
 from sluice.retry import Backoff, Retrier
+from sluice.source.offsets import Offsets
 
-__all__ = ["kinesis_calls", "kinesis_log"]
+__all__ = ["foreign_shard", "kinesis_calls", "kinesis_log"]
+
+_SHARD: Final = re.compile(r"shardId-\d+")
 
 # Few, as people wait for the answer and can call the command again.
 _RETRIES: Final = 3
@@ -39,3 +43,14 @@ def kinesis_log(connection: ConnectionConfig, streams: Iterable[str]) -> Kinesis
         ServiceError: Kinesis does not answer.
     """
     return KinesisLog(kinesis_calls(connection), dict.fromkeys(streams))
+
+
+def foreign_shard(offsets: Offsets) -> str | None:
+    """A shard of offsets in which none is of Kinesis, as those of DynamoDB Streams; None for any others.
+
+    Of such offsets Kinesis must not be asked: a stream may have the name of a table.
+    """
+    splits = sorted(offsets.positions)
+    if not splits or any(_SHARD.fullmatch(split.shard) for split in splits):
+        return None
+    return str(splits[0])

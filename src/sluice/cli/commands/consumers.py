@@ -13,7 +13,7 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.options import add_connection, connection_of
 from sluice.cli.report import Report, UsageError, table
-from sluice.cli.service import kinesis_calls
+from sluice.cli.service import foreign_shard, kinesis_calls
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import iso_instant
@@ -163,7 +163,7 @@ def _owners(paths: Iterable[str], connection: ConnectionConfig) -> tuple[dict[st
             continue
         for source in checkpoint.read(checkpoint.last).sources:
             offsets = source.offsets
-            if offsets is not None:
+            if offsets is not None and foreign_shard(offsets) is None:
                 streams |= offsets.streams
                 owners |= dict.fromkeys(offsets.consumers.values(), path)
     return owners, streams
