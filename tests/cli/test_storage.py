@@ -28,6 +28,18 @@ def test_a_key_is_taken_as_it_is(path: str, root: str) -> None:
     assert open_storage(path, read_connection(OPTIONS))._root == root
 
 
+@pytest.mark.parametrize(("given", "seconds"), [("60s", 10.0), ("5s", 5.0)])
+def test_people_do_not_wait_long_for_an_s3_that_is_silent(
+    monkeypatch: pytest.MonkeyPatch, given: str, seconds: float
+) -> None:
+    """Nor can they interrupt pyarrow while it waits."""
+    made: dict[str, object] = {}
+    monkeypatch.setattr("pyarrow.fs.S3FileSystem", lambda **arguments: made.update(arguments))
+    open_storage("s3://bucket/x", read_connection({**OPTIONS, "readTimeout": given}))
+
+    assert made["request_timeout"] == seconds
+
+
 @pytest.mark.skipif(os.name != "posix", reason="paths of POSIX")
 @pytest.mark.parametrize(
     ("path", "root"),

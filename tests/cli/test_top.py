@@ -303,7 +303,9 @@ def test_in_a_pipe_it_prints_a_line_a_look(
     assert all(each.startswith("query orders (q-1)  batch 7") for each in lines)
 
 
-@pytest.mark.parametrize("wrong", [("--interval", "-1"), ("--frames", "0")])
+@pytest.mark.parametrize(
+    "wrong", [("--interval", "-1"), ("--interval", "nan"), ("--interval", "inf"), ("--frames", "0")]
+)
 def test_numbers_that_cannot_work_are_refused(wrong: tuple[str, str]) -> None:
     """Exit code 2."""
     assert sluice("top", CHECKPOINT, *wrong).code == 2

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["S3_SCHEMES", "Storage", "StorageError", "StoredFile", "open_storage"]
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+_LONGEST_SILENCE: Final = 10.0
+"""Seconds that S3 may send nothing, as people wait for the answer."""
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:")
 _LOCAL: Final = re.compile(r"(//)?/(?!/)")
 """What follows ``file:`` where no host is named."""
@@ -164,5 +166,6 @@ def _s3(connection: ConnectionConfig) -> Any:
         region=credentials.region,
         endpoint_override=endpoint_for(connection, "s3") or configured_endpoint(connection, "s3"),
         connect_timeout=connection.connect_timeout,
-        request_timeout=connection.read_timeout,
+        # Without a byte. Ctrl-C is not seen while pyarrow waits, and it tries some times.
+        request_timeout=min(connection.read_timeout, _LONGEST_SILENCE),
     )

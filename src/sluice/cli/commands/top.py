@@ -22,6 +22,8 @@ HELP = "shards, lag, rates and throttling of running queries, live"
 
 _ADDRESS: Final = re.compile(r"(https?://.+|\[[0-9a-fA-F:]+\]:\d+|[\w.-]+:\d+)(/.*)?\Z")
 _HEADER_LINES: Final = 7
+_LONGEST: Final = 86_400.0
+"""Seconds between two looks; NaN is none."""
 _HOME: Final = "\x1b[H\x1b[J"
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
@@ -40,8 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Looks repeatedly, and returns the last look."""
-    if arguments.interval < 0 or (arguments.frames is not None and arguments.frames < 1):
-        raise UsageError("--interval is a number of seconds from 0 on, --frames a number from 1 on")
+    if not 0 <= arguments.interval < _LONGEST or (arguments.frames is not None and arguments.frames < 1):
+        raise UsageError("--interval is a number of seconds from 0 to a day, --frames a number from 1 on")
     look = _looker(arguments)
     if arguments.once or arguments.json:
         first = look(None)
