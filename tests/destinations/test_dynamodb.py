@@ -160,6 +160,38 @@ def test_what_is_refused_of_all_items_stays_fatal() -> None:
         made.submit([put("a")])
 
 
+@pytest.mark.parametrize("bad", ["b", "bc"])
+def test_a_table_that_has_accepted_items_is_the_right_one(bad: str) -> None:
+    """So an item that it refuses is to blame, also where it is alone in its request, or with others of its
+    kind: which request an item comes in is chance.
+    """
+    made, _ = destination(refusing(*bad))
+    made.submit([put("a")])
+    entries = [put(each) for each in bad]
+    result = made.submit(entries)
+
+    assert [each.entry for each in result.rejected] == entries
+    assert "exceeded 1024 bytes" in result.rejected[0].reason
+    assert not result.failed
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_keys_of_other_columns_than_the_table_s_are_fatal(count: int) -> None:
+    """With half of the table's key, puts are accepted, and no deletion ever is: `keyColumns` is wrong."""
+
+    def respond(_: str, params: dict[str, Any]) -> Any:
+        writes = params["RequestItems"]["orders"]
+        mismatch = refusal("ValidationException", "The provided key element does not match the schema")
+        return mismatch if any("DeleteRequest" in each for each in writes) else left_over()
+
+    made, _ = destination(respond)
+    made.submit([put("a")])
+    with pytest.raises(ServiceError, match="match the schema") as caught:
+        made.submit([put("b"), *(delete(f"c{number}") for number in range(count))])
+
+    assert made.is_fatal(caught.value)
+
+
 def test_an_item_that_is_throttled_by_itself_is_sent_again() -> None:
     """The others were accepted, or will never be."""
     replies = iter([refusal("ValidationException"), left_over(), refusal("ThrottlingException"), None])

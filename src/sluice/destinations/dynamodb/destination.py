@@ -29,6 +29,8 @@ __all__ = ["DynamoDbDestination"]
 _KB: Final = 1000
 _UNPROCESSED: Final = Refusal("UnprocessedItem", "", "retry")
 _STILL_WRITING: Final = Refusal("StillBeingWritten", "", "retry")
+# Two writes of one key, and a key of other columns than the table's, which all deletions have alike.
+_NOT_FOR_AN_ITEM: Final = ("duplicates", "does not match the schema")
 _PLACEHOLDER: Final[Any] = ({"DeleteRequest": {"Key": {}}},)
 # From global tables with strong consistency, when two regions write an item at the same time.
 _TRANSIENT: Final = frozenset({"ReplicatedWriteConflictException"})
@@ -114,6 +116,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             connection, "dynamodb", "BatchWriteItem", name, transient=_TRANSIENT, client=client, clock=clock
         )
         super().__init__(call)
+        self._has_accepted = False  # so the table is the one that is meant
         self._place = (connection.endpoint_url, connection.region, name)
         self.name = f"dynamodb table '{name}'"
         self.ordering_key = _key if self._keys else None
@@ -166,13 +169,16 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         try:
             return {id(entry): _UNPROCESSED for entry in self._write(entries)}
         except ServiceError as error:
-            if len(entries) == 1 or not self._is_for_an_item(error):
+            # Where nothing was accepted, the table may be a wrong one, which will accept no item.
+            if not self._is_for_an_item(error) or (len(entries) == 1 and not self._has_accepted):
                 raise
+            if len(entries) == 1:
+                return {id(entries[0]): Refusal(error.code, str(error), "reject")}
             refused = self._refused_apart(entries)
-            if len(refused) < len(entries):
+            if self._has_accepted:
                 return refused
             if all(each.verdict == "reject" for each in refused.values()):
-                raise  # the table may be a wrong one
+                raise
             return dict.fromkeys(refused, _UNPROCESSED)  # others were throttled: nothing is known yet
 
     def _refused_apart(self, entries: Sequence[DynamoDbWrite]) -> dict[int, Refusal]:
@@ -194,7 +200,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
     def _is_for_an_item(self, error: ServiceError) -> bool:
         """Whether a request may have been refused for one of its items, which would always be refused."""
         is_refused = not error.retryable and self._call.verdict(error.code) == "reject"
-        return is_refused and "duplicates" not in str(error)
+        return is_refused and not any(words in str(error) for words in _NOT_FOR_AN_ITEM)
 
     def _write(self, entries: Sequence[DynamoDbWrite]) -> list[DynamoDbWrite]:
         """Sends one request; returns the writes that the answer calls unprocessed."""
@@ -214,6 +220,8 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             raise self._call.damaged_answer("the answer has no UnprocessedItems")
         # One table, under its name or its ARN.
         left = [write for writes in by_table.values() for write in writes]
+        if len(left) < len(entries):
+            self._has_accepted = True
         if not left:
             return []
         by_content: dict[Hashable, list[DynamoDbWrite]] = defaultdict(list)
