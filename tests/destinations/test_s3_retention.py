@@ -63,6 +63,26 @@ def test_files_of_no_epoch_are_told_from_those_of_failed_attempts() -> None:
     assert found.epochs[0].orphans == (failed,)
 
 
+def test_files_of_another_sink_below_the_path_are_none_of_this_one() -> None:
+    """They are neither uncommitted nor left over, also where its checkpoint has moved from path to path."""
+    s3 = lake(("a", 0), ("b", 0))
+    inner = {
+        key.replace("events/", "events/inner/"): body
+        for key, body in lake(("a", 0), ("c", 0)).objects.items()
+    }
+    s3.objects |= inner
+
+    found = sink_files(bucket(s3), Layout(PATH), executor=Inline)
+
+    assert [(each.manifest.query, each.manifest.batch, each.orphans) for each in found.epochs] == [
+        ("a", 0, ()),
+        ("b", 0, ()),
+    ]
+    assert found.uncommitted == []
+    assert expire(bucket(s3), Layout(PATH), found.epochs) == 4
+    assert inner.items() <= s3.objects.items()
+
+
 def test_an_epoch_that_is_removed_stays_committed() -> None:
     """Its manifest has no files, so that its batch is not written again; the others stay as they are."""
     s3 = lake(("a", 0), ("a", 1))

@@ -111,6 +111,11 @@ class Layout:
     def is_manifest(self, key: str) -> bool:
         return key.startswith(self._meta) and _MANIFEST.match(key.removeprefix(self._meta)) is not None
 
+    def inner_root(self, key: str) -> str | None:
+        """The root of another sink's path below this one, if the key is of a manifest of it."""
+        inner, found, manifest = key.removeprefix(self.root).rpartition(f"/{_META}/")
+        return f"{self.root}{inner}/" if found and _MANIFEST.match(manifest) else None
+
     def pending_list(self, epoch: EpochKey, digest: str) -> str:
         """The key of a pending list. `digest` is that of its content: one run may write several lists."""
         return f"{self.pending_lists(epoch.query)}{epoch.batch:020}_{epoch.run}-{digest}.json"

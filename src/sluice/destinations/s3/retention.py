@@ -62,7 +62,7 @@ class SinkFiles:
 def sink_files(
     bucket: Bucket, layout: Layout, *, executor: Callable[[int], Executor] = ThreadPoolExecutor
 ) -> SinkFiles:
-    """Lists everything below a path.
+    """Lists everything below a path, except what is below the path of another sink inside of it.
 
     Raises:
         ServiceError: S3 refuses a call.
@@ -75,9 +75,10 @@ def sink_files(
     }
     listed = {layout.root + file.path for epoch in found.values() for file in epoch.manifest.files}
     uncommitted = []
+    inner_roots = tuple({root for each in objects if (root := layout.inner_root(each.key)) is not None})
     for each in objects:
         key = layout.epoch_of_data_file(each.key)
-        if key is None:
+        if key is None or each.key.startswith(inner_roots):
             continue
         if key not in found:
             uncommitted.append(each)
