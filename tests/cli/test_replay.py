@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,17 @@ def test_letters_that_are_refused_again_go_to_another_place(
 
     assert done.code == (0 if is_allowed else 2), done.errors
     assert is_allowed or "give it another one" in done.errors
+
+
+@pytest.mark.skipif(os.name != "posix", reason="URLs of POSIX paths")
+@pytest.mark.parametrize("url", ["file:{}", "file://{}"])
+def test_letters_by_a_url(tmp_path: Path, url: str) -> None:
+    """It is the same place as the path."""
+    letters = write(tmp_path / "letters", DeadLetter("then", b"one"))
+    sink = {"destination": "kinesis", "streamName": "orders"}
+
+    assert replay(url.format(letters), **sink).value["sent"] == 1
+    assert replay(url.format(letters), **sink, deadLetterPath=str(letters / "again")).code == 2
 
 
 def test_letters_that_are_not_there(tmp_path: Path) -> None:

@@ -121,9 +121,9 @@ def _is_one_in_the_other(first: str, second: str) -> bool:
 def _directories(path: str) -> tuple[str, ...]:
     """The directories of a path, from the root on."""
     scheme, is_url, rest = path.partition("://")
-    if not is_url or scheme == "file":
-        return Path(rest or path).resolve().parts
-    return "s3" if scheme in S3_SCHEMES else scheme, *PurePosixPath(rest).parts
+    if is_url and scheme != "file":
+        return "s3" if scheme in S3_SCHEMES else scheme, *PurePosixPath(rest).parts
+    return Path(path.removeprefix("file:")).resolve().parts
 
 
 def _columns(given: Mapping[str, str]) -> Columns:
