@@ -113,6 +113,11 @@ def test_a_list_of_nothing_is_wrong_use() -> None:
     assert run("list", "--stream", "nosuch").code == 1
 
 
+@pytest.mark.parametrize("price", ["nan", "inf", "-1"])
+def test_a_price_that_is_none_is_wrong_use(price: str) -> None:
+    assert "--price is a number" in sluice("consumers", "list", "--stream", "s", f"--price={price}").errors
+
+
 def test_nothing_is_removed_without_execute(service: Service) -> None:
     arn = register(service, "left-over")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -92,6 +93,8 @@ class _Stream:
 
 
 def _list(arguments: argparse.Namespace) -> Report:
+    if not 0 <= arguments.price < math.inf:  # NaN is none, and no JSON
+        raise UsageError("--price is a number of dollars from 0 on")
     connection = connection_of(arguments)
     owners, streams = _owners(arguments.checkpoint, connection)
     calls = kinesis_calls(connection)
