@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, NoReturn
 
 from sluice.errors import SourceRuleError
 from sluice.source.sequence import sequence_of
@@ -30,15 +32,22 @@ class CheckedLog(StreamLog):
         return self._log.describe(stream)
 
     def list_splits(self, stream: str) -> Sequence[Split]:
-        """Raises SourceRuleError where a split is listed twice, or under another stream."""
+        """Raises SourceRuleError where a split is listed twice, under another stream, or as its own
+        ancestor.
+        """
         splits = self._log.list_splits(stream)
         seen: set[SplitId] = set()
         for split in splits:
+            self._check_names(split)
             if split.id.stream != stream:
                 self._reject(split.id, f"list_splits({stream!r}) lists splits of that stream alone")
             if split.id in seen:
                 self._reject(split.id, "a split is listed once, and ids are never used again")
             seen.add(split.id)
+        try:
+            TopologicalSorter({split.id: split.parent_ids for split in splits}).prepare()
+        except CycleError as error:  # each would wait for the other
+            self._reject(error.args[1][0], "a split does not descend from itself")
         return splits
 
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
@@ -46,16 +55,24 @@ class CheckedLog(StreamLog):
         return None if iterator is None else f"|{iterator}"
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
-        """Raises SourceRuleError where records do not rise, or come again."""
+        """Raises SourceRuleError where records do not rise, or come again, or the tip is passed."""
         last, _, inner = iterator.partition("|")
         page = self._log.get_records(split, inner, limit)
         if page.records:
             first, newest = page.records[0].sequence_number, page.records[-1].sequence_number
+            if not isinstance(first, str):
+                self._reject(split, f"positions are text; a record has the sequence_number {first!r}")
             if last and sequence_of(first) <= sequence_of(last):
                 self._reject(split, f"positions rise; after record {last} came record {first}")
             if sequence_of(newest) < sequence_of(first) or (newest == first and len(page.records) > 1):
                 self._reject(split, f"positions rise; a page goes from record {first} to record {newest}")
+            if not self._log.pages_are_sorted:
+                self._check_each(split, page.records)
             last = newest
+        if page.millis_behind < 0:
+            self._reject(
+                split, f"millis_behind is 0 at the tip, and more before it; it was {page.millis_behind}"
+            )
         if page.next_iterator is None:
             return page
         return replace(page, next_iterator=f"{last}|{page.next_iterator}")
@@ -66,5 +83,22 @@ class CheckedLog(StreamLog):
     def close(self) -> None:
         self._log.close()
 
-    def _reject(self, split: SplitId, rule: str) -> None:
+    def _check_names(self, split: Split) -> None:
+        """Names that are no text come back from the offset log as others, so nothing would be read."""
+        if not all(isinstance(name, str) for name in split.id):
+            self._reject(split.id, f"the names of splits are text; it is {tuple(split.id)!r}")
+        parents: Any = split.parents  # text is a sequence of names, too: of one letter each
+        if isinstance(parents, str) or not all(isinstance(parent, str) for parent in parents):
+            self._reject(split.id, f"parents are a tuple of names; they are {parents!r}")
+
+    def _check_each(self, split: SplitId, records: Sequence[Any]) -> None:
+        before, last = "", -1
+        for record in records:
+            if (number := sequence_of(record.sequence_number)) <= last:
+                self._reject(
+                    split, f"positions rise; after record {before} came record {record.sequence_number}"
+                )
+            before, last = record.sequence_number, number
+
+    def _reject(self, split: SplitId, rule: str) -> NoReturn:
         raise SourceRuleError(f"source {self._source}, split {split}: {rule}")

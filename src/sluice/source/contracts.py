@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from sluice.errors import OptionError
+from sluice.errors import OptionError, SourceRuleError
 from sluice.option_names import ForeignName
 from sluice.options import Option, OptionValues, read_options
 from sluice.source.admission import NO_LIMITS, Limits
@@ -239,7 +239,9 @@ class BaseSplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
 
         Called for ``Trigger.AvailableNow``, and in batch reads.
         """
-        raise OptionError(f"{type(self).__name__}: Trigger.AvailableNow needs stop_at_available()")
+        raise OptionError(
+            f"{type(self).__name__}: Trigger.AvailableNow needs stop_at_available(), and so does a batch read"
+        )
 
     def newest(self, start: OffsetsT) -> OffsetsT:
         """The newest offsets that are known, planned or not, for Spark's progress reports."""
@@ -263,6 +265,12 @@ class Coordinator:
 
     def __init__(self, enumerator: SplitEnumerator[Any, Any]) -> None:
         self.enumerator: Any = enumerator
+        optional = ("newest", "millis_behind_latest", "stop_at_available", "close")
+        if missing := [name for name in optional if not hasattr(enumerator, name)]:
+            raise SourceRuleError(
+                f"the enumerator {type(enumerator).__name__} has no {', '.join(missing)}: inherit from "
+                "sluice.source.BaseSplitEnumerator, which has them"
+            )
 
     def restore(self, offsets: Any) -> None:
         """Told the start of every batch that is planned, and the end of every batch that is read."""

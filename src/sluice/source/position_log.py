@@ -26,6 +26,7 @@ class PositionLog(StreamLog):
     """
 
     seeks_by_time = False
+    pages_are_sorted = True  # `get_records` looks at each record
 
     @abstractmethod
     def bounds(self, split: SplitId) -> tuple[int, int]:

@@ -73,10 +73,16 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         """Lists the splits now.
 
         Raises:
-            SourceRuleError: a split is listed twice.
+            SourceRuleError: a split is listed twice, or its id or version is no text.
         """
         listed: dict[str, FiniteSplit] = {}
         for split in self._source.list_splits():
+            if not (isinstance(split.id, str) and isinstance(split.version, str)):
+                self._reject(
+                    split.id,
+                    f"ids and versions of splits are text, as the offset log has to tell them; they are "
+                    f"{split.id!r} and {split.version!r}",
+                )
             if split.id in listed:
                 self._reject(split.id, "list_splits() lists a split once")
             listed[split.id] = split
@@ -211,7 +217,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         key = split.id, split.version
         if key not in self._ends:
             ends = list(self._source.ends(split)) or [SplitEnd(None)]
-            texts = [json.dumps(end.position, sort_keys=True) for end in ends[:-1]]
+            texts = [self._text_of(split, end.position) for end in ends[:-1]]
             if len({*texts, "null"}) < len(ends):
                 self._reject(
                     split.id, f"ends() gives each position once, and None for the last alone: {texts}"
@@ -223,6 +229,12 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
                     )
             self._ends[key] = [*ends[:-1], SplitEnd(None, ends[-1].size, ends[-1].records)]
         return self._ends[key]
+
+    def _text_of(self, split: FiniteSplit, position: Any) -> str:
+        try:
+            return json.dumps(position, sort_keys=True)
+        except (TypeError, ValueError) as error:
+            self._reject(split.id, f"positions of ends() are JSON; {position!r} is not: {error}")
 
     def _ends_after(self, split: FiniteSplit, entry: Mapping[str, Any] | None) -> Sequence[SplitEnd]:
         ends = self._all_ends(split)
