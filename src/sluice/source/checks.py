@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from sluice.errors import SourceRuleError
 from sluice.source.contracts import Source
 from sluice.source.log_source import LogSource
+from sluice.source.split_source import SplitSource
 from sluice.source.splits import SplitId
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["checked_offsets", "checked_rows", "lag_by_stream"]
+__all__ = ["are_offsets_constant", "checked_offsets", "checked_rows", "lag_by_stream", "reread_offsets"]
 
 
 def checked_offsets(source: Source, offsets: Any) -> dict[str, Any]:
@@ -35,12 +36,27 @@ def checked_offsets(source: Source, offsets: Any) -> dict[str, Any]:
         text = json.dumps(value)
     except (TypeError, ValueError) as error:
         raise SourceRuleError(f"source {source.name}: offsets are JSON: {error}: {value!r}") from error
-    if json.loads(text) != value:
+    logged: dict[str, Any] = json.loads(text)
+    if logged != value:
         raise SourceRuleError(
             f"source {source.name}: offsets come back from JSON as they were, so keys are text and "
             f"sequences are lists: {value!r}"
         )
-    return value
+    return logged  # a copy, which stays as it is when the enumerator changes its offsets
+
+
+def are_offsets_constant(source: Source) -> bool:
+    """Whether Sluice's own code makes the offsets of a source; it never changes them afterwards."""
+    return isinstance(source, LogSource | SplitSource)
+
+
+def reread_offsets(source: Source, value: Mapping[str, Any]) -> Any:
+    """Offsets as they come back from Spark's log: an enumerator may change them, and the log stays as it is.
+
+    Args:
+        value: what `checked_offsets` gave.
+    """
+    return source.offsets_from_json(json.loads(json.dumps(value)))
 
 
 def checked_rows(

@@ -186,14 +186,20 @@ class Source(ABC):
 
     def plan_bounded(self) -> tuple[Sequence[Any], Any]:
         """The ranges of a batch read, and what `Coordinator.assign` tells its tasks."""
+        from sluice.source.checks import checked_offsets, reread_offsets  # noqa: PLC0415 - which imports this
+
         coordinator = Coordinator(self.create_enumerator())
         enumerator = coordinator.enumerator
         try:
-            start = end = enumerator.initial()
+            # Offsets pass through JSON, as in a stream: an enumerator may change those that it has given.
+            start = end = checked_offsets(self, enumerator.initial())
             enumerator.stop_at_available()
-            while (further := enumerator.advance(end, NO_LIMITS)) != end:
+            while True:
+                further = checked_offsets(self, enumerator.advance(reread_offsets(self, end), NO_LIMITS))
+                if further == end:
+                    break
                 end = further
-            return enumerator.ranges(start, end), None
+            return enumerator.ranges(reread_offsets(self, start), reread_offsets(self, end)), None
         finally:
             coordinator.close()
 
