@@ -27,6 +27,7 @@ from sluice.source import (
     SplitSource,
     StreamLog,
     ValueRecord,
+    split_enumerator,
 )
 from sluice.source.admission import NO_LIMITS
 from sluice.source.checks import checked_rows
@@ -390,6 +391,26 @@ def test_a_run_of_what_is_available_needs_an_end() -> None:
     """An enumerator that has none is refused by name."""
     with pytest.raises(OptionError, match=r"Endless: Trigger.AvailableNow needs stop_at_available"):
         Endless().stop_at_available()
+
+
+def test_an_idle_query_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks some 90 times a second, and there may be 100,000 splits: they are gone through once."""
+    enumerator = Parts.configured({}).create_enumerator()
+    end = enumerator.advance(enumerator.initial())
+    looked: list[Any] = []
+    look = split_enumerator._splits
+
+    def looking(offsets: Any) -> Any:
+        looked.append(offsets)
+        return look(offsets)
+
+    monkeypatch.setattr(split_enumerator, "_splits", looking)
+    for _ in range(5):
+        assert enumerator.advance(end) is end
+    assert len(looked) == 1
+    monkeypatch.setattr(Parts, "ids", ("a", "b"))
+    enumerator.discover()
+    assert enumerator.advance(end) is not end
 
 
 def test_ends_are_asked_for_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
