@@ -27,8 +27,10 @@ from sluice.source import (
     SplitSource,
     StreamLog,
     ValueRecord,
+    split_enumerator,
 )
 from sluice.source.admission import NO_LIMITS
+from sluice.source.checks import checked_rows
 from sluice.testing import MemoryLog, MemorySource, QueryRunner
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -95,6 +97,8 @@ def run(source: type[Source], options: dict[str, str] | None = None) -> Any:
         ((("1", "5"), ("4", "6")), "after record 5 came record 4"),
         ((("5", "4"),), "goes from record 5 to record 4"),
         ((("b", "a"),), "goes from record b to record a"),
+        ((("1", "3", "2", "4"),), "after record 3 came record 2"),
+        ((("1", "2", "2", "4"),), "after record 2 came record 2"),
     ],
 )
 def test_positions_rise(pages: Sequence[Sequence[str]], rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,11 +108,41 @@ def test_positions_rise(pages: Sequence[Sequence[str]], rule: str, monkeypatch: 
         run(BadSource)
 
 
+def test_positions_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number is not: its digits are."""
+    monkeypatch.setattr(BadLog, "pages", ((1, 2),))
+    with pytest.raises(SourceRuleError, match=r"source bad, split bad/0: positions are text; .* 1$"):
+        run(BadSource)
+
+
+def test_nothing_is_nearer_than_the_tip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch read would look for the tip for ever."""
+
+    def get_records(_log: BadLog, split: SplitId, iterator: str, limit: int) -> Page:
+        del split, limit
+        return Page((), iterator, -3)
+
+    monkeypatch.setattr(BadLog, "get_records", get_records)
+    with pytest.raises(SourceRuleError, match=r"source bad, split bad/0: millis_behind is 0 at the tip.* -3"):
+        run(BadSource)
+
+
+CHILD = SplitId("bad", "1")
+
+
 @pytest.mark.parametrize(
     ("splits", "rule"),
     [
         ((Split(SPLIT), Split(SPLIT)), "split bad/0: a split is listed once"),
         ((Split(SplitId("other", "0")),), "split other/0: .* of that stream alone"),
+        ((Split(SplitId("bad", 0)),), "split bad/0: the names of splits are text"),  # type: ignore[arg-type]
+        ((Split(SPLIT, parents="10"),), "split bad/0: parents are a tuple of names"),  # type: ignore[arg-type]
+        ((Split(SPLIT, parents=(1,)),), "split bad/0: parents are a tuple of names"),  # type: ignore[arg-type]
+        ((Split(SPLIT, parents=("0",)),), "split bad/0: a split does not descend from itself"),
+        (
+            (Split(SPLIT, parents=("1",)), Split(CHILD, parents=("0",))),
+            "split bad/[01]: a split does not descend from itself",
+        ),
     ],
 )
 def test_splits_are_listed_once(splits: Sequence[Split], rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +158,59 @@ def test_rows_have_the_columns_that_the_schema_says(rows: pa.Schema, monkeypatch
     monkeypatch.setattr(BadSource, "rows", rows)
     with pytest.raises(SourceRuleError, match="source bad, split bad/0: rows have the columns of schema"):
         run(BadSource)
+
+
+class Rows(SplitSource):
+    """One split, whose rows are what a test wants."""
+
+    name = "rows"
+    declared: pa.Schema = SCHEMA
+    given: Any = None
+
+    @classmethod
+    def from_options(cls, values: OptionValues) -> Rows:
+        del values
+        return cls()
+
+    def schema(self) -> pa.Schema:
+        return self.declared
+
+    def list_splits(self) -> Sequence[FiniteSplit]:
+        return [FiniteSplit("a")]
+
+    def read_range(self, split: FiniteRange) -> Iterator[pa.RecordBatch]:
+        del split
+        yield type(self).given
+
+
+@pytest.mark.parametrize("given", [None, {"n": 1}, pa.table({"n": [1]})])
+def test_rows_come_as_record_batches(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not as tables, which Spark does not take."""
+    monkeypatch.setattr(Rows, "given", given)
+    with pytest.raises(SourceRuleError, match=r"source rows, split a: rows come as pyarrow.RecordBatch, not"):
+        run(Rows, {})
+
+
+def test_a_column_without_nulls_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark reads it as the schema says, and finds a null too late to name the column."""
+    monkeypatch.setattr(Rows, "declared", pa.schema([pa.field("n", pa.int64(), nullable=False)]))
+    monkeypatch.setattr(Rows, "given", pa.record_batch({"n": pa.array([1, None])}))
+    with pytest.raises(SourceRuleError, match="source rows, split a: column n is declared without nulls"):
+        run(Rows, {})
+
+
+def test_values_are_values_of_spark() -> None:
+    """A value that Spark's type cannot hold names its column."""
+    declared = pa.schema([("at", pa.timestamp("ns", tz="UTC"))])
+    batch = pa.record_batch([pa.array([1_000_001], declared[0].type)], schema=declared)
+    spark = pa.schema([("at", pa.timestamp("us", tz="UTC"))])
+
+    class Times(Rows):
+        def schema(self) -> pa.Schema:
+            return declared
+
+    with pytest.raises(SourceRuleError, match=r"source rows, split a: column at .*timestamp\[us"):
+        list(checked_rows(Times(), [FiniteRange("a")], [batch], spark))
 
 
 class Numbers(PositionLog):
@@ -231,6 +318,25 @@ def test_a_finite_split_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         run(Parts, {})
 
 
+@pytest.mark.parametrize(
+    "split",
+    [FiniteSplit(1), FiniteSplit("a", version=None), FiniteSplit("a", version=0)],  # type: ignore[arg-type]
+)
+def test_ids_and_versions_are_text(split: FiniteSplit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another value comes back from the offset log as another one, as if the split had been replaced."""
+    monkeypatch.setattr(Parts, "list_splits", lambda _: [split])
+    with pytest.raises(SourceRuleError, match=r"source parts, split .: ids and versions of splits are text"):
+        run(Parts, {"failOnDataLoss": "false"})
+
+
+@pytest.mark.parametrize("position", [b"1", {1, 2}])
+def test_ends_are_json(position: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the offset log keeps them."""
+    monkeypatch.setattr(Parts, "positions", (position,))
+    with pytest.raises(SourceRuleError, match=r"source parts, split a: positions of ends.. are JSON"):
+        run(Parts, {})
+
+
 class Endless(BaseSplitEnumerator[Any, Any]):
     """Has offsets that are no JSON."""
 
@@ -262,10 +368,49 @@ def test_offsets_come_back_from_json_as_they_were() -> None:
         run(OwnSource)
 
 
+@pytest.mark.parametrize("offsets", [None, 5, [1, 2], "text"])
+def test_offsets_are_a_dict(offsets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless `Source.offsets_to_json` makes one."""
+    monkeypatch.setattr(Endless, "initial", lambda _: offsets)
+    with pytest.raises(SourceRuleError, match=r"source bad: offsets are a dict, .*, not"):
+        run(OwnSource)
+
+
+def test_an_enumerator_has_the_optional_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its base class brings them; Spark would ask for one of them in the middle of a query."""
+
+    class Bare:
+        initial, advance, ranges = Endless.initial, Endless.advance, Endless.ranges
+
+    monkeypatch.setattr(OwnSource, "create_enumerator", lambda _, **__: Bare())
+    with pytest.raises(SourceRuleError, match=r"Bare has no newest, .*: inherit from .*BaseSplitEnum"):
+        run(OwnSource)
+
+
 def test_a_run_of_what_is_available_needs_an_end() -> None:
     """An enumerator that has none is refused by name."""
     with pytest.raises(OptionError, match=r"Endless: Trigger.AvailableNow needs stop_at_available"):
         Endless().stop_at_available()
+
+
+def test_an_idle_query_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks some 90 times a second, and there may be 100,000 splits: they are gone through once."""
+    enumerator = Parts.configured({}).create_enumerator()
+    end = enumerator.advance(enumerator.initial())
+    looked: list[Any] = []
+    look = split_enumerator._splits
+
+    def looking(offsets: Any) -> Any:
+        looked.append(offsets)
+        return look(offsets)
+
+    monkeypatch.setattr(split_enumerator, "_splits", looking)
+    for _ in range(5):
+        assert enumerator.advance(end) is end
+    assert len(looked) == 1
+    monkeypatch.setattr(Parts, "ids", ("a", "b"))
+    enumerator.discover()
+    assert enumerator.advance(end) is not end
 
 
 def test_ends_are_asked_for_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,10 @@ class KinesisLog(StreamLog):
             call is repeated.
     """
 
+    pages_are_sorted = (
+        True  # by the service; to look at each of its records would take as long as to read them
+    )
+
     def __init__(
         self,
         calls: Calls,

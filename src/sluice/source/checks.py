@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sluice.errors import SourceRuleError
+from sluice.source.contracts import Source
 from sluice.source.log_source import LogSource
+from sluice.source.split_source import SplitSource
 from sluice.source.splits import SplitId
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sluice.source.contracts import Source
-
-__all__ = ["checked_offsets", "checked_rows", "lag_by_stream"]
+__all__ = ["are_offsets_constant", "checked_offsets", "checked_rows", "lag_by_stream", "reread_offsets"]
 
 
 def checked_offsets(source: Source, offsets: Any) -> dict[str, Any]:
@@ -24,6 +24,11 @@ def checked_offsets(source: Source, offsets: Any) -> dict[str, Any]:
     Raises:
         SourceRuleError: they would not come back from Spark's log as they are.
     """
+    if type(source).offsets_to_json is Source.offsets_to_json and not isinstance(offsets, Mapping):
+        raise SourceRuleError(
+            f"source {source.name}: offsets are a dict, or offsets_to_json() makes one of them, not "
+            f"{offsets!r}"
+        )
     value = source.offsets_to_json(offsets)
     if type(source).offsets_to_json is LogSource.offsets_to_json:
         return value  # our own code made it, and writing 10,000 splits once more takes a while
@@ -31,12 +36,27 @@ def checked_offsets(source: Source, offsets: Any) -> dict[str, Any]:
         text = json.dumps(value)
     except (TypeError, ValueError) as error:
         raise SourceRuleError(f"source {source.name}: offsets are JSON: {error}: {value!r}") from error
-    if json.loads(text) != value:
+    logged: dict[str, Any] = json.loads(text)
+    if logged != value:
         raise SourceRuleError(
             f"source {source.name}: offsets come back from JSON as they were, so keys are text and "
             f"sequences are lists: {value!r}"
         )
-    return value
+    return logged  # a copy, which stays as it is when the enumerator changes its offsets
+
+
+def are_offsets_constant(source: Source) -> bool:
+    """Whether Sluice's own code makes the offsets of a source; it never changes them afterwards."""
+    return isinstance(source, LogSource | SplitSource)
+
+
+def reread_offsets(source: Source, value: Mapping[str, Any]) -> Any:
+    """Offsets as they come back from Spark's log: an enumerator may change them, and the log stays as it is.
+
+    Args:
+        value: what `checked_offsets` gave.
+    """
+    return source.offsets_from_json(json.loads(json.dumps(value)))
 
 
 def checked_rows(
@@ -51,24 +71,57 @@ def checked_rows(
         schema: as Spark makes it of the source's.
 
     Raises:
-        SourceRuleError: rows have other columns than the source says.
+        SourceRuleError: rows are not what the source says.
     """
-    declared: pa.Schema | None = None
+    check = _RowCheck(source, ranges, schema)
     for batch in rows:
-        if batch.schema.equals(schema):
-            yield batch
-            continue
-        if declared is None:
-            own = source.schema()
-            declared = schema if isinstance(own, str) else own
-        if not _is_same(batch.schema, declared):
-            splits = ", ".join(dict.fromkeys(str(getattr(each, "split", each)) for each in ranges))
-            raise SourceRuleError(
-                f"source {source.name}, split {splits}: rows have the columns of schema(): it says "
-                f"{_shown(declared)}, and rows have {_shown(batch.schema)}"
+        yield check.checked(batch)
+
+
+class _RowCheck:
+    """Checks record batches one by one; see `checked_rows`."""
+
+    def __init__(self, source: Source, ranges: Sequence[Any], schema: pa.Schema) -> None:
+        self._source = source
+        self._ranges = ranges
+        self._schema = schema
+        self._without_nulls = [place for place, field in enumerate(schema) if not field.nullable]
+        self._declared: pa.Schema | None = None
+
+    def checked(self, batch: Any) -> pa.RecordBatch:
+        """The batch with exactly the schema that Spark expects."""
+        import pyarrow as pa  # noqa: PLC0415 - not beside the driver
+
+        if not isinstance(batch, pa.RecordBatch):
+            self._fail(f"rows come as pyarrow.RecordBatch, not as {type(batch).__name__}")
+        if not batch.schema.equals(self._schema):
+            batch = self._with_types(batch)
+        for place in self._without_nulls:
+            if batch.column(place).null_count:
+                self._fail(f"column {self._schema.names[place]} is declared without nulls, and has one")
+        return batch
+
+    def _with_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._declared is None:
+            own = self._source.schema()
+            self._declared = self._schema if isinstance(own, str) else own
+        if not _is_same(batch.schema, self._declared):
+            self._fail(
+                f"rows have the columns of schema(): it says {_shown(self._declared)}, and rows have "
+                f"{_shown(batch.schema)}"
             )
-        columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
-        yield type(batch).from_arrays(columns, schema=schema)
+        columns = map(self._cast, batch.columns, self._schema)
+        return type(batch).from_arrays(list(columns), schema=self._schema)
+
+    def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
+        try:
+            return column.cast(field.type)
+        except ValueError as error:  # as Arrow's own errors are
+            self._fail(f"column {field.name} has a value that Spark's type {field.type} cannot hold: {error}")
+
+    def _fail(self, rule: str) -> NoReturn:
+        splits = ", ".join(dict.fromkeys(str(getattr(each, "split", each)) for each in self._ranges))
+        raise SourceRuleError(f"source {self._source.name}, split {splits}: {rule}")
 
 
 def lag_by_stream(lag: Mapping[Any, int]) -> dict[str, Any]:

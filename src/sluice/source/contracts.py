@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from sluice.errors import OptionError
+from sluice.errors import OptionError, SourceRuleError
 from sluice.option_names import ForeignName
 from sluice.options import Option, OptionValues, read_options
 from sluice.source.admission import NO_LIMITS, Limits
@@ -186,14 +186,20 @@ class Source(ABC):
 
     def plan_bounded(self) -> tuple[Sequence[Any], Any]:
         """The ranges of a batch read, and what `Coordinator.assign` tells its tasks."""
+        from sluice.source.checks import checked_offsets, reread_offsets  # noqa: PLC0415 - which imports this
+
         coordinator = Coordinator(self.create_enumerator())
         enumerator = coordinator.enumerator
         try:
-            start = end = enumerator.initial()
+            # Offsets pass through JSON, as in a stream: an enumerator may change those that it has given.
+            start = end = checked_offsets(self, enumerator.initial())
             enumerator.stop_at_available()
-            while (further := enumerator.advance(end, NO_LIMITS)) != end:
+            while True:
+                further = checked_offsets(self, enumerator.advance(reread_offsets(self, end), NO_LIMITS))
+                if further == end:
+                    break
                 end = further
-            return enumerator.ranges(start, end), None
+            return enumerator.ranges(reread_offsets(self, start), reread_offsets(self, end)), None
         finally:
             coordinator.close()
 
@@ -239,7 +245,9 @@ class BaseSplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
 
         Called for ``Trigger.AvailableNow``, and in batch reads.
         """
-        raise OptionError(f"{type(self).__name__}: Trigger.AvailableNow needs stop_at_available()")
+        raise OptionError(
+            f"{type(self).__name__}: Trigger.AvailableNow needs stop_at_available(), and so does a batch read"
+        )
 
     def newest(self, start: OffsetsT) -> OffsetsT:
         """The newest offsets that are known, planned or not, for Spark's progress reports."""
@@ -263,6 +271,12 @@ class Coordinator:
 
     def __init__(self, enumerator: SplitEnumerator[Any, Any]) -> None:
         self.enumerator: Any = enumerator
+        optional = ("newest", "millis_behind_latest", "stop_at_available", "close")
+        if missing := [name for name in optional if not hasattr(enumerator, name)]:
+            raise SourceRuleError(
+                f"the enumerator {type(enumerator).__name__} has no {', '.join(missing)}: inherit from "
+                "sluice.source.BaseSplitEnumerator, which has them"
+            )
 
     def restore(self, offsets: Any) -> None:
         """Told the start of every batch that is planned, and the end of every batch that is read."""

@@ -16,7 +16,7 @@ from sluice.source.offsets import Offsets
 __all__ = ["LoggedOffsets"]
 
 _KEPT: Final = 2
-"""Values that are remembered: the start and the end of a batch."""
+"""Values that are remembered of each: the start and the end of a batch."""
 
 
 class LoggedOffsets:
@@ -27,17 +27,22 @@ class LoggedOffsets:
 
     Args:
         parse, write: read and write a source's offsets, if they are not those of logs.
+        are_constant: nobody changes offsets. Where an enumerator of one's own may change those that it was
+            given or has given, nothing is remembered.
     """
 
     def __init__(
         self,
         parse: Callable[[Mapping[str, Any]], Any] = Offsets.from_json,
         write: Callable[[Any], dict[str, Any]] = Offsets.to_json,
+        *,
+        are_constant: bool = True,
     ) -> None:
         self._parse = parse
         self._write = write
-        self._parsed: deque[tuple[Mapping[str, Any], Any]] = deque(maxlen=_KEPT)
-        self._written: deque[tuple[Any, dict[str, Any]]] = deque(maxlen=_KEPT)
+        kept = _KEPT if are_constant else 0
+        self._parsed: deque[tuple[Mapping[str, Any], Any]] = deque(maxlen=kept)
+        self._written: deque[tuple[Any, dict[str, Any]]] = deque(maxlen=kept)
 
     def parse(self, value: Mapping[str, Any]) -> Any:
         """The offsets of a JSON value; the same object for an equal value.

@@ -19,13 +19,16 @@ class PositionLog(StreamLog):
 
     To be implemented: `list_splits`, `bounds` and `read`; `find_time` where the service can. A record's
     ``sequence_number`` is its number as text. Numbers may have gaps; those of records that expire or are
-    deleted behind a position that was read count as lost.
+    deleted behind a position that was read count as lost. A split that `list_splits` gives with an
+    ``ending_sequence`` gets no records any more, and ends where `bounds` says.
 
     Attributes:
         seeks_by_time: set it to True where `find_time` is implemented.
     """
 
     seeks_by_time = False
+    pages_are_sorted = True  # `get_records` looks at each record
+    closed_splits_end_at_tip = True  # `read` has no word for the end
 
     @abstractmethod
     def bounds(self, split: SplitId) -> tuple[int, int]:

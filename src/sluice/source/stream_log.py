@@ -140,9 +140,15 @@ class StreamLog(Protocol):
     Attributes:
         seeks_by_time: whether `get_iterator` takes ``AT_TIMESTAMP``. Without it, the planner reads on to find
             the end of a batch, and a start at a time is read from the oldest record on.
+        pages_are_sorted: whether the records of a page are known to be in order. Otherwise each one is looked
+            at, which takes a microsecond.
+        closed_splits_end_at_tip: whether a split that is listed as closed ends at its tip. Otherwise a page
+            says so that has no ``next_iterator``.
     """
 
     seeks_by_time: bool = True
+    pages_are_sorted: bool = False
+    closed_splits_end_at_tip: bool = False
 
     def describe(self, stream: str) -> StreamInfo:
         """What identifies the stream, and its retention."""

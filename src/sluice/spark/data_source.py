@@ -34,7 +34,22 @@ _TIMESTAMP: Final = re.compile(
     re.IGNORECASE,
 )
 """The type in a schema as text. A column or field that has this name is followed by its own type."""
-_BETWEEN: Final = re.compile(r"\s*([:,<>])\s*")
+_BETWEEN: Final = re.compile(r"\s*([:,<>()])\s*")
+_UNTYPED: Final = re.compile(rf"\s+not\s+null\b|\s+comment\s+(?:{_QUOTED})", re.IGNORECASE)
+"""What says nothing of a column's type."""
+_TYPE: Final = re.compile(r"(?<=[ :<,])[a-zA-Z_]+(?=[,<>(]|\Z)")
+"""The name of a type, in text without blanks around punctuation; that of a column has a blank behind it."""
+_ALIASES: Final = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "timestamp_ltz": "timestamp",
+}
+_DECIMAL: Final = re.compile(r"(?<=[ :<,])decimal(?:\((\d+)\))?(?=[,>]|\Z)")
 
 
 class SourceDataSource(DataSource):
@@ -56,10 +71,11 @@ class SourceDataSource(DataSource):
         super().__init__(options)
         # Spark calls `schema` first; then it pickles this object and lets the copy make the readers.
         self._at_load: Any = None
+        self._has_told_schema = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class is made when its module is imported, and no module has it under its own name.
-        return _remade, (self.SOURCE, self.NAME, self.options, self._at_load)
+        return _remade, (self.SOURCE, self.NAME, self.options, self._at_load, self._has_told_schema)
 
     @shorten_traceback
     def schema(self) -> Any:
@@ -79,6 +95,7 @@ class SourceDataSource(DataSource):
             return _for_spark(source_class.TABLE_SCHEMA)
         source = self._source()
         self._at_load = source.at_load(self._at_load)
+        self._has_told_schema = True  # Spark does not ask where the user, or a table, has one
         return _for_spark(source.schema())
 
     @shorten_traceback
@@ -91,7 +108,7 @@ class SourceDataSource(DataSource):
         from sluice.spark.source_reader import BatchReader  # noqa: PLC0415 - see above
 
         source = self._source(streaming=False)
-        _check_schema(source, schema)
+        self._check_schema(source, schema)
         return BatchReader(source, schema)
 
     @shorten_traceback
@@ -104,7 +121,7 @@ class SourceDataSource(DataSource):
         from sluice.spark.source_reader import make_stream_reader  # noqa: PLC0415 - see above
 
         source = self._source(streaming=True)
-        _check_schema(source, schema)
+        self._check_schema(source, schema)
         return make_stream_reader(source, schema)
 
     @shorten_traceback
@@ -121,6 +138,15 @@ class SourceDataSource(DataSource):
 
     def _unwritable(self) -> OptionError:
         return OptionError(f"{self.name()}: there is nothing to write to: write with format 'async-sink'")
+
+    def _check_schema(self, source: Source, schema: StructType) -> None:
+        """Raises OptionError for a schema of the user's own, unless it is the source's."""
+        own = source.schema()
+        if isinstance(own, str) and self._has_told_schema:
+            return  # it is Spark's own reading of the text, which may be written in more ways than we know
+        expected = own if isinstance(own, str) else _text_of(_for_spark(own))
+        if _normal(_text_of(schema)) != _normal(expected):
+            raise OptionError(f"{source.name}: the schema can't be chosen; it is always: {expected}")
 
     @classmethod
     def _source_class(cls) -> type[Source]:
@@ -160,9 +186,9 @@ def data_source(source: type[Source] | str, *, name: str | None = None) -> type[
     return type(f"{called}DataSource", (SourceDataSource,), {"SOURCE": source, "NAME": name, "__doc__": None})
 
 
-def _remade(source: Any, name: str, options: Any, at_load: Any) -> DataSource:
+def _remade(source: Any, name: str, options: Any, at_load: Any, has_told_schema: bool) -> DataSource:
     made: Any = data_source(source, name=name)(options)
-    made._at_load = at_load  # noqa: SLF001 - see `SourceDataSource.__reduce__`
+    made._at_load, made._has_told_schema = at_load, has_told_schema  # noqa: SLF001 - see `__reduce__`
     return cast("DataSource", made)
 
 
@@ -176,15 +202,17 @@ def _for_spark(schema: Any) -> Any:
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
-def _check_schema(source: Source, schema: StructType) -> None:
-    """Raises OptionError for a schema of the user's own, which Spark passes, unless it is the source's."""
-    given = [f"{field.name} {field.dataType.simpleString()}" for field in schema.fields]
-    own = source.schema()
-    if isinstance(own, str):
-        expected, shown = re.sub(r"(?<=[ :<,])long(?= *[,>]| *\Z)", "bigint", own), own
-    else:
-        expected = shown = ", ".join(
-            f"{field.name} {field.dataType.simpleString()}" for field in _for_spark(own).fields
-        )
-    if _BETWEEN.sub(r"\1", ", ".join(given)) != _BETWEEN.sub(r"\1", expected):
-        raise OptionError(f"{source.name}: the schema can't be chosen; it is always: {shown}")
+def _text_of(schema: StructType) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+
+
+def _normal(text: str) -> str:
+    """A schema as text, in one of the ways to write it: types as `simpleString` has them, no comments."""
+    text = _UNTYPED.sub("", text).replace("`", "")
+    text = _BETWEEN.sub(r"\1", " ".join(text.split()))
+
+    def canonical(found: re.Match[str]) -> str:
+        name = found[0].lower()
+        return _ALIASES.get(name, name)
+
+    return _DECIMAL.sub(lambda found: f"decimal({found[1] or 10},0)", _TYPE.sub(canonical, text))

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from sluice.errors import SluiceError
 from sluice.source.admission import Limits
-from sluice.source.checks import checked_offsets, checked_rows
+from sluice.source.checks import are_offsets_constant, checked_offsets, checked_rows
 from sluice.source.contracts import ReadTask
 from sluice.source.logged_offsets import LoggedOffsets
 from sluice.source.task_reports import ReportAddress, send_report
@@ -134,7 +134,8 @@ class StreamReader(DataSourceStreamReader):
         end = coordinator.enumerator.advance(begin, self._limits(limit))
         self._next_start, self._planned = begin, end
         coordinator.post_report()
-        return dict(start) if start is not None and end is begin else self._offsets.write(end)
+        logged = self._offsets.write(end)
+        return dict(start) if logged == start else logged
 
     @shorten_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -179,7 +180,11 @@ class StreamReader(DataSourceStreamReader):
         return self._coordinator
 
     def _no_offsets(self) -> LoggedOffsets:
-        return LoggedOffsets(self._source.offsets_from_json, partial(checked_offsets, self._source))
+        return LoggedOffsets(
+            self._source.offsets_from_json,
+            partial(checked_offsets, self._source),
+            are_constant=are_offsets_constant(self._source),
+        )
 
     def _limits(self, limit: Any) -> Limits:
         del limit

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.source.admission import Limits
-from sluice.source.checks import checked_offsets, checked_rows
+from sluice.source.checks import checked_offsets, checked_rows, reread_offsets
 from sluice.source.contracts import Coordinator, ReadTask, Source
 
 __all__ = ["QueryRunner", "Row"]
@@ -63,7 +63,7 @@ class QueryRunner:
         enumerator = self._enumerator()
         if not self.offsets:
             self.offsets.append(self._to_json(enumerator.initial()))
-        start = self._source.offsets_from_json(self.offsets[-1])
+        start = reread_offsets(self._source, self.offsets[-1])
         self._here().restore(start)
         end = enumerator.advance(start, self._source.limits if limits is None else limits)
         logged = self._to_json(end)
@@ -109,7 +109,7 @@ class QueryRunner:
             batch: its number; -1 for the last one.
         """
         number = batch if batch >= 0 else len(self.offsets) - 1 + batch
-        start, end = map(self._source.offsets_from_json, self.offsets[number : number + 2])
+        start, end = (reread_offsets(self._source, logged) for logged in self.offsets[number : number + 2])
         coordinator = self._here()
         coordinator.restore(end)
         ranges = coordinator.enumerator.ranges(start, end)

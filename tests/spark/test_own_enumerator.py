@@ -1,0 +1,142 @@
+"""An enumerator of one's own may change the offsets that it was given or has given: JSON lies in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sluice.options import OptionValues
+from sluice.source import BaseSplitEnumerator, Limits, Source
+from sluice.source.admission import NO_LIMITS
+from sluice.spark.source_reader import StreamReader
+from sluice.testing import QueryRunner
+
+SCHEMA = pa.schema([("n", pa.int64())])
+LAST, STEP = 12, 5
+BATCHES = [list(range(5)), list(range(5, 10)), list(range(10, 12))]
+
+
+class Pure(BaseSplitEnumerator[Any, dict[str, Any]]):
+    """Counts to `LAST`, and makes new offsets each time."""
+
+    def initial(self) -> dict[str, Any]:
+        return {"at": {"n": 0}}
+
+    def advance(self, start: dict[str, Any], limits: Limits = NO_LIMITS) -> dict[str, Any]:
+        del limits
+        return {"at": {"n": min(start["at"]["n"] + STEP, LAST)}}
+
+    def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[range]:
+        return [range(start["at"]["n"], end["at"]["n"])] if start != end else []
+
+    def stop_at_available(self) -> None:
+        """There is an end anyway."""
+
+
+class ChangesStart(Pure):
+    """Moves the start on, and returns it."""
+
+    def advance(self, start: dict[str, Any], limits: Limits = NO_LIMITS) -> dict[str, Any]:
+        start["at"] = super().advance(start, limits)["at"]
+        return start
+
+
+class ChangesNested(Pure):
+    """The same with what the start holds."""
+
+    def advance(self, start: dict[str, Any], limits: Limits = NO_LIMITS) -> dict[str, Any]:
+        start["at"].update(super().advance(start, limits)["at"])
+        return start
+
+
+class Keeps(Pure):
+    """Gives one and the same object, always."""
+
+    def __init__(self) -> None:
+        self.here: dict[str, Any] = {"at": {"n": 0}}
+
+    def initial(self) -> dict[str, Any]:
+        return self.here
+
+    def advance(self, start: dict[str, Any], limits: Limits = NO_LIMITS) -> dict[str, Any]:
+        self.here.update(super().advance(start, limits))
+        return self.here
+
+
+class Reordered(Pure):
+    """Nothing new has its keys in another order, which is another text for Spark."""
+
+    def initial(self) -> dict[str, Any]:
+        return {"at": {"n": 0}, "of": "numbers"}
+
+    def advance(self, start: dict[str, Any], limits: Limits = NO_LIMITS) -> dict[str, Any]:
+        return {"of": "numbers", **super().advance(start, limits)}
+
+
+class Reader:
+    """Gives the numbers of a range."""
+
+    def read(self, split: range) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array(split, pa.int64())], schema=SCHEMA)
+
+
+class Numbers(Source):
+    """Has the enumerator that a test wants."""
+
+    name = "numbers"
+    enumerator: type[Pure] = Pure
+
+    @classmethod
+    def from_options(cls, values: OptionValues) -> Numbers:
+        del values
+        return cls()
+
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    def create_enumerator(self) -> Pure:
+        return self.enumerator()
+
+    def create_reader(self) -> Reader:
+        return Reader()
+
+
+@pytest.fixture(params=[Pure, ChangesStart, ChangesNested, Keeps, Reordered])
+def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Numbers]:
+    monkeypatch.setattr(Numbers, "enumerator", request.param)
+    return Numbers
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_every_row_comes_in_a_stream(source: type[Numbers], is_told: bool) -> None:
+    """Whether or not Spark says where the batch starts; 4.0 and 4.1 do not."""
+    reader = StreamReader(source.configured({}))
+    log = [json.dumps(reader.initialOffset())]
+    batches: list[list[int]] = []
+    for _ in range(6):
+        end = json.dumps(reader.latestOffset(json.loads(log[-1]) if is_told else None))
+        if end == log[-1]:  # what Spark goes by
+            continue
+        partitions: Any = reader.partitions(json.loads(log[-1]), json.loads(end))
+        batches.append([n for each in partitions for n in each.ranges[0]])
+        log.append(end)
+    assert batches == BATCHES
+
+
+def test_every_row_comes_in_a_batch_read(source: type[Numbers]) -> None:
+    """In which nothing is logged."""
+    (numbers,), _ = source.configured({}).plan_bounded()
+    assert list(numbers) == list(range(LAST))
+
+
+def test_every_row_comes_in_a_query_without_spark(source: type[Numbers]) -> None:
+    """Also when a batch is read again."""
+    with QueryRunner(source) as query:
+        rows = [query.run_batch() for _ in BATCHES]
+        assert [[row["n"] for row in batch or ()] for batch in rows] == BATCHES
+        assert query.run_batch() is None
+        assert [query.read(number) for number in range(len(rows))] == rows
