@@ -178,8 +178,8 @@ def test_steps_become_larger_and_need_less_certainty() -> None:
     assert doubts[0] > 1.5
     assert doubts[-1] == 0.0
     assert steps == sorted(steps)
-    assert steps[:5] == [1.05] * 5
-    assert steps[5] > 1.05
+    assert steps[:6] == [1.05] * 6
+    assert steps[6] > 1.05
     assert steps[-1] <= 4.0
 
 
@@ -256,6 +256,59 @@ def test_a_cut_of_long_ago_is_not_undone() -> None:
     pace._cruise = refused(*[0.1] * 400)
     pace._dip = refused(*[0.5] * 40)
     assert pace._end_dip(900.0, 12.0) < 2000.0
+
+
+def test_an_odd_dip_long_after_a_cut_does_not_undo_it() -> None:
+    """With few answers in a dip there is one sooner or later in which as much fails as was refused then."""
+
+    def after(seconds: float) -> float:
+        pace = UntoldPace(1000.0)
+        pace.stage, pace._cut_at = Stage.LIMITED, 100.0
+        pace._undo, pace._cut_of = (2000.0, 0.6), None
+        pace._failing.learn(refused(*[0.2] * 40))
+        pace._dip, pace._cruise = refused(*[0.6] * 40), refused(*[0.5] * 40)
+        return pace._end_dip(500.0, 100.0 + seconds)
+
+    assert after(3.0) == 2000.0
+    assert after(30.0) < 600.0
+
+
+def test_a_cut_is_corrected_when_it_is_better_known_what_fails() -> None:
+    """It was made after the first dip, which shows the share of failures to a tenth only."""
+    pace = UntoldPace(1000.0)
+    pace._failing.learn(refused(*[0.4] * 6))
+    pace.stage, pace._cruise = Stage.HOLDING, refused(*[0.75] * 400)
+    cut = pace._limit(8000.0, 10.0)
+    assert cut == pytest.approx(8000 * 0.25 / 0.6, rel=0.06)
+
+    pace._failing.learn(refused(*[0.5] * 4000))
+    corrected = pace._follow(cut, refused(*[0.5] * 400), 11.0)
+    assert corrected == pytest.approx(8000 * 0.25 / 0.5, rel=0.02)
+    pace._follow(corrected, refused(*[0.5] * 400), 20.0)
+    assert pace._cut_of is None  # from here on the pace follows what is refused
+
+
+def test_of_what_may_be_chance_a_part_is_cut() -> None:
+    """Of many tasks some see twice the load by chance; they would have half of what the others have."""
+
+    def cut(requests: int) -> float:
+        pace = UntoldPace(1000.0)
+        pace.stage = Stage.LIMITED
+        pace._failing.learn(refused(*[0.5] * 4000))
+        two_thirds = refused(*[0.0, 1.0, 1.0] * requests)
+        assert pace._failing.load(two_thirds) == pytest.approx(1 / 3)
+        return 1 - pace._follow(1000.0, two_thirds, 10.0) / 1000
+
+    assert cut(1000) == pytest.approx(1 / 3, abs=0.01)
+    assert cut(20) < 0.2
+
+
+def test_as_long_as_no_load_was_seen_the_pace_grows_without_many_dips() -> None:
+    """A dip and its answers take half of the time; what is found a second later is refused for longer."""
+    new, near_limit = Task(rate=1000.0), Task(rate=1000.0)
+    near_limit.pace._has_met_limit = True
+
+    assert new.run(3.0, fails=0.5).rate > 2 * near_limit.run(3.0, fails=0.5).rate
 
 
 def test_a_limit_that_is_clearly_seen_is_not_far() -> None:

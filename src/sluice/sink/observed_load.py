@@ -10,12 +10,12 @@ from typing import Final
 
 __all__ = ["ObservedLoad"]
 
-# The pace grows by this factor, so often: up to a quarter above the last cut it is likely to meet the limit
+# The pace grows by this factor, so often: up to a third above the last cut it is likely to meet the limit
 # again, and tokens that are left over hide for a while that it is too high. Farther up the limit has probably
 # changed: the pace grows by this power of the factor before, and by the last one at most (as CUBIC does,
 # RFC 9438).
 _STEP: Final = 1.05
-_ALIKE: Final = 5
+_ALIKE: Final = 6
 _LARGER: Final = 2.0
 _LARGEST: Final = 4.0
 # After so many dips it need be one error less sure that there is little load.

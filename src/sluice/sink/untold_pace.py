@@ -12,10 +12,12 @@ there are, the sooner it is known.
 A share is known from a few hundred answers, and to a few percent; acting on each answer would drive tasks
 apart. So between dips the pace is constant, and after a dip all tasks decide, at the same time:
 
-- *Growing*: no load has been seen. The pace grows, up to a few times what the last dip has shown to be no
-  load, until much more is refused than fails.
+- *Growing*: no load has been seen. The pace grows, up to many times what the last dip has shown to be no
+  load, until much more is refused than fails. Until it has grown that far there are fewer dips: in a dip, and
+  until it is answered, it does not grow.
 - *Holding*: much is refused. The pace stays, so that what is accepted shows what the service takes, and the
-  next dips show what fails. Then the pace is cut to what is let through: ``accepted / (1 - share)``.
+  next dips show what fails. Then the pace is cut to what is let through: ``accepted / (1 - share)``. The
+  share is known from few dips by then, so the cut is corrected after each of the next ones.
 - *Limited*: the pace follows what is refused for load, as slowly as that is uncertain. Where none is clearly
   seen, it grows by small steps, then by larger ones.
 - *Load*: nothing fails. Every refusal is load, and `sluice.sink.pacing` acts on it as if it had been told;
@@ -74,9 +76,13 @@ _LITTLE: Final = 0.1
 # What fails is known quite badly at this error, and does not matter much below this part.
 _QUITE_UNCERTAIN: Final = 0.03
 _SELDOM: Final = 0.04
-# The pace grows up to so many times what was no load, less if what fails is known less well than this.
-_GROWTH: Final = 4.0
+# The pace grows up to so many times what was no load, and less far once much was refused that does not fail
+# anyway; also less far if what fails is known less well than this. Until much was refused, dips are rare
+# below this part of the pace up to which it grows.
+_GROWTH: Final = 16.0
+_GROWTH_NEAR_LIMIT: Final = 4.0
 _QUITE_WELL: Final = 0.1
+_FAR_BELOW: Final = 0.9
 # While it is not known what fails, the pace is held for so many dips; for two if load is then known to
 # `_LITTLE`, or is `_MUCH`; for one if it is less than `_MUCH` by so many errors.
 _DIPS_HELD: Final = 3
@@ -90,8 +96,10 @@ _SUNK: Final = 0.5
 # After a cut a little less is sent than is let through: by this part of its standard error, and at most by
 # this part of itself.
 _CARE: Final = (0.25, 0.05)
-# After a cut the pace stays for so many cycles: other tasks may still have to cut theirs.
+# After a cut the pace stays for so many cycles, but for what is known better of that cut.
 _CYCLES_AFTER_CUT: Final = 3.2
+# A dip that shows after more cycles than this that a cut was for no load is taken for chance.
+_CYCLES_UNDONE: Final = 9.0
 # Where answers take so long that dips are at least so many times as long as usual, load is assumed until a
 # dip shows what it is, and the pace does not fall below this part of what was accepted at first.
 _LONG: Final = 4.0
@@ -102,6 +110,8 @@ _AIM: Final = 0.02
 _HALF_AS_FAST: Final = 0.03
 _FOLLOWS: Final = 0.31
 _TOO_MUCH: Final = 0.06
+# Of a load that is known to this error, half is cut.
+_HALF_IS_CHANCE: Final = 0.1
 # It grows only if more than this part of what was sent had to wait for it.
 _MOSTLY: Final = 0.5
 
@@ -181,6 +191,8 @@ class UntoldPace:
         self._dips_held = 0
         self._is_first_hold = True  # nothing was known of failures when this hold began
         self._cut_at = -math.inf
+        self._has_met_limit = False  # much was refused since it is known what fails
+        self._cut_of: tuple[float, DecayingSum] | None = None  # the pace before the last cut; its refusals
         self._confirmed = 0.0  # the pace when a dip last showed that nothing fails
         self._undo: tuple[float, float] | None = None  # the pace before a sudden cut; what was refused of it
         self._before_outage = self._start  # the pace before a sudden cut, which may have been for an outage
@@ -217,7 +229,8 @@ class UntoldPace:
             return 1.0
         # Where load is assumed, what was sent before the first refusal came is still being refused.
         since = self._since + (self._dips.cycle if self._is_assumed else 0.0)
-        began = self._dips.began(at, since, is_rare=self._is_settled)
+        is_rare = self._is_settled or self._is_far_below(pace)
+        began = self._dips.began(at, since, is_rare=is_rare)
         if began is None:
             return 1.0
         if began > self._dip_began + self._dips.cycle / 2:
@@ -230,6 +243,11 @@ class UntoldPace:
         if self.stage is Stage.LOAD:
             return not self._is_assumed
         return self.stage is Stage.LIMITED and self._failing.is_well_known and not self._observed.is_far
+
+    def _is_far_below(self, pace: float) -> bool:
+        """Whether the pace grows, and may do so for a while before another dip is needed."""
+        is_far = self.stage is Stage.GROWING and self._failing.is_known and not self._has_met_limit
+        return is_far and pace < _FAR_BELOW * self._most
 
     def _deep_enough(self, pace: float) -> float:
         accepted = 1 - self._cruise.share
@@ -318,7 +336,8 @@ class UntoldPace:
         """The highest pace before the next dip."""
         if not self._failing.is_known:
             return self._first_most
-        return self._safe * (1 + (_GROWTH - 1) / (1 + (self._failing.error / _QUITE_WELL) ** 2))
+        growth = _GROWTH_NEAR_LIMIT if self._has_met_limit else _GROWTH
+        return self._safe * (1 + (growth - 1) / (1 + (self._failing.error / _QUITE_WELL) ** 2))
 
     # --- between dips ---------------------------------------------------------------------------------
 
@@ -345,8 +364,7 @@ class UntoldPace:
                 self._hold(now)
                 return max(rate, self._before_outage)
             case Stage.LIMITED | Stage.LOAD if load > max(self._very_clearly * error, _MUCH):
-                is_due = now > self._cut_at + _CYCLES_AFTER_CUT * self._dips.cycle
-                if is_due and self._failing.is_known:
+                if self._failing.is_known and not self._is_fresh(now):
                     return self._cut_suddenly(rate, answer.pace, load, now)
         return rate
 
@@ -385,7 +403,7 @@ class UntoldPace:
         if lost > _OUTAGE:
             self._hold(now)
             return rate
-        self._undo = self._undo or (rate, lost)
+        self._undo, self._cut_of = self._undo or (rate, lost), None
         if not self._observed.is_far:
             self._before_outage = rate
         rate = min(rate, self._cut_to(pace * (1 - load), load, error, now))
@@ -398,6 +416,7 @@ class UntoldPace:
             self._failing = FailingShare()
         self.stage = Stage.HOLDING
         self._dips_held, self._is_first_hold = 0, not self._failing.is_known
+        self._has_met_limit = self._has_met_limit or self._failing.is_known
         self._dip = DecayingSum()
         self._begin_anew(now)
         self._since = now
@@ -411,8 +430,7 @@ class UntoldPace:
     def _cut_to(self, pace: float, load: float, error: float, now: float) -> float:
         """The pace that is let through, with some care."""
         self._begin_anew(now)
-        part, most = _CARE
-        return pace * (1 - min(most, part * error / max(0.01, 1 - load)))
+        return pace * _with_care(load, error)
 
     # --- after a dip ----------------------------------------------------------------------------------
 
@@ -441,7 +459,7 @@ class UntoldPace:
             self.stage, self._confirmed = Stage.LOAD, rate
         elif self.stage is Stage.LIMITED or self._failing.share > _AIM:
             self.stage = Stage.LIMITED
-            rate = self._undone(rate)
+            rate = self._undone(rate, now)
             if self.stage is Stage.LIMITED:
                 rate = self._follow(rate, cruise, now)
         else:
@@ -484,10 +502,25 @@ class UntoldPace:
         """Ends holding. Returns the pace that is let through."""
         load, error = self._failing.load(self._cruise), self._failing.error_of_load(self._cruise)
         self.stage, self._undo = Stage.LIMITED, (rate, self._cruise.share)
+        self._cut_of = (rate, self._cruise)
         return self._cut_to(rate * (1 - load), load, error, now) if load > _LITTLE else rate
 
-    def _undone(self, rate: float) -> float:
+    def _is_fresh(self, now: float) -> bool:
+        """Whether the last cut was so lately that the pace stays: others may still have to cut theirs."""
+        return now < self._cut_at + _CYCLES_AFTER_CUT * self._dips.cycle
+
+    def _corrected(self, rate: float) -> float:
+        """The pace to which the last hold would have been cut, had been known what is known now."""
+        if self._cut_of is None:
+            return rate
+        before, cruise = self._cut_of
+        load, error = self._failing.load(cruise), self._failing.error_of_load(cruise)
+        return min(before, before * (1 - load) * _with_care(load, error))
+
+    def _undone(self, rate: float, now: float) -> float:
         """The pace without the part of the last cut that was no load, as is known now."""
+        if now > self._cut_at + _CYCLES_UNDONE * self._dips.cycle:
+            self._undo = None
         if self._undo is None:
             return rate
         before, lost = self._undo
@@ -501,13 +534,16 @@ class UntoldPace:
         return max(rate, before)
 
     def _follow(self, rate: float, cruise: DecayingSum, now: float) -> float:
-        if now < self._cut_at + _CYCLES_AFTER_CUT * self._dips.cycle:
-            return rate
+        if self._is_fresh(now):
+            return self._corrected(rate)
+        self._cut_of = None
         observed, failing = self._observed, self._failing
         observed.add(failing.load(cruise), failing.error_of_load(cruise), failing.error)
         load, error = observed.load, observed.error
         if load > max(2 * error, _TOO_MUCH):
-            return self._cut_to(rate * (1 - load), load, error, now)
+            # The tasks that see most are those that chance has shown most: each acts on a part of it.
+            part = load / (1 + (error / _HALF_IS_CHANCE) ** 2)
+            return self._cut_to(rate * (1 - part), load, error, now)
         if load + observed.doubt * error < _TOO_MUCH and load < 2 * error:
             more = observed.next_step() - 1
             grown = rate + more * max(rate, self._start / 10)
@@ -518,3 +554,9 @@ class UntoldPace:
             grown = rate * (1 - follows * (load - _AIM))
         # If something else limits what is sent, that little is refused says nothing about the pace.
         return grown if self._pushed.share > _MOSTLY else rate
+
+
+def _with_care(load: float, error: float) -> float:
+    """The part of what is let through that is sent after a cut, if the load is known with that error."""
+    part, most = _CARE
+    return 1 - min(most, part * error / max(0.01, 1 - load))
