@@ -57,9 +57,8 @@ class KinesisLog(StreamLog):
             call is repeated.
     """
 
-    pages_are_sorted = (
-        True  # by the service; to look at each of its records would take as long as to read them
-    )
+    # By the service. To look at each of its records would take as long as to read them.
+    pages_are_sorted = True
 
     def __init__(
         self,

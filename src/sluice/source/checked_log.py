@@ -16,7 +16,6 @@ from sluice.source.stream_log import IteratorStart, Page, StreamInfo, StreamLog
 
 __all__ = ["CheckedLog"]
 
-
 _LISTING_INTERVAL: Final = 1.0
 """Seconds between two listings of a task that looks whether its split is closed."""
 
@@ -35,6 +34,9 @@ class CheckedLog(StreamLog):
         self._log = log
         self._source = source
         self.seeks_by_time = log.seeks_by_time
+        # Asked for like this, as a log may have the methods of `StreamLog` without inheriting from it.
+        self._are_pages_sorted = getattr(log, "pages_are_sorted", False)
+        self._ends_at_tip = getattr(log, "closed_splits_end_at_tip", False)
         self._closed: frozenset[SplitId] = frozenset()
         self._next_listing = -math.inf
 
@@ -74,7 +76,7 @@ class CheckedLog(StreamLog):
         self._check_page(split, page, last)
         if page.next_iterator is None:
             return page
-        if self._log.closed_splits_end_at_tip and page.millis_behind == 0:
+        if self._ends_at_tip and page.millis_behind == 0:
             if is_closed:
                 return replace(page, next_iterator=None)
             if not page.records:
@@ -120,7 +122,7 @@ class CheckedLog(StreamLog):
             self._reject(split, f"positions rise; after record {last} came record {first}")
         if sequence_of(newest) < sequence_of(first) or (newest == first and len(page.records) > 1):
             self._reject(split, f"positions rise; a page goes from record {first} to record {newest}")
-        if not self._log.pages_are_sorted:
+        if not self._are_pages_sorted:
             self._check_each(split, page.records)
 
     def _check_each(self, split: SplitId, records: Sequence[Any]) -> None:
