@@ -146,6 +146,13 @@ def test_a_redirect_is_not_followed(endpoint: Any, host: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("status", [300, 304])
+def test_a_redirect_to_nowhere_says_so(endpoint: Any, status: int) -> None:
+    endpoint(lambda _: answer(status))
+    with pytest.raises(ServiceError, match=f"{status}.*does not say where it leads: check option 'url'"):
+        destination().submit(DOCUMENTS)
+
+
 def test_rate_limiting_is_told_what_is_load() -> None:
     """A status says it; a lost connection or an error's name does not."""
     made = destination(throttlingStatuses="420, 503")

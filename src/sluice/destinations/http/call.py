@@ -105,7 +105,8 @@ class HttpCall:
         hint = _HINTS.get(answer.status, "")
         if 300 <= answer.status < 400:
             location = self.redacted(redact_url(answer.headers.get("location", "")))
-            hint = f"redirects are not followed; it leads to '{location}': check option 'url'"
+            where = f"it leads to '{location}'" if location else "it does not say where it leads"
+            hint = f"redirects are not followed; {where}: check option 'url'"
         retryable = verdict in ("throttled", "retried")
         pause = retry_after(answer.headers) if retryable else None
         if pause is not None:
