@@ -479,17 +479,66 @@ def test_a_reset_that_is_cut_short_changes_nothing(
     assert query.positions(2) == {first: {"at": "TRIM_HORIZON"}, second: query.positions(1)[second]}
 
 
+@pytest.mark.parametrize("batch", [0, 2])
+def test_a_reset_that_is_killed_loses_no_row(
+    query: Query, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Nor does one that puts it back. After each write: a batch that is committed has none that is unread."""
+    first, _ = query.shards
+    starts = {shard: {"after": number} for shard, number in query.last.items()}
+    query.log(batch, query.unread, commit=False)
+    if batch == 0:
+        for name in ("offsets/0", "offsets/1", "commits/0", "commits/1"):
+            (query.checkpoint / name).unlink()
+        starts = query.everywhere({"at": "TRIM_HORIZON"})
+        query.log(0, query.unread, commit=False, start={STREAM: starts})
+    query.age(HOUR)
+    unread = query.positions(batch)
+    write, delete, seen = Storage.write, Storage.delete, []
+
+    def look() -> None:
+        is_committed = (query.checkpoint / "commits" / str(batch)).exists()
+        positions = query.positions(batch)
+        is_empty = all(positions[shard].items() >= starts[shard].items() for shard in starts)
+        seen.append((is_committed, is_empty, positions == unread, "start" in query.offset(batch)))
+
+    def written(storage: Storage, path: str, body: bytes) -> None:
+        write(storage, path, body)
+        look()
+
+    def deleted(storage: Storage, path: str) -> None:
+        delete(storage, path)
+        look()
+
+    monkeypatch.setattr(Storage, "write", written)
+    monkeypatch.setattr(Storage, "delete", deleted)
+    assert query.reset("--to-latest", "--shard", first, "--execute").code == 0
+    (backup,) = (query.checkpoint / "_sluice_backup").iterdir()
+    query.age(HOUR)
+    assert query.reset("--undo", backup.name, "--execute").code == 0
+
+    assert {is_committed for is_committed, *_ in seen} == {True, False}
+    for is_committed, is_empty, is_unread, has_start in seen:
+        assert not (is_committed and is_unread)
+        if not is_committed:
+            assert is_empty or is_unread  # what is moved is never run as a batch
+            assert has_start or batch > 0  # or it would start where the stream ends by now
+    assert seen[-1] == seen[0] == (False, False, True, batch == 0)
+
+
 def test_a_reset_that_cannot_be_put_back_says_how(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the storage is gone in the middle."""
     query.log(2, query.unread, commit=False)
     query.age(HOUR)
-    write, delete, is_gone = Storage.write, Storage.delete, []
+    write, delete = Storage.write, Storage.delete
+    is_gone: list[bool] = []
 
     def fail(storage: Storage, path: str, body: bytes) -> None:
-        if path == "offsets/2":
-            is_gone.append(True)
+        if is_gone:
             raise StorageError("no route to host")
         write(storage, path, body)
+        if path == "commits/2":
+            is_gone.append(True)
 
     def fail_to_delete(storage: Storage, path: str) -> None:
         if is_gone:

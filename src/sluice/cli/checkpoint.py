@@ -218,12 +218,12 @@ class Checkpoint:
         except UnicodeDecodeError:
             raise CheckpointError(f"{where}: no text") from None
 
-    def starts(self, batch: int) -> Sequence[SourceOffset]:
-        """Where a batch starts, by source.
+    def starts(self, batch: int, end: LoggedBatch | None = None) -> Sequence[SourceOffset]:
+        """Where a batch starts, by source; `end` is its end, if it is not the one that is logged.
 
         Spark does not log the start of the first batch: Sluice's source logs it with the batch's end.
         """
-        end = self.read(batch)
+        end = end or self.read(batch)
         before = self.read(batch - 1) if batch else None
         found = []
         for index, source in enumerate(end.sources):

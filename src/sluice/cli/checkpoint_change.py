@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -102,12 +102,13 @@ class Change:
     """What is written to a checkpoint.
 
     Attributes:
-        files: path to content, in this order; None deletes the file.
+        writes: paths and contents, in this order; None deletes the file. A change that is cut short after any
+            of them loses no row.
         value: describes the change, for programs.
         lines: the same for people.
     """
 
-    files: Mapping[str, bytes | None]
+    writes: Sequence[tuple[str, bytes | None]]
     value: Mapping[str, Any]
     lines: Sequence[str]
 
@@ -158,11 +159,10 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
     written = end
     for index, text in enumerate(texts):
         written = written.with_source(index, text)
-    files: dict[str, bytes | None] = {}
+    writes: list[tuple[str, bytes | None]] = [(f"offsets/{batch}", written.to_text().encode())]
     if is_given_up:
-        # First: a change that is cut short here leaves no batch whose end lies before its start.
-        files[f"commits/{batch}"] = _commit_entry(checkpoint, batch)
-    files[f"offsets/{batch}"] = written.to_text().encode()
+        writes.insert(0, (f"offsets/{batch}", _emptied(checkpoint, batch, end)))
+        writes.insert(1, (f"commits/{batch}", _commit_entry(checkpoint, batch)))
     notes = _notes(checkpoint, end, is_given_up=is_given_up, batch=batch)
     value = {
         "source": source,
@@ -179,7 +179,18 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
         *([table(("SHARD", "FROM", "TO", "MEANS"), (each.row for each in changes)), ""] if changes else []),
         *(f"- {note}" for note in notes),
     ]
-    return Change(files, value, lines)
+    return Change(writes, value, lines)
+
+
+def _emptied(checkpoint: Checkpoint, batch: int, end: LoggedBatch) -> bytes:
+    """A batch that ends where it starts: it has no row to lose, whether it is committed or run again."""
+    written = end
+    for index, (source, start) in enumerate(zip(end.sources, checkpoint.starts(batch, end), strict=True)):
+        offsets, text = source.offsets, start.text
+        if offsets is not None and offsets.start is not None:  # which is needed if it is run again
+            text = source.text_of(replace(offsets, positions=offsets.start))
+        written = written.with_source(index, text)
+    return written.to_text().encode()
 
 
 def _commit_entry(checkpoint: Checkpoint, batch: int) -> bytes:
@@ -232,20 +243,20 @@ def write(checkpoint: Checkpoint, change: Change) -> str:
     if (now.last, now.last_committed) != (checkpoint.last, checkpoint.last_committed):
         raise CheckpointError(f"{storage.shown}: a batch was planned a moment ago: the query runs; stop it")
     name = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
-    was_there = {path: storage.exists(path) for path in change.files}
+    was_there = {path: storage.exists(path) for path, _ in change.writes}
     for path, is_there in was_there.items():
         if is_there:
             storage.write(f"{BACKUPS}/{name}/{path}", storage.read(path))
     storage.write(f"{BACKUPS}/{name}/{_INDEX}", json.dumps({"version": 1, "files": was_there}).encode())
-    begun: list[str] = []
+    begun: set[str] = set()
     try:
-        for path, body in change.files.items():
-            begun.append(path)
+        for path, body in change.writes:
+            begun.add(path)
             _replace(storage, path, body)
     except BaseException as error:
-        # Half of it loses rows: of a batch that is given up, and whose end stays, no row is read again.
         try:
-            for path in reversed(begun):
+            # The commit entry first: with the end of a batch that is given up, its rows would count as read.
+            for path in sorted(begun):
                 _put_back(storage, name, path, was_there=was_there[path])
         except StorageError:
             raise CheckpointError(
@@ -298,14 +309,18 @@ def read_backup(checkpoint: Checkpoint, name: str) -> Change:
             f"the copy is from the time of batch {batch}, and batch {checkpoint.last} was planned since: "
             "reset to a position instead"
         )
-    # The commit entry goes last, as it came first.
     files = {
         path: storage.read(f"{BACKUPS}/{name}/{path}") if is_there else None
-        for path, is_there in sorted(was_there.items(), reverse=True)
+        for path, is_there in sorted(was_there.items())  # commit entries first
     }
+    writes = list(files.items())
+    before = files[f"offsets/{batch}"]
+    if before is not None and not was_there.get(f"commits/{batch}", True):
+        end = LoggedBatch.parse(before.decode(), f"{BACKUPS}/{name}/offsets/{batch}")
+        writes.insert(0, (f"offsets/{batch}", _emptied(checkpoint, batch, end)))
     value = {"undo": name, "lastBatch": batch, "files": dict(was_there)}
     lines = [
         f"checkpoint   {storage.shown}",
         *(f"{'puts back' if body is not None else 'deletes'} {path}" for path, body in files.items()),
     ]
-    return Change(files, value, lines)
+    return Change(writes, value, lines)
