@@ -288,6 +288,19 @@ def test_a_cut_is_corrected_when_it_is_better_known_what_fails() -> None:
     assert pace._cut_of is None  # from here on the pace follows what is refused
 
 
+def test_a_cut_is_not_corrected_by_a_hold_before_the_last_one() -> None:
+    """The pace has been held again since, and it was found that little was load."""
+    pace = UntoldPace(1000.0)
+    pace._failing.learn(refused(*[0.5] * 4000))
+    pace.stage, pace._cruise = Stage.HOLDING, refused(*[0.75] * 400)
+    cut = pace._limit(8000.0, 10.0)
+    pace._hold(11.0)
+    pace.stage = Stage.LIMITED
+
+    assert pace._follow(cut, refused(*[0.5] * 400), 12.0) == cut
+    assert pace._follow(6000.0, refused(*[0.5] * 400), 12.0) == 6000.0
+
+
 def test_of_what_may_be_chance_a_part_is_cut() -> None:
     """Of many tasks some see twice the load by chance; they would have half of what the others have."""
 

@@ -27,7 +27,7 @@ _MOST: Final = 500
 _NOT_TAKEN: Final = re.compile(r"[\x00-\x1f\x7f]")
 _LONGEST: Final = 1024
 """Characters of a dimension's value."""
-_LAST_WORD: Final = 5.0
+_CLOSE_TIMEOUT: Final = 5.0
 """Seconds that closing waits for the last request."""
 _UNITS: Final = {"s": "Seconds", "By": "Bytes", "{entry}/s": "Count/Second"}
 _SHARD: Final = "sluice.shard.id"
@@ -95,7 +95,7 @@ class CloudWatchExporter:
         """Sends what was added since the last request, and ends the thread."""
         self._ends.set()
         if self._thread is not None:
-            self._thread.join(_LAST_WORD)
+            self._thread.join(_CLOSE_TIMEOUT)
 
     def send(self) -> None:
         """Sends what there is now. What a failed request had counted is in the next one.

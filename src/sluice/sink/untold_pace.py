@@ -414,7 +414,7 @@ class UntoldPace:
         """Holds the pace; `anew`: what was known of failures may be out of date."""
         if anew:
             self._failing = FailingShare()
-        self.stage = Stage.HOLDING
+        self.stage, self._cut_of = Stage.HOLDING, None
         self._dips_held, self._is_first_hold = 0, not self._failing.is_known
         self._has_met_limit = self._has_met_limit or self._failing.is_known
         self._dip = DecayingSum()
@@ -529,7 +529,7 @@ class UntoldPace:
             self._undo = None
         if load > _LITTLE:
             return rate
-        self._undo = None
+        self._undo = self._cut_of = None
         self.stage, self._safe = Stage.GROWING, before
         return max(rate, before)
 
