@@ -38,7 +38,7 @@ def test_an_aggregate_belongs_to_one_shard_and_keeps_its_limit(
             assert len(entry.record.data) <= limit
             assert (entry.record.partition_key, hash_key_of(entry.record)) == ("a", hash_key_of(users[0]))
             assert all(entry.first <= hash_key_of(user) <= entry.last for user in users)
-            assert entry.shard_id in {None, shard}
+            assert entry.ordering_key in {None, shard}
     all_found = [user for users in found.values() for user in users]
     assert Counter(user.data for user in all_found) == Counter(data for data, _, _ in given)
     keyed = [row for row in given if row[1] is not None or row[2] is not None]
@@ -102,12 +102,22 @@ def test_a_row_that_is_alone_is_a_plain_record() -> None:
     assert entry.partition_key
 
 
-def test_rows_without_a_known_shard_are_plain_records() -> None:
-    """If the listing has a gap, Kinesis itself chooses the shard."""
+def test_rows_without_a_known_shard_are_packed_by_their_hash_key() -> None:
+    """If the listing has a gap, Kinesis itself chooses the shard: the same one for all rows of a hash key."""
     stream = FakeStream(even_shards(4)[1:])
-    (lost,) = (key for n in range(99) if hash_key(key := f"key-{n}") < KEY_SPACE // 4 for _ in [0] if n < 9)
-    given: list[Row] = [(b"1", lost, None), (b"2", lost, None)]
-    assert convert(stream, given) == [KinesisEntry(b"1", lost), KinesisEntry(b"2", lost)]
+    lost = [key for n in range(99) if hash_key(key := f"key-{n}") < KEY_SPACE // 4][:3]
+    given: list[Row] = [(b"%d" % n, lost[n % 2], None) for n in range(6)]
+    given += [(b"x", lost[0], "7"), (b"y", lost[1], "7"), (b"alone", lost[2], None)]
+    *packed, alone = convert(stream, given)
+    assert alone == KinesisEntry(b"alone", lost[2])
+    assert [[user.data for user in user_records(entry)] for entry in packed] == [
+        [b"0", b"2", b"4"],
+        [b"1", b"3", b"5"],
+        [b"x", b"y"],
+    ]
+    for entry in packed:
+        assert isinstance(entry, Aggregate)
+        assert entry.first == entry.last == hash_key_of(entry.record) == entry.ordering_key
 
 
 def test_invalid_rows_are_refused() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, Union
+from typing import Final, NamedTuple, TypeAlias, Union
 
 import pyarrow as pa
 
@@ -40,8 +40,8 @@ class Aggregate:
         record: is sent. Its explicit hash key is that of the first user record.
         count: its user records; of one that is refused for good, those of its refused parts.
         first, last: the range of its user records' hash keys, both included. May be wider than necessary.
-        shard_id: the shard that it was packed for, and in whose order it must be accepted. None if its rows
-            have no keys, and so no order.
+        ordering_key: in whose order it must be accepted: the shard that it was packed for or, if none was
+            listed, the hash key of all its user records. None if its rows have no keys, and so no order.
         parts: None until it had to be split because of a reshard; then the parts that were not yet accepted.
     """
 
@@ -49,7 +49,7 @@ class Aggregate:
     count: int
     first: int
     last: int
-    shard_id: str | None
+    ordering_key: str | int | None
     parts: Sequence[Entry] | None = None
 
 
@@ -58,7 +58,8 @@ class AggregatingConverter(KinesisRowConverter):
 
     The rows of one batch are packed together; an aggregate never waits for the next batch. Rows for the same
     shard keep their order. Rows without any key may go to any shard: those of one aggregate share a random
-    partition key.
+    partition key. While a reshard hides a shard from the listing, an aggregate has the rows of one hash key:
+    these go to the same shard, whichever that is.
 
     Args:
         shards: gives the shards to pack for; called once for each batch.
@@ -125,12 +126,14 @@ def _hash_key(key: str, explicit: str | None) -> int:
 
 
 class _OpenAggregates:
-    """The aggregates that are being filled: one for each shard, and one for rows without keys."""
+    """The aggregates that are being filled: one for each shard, one for each hash key whose shard is not
+    listed, and one for rows without keys.
+    """
 
     def __init__(self, shards: ShardMap, limit: int) -> None:
         self._shards = shards
         self._limit = limit
-        self._by_shard: dict[str, _OpenAggregate] = {}
+        self._by_target: dict[str | int, _OpenAggregate] = {}
         self._by_key: dict[str, _OpenAggregate] = {}
         self._by_hash_key: dict[str, _OpenAggregate] = {}
         self._without_keys = _OpenAggregate(None, limit)
@@ -147,25 +150,23 @@ class _OpenAggregates:
         else:
             aggregate = self._without_keys
             key = aggregate.shared_key
-        if aggregate is None:
-            return (KinesisEntry(data, key, explicit),)
         if aggregate.aggregator.add(key, data, explicit):
             return ()
         return aggregate.replace_full(data, key, explicit)
 
     def finish(self) -> Iterator[Entry]:
         """The entries that are not full."""
-        for aggregate in (*self._by_shard.values(), self._without_keys):
+        for aggregate in (*self._by_target.values(), self._without_keys):
             yield from aggregate.seal()
 
-    def _aggregate_for(self, key: str, explicit: str | None) -> _OpenAggregate | None:
-        """The aggregate of the shard that a hash key belongs to; None if no shard is known to take it."""
-        shard = self._shards.find(_hash_key(key, explicit))
-        if shard is None:
-            return None
-        aggregate = self._by_shard.get(shard.id)
+    def _aggregate_for(self, key: str, explicit: str | None) -> _OpenAggregate:
+        """The aggregate of the shard that a hash key belongs to, or of the hash key if none is listed."""
+        hash_key = _hash_key(key, explicit)
+        shard = self._shards.find(hash_key)
+        target = _Target(hash_key, hash_key, hash_key) if shard is None else _Target.of(shard)
+        aggregate = self._by_target.get(target.ordering_key)
         if aggregate is None:
-            aggregate = self._by_shard[shard.id] = _OpenAggregate(shard, self._limit)
+            aggregate = self._by_target[target.ordering_key] = _OpenAggregate(target, self._limit)
         if explicit is None:
             self._by_key[key] = aggregate
         else:
@@ -173,22 +174,39 @@ class _OpenAggregates:
         return aggregate
 
 
+class _Target(NamedTuple):
+    """Where the rows of an aggregate go: to a shard, or to whichever takes their one hash key.
+
+    Attributes:
+        ordering_key: see `Aggregate`.
+        first, last: the range of its hash keys, both included.
+    """
+
+    ordering_key: str | int
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, shard: Shard) -> _Target:
+        return cls(shard.id, shard.first, shard.last)
+
+
 class _OpenAggregate:
-    """The aggregate that is being filled for one shard, and after it the next one.
+    """The aggregate that is being filled for one target, and after it the next one.
 
     Attributes:
         aggregator: holds the rows so far.
         shared_key: the partition key of rows that have none.
 
     Args:
-        shard: None for rows without keys.
+        target: None for rows without keys.
         limit: the largest size of an aggregate in bytes.
     """
 
-    __slots__ = ("_first_record", "_limit", "_shard", "aggregator", "shared_key")
+    __slots__ = ("_first_record", "_limit", "_target", "aggregator", "shared_key")
 
-    def __init__(self, shard: Shard | None, limit: int) -> None:
-        self._shard = shard
+    def __init__(self, target: _Target | None, limit: int) -> None:
+        self._target = target
         self._limit = limit
         self._first_record = _NO_RECORD
         # An aggregator without room: the first row replaces it.
@@ -202,7 +220,7 @@ class _OpenAggregate:
             The full aggregate, and after it the row itself if it is too large for any.
         """
         entries = self.seal()
-        if self._shard is None:
+        if self._target is None:
             (key,) = random_keys(1)
             self.shared_key = key
         self._first_record = KinesisEntry(data, key, explicit)
@@ -219,9 +237,10 @@ class _OpenAggregate:
             return [self._first_record] if aggregator.count else []
         first_hash_key = hash_key_of(self._first_record)
         record = KinesisEntry(aggregator.seal(), PRODUCER_LIBRARY_KEY, str(first_hash_key))
-        if self._shard is None:
+        if self._target is None:
             return [Aggregate(record, aggregator.count, first_hash_key, first_hash_key, None)]
-        return [Aggregate(record, aggregator.count, self._shard.first, self._shard.last, self._shard.id)]
+        ordering_key, first, last = self._target
+        return [Aggregate(record, aggregator.count, first, last, ordering_key)]
 
 
 _NO_RECORD: Final = KinesisEntry(b"", "")

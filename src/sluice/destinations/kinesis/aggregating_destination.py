@@ -165,7 +165,7 @@ class AggregatingDestination(BaseDestination[Entry]):
         from the listing, the hash key.
         """
         if isinstance(entry, Aggregate):
-            return entry.shard_id
+            return entry.ordering_key
         hash_key = hash_key_of(entry)
         shard = self._packing_shards().find(hash_key)
         return shard.id if shard else hash_key
@@ -274,7 +274,8 @@ class AggregatingDestination(BaseDestination[Entry]):
                 refused.add_rejected(part, rejected[id(record)])
                 continue
             self._counters.add(kinesis_records_put=1)
-            if isinstance(part.entry, Aggregate):
+            # Records of one hash key are in their shard, whichever took them.
+            if isinstance(part.entry, Aggregate) and part.entry.first != part.entry.last:
                 expected = shards.find(hash_key_of(record))
                 stray = _Stray(part, part.entry, outcome.shard_id)
                 if (expected is None or expected.id != outcome.shard_id) and not stray.belongs(shards):
@@ -300,11 +301,17 @@ def _record(entry: Entry) -> KinesisEntry:
 
 
 def _split(entry: Entry, shards: ShardMap) -> Sequence[Entry]:
-    """The entry itself if all of it belongs to one shard of `shards`, else its records packed anew."""
+    """The entry itself if all of it belongs to one shard of `shards`, else its records packed anew.
+
+    The parts of an entry go into the same request, of which any part may be refused. They have no hash key in
+    common, so that the records of each stay in their order.
+    """
     if not isinstance(entry, Aggregate):
         return (entry,)
     if entry.parts is not None:
         return [each for part in entry.parts for each in _split(part, shards)]
+    if entry.first == entry.last:
+        return (entry,)
     shard = shards.find(entry.first)
     if shard is not None and shard.holds(entry.first, entry.last):
         return (entry,)
