@@ -333,6 +333,21 @@ def test_an_aggregate_of_one_hash_key_is_in_its_shard_wherever_that_is() -> None
     assert destination.figures() == {"kinesis_records_put": 50, "user_records_put": 500}
 
 
+def test_rows_without_keys_are_not_sent_again_for_a_reshard() -> None:
+    """Those of one aggregate share a key, so they are in its shard, whether that is listed yet or not."""
+    stream = FakeStream(even_shards(1))
+    listed = [*stream.shards]
+    stream.list_shards = lambda: listed  # type: ignore[method-assign]
+    destination = aggregating(stream)
+    given: list[Row] = [(b"%d" % n, None, None) for n in range(500)]
+    entries = convert(destination, given)
+    stream.reshard(4)
+
+    assert destination.submit(entries).failed == []
+    assert len(stream.requests) == 1
+    assert data_of(stream.read_by_client_library()) == sorted(data for data, _, _ in given)
+
+
 # --- with the writer ----------------------------------------------------------------------------------
 
 
