@@ -13,9 +13,10 @@ from collections.abc import Callable
 import pytest
 
 from sluice.sink.decaying import DecayingSum
-from sluice.sink.dips import Dips
+from sluice.sink.dips import PART_IN_DIPS, Dips
 from sluice.sink.failing_share import FailingShare
 from sluice.sink.observed_load import ObservedLoad
+from sluice.sink.pace_cut import Cut
 from sluice.sink.untold_pace import Answer, Stage, UntoldPace
 
 # --- dips ---------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def test_nothing_is_known_at_first() -> None:
 
 def test_load_is_what_is_refused_beyond_the_share() -> None:
     share = FailingShare()
-    share.learn(refused(*[0.5] * 50))
+    share.learn(refused(*[0.5] * 50), refused(*[0.5] * 50))
 
     assert share.share == pytest.approx(0.5)
     assert share.load(refused(*[0.75] * 50)) == pytest.approx(0.5)
@@ -109,27 +110,39 @@ def test_load_is_what_is_refused_beyond_the_share() -> None:
 def test_what_differs_clearly_replaces_what_was_known() -> None:
     share = FailingShare()
     for _ in range(5):
-        share.learn(refused(*[0.1] * 40))
-    share.learn(refused(*[0.6] * 40))
+        share.learn(refused(*[0.1] * 40), refused(*[0.1] * 40))
+    share.learn(refused(*[0.6] * 40), refused(*[0.6] * 40))
     assert share.share == pytest.approx(0.6)
 
-    share.learn(refused(*[0.1] * 40))
+    share.learn(refused(*[0.1] * 40), refused(*[0.1] * 40))
     assert share.share == pytest.approx(0.1)
+
+
+def test_a_dip_in_which_more_fails_than_outside_of_it_is_chance() -> None:
+    """Of many tasks one sees such a dip every few seconds. What fails whatever the pace fails outside too."""
+    by_chance, changed = FailingShare(), FailingShare()
+    for share in (by_chance, changed):
+        share.learn(refused(*[0.5] * 400), refused(*[0.5] * 400))
+    by_chance.learn(refused(*[0.7] * 90), refused(*[0.55] * 150))
+    changed.learn(refused(*[0.7] * 90), refused(*[0.7] * 150))
+
+    assert by_chance.share < 0.55
+    assert changed.share == pytest.approx(0.7)
 
 
 def test_dips_that_agree_make_it_better_known() -> None:
     share = FailingShare()
-    share.learn(refused(*[0.2, 0.4] * 20))
+    share.learn(refused(*[0.2, 0.4] * 20), refused(*[0.2, 0.4] * 20))
     first = share.error
-    share.learn(refused(*[0.2, 0.4] * 20))
+    share.learn(refused(*[0.2, 0.4] * 20), refused(*[0.2, 0.4] * 20))
 
     assert share.error < 0.8 * first
 
 
 def test_requests_that_fail_as_a_whole_are_less_evidence() -> None:
     by_entries, by_requests = FailingShare(), FailingShare()
-    by_entries.learn(refused(*[0.5] * 40))
-    by_requests.learn(refused(*[0.0, 1.0] * 20))
+    by_entries.learn(refused(*[0.5] * 40), refused(*[0.5] * 40))
+    by_requests.learn(refused(*[0.0, 1.0] * 20), refused(*[0.0, 1.0] * 20))
 
     assert by_requests.error > 2 * by_entries.error
     # A few that all failed are not taken for certain: half of all requests fail.
@@ -138,11 +151,11 @@ def test_requests_that_fail_as_a_whole_are_less_evidence() -> None:
 
 def test_that_nothing_fails_takes_many_requests() -> None:
     share = FailingShare()
-    share.learn(refused(*[0.0] * 40))
+    share.learn(refused(*[0.0] * 40), refused(*[0.0] * 40))
     assert not share.is_nothing
 
     for _ in range(4):
-        share.learn(refused(*[0.0] * 40))
+        share.learn(refused(*[0.0] * 40), refused(*[0.0] * 40))
     assert share.is_nothing
 
 
@@ -248,8 +261,8 @@ def test_a_cut_of_long_ago_is_not_undone() -> None:
     task = Task(rate=900.0)
     pace = task.pace
     pace.stage, pace._is_first_hold, pace._has_limit = Stage.HOLDING, False, True
-    pace._failing.learn(refused(*[0.1] * 40))
-    pace._undo = (50_000.0, 0.5)
+    pace._failing.learn(refused(*[0.1] * 40), refused(*[0.1] * 40))
+    pace._cut = Cut(50_000.0, refused(*[0.5] * 400))
     pace._cruise = refused(*[0.1] * 400)
 
     assert pace._decide_at_once(900.0, 10.0) == 900.0
@@ -264,8 +277,8 @@ def test_an_odd_dip_long_after_a_cut_does_not_undo_it() -> None:
     def after(seconds: float) -> float:
         pace = UntoldPace(1000.0)
         pace.stage, pace._cut_at = Stage.LIMITED, 100.0
-        pace._undo, pace._cut_of = (2000.0, 0.6), None
-        pace._failing.learn(refused(*[0.2] * 40))
+        pace._cut = Cut(2000.0, refused(*[0.6] * 40), is_final=True)
+        pace._failing.learn(refused(*[0.2] * 40), refused(*[0.2] * 40))
         pace._dip, pace._cruise = refused(*[0.6] * 40), refused(*[0.5] * 40)
         return pace._end_dip(500.0, 100.0 + seconds)
 
@@ -276,22 +289,23 @@ def test_an_odd_dip_long_after_a_cut_does_not_undo_it() -> None:
 def test_a_cut_is_corrected_when_it_is_better_known_what_fails() -> None:
     """It was made after the first dip, which shows the share of failures to a tenth only."""
     pace = UntoldPace(1000.0)
-    pace._failing.learn(refused(*[0.4] * 6))
+    pace._failing.learn(refused(*[0.4] * 6), refused(*[0.4] * 6))
     pace.stage, pace._cruise = Stage.HOLDING, refused(*[0.75] * 400)
     cut = pace._limit(8000.0, 10.0)
     assert cut == pytest.approx(8000 * 0.25 / 0.6, rel=0.06)
 
-    pace._failing.learn(refused(*[0.5] * 4000))
+    pace._failing.learn(refused(*[0.5] * 4000), refused(*[0.5] * 4000))
     corrected = pace._follow(cut, refused(*[0.5] * 400), 11.0)
     assert corrected == pytest.approx(8000 * 0.25 / 0.5, rel=0.02)
     pace._follow(corrected, refused(*[0.5] * 400), 20.0)
-    assert pace._cut_of is None  # from here on the pace follows what is refused
+    assert pace._cut is not None
+    assert pace._cut.is_final  # from here on the pace follows what is refused
 
 
 def test_a_cut_is_not_corrected_by_a_hold_before_the_last_one() -> None:
     """The pace has been held again since, and it was found that little was load."""
     pace = UntoldPace(1000.0)
-    pace._failing.learn(refused(*[0.5] * 4000))
+    pace._failing.learn(refused(*[0.5] * 4000), refused(*[0.5] * 4000))
     pace.stage, pace._cruise = Stage.HOLDING, refused(*[0.75] * 400)
     cut = pace._limit(8000.0, 10.0)
     pace._hold(11.0)
@@ -301,13 +315,53 @@ def test_a_cut_is_not_corrected_by_a_hold_before_the_last_one() -> None:
     assert pace._follow(6000.0, refused(*[0.5] * 400), 12.0) == 6000.0
 
 
+@pytest.mark.parametrize("fails", [0.0, 0.5])
+def test_after_a_cut_as_much_is_sent_in_a_cycle_as_was_let_through_in_one(fails: float) -> None:
+    """A service gives out between dips what it saved in them: up to a half more than it takes."""
+    failing, sent = FailingShare(), 2000.0
+    failing.learn(refused(*[fails] * 40_000), refused(*[fails] * 40_000))
+    in_dips = 500.0  # of which nothing is refused for load
+    between = (sent - PART_IN_DIPS * in_dips) / (1 - PART_IN_DIPS)
+    lost = 1 - (1 - fails) * between / 8000
+    cut = Cut(8000.0, refused(*[lost] * 40_000), depth=in_dips / 8000)
+
+    pace = cut.pace(failing, 0.9)
+    assert between > 1.4 * sent
+    assert pace * (1 - PART_IN_DIPS + PART_IN_DIPS * 0.9) == pytest.approx(sent, rel=0.01)
+
+
+def test_a_task_that_has_just_met_the_limit_dips_with_the_others() -> None:
+    """It would be cut a dip later than they are, and keep what they gave up by then."""
+    pace = UntoldPace(1000.0)
+    pace._failing.learn(refused(*[0.5] * 400), refused(*[0.5] * 400))
+    pace._hold(1.25 - 0.15)  # a dip begins at 1.25
+
+    assert pace.depth(1.3, 0.1, 1000.0) < 1.0
+
+
+def test_the_pace_does_not_grow_if_load_was_seen_just_before_the_first_dip() -> None:
+    """A service has tokens left over at first, so little of all that was sent since then was refused."""
+
+    def after(just_before: float) -> Stage:
+        pace = UntoldPace(1000.0)
+        pace._hold(0.0)
+        pace._depth = 0.4
+        pace._cruise, pace._dip = refused(*[0.55] * 400), refused(*[0.5] * 100)
+        pace._before_dip = refused(*[just_before] * 60)
+        pace._end_dip(1000.0, 2.0)
+        return pace.stage
+
+    assert after(0.5) is Stage.GROWING
+    assert after(0.8) is Stage.HOLDING
+
+
 def test_of_what_may_be_chance_a_part_is_cut() -> None:
     """Of many tasks some see twice the load by chance; they would have half of what the others have."""
 
     def cut(requests: int) -> float:
         pace = UntoldPace(1000.0)
         pace.stage = Stage.LIMITED
-        pace._failing.learn(refused(*[0.5] * 4000))
+        pace._failing.learn(refused(*[0.5] * 4000), refused(*[0.5] * 4000))
         two_thirds = refused(*[0.0, 1.0, 1.0] * requests)
         assert pace._failing.load(two_thirds) == pytest.approx(1 / 3)
         return 1 - pace._follow(1000.0, two_thirds, 10.0) / 1000
@@ -328,7 +382,7 @@ def test_a_limit_that_is_clearly_seen_is_not_far() -> None:
     """Then dips are rare again, and a later outage does not bring back the pace of before the sudden cut."""
     pace = UntoldPace(1000.0)
     pace.stage, pace._observed = Stage.LIMITED, ObservedLoad(is_far=True)
-    pace._failing.learn(refused(*[0.1] * 400))
+    pace._failing.learn(refused(*[0.1] * 400), refused(*[0.1] * 400))
 
     pace._follow(1000.0, refused(*[0.1] * 400), 10.0)
     assert pace._observed.is_far

@@ -65,13 +65,20 @@ class FailingShare:
         """Whether clearly more was refused in a dip."""
         return self.is_known and dip.share > self.share + 2 * math.sqrt(dip.variance + self._known.variance)
 
-    def learn(self, dip: DecayingSum) -> None:
-        """Averages with what is known, unless it differs: then that is out of date."""
+    def learn(self, dip: DecayingSum, outside: DecayingSum) -> None:
+        """Averages with what is known, unless it differs: then that is out of date.
+
+        Args:
+            dip: what was refused in the dip.
+            outside: what was refused since the one before. What fails whatever the pace fails there too: if
+                it did not, that more failed in the dip is chance.
+        """
         known = self._known
         is_less = dip.share < known.share
         if self.is_known:
             error = math.sqrt(self._variance_of(dip) + known.variance)
-            if abs(dip.share - known.share) > (_LOWER if is_less else _HIGHER) * error:
+            differs = abs(dip.share - known.share) > (_LOWER if is_less else _HIGHER) * error
+            if differs and (is_less or outside.share > (known.share + dip.share) / 2):
                 known = self._known = DecayingSum()
         known.merge(dip, _KEPT_IF_LESS if is_less else _KEPT)
         self.share = min(_MOST, known.share)

@@ -32,15 +32,20 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import Final, NamedTuple
 
 from sluice.sink.decaying import DecayingSum
 from sluice.sink.dips import Dips
 from sluice.sink.failing_share import FailingShare
 from sluice.sink.observed_load import ObservedLoad
+from sluice.sink.pace_cut import Cut, with_care
 
 __all__ = ["Answer", "Stage", "UntoldPace"]
 
+# Seconds that the pace must have been the same before a dip: so few that a task which has met the limit a
+# little later than others still dips with them, and is cut with them. It would keep what they give up.
+_BEFORE: Final = 0.1
 # In a dip the pace is this part of what is accepted of it.
 _MARGIN: Final = 0.9
 # In a dip the pace is this part of itself at most.
@@ -83,9 +88,8 @@ _GROWTH: Final = 16.0
 _GROWTH_NEAR_LIMIT: Final = 4.0
 _QUITE_WELL: Final = 0.1
 _FAR_BELOW: Final = 0.9
-# While it is not known what fails, the pace is held for so many dips; for two if load is then known to
-# `_LITTLE`, or is `_MUCH`; for one if it is less than `_MUCH` by so many errors.
-_DIPS_HELD: Final = 3
+# While it is not known what fails, the pace is held for two dips; for one if load is less than `_MUCH` by so
+# many errors, and no more than half of that just before the dip.
 _QUITE_CLEARLY: Final = 1.5
 # When it is known, the pace is held for one dip; or only for this time (seconds), if the error of the load is
 # less than the second number by then.
@@ -93,9 +97,6 @@ _AT_ONCE: Final = 0.4
 _KNOWN_AT_ONCE: Final = 0.08
 # Where nothing fails: if refusals lower the pace to this part before the next dip, something may fail by now.
 _SUNK: Final = 0.5
-# After a cut a little less is sent than is let through: by this part of its standard error, and at most by
-# this part of itself.
-_CARE: Final = (0.25, 0.05)
 # After a cut the pace stays for so many cycles, but for what is known better of that cut.
 _CYCLES_AFTER_CUT: Final = 3.2
 # A dip that shows after more cycles than this that a cut was for no load is taken for chance.
@@ -167,7 +168,7 @@ class UntoldPace:
 
     def __init__(self, start: float, wall_offset: Callable[[], float] = lambda: 0.0) -> None:
         self._start = start
-        self._dips = Dips(wall_offset)
+        self._dips = Dips(wall_offset, before=_BEFORE)
         self._forget()
 
     def _forget(self) -> None:
@@ -187,14 +188,14 @@ class UntoldPace:
         self._cruise = DecayingSum()  # refusals outside of dips since the last one
         self._pushed = DecayingSum()  # what only the pace has delayed, since then
         self._window = DecayingSum()  # refusals of the last moment
+        self._before_dip = DecayingSum()  # those of the moment before the last dip
         self._safe = self._start  # a pace that was no load
         self._dips_held = 0
         self._is_first_hold = True  # nothing was known of failures when this hold began
         self._cut_at = -math.inf
         self._has_met_limit = False  # much was refused since it is known what fails
-        self._cut_of: tuple[float, DecayingSum] | None = None  # the pace before the last cut; its refusals
+        self._cut: Cut | None = None  # the last one
         self._confirmed = 0.0  # the pace when a dip last showed that nothing fails
-        self._undo: tuple[float, float] | None = None  # the pace before a sudden cut; what was refused of it
         self._before_outage = self._start  # the pace before a sudden cut, which may have been for an outage
         self._observed = ObservedLoad()
         self._let_through = DecayingSum()  # entries, in the seconds that they stand for
@@ -236,6 +237,7 @@ class UntoldPace:
         if began > self._dip_began + self._dips.cycle / 2:
             self._dip_began, self._dip_ends = began, self._dips.end(began)
             self._depth = min(_SHALLOWEST, self._deep_enough(pace))
+            self._before_dip = copy(self._window)
         return self._depth
 
     @property
@@ -393,7 +395,7 @@ class UntoldPace:
             return rate
         if self._failing.load(self._cruise) > _MUCH / 2:
             return self._limit(rate, now)
-        self.stage, self._undo = Stage.GROWING, None  # no further than before: it was a short look
+        self.stage, self._cut = Stage.GROWING, None  # no further than before: it was a short look
         return rate
 
     def _cut_suddenly(self, rate: float, pace: float, load: float, now: float) -> float:
@@ -403,10 +405,13 @@ class UntoldPace:
         if lost > _OUTAGE:
             self._hold(now)
             return rate
-        self._undo, self._cut_of = self._undo or (rate, lost), None
+        if self._cut is None or self._cut.is_sure:
+            self._cut = Cut(rate, self._window)
+        self._cut.is_final = True
         if not self._observed.is_far:
             self._before_outage = rate
-        rate = min(rate, self._cut_to(pace * (1 - load), load, error, now))
+        rate = min(rate, pace * (1 - load) * with_care(load, error))
+        self._begin_anew(now)
         self._observed = ObservedLoad(is_far=True)
         return rate
 
@@ -414,7 +419,7 @@ class UntoldPace:
         """Holds the pace; `anew`: what was known of failures may be out of date."""
         if anew:
             self._failing = FailingShare()
-        self.stage, self._cut_of = Stage.HOLDING, None
+        self.stage, self._cut = Stage.HOLDING, None
         self._dips_held, self._is_first_hold = 0, not self._failing.is_known
         self._has_met_limit = self._has_met_limit or self._failing.is_known
         self._dip = DecayingSum()
@@ -426,11 +431,6 @@ class UntoldPace:
         self._cut_at = now
         self._cruise, self._window = DecayingSum(), DecayingSum()
         self._observed = ObservedLoad()
-
-    def _cut_to(self, pace: float, load: float, error: float, now: float) -> float:
-        """The pace that is let through, with some care."""
-        self._begin_anew(now)
-        return pace * _with_care(load, error)
 
     # --- after a dip ----------------------------------------------------------------------------------
 
@@ -449,7 +449,7 @@ class UntoldPace:
             is_held = self.stage is Stage.HOLDING
             self._hold(now)
             return rate * self._depth if is_held else rate  # as much was accepted in the dip
-        self._failing.learn(dip)
+        self._failing.learn(dip, cruise)
         self.floor, self._is_assumed = 0.0, False
         if self.stage is Stage.HOLDING:
             return self._after_hold(rate, now)
@@ -479,14 +479,12 @@ class UntoldPace:
         if not self._is_first_hold:
             return self._limit(rate, now)
         is_little = load + _QUITE_CLEARLY * error <= _MUCH
-        if self._dips_held == 1 and not is_little:
+        if self._dips_held == 1 and not (is_little and self._failing.load(self._before_dip) <= _MUCH / 2):
             self._cruise = DecayingSum()  # at first the service may have had tokens left over
-            return rate
-        if self._dips_held < _DIPS_HELD and not (is_little or error <= _LITTLE or load >= _MUCH):
             return rate
         if load > _MUCH:
             return self._limit(rate, now)
-        self.stage, self._undo = Stage.GROWING, None
+        self.stage, self._cut = Stage.GROWING, None
         self._after_growth(rate, load, now)
         return rate
 
@@ -500,50 +498,48 @@ class UntoldPace:
 
     def _limit(self, rate: float, now: float) -> float:
         """Ends holding. Returns the pace that is let through."""
-        load, error = self._failing.load(self._cruise), self._failing.error_of_load(self._cruise)
-        self.stage, self._undo = Stage.LIMITED, (rate, self._cruise.share)
-        self._cut_of = (rate, self._cruise)
-        return self._cut_to(rate * (1 - load), load, error, now) if load > _LITTLE else rate
+        self.stage = Stage.LIMITED
+        self._cut = Cut(rate, self._cruise, self._depth if self._dips_held > 1 else None)
+        if self._failing.load(self._cruise) <= _LITTLE:
+            return rate
+        self._begin_anew(now)
+        return self._let_through_of(self._cut)
 
     def _is_fresh(self, now: float) -> bool:
         """Whether the last cut was so lately that the pace stays: others may still have to cut theirs."""
         return now < self._cut_at + _CYCLES_AFTER_CUT * self._dips.cycle
 
-    def _corrected(self, rate: float) -> float:
-        """The pace to which the last hold would have been cut, had been known what is known now."""
-        if self._cut_of is None:
-            return rate
-        before, cruise = self._cut_of
-        load, error = self._failing.load(cruise), self._failing.error_of_load(cruise)
-        return min(before, before * (1 - load) * _with_care(load, error))
+    def _let_through_of(self, cut: Cut) -> float:
+        """The pace after a cut, by what is known now."""
+        return cut.pace(self._failing, max(_DEEPEST_IF_LIMITED, _MARGIN / (1 + self._failing.error)))
 
     def _undone(self, rate: float, now: float) -> float:
-        """The pace without the part of the last cut that was no load, as is known now."""
-        if now > self._cut_at + _CYCLES_UNDONE * self._dips.cycle:
-            self._undo = None
-        if self._undo is None:
+        """The pace before the last cut, if that was for no load, as is known now."""
+        cut = self._cut
+        if cut is None or cut.is_sure:
             return rate
-        before, lost = self._undo
-        load = 1 - (1 - lost) / max(0.01, 1 - self._failing.measured)
-        if self._failing.error < _QUITE_WELL / 2:
-            self._undo = None
-        if load > _LITTLE:
+        is_long_ago = now > self._cut_at + _CYCLES_UNDONE * self._dips.cycle
+        cut.is_sure = is_long_ago or self._failing.error < _QUITE_WELL / 2
+        if is_long_ago or cut.load(self._failing.measured) > _LITTLE:
             return rate
-        self._undo = self._cut_of = None
-        self.stage, self._safe = Stage.GROWING, before
-        return max(rate, before)
+        self._cut = None
+        self.stage, self._safe = Stage.GROWING, cut.before
+        return max(rate, cut.before)
 
     def _follow(self, rate: float, cruise: DecayingSum, now: float) -> float:
+        cut = self._cut
         if self._is_fresh(now):
-            return self._corrected(rate)
-        self._cut_of = None
+            return rate if cut is None or cut.is_final else self._let_through_of(cut)
+        if cut:
+            cut.is_final = True
         observed, failing = self._observed, self._failing
         observed.add(failing.load(cruise), failing.error_of_load(cruise), failing.error)
         load, error = observed.load, observed.error
         if load > max(2 * error, _TOO_MUCH):
             # The tasks that see most are those that chance has shown most: each acts on a part of it.
             part = load / (1 + (error / _HALF_IS_CHANCE) ** 2)
-            return self._cut_to(rate * (1 - part), load, error, now)
+            self._begin_anew(now)
+            return rate * (1 - part) * with_care(load, error)
         if load + observed.doubt * error < _TOO_MUCH and load < 2 * error:
             more = observed.next_step() - 1
             grown = rate + more * max(rate, self._start / 10)
@@ -554,9 +550,3 @@ class UntoldPace:
             grown = rate * (1 - follows * (load - _AIM))
         # If something else limits what is sent, that little is refused says nothing about the pace.
         return grown if self._pushed.share > _MOSTLY else rate
-
-
-def _with_care(load: float, error: float) -> float:
-    """The part of what is let through that is sent after a cut, if the load is known with that error."""
-    part, most = _CARE
-    return 1 - min(most, part * error / max(0.01, 1 - load))
