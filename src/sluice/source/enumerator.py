@@ -1,4 +1,4 @@
-"""Finds splits, hands them out parents before children, and says where each batch ends (FLIP-27)."""
+"""Finds the splits of a log, and says where each batch ends and which ranges it reads (FLIP-27)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
 
 from sluice.errors import OptionError
 from sluice.source.admission import NO_LIMITS, Limits
@@ -32,39 +31,12 @@ from sluice.source.splits import Split, SplitId
 from sluice.source.subscription_tracker import SubscriptionTracker
 from sluice.source.subscriptions import Subscriptions
 
-__all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamEnumerator"]
+__all__ = ["EnumeratorSettings", "InitialPositions", "StreamEnumerator"]
 
 _log = logging.getLogger(__name__)
 
-_LAG_LINE_INTERVAL = 10.0
-
-SplitT_co = TypeVar("SplitT_co", covariant=True)
-PositionT = TypeVar("PositionT")
-
 InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
 """Gives every split its starting position, from all splits and the time (microseconds)."""
-
-
-class SplitEnumerator(Protocol[SplitT_co, PositionT]):
-    """FLIP-27's split enumerator: runs beside the driver, finds splits and decides what is read next.
-
-    In a new query `initial` is called first, then `advance` for every trigger and `ranges` for every batch.
-    After a restart `ranges` may be called first, with positions that an earlier enumerator gave.
-
-    https://cwiki.apache.org/confluence/display/FLINK/FLIP-27%3A+Refactor+Source+Interface
-    """
-
-    def discover(self) -> Sequence[SplitT_co]:
-        """All splits there are now, with or without records."""
-
-    def initial(self) -> PositionT:
-        """Where the first batch starts. The same at every call."""
-
-    def advance(self, start: PositionT, limits: Limits = NO_LIMITS) -> PositionT:
-        """Where a batch from `start` ends; `start` itself where there is nothing new."""
-
-    def ranges(self, start: PositionT, end: PositionT) -> Sequence[Any]:
-        """What the batch reads, by split: a `SplitRange` for each, or what the source's own reader takes."""
 
 
 @dataclass(frozen=True)
