@@ -249,10 +249,10 @@ class StreamEnumerator:
         spans = [span for span in (limits.span, self._planner.max_drift) if span is not None]
         self._subscription_tracker.adopt(states, min(spans, default=None))
         ends = self._planner.plan(states, limits, held)
-        if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
+        if any(state.reads.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
             self._discovery.mark_stale()
         for state in states:
-            state.forget_missing()
+            state.reads.forget_missing()
         self._figures.observe(states, ends)
         return ends
 
@@ -365,7 +365,7 @@ class StreamEnumerator:
             return None
         if any(state.cut_points or state.split.is_closed for state in states):
             return None
-        return _Quiet(start, listing, min((state.next_read_at for state in states), default=-math.inf))
+        return _Quiet(start, listing, min((state.reads.next_read_at for state in states), default=-math.inf))
 
     def _with_added(self, base: Offsets, listing: Listing) -> Offsets:
         """`base` itself, or, where streams were added to the query, with their starting positions."""

@@ -238,7 +238,7 @@ class Planner:
         """The end of the batch. Where its span is limited, no record may have arrived at or after `until`."""
         count = state.count_before(until)
         needs_no_seek = count < len(state.cut_points) or state.is_exhausted or state.is_pushed
-        if needs_no_seek or not state.cut_points or state.failing_since is not None:
+        if needs_no_seek or not state.cut_points or state.reads.failing_since is not None:
             return state.cut_at(count)
         exact = _must_be_exact(limits, state)
         if until is None:

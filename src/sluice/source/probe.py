@@ -207,7 +207,7 @@ class ProbeSession:
         """Sets when the split may be read again."""
         cost = min(self._reads, self._settings.burst) * self._settings.seconds_per_read
         if self._reads:
-            self._state.schedule_next_read(self._settings.clock() + cost)
+            self._state.reads.schedule(self._settings.clock() + cost)
 
     def back_off(self) -> None:
         """Leaves a split alone for a while that is throttled or failing."""

@@ -116,7 +116,7 @@ class ProbePool:
                 continue
             session.end()
             if session.has_read:
-                state.mark_answered()
+                state.reads.mark_answered()
             return result
 
     def _tolerate(self, state: SplitState, error: ServiceError, begun_at: float, *, is_left: bool) -> None:
@@ -131,9 +131,11 @@ class ProbePool:
         now = self._clock()
         next_read_at = now + _RETRY_PAUSE
         if error.throttling:
-            state.mark_throttled(now, next_read_at)
+            state.reads.mark_throttled(now, next_read_at)
         else:
-            failing_for = state.mark_failed(now, next_read_at, is_missing=error.missing, begun_at=begun_at)
+            failing_for = state.reads.mark_failed(
+                now, next_read_at, is_missing=error.missing, begun_at=begun_at
+            )
             is_awaited = error.missing and self._awaits_missing
             if failing_for > self._patience and not is_awaited:
                 raise error
