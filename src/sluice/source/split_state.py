@@ -195,8 +195,7 @@ class SplitState:
         """Those of `points`, which a subscription has brought, that come after `position`."""
         if not isinstance(self.position, After):
             return points
-        # Inside an aggregate the record itself is read again, for the user records that are left.
-        done = self.position.sequence - (self.position.sub is not None)
+        done = self.position.read_up_to
         count = 0
         while count < len(points) and points[count].sequence <= done:
             count += 1
