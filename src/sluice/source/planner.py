@@ -11,8 +11,9 @@ from sluice.source.admission import Limits, admission_end, admit, is_sampled
 from sluice.source.aligner import Aligner
 from sluice.source.alignment_bound import alignment_bound, without_orphans
 from sluice.source.offsets import After, AtTime, Closed
-from sluice.source.probe import LARGEST_PAGE, SAMPLE, SAMPLE_BYTES, SMALL_PAGE, Probe, ProbeSession
+from sluice.source.probe import Probe
 from sluice.source.probe_pool import ProbePool
+from sluice.source.probe_session import LARGEST_PAGE, SAMPLE, SAMPLE_BYTES, SMALL_PAGE, ProbeSession
 from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import SplitId
 

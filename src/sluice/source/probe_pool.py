@@ -9,7 +9,8 @@ from functools import partial
 from typing import TypeVar
 
 from sluice.errors import ServiceError
-from sluice.source.probe import Probe, ProbeSession
+from sluice.source.probe import Probe
+from sluice.source.probe_session import ProbeSession
 from sluice.source.split_state import SplitState
 from sluice.source.splits import SplitId
 
@@ -99,7 +100,7 @@ class ProbePool:
         return {split: result for split, result in done.items() if result is not None}
 
     def _probe_split(self, work: Work[ResultT], state: SplitState, *, may_leave: bool) -> ResultT | None:
-        session = self._probe.session(state)
+        session = ProbeSession(self._probe, state)
         while True:
             begun_at = self._clock()
             try:
