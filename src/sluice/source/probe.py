@@ -87,7 +87,7 @@ class Probe:
                 now = self.settings.clock()
                 for other, known in list(self._paces.items()):
                     if known.is_forgettable(now):
-                        del self._paces[other]
+                        self._paces.pop(other, None)  # another thread may be forgetting as well
             pace = self._paces[split] = ReadPace(self.settings.first_burst)
         return pace
 
