@@ -177,7 +177,7 @@ class Planner:
     def _plan_to_tip(self, limits: Limits, session: ProbeSession, state: SplitState) -> End | None:
         """Without limits a batch ends at the tip, or near it if the split is busy and the query goes on."""
         if state.split.is_closed and not isinstance(state.target, After):
-            state.begin_read()  # keeps the hint of when the split was caught up
+            state.keep_hint()
             starts_at_time = isinstance(state.position, AtTime) and not self._probe.log.seeks_by_time
             is_wanted = (state.wants_first_record or starts_at_time) and not state.has_ended
             if is_wanted and not state.is_pushed:

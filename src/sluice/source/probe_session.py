@@ -140,7 +140,7 @@ class ProbeSession:
             # Pages of records that are older than the start look empty, too.
             may_be_tip = not self._probe.log.seeks_by_time and not isinstance(state.cursor.position, AtTime)
             most_empty = _FEW_EMPTY_PAGES if may_be_tip else _MAX_EMPTY_PAGES
-        state.begin_read()
+        state.keep_hint()
         pages = 0
         # Triggers that are far apart would begin with the same empty pages again and again.
         exact = exact or state.has_lost_its_place(self._settings.clock(), _ITERATOR_LIFE)

@@ -54,8 +54,8 @@ class SplitState:
 
     `reach` says what follows the last cut point.
 
-    A hint lives in `caught_up_at`: the instant at which no record followed `position`. It is in
-    `cursor.position` until the next read; `begin_read` keeps it here before the cursor moves on.
+    A hint is an instant at which no record followed `position`. The cursor notes it in `cursor.position` and
+    forgets it when it moves on, so `keep_hint` copies it to `caught_up_at` before.
     `unchanged_with_hints` logs it as ``idle``, `end_with_hints` as ``quiet``.
 
     Attributes:
@@ -249,10 +249,11 @@ class SplitState:
 
     # --- probes ---------------------------------------------------------------------------------------
 
-    def begin_read(self) -> None:
-        """Caller: a probe, before it reads on. Affects: `caught_up_at`.
+    def keep_hint(self) -> None:
+        """Caller: a probe, before it reads on; the planner, before a closed split is planned to its end.
+        Affects: `caught_up_at`.
 
-        Keeps the instant up to which no record came, which the cursor forgets when it moves on.
+        Keeps the instant at which no record followed `position`: the cursor forgets it when it moves on.
         """
         here = self.cursor.position
         if not self.cut_points and isinstance(here, After) and here == self.position:
@@ -365,7 +366,7 @@ class SplitState:
         if not points and (self.cut_points or self.reach is Reach.TARGET):
             return
         if points:
-            self.begin_read()
+            self.keep_hint()
         self._drop_cut_points()
         self._add(points)
         is_uncut = not points or (bool(self.cut_points) and self.cut_points[-1].number == points[-1].number)
